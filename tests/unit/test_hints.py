@@ -18,8 +18,8 @@ from tests.unit.test_docs import ALL_OPTIONS, EVERY, misuse, options_of
 
 # Where a command in prose ends, as in `orch status lists them`, `orch rm RUN..., or ...`.
 END = re.compile(
-    r"[;,()'\"]|\. |\n|: | (?:lists?|shows?|brings?|starts|takes|writes|saves|says|has|keeps|reads?|and|or|to|with"
-    r"|which|for|where|refreshes)\b|$"
+    r"[;,()'\"]|\. |\n|: |  | (?:lists?|shows?|brings?|starts|takes|writes|saves|says|has|keeps|reads?|and|or|to|with"
+    r"|which|for|where|refreshes|copies|needs|on|prints|works)\b|$"
 )
 FOREIGN = re.compile(
     r"\b(ssh|ssh-keygen|ssh-keyscan|sinfo|sbatch|srun|squeue|scontrol|sacctmgr|pip|uv|chmod|docker|podman|nvidia-smi|tar)\b"
@@ -40,7 +40,7 @@ HINTS = sorted(set(hints()))
 def commands_in(text: str) -> list[str]:
     """The commands that a hint names: `orch rm RUN...` of `orch rm RUN..., or orch rm --keep 50`."""
     found = []
-    for match in re.finditer(r"(?<![\w/.'-])orch (?=[a-z]+\b)", text):
+    for match in re.finditer(r"(?<![\w/.'-])(?<!this )orch (?=[a-z]+\b)", text):
         rest = text[match.end() :]
         end = END.search(rest)
         words = rest[: end.start() if end else None].split()
@@ -76,7 +76,7 @@ def test_each_option_that_a_hint_names_is_there() -> None:
 def test_each_field_that_a_hint_says_to_set_is_there() -> None:
     named = {(field, place) for place, hint in HINTS for field in re.findall(r"\bset ([a-z_]+):? (?!to\b)", hint)}
     named |= {(field, place) for place, hint in HINTS for field in re.findall(r"\bset ([a-z_]+): ", hint)}
-    prose = {"it", "the", "by", "this", "these", "a", "at", "them", "up", "with", "one", "in"}
+    prose = {"another", "it", "the", "by", "this", "these", "a", "at", "them", "up", "with", "one", "in"}
     assert {(field, place) for field, place in named if field not in FIELDS | prose} == set()
     assert len(named) > 10
 
