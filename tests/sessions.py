@@ -77,6 +77,8 @@ class Recorder:
 
     def _has_stepped(self, host: str) -> bool:
         state = json.loads(self.control.output(host, "bin/orch", "status", "last", "--json"))
+        if state["verdict"]:
+            raise ClusterError(f"{state['run_id']} has ended too early: {state['verdict']['reason']}")
         return bool((state["progress"] or {}).get("step"))
 
     def _typed(self, host: str, command: str) -> str:
