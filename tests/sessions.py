@@ -34,7 +34,8 @@ from tests.testbed.machine import ENVIRONMENT, wait_until
 PAGES = ("docs/sessions.md", "README.md")
 STEP = re.compile(r"<!-- (?P<what>[^>]+?) -->(?P<block>\n+```(?P<language>\w*)\n(?P<text>.*?)^```$)?", re.M | re.S)
 COLUMNS = 100
-FIRST, LAST = 7, 12  # lines that are kept of a long log
+FIRST, LAST = 5, 5  # lines of a log that are kept, before and after those that are left out
+QUIET = {"NO_COLOR": "1", "TORCH_CPP_LOG_LEVEL": "ERROR"}  # the hosts of a testbed have no reverse DNS, of which torch warns
 VENV = "/home/alice/venv"
 ORCH = f'#!/bin/sh\nPYTHONPATH={REPO} exec {VENV}/bin/python -m orchestrator.cli "$@"\n'
 
@@ -94,7 +95,7 @@ class Recorder:
         """Return what the command prints on a terminal without colour."""
         path = f"/home/alice/bin:{VENV}/bin:/usr/bin:/bin"
         argv = self.control.argv(
-            host, "bash", "-c", f"cd project && {command}", NO_COLOR="1", TERM="xterm", LANG="C.UTF-8", PATH=path
+            host, "bash", "-c", f"cd project && {command}", **QUIET, TERM="xterm", LANG="C.UTF-8", PATH=path
         )
         terminal, its = pty.openpty()
         ioctl(its, termios.TIOCSWINSZ, struct.pack("HHHH", 50, COLUMNS, 0, 0))
@@ -122,9 +123,13 @@ def plain(output: str) -> str:
 
 
 def shortened(lines: list[str], command: str) -> list[str]:
-    """Return the lines, of a long log its first and last ones."""
-    is_log = command.startswith(("orch run", "orch logs")) or "--follow" in command
-    return [*lines[:FIRST], "...", *lines[-LAST:]] if is_log and len(lines) > FIRST + LAST else lines
+    """Return the lines; of a followed run its first and last lines before the verdict, if it failed its first alone."""
+    if not (command.startswith("orch run") or "--follow" in command):
+        return lines
+    ends = [number for number, line in enumerate(lines) if re.match(r"\S+-\w{6} (succeeded|failed|cancelled)", line)]
+    end = ends[0] if ends else len(lines)
+    last = LAST if "succeeded" in lines[end] else 0
+    return [*lines[:FIRST], "...", *lines[end - last :]] if end > FIRST + last else lines
 
 
 def main() -> int:

@@ -129,7 +129,7 @@ def test_init_reads_a_batch_script_and_says_the_next_step(
         (("submit", "hello", "-p", "slurm-3x4", "--check"), 2, "--check belongs to --dry-run"),
         (("submit", "hello", "-p", "local", "--dry-run", "--check"), 2, "--check asks Slurm, and local is a profile"),
         (("plan", "hello", "-p", "local", "-p", "local", "-p", "local"), 2, "compare two at a time"),
-        (("rm",), 2, "nothing to remove"),
+        (("rm",), 2, "name the runs to remove"),
         (("status", "nobody"), 102, "no run is called 'nobody'"),
         (("wait", "last"), 102, "there are no runs yet"),
         (("logs", "nobody"), 102, "no run is called"),

@@ -129,7 +129,7 @@ def test_what_a_run_has_been_through(width: int | None) -> None:
 @pytest.mark.parametrize(
     ("newest", "words"),
     [
-        (Attempt(1, NOW - 90, None, "", None, "code/ckpt.pt"), "attempt 1 was offered code/ckpt.pt; nothing tells"),
+        (Attempt(1, NOW - 90, None, "", None, "code/ckpt.pt"), "attempt 1 was offered code/ckpt.pt; nothing shows"),
         (Attempt(1, NOW - 5, None, "", None, "code/ckpt.pt", 1), "that the script loads it; its first step is 1"),
         (
             Attempt(1, NOW - 9, NOW - 5, "", None, "checkpoints/step_00000340"),
