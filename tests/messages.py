@@ -19,7 +19,9 @@ SOURCES = Path(orchestrator.__file__).parent
 LIST = Path(__file__).parent / "golden" / "messages.txt"
 PRINTS = {"say", "note"}
 HELP = {"option", "argument", "add_argument", "add", "command", "ArgumentParser"}
-CALLED_HINT = re.compile(r"hint|remed|refusals|after_dashes|note|no_slurm|elsewhere|(?<![a-z])_rules|left_early", re.IGNORECASE)
+CALLED_HINT = re.compile(
+    r"hint|remed|refusals|after_dashes|note|no_slurm|elsewhere|(?<![a-z])_rules|left_early", re.IGNORECASE
+)
 RETURNS_HINT = re.compile(r"hint|note_on|notes_on|remedy")
 EXPRESSION = re.compile(r"\\[dSwsb.]|\.\*|\w\|\w")  # a regular expression, which stands beside a hint
 

@@ -2,8 +2,8 @@
 
 A page says in HTML comments what happens before or in the block that follows:
 
-    <!-- file train.py -->          the block is written to that file of alice's project, on each machine where she types
-    <!-- recorded on ctl -->        each line of the block that begins with `$ ` is typed on ctl, as alice, in her project
+    <!-- file train.py -->          write the block to that file of alice's project, on each machine
+    <!-- recorded on ctl -->        type each line of the block that begins with `$ ` on ctl, as alice, in her project
     <!-- when it trains on ctl -->  wait until her newest run has taken a step
     <!-- crash n2 -->               that machine loses power
 
@@ -35,7 +35,10 @@ PAGES = ("docs/sessions.md", "README.md")
 STEP = re.compile(r"<!-- (?P<what>[^>]+?) -->(?P<block>\n+```(?P<language>\w*)\n(?P<text>.*?)^```$)?", re.M | re.S)
 COLUMNS = 100
 FIRST, LAST = 5, 5  # lines of a log that are kept, before and after those that are left out
-QUIET = {"NO_COLOR": "1", "TORCH_CPP_LOG_LEVEL": "ERROR"}  # the hosts of a testbed have no reverse DNS, of which torch warns
+QUIET = {
+    "NO_COLOR": "1",
+    "TORCH_CPP_LOG_LEVEL": "ERROR",
+}  # the hosts of a testbed have no reverse DNS, of which torch warns
 VENV = "/home/alice/venv"
 ORCH = f'#!/bin/sh\nPYTHONPATH={REPO} exec {VENV}/bin/python -m orchestrator.cli "$@"\n'
 

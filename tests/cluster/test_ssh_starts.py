@@ -121,7 +121,7 @@ def test_a_supervisor_that_is_killed_meanwhile_is_told_by_the_submit_and_no_run_
         lab.control.ungate("n3")  # the submit looks there for what is left
         assert screen.code() == 1
     said = " ".join(screen.text.split())
-    assert "the supervisor, which starts the run, has ended before that was done" in said
+    assert "the supervisor ended before it had started the run" in said
     assert "supervisor.log" in said
     assert lab.orch("status", "hold").code == 102
     assert_nothing_left(lab)

@@ -37,7 +37,17 @@ FOREIGN = {
     "sweeps.md": {"--lr"},  # a script's
     "trackers.md": {"--lr"},  # as above
     "from-sbatch.md": {  # of sbatch, srun and torchrun
-        *("--nodes", "--partition", "--account", "--gres", "--time", "--mem", "--ntasks-per-node", "--rdzv", "--output"),
+        *(
+            "--nodes",
+            "--partition",
+            "--account",
+            "--gres",
+            "--time",
+            "--mem",
+            "--ntasks-per-node",
+            "--rdzv",
+            "--output",
+        ),
         *("--nproc", "--node", "--nnodes"),
     },
     "frameworks.md": {"--config", "--include", "--exclude", "--num"},  # of accelerate and deepspeed
@@ -269,7 +279,9 @@ def test_the_first_sentence_of_a_page_says_what_its_reader_can_do(page: Path) ->
 
 def test_the_code_of_the_front_page_is_not_cut_off() -> None:
     """A browser window of 1,400 pixels has room for about a hundred characters of code."""
-    assert [line for block in fences((ROOT / "README.md").read_text()) for line in block.split("\n") if len(line) > 100] == []
+    assert [
+        line for block in fences((ROOT / "README.md").read_text()) for line in block.split("\n") if len(line) > 100
+    ] == []
 
 
 def test_a_recorded_session_holds_no_name_or_path_of_the_machine_that_recorded_it() -> None:
