@@ -19,7 +19,9 @@ def notes_on_request(prepared: Prepared, profile: str) -> list[str]:
         notes.append(f"note: {prepared.loaded.profile_path} is used instead of your own profile of that name ({own})")
     if passed := [name for name in prepared.environment.passed if looks_secret(name)]:
         names = ", ".join(passed)
-        notes.append(f"note: pass_env copies {names} into the run's plan; orch stores no values of secrets: instead")
+        notes.append(
+            f"note: pass_env copies {names} into the run's plan; list them under secrets:, which is not stored"
+        )
     told = [("notify", each.webhook or prepared.hidden.get(each.webhook_env or "", "")) for each in job.notify]
     if job.track:
         from orchestrator.trackers.ledger import URI  # noqa: PLC0415 (most jobs name none)

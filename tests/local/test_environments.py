@@ -137,7 +137,7 @@ def test_a_source_distribution_is_built_once_and_recorded_by_the_hash_of_its_whe
     ran(orch, str(job))
     assert counter.read_text() == "xx"
     shutil.rmtree(orch.home / "cache")
-    assert "which was built here for this run, is not here any more" in orch("submit", "--from", run.run_id).err
+    assert "which was built on this machine for this run, has been removed" in orch("submit", "--from", run.run_id).err
 
 
 def test_a_build_that_fails_ends_the_run_with_its_last_lines(orch: Orch) -> None:
@@ -157,7 +157,7 @@ LOCKS = {
         2,
         ":1: 'alpha>=1' does not pin one version (name==1.2.3), so the file is not a lock",
     ),
-    "another file": ("# all\n-r more.txt\n", 2, ":2: '-r more.txt' names another file or folder"),
+    "another file": ("# all\n-r more.txt\n", 2, ":2: '-r more.txt' refers to another file or folder"),
     "a folder": ("./alpha\n", 2, ":1: './alpha' is not a requirement that can be locked"),
     "another hash": (
         f"alpha==1.0 --hash=sha256:{'0' * 64}\n",

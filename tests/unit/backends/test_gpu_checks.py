@@ -64,7 +64,7 @@ def test_a_machine_in_good_order() -> None:
 @pytest.mark.parametrize(
     ("what", "level", "value", "values"),
     [
-        ("gpus", FAIL, "made nothing of GPU 0", {"changed": {"mig": True}}),
+        ("gpus", FAIL, "there is no instance on GPU 0", {"changed": {"mig": True}}),
         ("gpus", OK, "2 NVIDIA H200; 1 instances of MIG", {"changed": DIVIDED}),
         ("gpus", FAIL, "GPU 0 does not allow computing", {"changed": {"compute_mode": "prohibited"}}),
         ("driver", FAIL, "580.65 runs CUDA 12.8, torch needs 13.0", {"cuda": [12, 8]}),

@@ -66,9 +66,9 @@ def test_each_package_without_a_wheel_is_named(here: Interpreter) -> None:
 def test_no_other_file_is_taken_than_the_hashes_allow(here: Interpreter) -> None:
     text = package("one", "one-1.0-py3-none-any.whl")
     assert len(chosen(here, text, allowed={"one": frozenset({ONE, TWO})})) == 1
-    with pytest.raises(NoChoiceError, match="no file has a hash that the lock allows"):
+    with pytest.raises(NoChoiceError, match="none of its files has a hash that is in the lock"):
         chosen(here, text, allowed={"one": frozenset({TWO})})
-    with pytest.raises(NoChoiceError, match=r"one 1\.0 is needed, and has no line with a hash"):
+    with pytest.raises(NoChoiceError, match=r"one 1\.0 is needed, but the lock has no hash for it"):
         chosen(here, text, allowed={"other": frozenset({TWO})})
 
 
@@ -112,7 +112,7 @@ BAD: dict[str, tuple[str, Any, str]] = {
     "absent": ("uv.lock", None, "the lock can't be read"),
     "no TOML": ("pylock.toml", b"what", "is not a valid pylock.toml"),
     "no pylock": ("pylock.toml", b"a = 1", "is not a valid pylock.toml"),
-    "no text": ("requirements.txt", b"\xff\xfe", "is no UTF-8 text"),
+    "no text": ("requirements.txt", b"\xff\xfe", "is not UTF-8 text"),
     "no uv.lock": ("uv.lock", b"what", "uv can't read it"),
 }
 
