@@ -14,7 +14,7 @@ BIN := .venv/bin
 PROFILE ?= local
 , := ,
 
-.PHONY: help demo test test-all prepared lint unit schemas soak bench gpu gpu-wheels docs image clean
+.PHONY: help demo test test-all prepared lint unit schemas messages sessions soak bench gpu gpu-wheels docs image clean
 
 help:
 	@sed -n 's/^# make/make/p' Makefile
@@ -87,6 +87,14 @@ schemas: .venv/demo.stamp
 	$(BIN)/orch schema job > schemas/job.schema.json
 	$(BIN)/orch schema profile > schemas/profile.schema.json
 
+# Write the list of all errors, hints and help texts again, after a change of one: read what has changed.
+messages: .venv/demo.stamp
+	$(BIN)/python -m tests.messages --write
+
+# Record the sessions of README.md and docs/ again, from real runs: on this machine, and on the testbed where there can be one.
+sessions: .venv/test.stamp
+	tests/testbed/alone $(BIN)/python -m tests.sessions
+
 # The seeded samples of the test suite in full length.
 soak: .venv/test.stamp .venv-frameworks/stamp
 	SOAK=1 $(BIN)/python -m pytest -m soak --timeout 3600
@@ -120,7 +128,7 @@ gpu-wheels: .venv/demo.stamp
 
 docs: .venv-docs/bin/mkdocs
 	rm -rf build/pages && mkdir -p build/pages
-	cp -r *.md docs build/pages
+	cp -r --parents *.md docs docker/README.md bench/README.md build/pages
 	.venv-docs/bin/mkdocs build --quiet --strict
 	@echo "build/site/index.html"
 

@@ -102,7 +102,7 @@ class Run:
         state = operations.wait(self._dir, timeout=timeout)
         if not state.is_final:
             said = f"run {self.id} is {state.state} after {timeout:g} s"
-            hint = "it goes on: wait again, or cancel it"
+            hint = "the run continues: wait again, or cancel it"
             raise WaitTimeoutError(": ".join(filter(None, [said, state.detail])), hint)
         return self
 
@@ -315,6 +315,6 @@ def _refuse_delegated(prepared: Prepared) -> None:
     if is_elsewhere(prepared):
         host = getattr(prepared.profile, "supervisor", "another machine")
         raise UsageError(
-            f"{host} looks after the runs of profile {prepared.profile.name}, and this Python can't see them",
+            f"{host} supervises the runs of profile {prepared.profile.name}, and Python on this machine can't see them",
             'submit it with the command line, or with sets={"profile.supervisor": "here"}',
         )

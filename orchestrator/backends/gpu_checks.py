@@ -46,8 +46,8 @@ def ask(machine: Machine, python: str | None) -> Rows:
     except BackendError as error:
         return {"gpus": CheckResult(FAIL, error.message, error.hint)}
     if not said["gpus"]:
-        hint = "install NVIDIA's driver there whole; in a container, with the capability utility"
-        return {"gpus": CheckResult(WARN, "neither libnvidia-ml.so.1 nor nvidia-smi tells of them", hint)}
+        hint = "install NVIDIA's complete driver there; in a container, add the capability utility"
+        return {"gpus": CheckResult(WARN, "neither libnvidia-ml.so.1 nor nvidia-smi reports them", hint)}
     if python is None:
         return rows_of(said, {})
     try:
@@ -87,10 +87,12 @@ def _cards(gpus: Sequence[Mapping[str, Any]]) -> CheckResult:
     closed = [each["index"] for each in gpus if each["compute_mode"] == "prohibited"]
     if empty:
         return CheckResult(
-            FAIL, f"{value}; MIG is on and has made nothing of GPU {_listed(empty)}", "nvidia-smi mig -cgi, or -mig 0"
+            FAIL,
+            f"{value}; MIG is on, but there is no instance on GPU {_listed(empty)}",
+            "create instances with nvidia-smi mig -cgi, or turn MIG off with nvidia-smi -mig 0",
         )
     if closed:
-        return CheckResult(FAIL, f"{value}; GPU {_listed(closed)} refuses to compute", "nvidia-smi -c DEFAULT")
+        return CheckResult(FAIL, f"{value}; GPU {_listed(closed)} does not allow computing", "nvidia-smi -c DEFAULT")
     return CheckResult(OK, f"{value}{f'; {parts} instances of MIG' if parts else ''}")
 
 
@@ -112,7 +114,7 @@ def _kernels(gpus: Sequence[Mapping[str, Any]], tried: Mapping[str, Any] | str) 
         return CheckResult(FAIL, tried, "see the training row")
     if tried.get("cuda") is None:
         return CheckResult(
-            FAIL, f"torch {tried.get('torch')} is built for CPUs alone", "install a torch with CUDA there"
+            FAIL, f"torch {tried.get('torch')} is a build for CPUs only", "install a torch with CUDA there"
         )
     answers: Sequence[str] = tried["gpus"]
     broken = [f"GPU {number}: {said}" for number, said in enumerate(answers) if said]
@@ -132,17 +134,21 @@ def _health(gpus: Sequence[Mapping[str, Any]]) -> CheckResult:
     ]
     if worn or wrong:
         return CheckResult(
-            FAIL, "; ".join([*worn, *wrong]), "leave the host out; reset the GPU (nvidia-smi -r), or have it replaced"
+            FAIL,
+            "; ".join([*worn, *wrong]),
+            "remove the host from the profile; then reset the GPU (nvidia-smi -r), or have it replaced",
         )
     pending = [each["index"] for each in gpus if each["pending_retirement"]]
     if pending:
         return CheckResult(
-            WARN, f"GPU {_listed(pending)} has memory to retire", "reset it when it is idle: nvidia-smi -r"
+            WARN,
+            f"GPU {_listed(pending)} has memory that waits to be retired",
+            "reset it when it is idle: nvidia-smi -r",
         )
     slow = {each["index"]: [why for why in each["throttle_reasons"] or () if why in SLOWED] for each in gpus}
     told = [f"GPU {index}: {', '.join(whys)}" for index, whys in slow.items() if whys]
     if told:
-        return CheckResult(WARN, "; ".join(told), "look after its cooling and power; it computes more slowly")
+        return CheckResult(WARN, "; ".join(told), "check its cooling and power: its clocks are reduced")
     before = sum(each["ecc_aggregate"] or 0 for each in gpus)
     return CheckResult(OK, f"no errors{f' now, {before} uncorrectable ones in their lives' if before else ''}")
 
@@ -165,7 +171,7 @@ def _ways(gpus: Sequence[Mapping[str, Any]], topology: str, tried: Mapping[str, 
     copies = tried.get("copies", ()) if isinstance(tried, Mapping) else ()
     bad = [f"GPU {each['one']} to {each['other']}: {each['said']}" for each in copies if each["said"]]
     if bad:
-        hint = "NCCL_P2P_DISABLE=1 in the profile's env goes round it; ACS and IOMMU of the machine are the usual cause"
+        hint = "NCCL_P2P_DISABLE=1 in the profile's env works around it; the usual causes are ACS and IOMMU"
         return CheckResult(FAIL, "; ".join(bad), hint)
     kinds = Counter(_pairs(topology))
     ways = ", ".join(f"{count} pairs {kind}" for kind, count in kinds.most_common())

@@ -55,5 +55,5 @@ def _watch(kind: str, elsewhere: Elsewhere, over: threading.Event) -> None:
         awaited = elsewhere.awaited.union(pool.opening if pool is not None else ())
         if slow := (awaited & before) - named:
             named |= slow
-            say(f"waiting for an answer of {in_words(sorted(slow))}")
+            say(f"waiting for an answer from {in_words(sorted(slow))}")
         before = awaited

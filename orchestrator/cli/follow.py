@@ -43,7 +43,7 @@ def follow(
             state = runs.wait(run, look)
     except KeyboardInterrupt:
         printer.leave()
-        say(f"\ndetached; {run.run_id} goes on. Follow it again: orch logs -f {run.run_id}")
+        say(f"\ndetached; {run.run_id} continues. Follow it again: orch logs -f {run.run_id}")
         return EXIT_INTERRUPTED
     result = result_of(run)
     if as_json:

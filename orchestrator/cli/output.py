@@ -60,7 +60,7 @@ def say_unknown_secrets(runs: Sequence[RunDir], verb: str, where: str) -> list[s
     from orchestrator.runs.leaving import unknown_secrets
 
     if unknown := unknown_secrets(*runs):
-        say(f"{', '.join(unknown)}: not set here, so what the run printed of it can't be taken out")
+        say(f"{', '.join(unknown)}: not set in this shell, so orch can't mask it in what the run printed")
         say(f"  export {unknown[0]} and {verb} again, or look for it in the {where} before you send them")
     return unknown
 

@@ -69,7 +69,7 @@ def _submit(root: Path, prepared: Any, *, as_json: bool, follow: bool) -> int:
     elif follow:
         from orchestrator.cli.follow import follow as follow_run
 
-        say(f"{submitted}; Ctrl-C detaches, and the run goes on")
+        say(f"{submitted}; Ctrl-C detaches, and the run continues")
         return follow_run(run, as_json=as_json)
     else:
         if not sys.stdout.isatty():
@@ -96,7 +96,7 @@ def _delegate(root: Path, prepared: Any, *, as_json: bool, follow: bool) -> int:
 
     pointer = delegate.hand_over(root, prepared, tell=say)
     if follow:
-        say(f"submitted {pointer.run_id}, which {pointer.host} looks after; Ctrl-C detaches, and the run goes on")
+        say(f"submitted {pointer.run_id}, which {pointer.host} supervises; Ctrl-C detaches, and the run continues")
         delegate.reach(pointer, "", ["logs", pointer.run_id, "--follow"])
         return delegate.reach(pointer, "", ["wait", pointer.run_id])
     if as_json:
@@ -104,6 +104,6 @@ def _delegate(root: Path, prepared: Any, *, as_json: bool, follow: bool) -> int:
         return 0
     if not sys.stdout.isatty():
         click.echo(pointer.run_id)
-    say(f"submitted {pointer.run_id}, which {pointer.host} looks after: you can shut down this machine")
+    say(f"submitted {pointer.run_id}, which {pointer.host} supervises: you can shut down this machine")
     say(render.next_commands(pointer.run_id))
     return 0

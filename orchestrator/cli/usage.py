@@ -15,7 +15,7 @@ from orchestrator.errors import UsageError
 ANSWERS: Final = {
     "clean": "orch gc removes what crashed runs left, orch rm RUN removes runs with their checkpoints",
     "top": "orch status --watch refreshes every second, orch nodes shows who uses which GPUs",
-    "delete": "orch rm RUN removes a run that has ended, orch cancel RUN stops one that goes on",
+    "delete": "orch rm RUN removes a run that has ended, orch cancel RUN stops a run that has not ended",
     "kill": "orch cancel RUN stops a run, orch cancel RUN --now kills it at once",
     "stop": "orch cancel RUN stops a run",
     "sweep": "orch submit JOB --sweep lr=0.1,0.01 submits a sweep, orch status SWEEP shows it",

@@ -103,12 +103,12 @@ def _restricted(document: Pylock, allowed: Mapping[str, frozenset[str]]) -> Pylo
     for package in document.packages:
         hashes = allowed.get(package.name, frozenset())
         if not hashes:
-            raise NoChoiceError(f"{package.name} {package.version} is needed, and has no line with a hash in the lock")
+            raise NoChoiceError(f"{package.name} {package.version} is needed, but the lock has no hash for it")
         wheels = [wheel for wheel in package.wheels or () if wheel.hashes.get("sha256") in hashes]
         sdist = package.sdist if package.sdist and package.sdist.hashes.get("sha256") in hashes else None
         archive = package.archive if package.archive and package.archive.hashes.get("sha256") in hashes else None
         if not wheels and sdist is None and archive is None:
-            raise NoChoiceError(f"{package.name} {package.version}: no file has a hash that the lock allows")
+            raise NoChoiceError(f"{package.name} {package.version}: none of its files has a hash that is in the lock")
         packages.append(replace(package, wheels=wheels or None, sdist=sdist, archive=archive))
     return replace(document, packages=packages)
 
@@ -131,7 +131,7 @@ def _without_file(document: Pylock, interpreter: Interpreter, lock: Lock) -> Ite
         ):
             names = ", ".join(wheel.filename for wheel in package.wheels[:2])
             more = f", and {len(package.wheels) - 2} others" if len(package.wheels) > 2 else ""
-            yield f"{package.name} {package.version} has no wheel for it, only {names}{more}"
+            yield f"{package.name} {package.version} has no wheel that fits, only {names}{more}"
 
 
 def _fits(name: str, tags: set[Any]) -> bool:
@@ -149,7 +149,7 @@ def _choice(package: Package, source: Any, interpreter: Interpreter, folder: str
     version = str(package.version or "")
     if not isinstance(source, PackageWheel | PackageSdist | PackageArchive):
         raise NoChoiceError(
-            f"{package.name} comes from a folder or a repository, which no hash tells; lock a wheel of it"
+            f"{package.name} comes from a folder or a repository, which has no hash; lock a wheel of it instead"
         )
     url = source.url or (Path(folder) / (source.path or "")).as_uri()
     if (sha256 := source.hashes.get("sha256")) is None:
@@ -159,5 +159,5 @@ def _choice(package: Package, source: Any, interpreter: Interpreter, folder: str
         file = source.filename
     is_sdist = not file.endswith(".whl")
     if not is_sdist and not _fits(file, set(interpreter.tags())):
-        raise NoChoiceError(f"{package.name} {version} has no wheel for it, only {file}")
+        raise NoChoiceError(f"{package.name} {version} has no wheel that fits, only {file}")
     return Choice(package.name, version, file, sha256, url, is_sdist=is_sdist)

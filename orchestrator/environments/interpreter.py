@@ -39,7 +39,7 @@ class Interpreter:
     def of(found: Mapping[str, Any]) -> Interpreter:
         """Return the interpreter that a node's answer describes. Raises ValueError if the answer is not valid."""
         if not _VERSION.fullmatch(found["version"]) or not set(_MARKERS) <= set(found["markers"]):
-            raise ValueError(f"{found['version'][:40]!r} is no Python")
+            raise ValueError(f"{found['version'][:40]!r} is not a version of Python")
         names = ("base", "version", "platform", "libc", "free_threaded", "markers")
         return Interpreter(
             **{name: found[name] for name in names},

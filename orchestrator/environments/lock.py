@@ -54,7 +54,7 @@ def read_lock(asked: PythonEnvironment, code_dir: Path) -> Lock:
         )
     try:
         if path.stat().st_size > MOST_BYTES:
-            raise UsageError(f"{path} is larger than any lock", "name a lock file in environment.lock")
+            raise UsageError(f"{path} is too large for a lock file", "name a lock file in environment.lock")
         text = path.read_text("utf-8")
     except OSError as error:
         raise UsageError(
@@ -62,7 +62,7 @@ def read_lock(asked: PythonEnvironment, code_dir: Path) -> Lock:
             "environment.lock is relative to the code folder; `uv lock` makes a uv.lock",
         ) from None
     except UnicodeDecodeError:
-        raise UsageError(f"{path}: the lock is no UTF-8 text") from None
+        raise UsageError(f"{path}: the lock is not UTF-8 text") from None
     lock = Lock(path.name, text, "", str(path.parent), asked.python, asked.system_packages)
     if path.name.endswith(".txt"):
         hashes_of(lock, str(path))
@@ -87,7 +87,7 @@ def _exported(asked: PythonEnvironment, path: Path) -> str:
         )  # fmt: skip
     except UvError as error:
         raise UsageError(
-            f"{path}: uv can't read it:\n{error}", "write it anew with `uv lock`, beside pyproject.toml"
+            f"{path}: uv can't read it:\n{error}", "create it again with `uv lock`, beside pyproject.toml"
         ) from None
 
 
@@ -97,7 +97,9 @@ def _check_toml(text: str, path: Path) -> None:
     try:
         Pylock.from_dict(tomllib.loads(text))
     except (ValueError, PylockValidationError) as error:
-        raise UsageError(f"{path} is no pylock.toml: {error}", "uv export --format pylock.toml writes one") from None
+        raise UsageError(
+            f"{path} is not a valid pylock.toml: {error}", "uv export --format pylock.toml writes one"
+        ) from None
 
 
 def hashes_of(lock: Lock, path: str) -> dict[str, frozenset[str]]:
@@ -112,7 +114,9 @@ def hashes_of(lock: Lock, path: str) -> dict[str, frozenset[str]]:
     found: dict[str, frozenset[str]] = {}
     for number, line in _lines(lock.text):
         if line.startswith(_INCLUDES):
-            raise UsageError(f"{path}:{number}: '{line}' names another file or folder, and a lock is one file", hint)
+            raise UsageError(
+                f"{path}:{number}: '{line}' refers to another file or folder, but a lock must be a single file", hint
+            )
         if line.startswith("-"):
             continue
         option = _OPTION.search(line)
@@ -120,10 +124,14 @@ def hashes_of(lock: Lock, path: str) -> dict[str, frozenset[str]]:
             wanted = Requirement(line[: option.start()] if option else line)
         except InvalidRequirement as error:
             said = str(error).splitlines()[0]
-            raise UsageError(f"{path}:{number}: '{line}' is no requirement that can be locked: {said}", hint) from None
+            raise UsageError(
+                f"{path}:{number}: '{line}' is not a requirement that can be locked: {said}", hint
+            ) from None
         pins = [each for each in wanted.specifier if each.operator in ("==", "===") and "*" not in each.version]
         if wanted.url is None and not pins:
-            raise UsageError(f"{path}:{number}: '{line}' names no single version, so it is no lock", hint)
+            raise UsageError(
+                f"{path}:{number}: '{line}' does not pin one version (name==1.2.3), so the file is not a lock", hint
+            )
         name = canonicalize_name(wanted.name)
         found[name] = found.get(name, frozenset()) | frozenset(_HASH.findall(line))
     return found

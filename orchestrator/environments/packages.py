@@ -118,5 +118,6 @@ def _compiled(lock: Lock, interpreter: Interpreter) -> str:
         )  # fmt: skip
     except UvError as error:
         raise LockError(
-            f"{lock.name} does not resolve for Python {version}:\n{error}", "lock it anew where it can be installed"
+            f"{lock.name} does not resolve for Python {version}:\n{error}",
+            "create the lock again on a machine where it can be installed",
         ) from None

@@ -30,7 +30,9 @@ def find_uv() -> Path:
         return beside
     if (found := shutil.which("uv")) is not None:
         return Path(found)
-    raise UsageError("there is no uv here, which environment: needs", "install it beside orch: pip install uv")
+    raise UsageError(
+        "uv is not installed on this machine, and environment: needs it", "install it beside orch: pip install uv"
+    )
 
 
 def run_uv(*args: str, cwd: Path = NOBODYS, given: str = "") -> str:

@@ -74,8 +74,8 @@ class WheelStore:
             return
         if not choice.url:
             raise WheelError(
-                f"{choice.file}, which was built here for this run, is not here any more",
-                "submit the job file instead: it is built anew",
+                f"{choice.file}, which was built on this machine for this run, has been removed",
+                "submit the job file instead of repeating the run: it is built again",
             )
         where = urlsplit(choice.url)
         try:
@@ -89,7 +89,9 @@ class WheelStore:
                     )
         except (OSError, ValueError) as error:  # errors of http.client have become OSError or ValueError here
             said = f"{choice.name} {choice.version}: {choice.file} can't be fetched from {where.hostname or where.path}"
-            raise WheelError(f"{said}: {error}", "the lock's addresses have to be reached from this machine") from None
+            raise WheelError(
+                f"{said}: {error}", "this machine must be able to reach the addresses in the lock"
+            ) from None
 
     def built(self, choice: Choice, interpreter: Interpreter) -> Choice:
         """Return the wheel of a source distribution, built once for each kind of interpreter.
@@ -130,7 +132,7 @@ def _open(url: str) -> IO[bytes]:
 
     parts, address = urlsplit(url), HttpAddress.of(url)
     if parts.scheme not in ("http", "https", "file"):
-        raise ValueError(f"{parts.scheme} is no address that orch fetches from")
+        raise ValueError(f"{parts.scheme} is not supported: packages are fetched by https, http or file")
     if not address.user and parts.hostname:
         with contextlib.suppress(OSError, netrc.NetrcParseError):
             user, _, password = netrc.netrc().authenticators(parts.hostname) or ("", "", "")

@@ -105,7 +105,7 @@ def safetensors(run: RunDir, which: str, target: Path | None) -> tuple[Path, str
     folder = checkpoint_folder(run)
     chosen, why = choose(listing(folder, verify=False), which, folder, metric_of_checkpoints(run.read("run.json")))
     if chosen is None:
-        raise UsageError(why, "a run that is going on saves one in time; orch checkpoints lists them")
+        raise UsageError(why, "a run that has not ended may still save one; orch checkpoints lists them")
     path = target or Path(f"{run.run_id}-step{chosen.step}.safetensors")
     # This process must not load torch. A process of its own reads the checkpoint, and imports nothing from the user's
     # current folder.
@@ -121,7 +121,7 @@ def _launch(run: RunDir) -> tuple[LaunchPlan, list[Binding], str]:
     """Return the result of `launch_of`. Raises UsageError also for a run of commands, which launchers can't start."""
     launch, bindings, address = launch_of(run)
     if launch.tasks[0].program.kind == "command":
-        raise UsageError(f"{run.run_id} runs a command, and this takes a module or a script")
+        raise UsageError(f"{run.run_id} runs a command: and only a script: or module: can be exported")
     return launch, bindings, address
 
 
@@ -149,7 +149,7 @@ def launch_of(run: RunDir) -> tuple[LaunchPlan, list[Binding], str]:
             bindings = bind([int(count) for count in event["nproc"]])
     if bindings is None:
         raise UsageError(
-            f"the nodes of {run.run_id} decide their ranks, and have not done so yet",
+            f"the nodes of {run.run_id} decide their number of ranks when they start, and have not started yet",
             "try again when it has started, or submit with --nproc-per-node N",
         )
     found = [

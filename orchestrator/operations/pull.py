@@ -221,13 +221,16 @@ def _append(reading: Any, writing: Any, digest: Hasher, count: int) -> None:
 def _verify(path: Path, checksum: Checksum) -> None:
     if not checksum.is_of(path.resolve()):  # links in the folder that the user named are followed
         raise OrchError(
-            f"{path} does not hold what was copied into it", "its disk may be broken; pull elsewhere: --to DIR"
+            f"{path} does not have the contents that were copied into it",
+            "its disk may be faulty; copy to another disk: --to DIR",
         )
 
 
 def _failed(target: Path, error: OSError) -> OrchError:
     where = error.filename or target
-    return OrchError(f"{where}: {error.strerror}", "what was copied stays; the same pull goes on from there")
+    return OrchError(
+        f"{where}: {error.strerror}", "the files copied so far are kept; the same command continues from there"
+    )
 
 
 # -- one checkpoint
@@ -259,7 +262,9 @@ def _pull_checkpoint(run: RunDir, target: Path, which: str, pulled: Pulled, tell
             continue
         _drop_unfinished(target / "checkpoints")
         return replace(pulled, files=(*pulled.files, *files), step=chosen.step, choice=choice, skipped=notes)
-    raise OrchError("no checkpoint stood still long enough to be copied", "try again, or name one: --checkpoint STEP")
+    raise OrchError(
+        "each checkpoint was changed or removed while it was copied", "try again, or name one: --checkpoint STEP"
+    )
 
 
 def _complete_output(run: RunDir, target: Path, checkpoint: Path) -> str:

@@ -57,7 +57,9 @@ def removal_of(run: RunDir) -> Removal:
     """Return what a removal of the run deletes; a damaged run has no details. Raises UsageError for a live run."""
     state = state_or_why_not(run)
     if not state.is_final and state.state is not RunStatus.UNREADABLE:
-        raise UsageError(f"run {run.run_id} is {state.state}", f"cancel it first: orch cancel {run.run_id}")
+        raise UsageError(
+            f"run {run.run_id} has not ended: it is {state.state}", f"cancel it first: orch cancel {run.run_id}"
+        )
     size = folder_size(run.path.resolve())
     try:
         own = [each for each in outputs_of(run) if each.file.resolve().is_relative_to(run.path.resolve())]

@@ -171,7 +171,7 @@ def cancel(root: Path, run: RunDir, *, now: bool) -> Cancelled:
     if problem is not None and (problem := _record_cancel(run, now=now)) is not None:
         left = [f"{name} on {proof.host}" for proof in proofs for name in proof.survivors]
         said = f"still there: {', '.join(left)}" if left else "no process of it is left"
-        hint = "make room there, and cancel it once more: else it may be started again, and its verdict is not written"
+        hint = "make room there, and cancel it again; otherwise it may be started again, and its verdict is not written"
         raise StoreError(f"run {run.run_id} was ended, {said}; that could not be recorded: {problem.message}", hint)
     reconcile(root, run)
     have_it_told(root)

@@ -17,7 +17,7 @@ def shared_runs(profile: AnyProfile) -> tuple[list[SharedRun], list[str]]:
     """Return the runs on an ssh profile's hosts, including spares, and the hosts' error messages."""
     if profile.kind != "ssh":
         hint = "the scheduler shows its own queue" if kind_named(profile.kind).scheduler else "name an ssh profile"
-        raise UsageError(f"profiles of kind {profile.kind} have no queue of orch's", hint)
+        raise UsageError(f"orch queue needs an ssh profile, and this one is of kind {profile.kind}", hint)
     found = holdings(profile)
     problems = [str(each["problem"]) for each in found if "problem" in each]
     return runs_on({each["host"]: each for each in found if "problem" not in each}), problems

@@ -16,11 +16,11 @@ def notes_on_request(prepared: Prepared, profile: str) -> list[str]:
     job = prepared.loaded.job
     notes = [f"note: {each}" for each in prepared.loaded.notes]
     if (own := shadowed_profile(profile, Path.cwd())) is not None:
-        notes.append(f"note: {prepared.loaded.profile_path} is taken, and not your own profile of that name ({own})")
+        notes.append(f"note: {prepared.loaded.profile_path} is used instead of your own profile of that name ({own})")
     if passed := [name for name in prepared.environment.passed if looks_secret(name)]:
         names = ", ".join(passed)
         notes.append(
-            f"note: pass_env takes {names} along, into the run's plan as well; as secrets: they are kept nowhere"
+            f"note: pass_env copies {names} into the run's plan; list them under secrets:, which is not stored"
         )
     told = [("notify", each.webhook or prepared.hidden.get(each.webhook_env or "", "")) for each in job.notify]
     if job.track:
@@ -31,7 +31,9 @@ def notes_on_request(prepared: Prepared, profile: str) -> list[str]:
     for field, host in dict.fromkeys(hosts):
         if host not in ("localhost", "127.0.0.1", "::1"):
             what = "the address" if field == "notify" else "a token or password"
-            notes.append(f"note: {field} tells {host} by http: who is on the way reads it, and {what}; write https://")
+            notes.append(
+                f"note: {field} sends to {host} by http, so others on the network can read the message and {what}; use https://"
+            )
     if note := note_on_time_limit(prepared.loaded.job, prepared.profile, prepared.loaded.code_dir):
         notes.append(note)
     if prepared.spawning is not None:
@@ -102,7 +104,7 @@ def note_on_supervisor(prepared: Prepared, *, starts_later: bool = False) -> str
     `starts_later`: this machine starts further runs later, of a sweep or one after another.
     """
     if starts_later and prepared.profile.kind != "local":
-        return "note: this machine starts what waits: while it is off, nothing new begins; what runs goes on"
+        return "note: this machine starts the waiting runs: leave it on; runs that have started continue without it"
     if getattr(prepared.profile, "login", None):
         return (
             "note: you can close or shut down this machine, the run continues; its logs and checkpoints "

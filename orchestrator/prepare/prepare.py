@@ -225,7 +225,7 @@ def _lock(loaded: Loaded, repeats: RunDir | None) -> Lock | None:
         from orchestrator.environments.packages import recorded_lock  # noqa: PLC0415 (most jobs have no lock)
 
         if (lock := recorded_lock(repeats)) is None:
-            raise UsageError(f"run {repeats.run_id} has lost its lock", "submit the job file instead")
+            raise UsageError(f"run {repeats.run_id} has no record of its lock", "submit the job file instead")
         return lock
     from orchestrator.environments.lock import read_lock  # noqa: PLC0415 (most jobs have no lock)
 
@@ -242,7 +242,7 @@ def _after(root: Path, text: str) -> Dependency | None:
         name, wants = text, "ok"
     if wants not in ("ok", "any"):
         hint = f"--after {name} starts when it has succeeded, --after {name}:any when it has ended in any state"
-        raise UsageError(f"--after {text}: '{wants}' is not ok or any", hint)
+        raise UsageError(f"--after {text}: '{wants}' is neither ok nor any", hint)
     after = Dependency(find_sweep(root, name) or find_run(root, name).run_id, succeeds=wants == "ok")
     wait = dependencies.wait_of(root, after)
     if wait is not None and wait.is_unsatisfiable:
@@ -278,8 +278,8 @@ def _checkpoint_of(root: Path, text: str) -> str:
 
     if left_outputs(run.events()):
         raise UsageError(
-            f"no such checkpoint of run {run.run_id} is here, and its machines have outputs that are not",
-            f"orch pull {run.run_id} --outputs brings them",
+            f"run {run.run_id} has no such checkpoint here, but its nodes still have outputs that were not copied",
+            f"orch pull {run.run_id} --outputs copies them",
         )
     if colon:
         steps = ", ".join(str(each.step) for each in found) or "none"

@@ -37,7 +37,9 @@ def load_again(run: RunDir, profile: str, sets: Iterable[str], flags: Mapping[st
     record = _submitted(run)
     code = run.path / "code"
     if not code.is_dir() or run.read("code.json") is None:
-        raise UsageError(f"run {run.run_id} has lost its code folder {code}", "submit the job file instead")
+        raise UsageError(
+            f"run {run.run_id} can't be repeated: there is no code folder {code}", "submit the job file instead"
+        )
     job = {**record.job, "code": {**record.job["code"], "dir": str(code)}}
     with tempfile.TemporaryDirectory(prefix="orch-") as folder:
         paths = {}
@@ -69,7 +71,10 @@ def _submitted(run: RunDir) -> _Submitted:
     record = run.record()
     files = (record.job_file, record.profile_file, record.code_dir)
     if not record.job or not isinstance(record.job.get("code"), Mapping) or not record.profile or None in files:
-        raise UsageError(f"run {run.run_id} has lost its record of what was run", "submit the job file instead")
+        raise UsageError(
+            f"run {run.run_id} can't be repeated: the record of its job or code is missing",
+            "submit the job file instead",
+        )
     return _Submitted(record.job, record.profile, *map(str, files))
 
 

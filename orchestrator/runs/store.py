@@ -68,7 +68,7 @@ def check_own(root: Path, run: RunDir | None = None) -> None:
         return
     hint = "set ORCH_HOME to a folder of yours; orch status and orch logs read another's all the same"
     if (path := said.partition(" may be written by others")[0]) != said:
-        hint = f"take that right from them: chmod go-w {shlex.quote(path)}"
+        hint = f"remove their right to write: chmod go-w {shlex.quote(path)}"
     raise StoreError(f"{said}: orch starts, ends and writes nothing there", hint)
 
 
@@ -428,7 +428,10 @@ def find_run(root: Path, reference: str, *, newest: bool = True) -> RunDir:
     if reference == "last":
         if runs := newest_runs(root, 1):
             if (sweep := sweep_of(runs[0].run_id)) is not None:
-                raise RunNotFoundError(f"the last is the sweep {sweep}", f"name one of its runs: {runs[0].run_id}")
+                raise RunNotFoundError(
+                    f"last is the sweep {sweep}, and this command needs one run",
+                    f"name one of its runs: {runs[0].run_id}",
+                )
             return runs[0]
         raise RunNotFoundError("there are no runs yet", "start one: orch submit JOB --profile PROFILE")
     names = _names(root / "runs")
@@ -446,7 +449,7 @@ def find_run(root: Path, reference: str, *, newest: bool = True) -> RunDir:
     if not matches and (elsewhere := _handed_over(root, reference)) is not None:
         run_id, host, program = elsewhere
         raise RunNotFoundError(
-            f"{host} looks after run {run_id}, and its files are there",
+            f"{host} supervises run {run_id}, and the run's files are on that machine",
             f"run this command there, as in: ssh {host} {program} pull {run_id}",
         )
     if not matches or not reference:

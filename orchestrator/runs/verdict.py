@@ -384,8 +384,8 @@ _RULES: tuple[tuple[str, str], ...] = (
     ),
     (
         r"time limit.* came before it had saved|saved nothing to go on from",
-        "raise the time limit (time:), or save checkpoints: docs/training.md#your-own-script; where the script saves "
-        "into a folder elsewhere, name it in the job: checkpoint.dir",
+        "raise the time limit (time:), or save checkpoints: docs/training.md#your-own-script; if the script saves "
+        "into another folder, set checkpoint.dir in the job to that folder",
     ),
     (
         r"setup line \d+ failed.*\b(module|ml): (command )?not found",
@@ -403,7 +403,8 @@ _RULES: tuple[tuple[str, str], ...] = (
     ),
     (
         r"setup line \d+ failed",
-        "try the line on that node, in a login shell as orch does: bash -lc 'THE LINE'; then mend setup in the profile",
+        "try the line on that node, in a login shell as orch does: bash -lc 'THE LINE'; then correct setup: in "
+        "the profile",
     ),
     (
         r"Argument list too long",
@@ -412,11 +413,11 @@ _RULES: tuple[tuple[str, str], ...] = (
     ),
     (
         r"rendezvous ports are taken",
-        "ask the user who is named, or give the profile a range of ports that is free (ports: 20000-20100)",
+        "ask that user to free them, or set ports: in the profile to a free range (ports: 20000-20100)",
     ),
     (
         r"the launcher can't be started with",
-        "set python in the profile to an interpreter that is there on every node",
+        "set python: in the profile to an interpreter that exists on every node",
     ),
     (
         r"network interface \S+, which the profile names",
@@ -429,10 +430,13 @@ _RULES: tuple[tuple[str, str], ...] = (
     ),
     (
         r"in Lightning, but the product .* does not match the world size",
-        "give its Trainer what orch has started: devices=int(os.environ['LOCAL_WORLD_SIZE']), "
+        "give the Trainer the numbers that orch has started: devices=int(os.environ['LOCAL_WORLD_SIZE']), "
         "num_nodes=int(os.environ['GROUP_WORLD_SIZE'])",
     ),
-    (r"input \S+ can't be fetched", "give a source that this very node can open, or a file that every node sees"),
+    (
+        r"input \S+ can't be fetched",
+        "set the input's source to an address that this node can open, or to a file that every node sees",
+    ),
     (
         r"vanished without a word|its agent closed the connection",
         "if nobody killed the agent, the kernel may have, because memory was short (dmesg on that machine shows it): "
@@ -474,7 +478,7 @@ _RULES: tuple[tuple[str, str], ...] = (
     ),
     (
         r"in a row hit the time limit without",
-        "raise time: in the profile, or have the script save checkpoints and go on from them (docs/own-scripts.md)",
+        "raise time: in the profile, or have the script save checkpoints and resume from them (docs/own-scripts.md)",
     ),
     (r"\bnan\b|not a finite|Loss is nan", "the loss is not a number: lower the learning rate, or check the data"),
     (
@@ -482,7 +486,7 @@ _RULES: tuple[tuple[str, str], ...] = (
         "the program needs a terminal, and a rank has no terminal: let the command provide one, such as: "
         "script -qec 'python main.py' /dev/null",
     ),
-    (r"Permission denied", "a file may not be used by this user: check its owner and mode on that node"),
+    (r"Permission denied", "this user may not read, write or run a file: check its owner and mode on that node"),
     (
         r"No such file or directory|FileNotFoundError",
         "a file is missing on that node: only the code folder, without ignored files, and inputs are sent elsewhere",
@@ -502,9 +506,11 @@ def hint_for(words: str, code: int | None, signal: str | None) -> str:
         if re.search(pattern, words, re.IGNORECASE):
             return advice
     if signal == "SIGKILL" or code == 137:
-        return "somebody killed it with SIGKILL; when nobody did, the host ran out of memory (dmesg shows it)"
+        return (
+            "if nobody killed the process, the host ran out of memory (dmesg shows it): fewer ranks, or a smaller batch"
+        )
     if signal == "SIGBUS":
         return "shared memory is too small for the DataLoader: in a container set container.shm, or use fewer workers"
     if signal in ("SIGSEGV", "SIGABRT", "SIGILL"):
-        return "native code crashed: faulthandler in the program (python -X faulthandler) shows where"
+        return "native code crashed: run the program with python -X faulthandler, which shows the line"
     return ""

@@ -113,7 +113,7 @@ def resolve(job: Job, shell: Mapping[str, str], given: Mapping[str, str]) -> Env
         hint = f"export {it} before orch submit, or add --env {missing[0]}=VALUE"
         if set(missing) <= set(job.secrets):
             hint = f"export {it} in the shell that runs orch (as an option, a secret would be visible to others)"
-        raise UsageError(f"the job needs {listed}, which this shell doesn't have", hint)
+        raise UsageError(f"the job needs {listed}, which is not set in this shell", hint)
     env = {name: shell[name] for name in sorted(shell) if _passes(name, job)}
     passed = tuple(name for name in env if name not in {*job.env, *given})
     env |= {name: found[name] if value is None else value for name, value in job.env.items()}

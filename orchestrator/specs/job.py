@@ -38,56 +38,54 @@ class Training(Spec):
     save_every: Annotated[int, Field(ge=0)] = Field(0, description="steps between checkpoints; 0: each epoch")
     log_every: Annotated[int, Field(ge=0)] = Field(0, description="steps between log lines; 0: every few seconds")
     clip: Annotated[float, Field(gt=0)] | None = Field(
-        None, description="the largest norm that a step's gradients may have together; none by default"
+        None, description="clip the norm of all gradients to this value; none by default"
     )
     schedule: Literal["constant", "linear", "cosine"] = Field(
         "constant", description="how the learning rate falls to 0 at the last step"
     )
     warmup: Annotated[int, Field(ge=0)] = Field(0, description="steps in which the learning rate rises from 0")
-    deterministic: bool = Field(False, description="only ways of computing that give the same bits each time")
+    deterministic: bool = Field(False, description="use deterministic algorithms only")
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto: GPUs, where the machine has any")
     precision: Literal["auto", "fp32", "tf32", "bf16", "fp16", "fp8"] = Field(
         "auto", description="bf16, fp16: forward in 16 bits, weights in float32; auto: tf32 on GPUs, fp32 on CPUs"
     )
-    channels_last: bool = Field(False, description="keep images with their channels together, for convolutions")
+    channels_last: bool = Field(False, description="use torch's channels_last memory format, for convolutions")
     compile: Literal["none", "inductor", "aot_eager"] = Field(
-        "none", description="torch.compile; inductor makes code for the device, aot_eager only looks whether it can"
+        "none", description="torch.compile: inductor compiles the model, aot_eager only checks that it can be compiled"
     )
     compile_mode: Literal["default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"] = Field(
         "default", description="inductor: reduce-overhead replays CUDA graphs, max-autotune also tries kernels"
     )
-    compile_blocks: bool = Field(False, description="compile the model's children apart, which takes less time")
+    compile_blocks: bool = Field(False, description="compile each child of the model separately, which takes less time")
     activation_checkpointing: bool = Field(
-        False, description="compute blocks once more in the backward pass instead of keeping what they computed"
+        False, description="recompute blocks in the backward pass instead of keeping their activations"
     )
-    fused: bool = Field(False, description="the optimizer's step in one pass over the weights")
+    fused: bool = Field(False, description="use torch's fused optimizer")
     memory_history: bool = Field(
-        False, description="record the GPU's memory, whose snapshot comes home where it runs out"
+        False, description="record the GPU's memory use; a snapshot is an output if memory runs out"
     )
     sampler: Literal["exact", "distributed"] = Field("exact", description="exact never pads the last batch")
     workers: Literal["auto"] | Annotated[int, Field(ge=0)] = Field(
-        "auto", description="processes of each rank that read a Dataset; auto: its part of the cores, 4 at most"
+        "auto", description="DataLoader workers of each rank; auto: its share of the cores, 4 at most"
     )
-    worker_start: Literal["fork", "spawn"] = Field(
-        "fork", description="spawn: workers with an interpreter of their own"
-    )
-    offline: Literal["digits"] | None = Field(None, description="the data to use where the task's can't be had")
-    offline_epochs: Count | None = Field(None, description="how often to go through that stand-in; epochs by default")
-    data: Line | None = Field(None, description="a folder that holds the data")
+    worker_start: Literal["fork", "spawn"] = Field("fork", description="spawn: start each worker as a new interpreter")
+    offline: Literal["digits"] | None = Field(None, description="data to train on if the task's can't be downloaded")
+    offline_epochs: Count | None = Field(None, description="passes over that data; epochs by default")
+    data: Line | None = Field(None, description="folder of the data")
     strategy: Literal[
         "single", "dp", "dp-balanced", "ddp", "fsdp", "model-parallel", "pipeline", "accelerate"
     ] = Field("ddp", description="how the devices are used")  # fmt: skip
-    accumulate: Count = Field(1, description="parts in which a rank takes its share of a step, for less memory")
-    gradient_as_bucket_view: bool = Field(True, description="ddp: reduce gradients where they lie")
-    static_graph: bool = Field(False, description="ddp: every step uses the same weights in the same way")
+    accumulate: Count = Field(1, description="accumulate gradients over this many parts of a step, for less memory")
+    gradient_as_bucket_view: bool = Field(True, description="ddp: gradients are views of the communication buckets")
+    static_graph: bool = Field(False, description="ddp: every step uses the same parameters in the same order")
     sync_batchnorm: bool = Field(False, description="ddp: BatchNorm over the global batch; GPUs only")
-    bucket_cap_mb: Count | None = Field(None, description="ddp: MiB of gradients in one exchange; torch's 25")
+    bucket_cap_mb: Count | None = Field(None, description="ddp: MiB of gradients in one all-reduce; torch's 25")
     gradient_compression: Literal["none", "fp16", "bf16"] = Field(
-        "none", description="ddp: exchange gradients in 16 bits"
+        "none", description="ddp: all-reduce gradients in 16 bits"
     )
-    async_save: bool = Field(False, description="write checkpoints beside the training, from a copy in memory")
-    micro_batches: Count = Field(4, description="pipeline: parts of a batch that follow one another")
-    reshard_after_forward: bool = Field(True, description="fsdp: let go of a block's weights until its backward pass")
+    async_save: bool = Field(False, description="write checkpoints in the background, from a copy in memory")
+    micro_batches: Count = Field(4, description="pipeline: micro-batches of a batch")
+    reshard_after_forward: bool = Field(True, description="fsdp: free a block's weights after its forward pass")
     shard_ranks: Count | None = Field(None, description="fsdp: ranks that share one copy of the weights; all")
     tensor_ranks: Count = Field(1, description="fsdp: ranks that share each layer, by the task's plan")
     timeout: Count = Field(1800, description="seconds that ranks wait for each other at the start and around saves")

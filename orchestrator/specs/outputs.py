@@ -18,7 +18,7 @@ def _output_pattern(text: str) -> str:
 
 def _no_lift(text: str) -> str:
     if text.startswith("!"):
-        raise ValueError(f"'{text}' lifts nothing here; write it under exclude")
+        raise ValueError(f"'{text}' has no effect under include; write it under exclude")
     return text
 
 

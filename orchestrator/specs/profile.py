@@ -164,7 +164,7 @@ class SshProfile(ProfileBase):
     )
     supervisor_orch: Line = Field("orch", description="the orch program on that machine")
     second_copy: bool = Field(True, description="keep each checkpoint on node 1 too, where workdir is not shared")
-    min_nodes: Count | None = Field(None, description="with so many nodes a run goes on without a lost one")
+    min_nodes: Count | None = Field(None, description="continue without a lost node if this many nodes are left")
 
     @model_validator(mode="before")
     @classmethod

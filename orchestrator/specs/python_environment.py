@@ -15,7 +15,7 @@ _LOCK = re.compile(r"uv\.lock|pylock(\.[^./]+)?\.toml|[^/]+\.txt")
 
 def _lock(text: str) -> str:
     if not _LOCK.fullmatch(text.rpartition("/")[2]):
-        raise ValueError(f"'{text}' is no lock file that is known by its name: {LOCK_FILES}")
+        raise ValueError(f"'{text}' is not the name of a lock file: {LOCK_FILES}")
     return text
 
 

@@ -59,9 +59,7 @@ class Handover:
                 if "awaited" not in answer:
                     return _raise_if_refused(answer)
                 on_awaited(answer["awaited"])
-        raise BackendError(
-            "the supervisor, which starts the run, has ended before that was done", f"see {self.log}", transient=True
-        )
+        raise BackendError("the supervisor ended before it had started the run", f"see {self.log}", transient=True)
 
     def _answers(self) -> Iterator[bytes]:
         """Yield the supervisor's lines. Continue a supervisor that was stopped (SIGSTOP)."""

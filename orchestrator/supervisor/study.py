@@ -31,7 +31,9 @@ def ask(search: Search, trials: Iterable[Trial], number: int) -> dict[str, Value
             study.add_trial(_frozen(search, trial))
         asked = study.ask(_distributions(search))
     except (ArithmeticError, TypeError, ValueError) as error:  # a search can't go on, and says so in its trials
-        raise StoreError(f"optuna has no values for trial {number}: {error}", "submit another search.space") from error
+        raise StoreError(
+            f"optuna has no values for trial {number}: {error}", "submit the job with another search.space"
+        ) from error
     return {each.word: each.rounded(asked.params[each.word]) for each in search.space}
 
 

@@ -103,12 +103,15 @@ def hidden_values(names: Iterable[str], shell: Mapping[str, str], *, is_here: bo
     `is_here`: the supervisor runs on this machine, and so with these packages.
     """
     if WANDB in names and is_here and find_spec("wandb") is None:
-        raise UsageError("track: wandb needs wandb beside orch, which isn't installed", "pip install 'orchrun[wandb]'")
+        raise UsageError(
+            "track: wandb needs the package wandb in orch's environment, and it is not installed",
+            "pip install 'orchrun[wandb]'",
+        )
     if MLFLOW not in names:
         return {}
     values = {name: shell[name] for name in VARIABLES if shell.get(name)}
     if URI not in values:
-        raise UsageError(f"track: mlflow needs {URI}, which this shell doesn't have", f"export {URI}=https://...")
+        raise UsageError(f"track: mlflow needs {URI}, which is not set in this shell", f"export {URI}=https://...")
     try:
         split = urlsplit(values[URI])
         is_address = split.scheme in ("http", "https") and bool(split.hostname) and split.port != 0

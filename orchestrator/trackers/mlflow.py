@@ -172,7 +172,9 @@ class Server:
         try:
             answer = parse_json(body or b"{}")
         except ValueError:
-            raise BackendError(f"{where} answered what is no JSON: is it an MLflow server?", transient=True) from None
+            raise BackendError(
+                f"{where} gave an answer that is not JSON: is it an MLflow server?", transient=True
+            ) from None
         if not isinstance(answer, dict):
             raise self.is_none()
         return answer

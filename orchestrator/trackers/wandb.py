@@ -95,4 +95,4 @@ class Wandb:
             raise BackendError(f"wandb was ended after {TIMEOUT:g} s") from None
         if process.returncode != 0:
             last = said.decode("utf-8", "replace").strip().rpartition("\n")[2]
-            raise BackendError(f"wandb has failed: {last}", "is wandb installed beside orch?")
+            raise BackendError(f"wandb has failed: {last}", "is wandb installed in orch's environment?")

@@ -114,7 +114,7 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
     add(
         "--deterministic",
         action="store_true",
-        help="only ways of computing that give the same bits each time; a resumed run then equals an unbroken one",
+        help="use deterministic algorithms only; a resumed run then equals one without interruption",
     )
     add(
         "--eval-every",
@@ -130,7 +130,7 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
         metavar="N",
         help="steps between checkpoints; 0: each epoch's end",
     )
-    add("--async-save", action="store_true", help="write checkpoints beside the training, from a copy in memory")
+    add("--async-save", action="store_true", help="write checkpoints in the background, from a copy in memory")
     add("--log-every", type=_positive, default=10, metavar="N", help="steps between lines of metrics (default 10)")
     _add_speed(parser)
     add("--sampler", choices=("exact", "distributed"), default="exact", help="distributed: torch's, which pads")
@@ -139,19 +139,17 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
         type=_workers,
         default="auto",
         metavar="N",
-        help="processes of each rank that read its Dataset; auto: its part of the cores, 4 at most (default auto)",
+        help="DataLoader workers of each rank; auto: its share of the cores, 4 at most (default auto)",
     )
     add(
         "--worker-start",
         choices=("fork", "spawn"),
         default="fork",
-        help="spawn: workers with an interpreter of their own, for what a fork breaks (default fork)",
+        help="spawn: start each worker as a new interpreter, for libraries that a fork breaks (default fork)",
     )
-    add("--offline", choices=("digits",), help="what to train on where the task's data can't be had")
-    add("--offline-epochs", type=_positive, metavar="N", help="passes over that stand-in (default: --epochs)")
-    add(
-        "--data", type=Path, metavar="DIR", help="where the data lies (default $ORCH_DATA_DIR, then ~/.cache/orch/data)"
-    )
+    add("--offline", choices=("digits",), help="data to train on if the task's data can't be downloaded")
+    add("--offline-epochs", type=_positive, metavar="N", help="passes over that data (default: --epochs)")
+    add("--data", type=Path, metavar="DIR", help="folder of the data (default $ORCH_DATA_DIR, then ~/.cache/orch/data)")
     add("--option", type=_pair, action="append", default=[], metavar="K=V", help="a value for the task; repeatable")
     _add_strategy(parser)
     found = parser.parse_args(arguments)
@@ -170,7 +168,7 @@ def _add_rate(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--schedule", choices=SCHEDULES, default="constant", help="how the learning rate falls to 0 at the last step")
     add("--warmup", type=_not_negative, default=0, metavar="N", help="steps in which the learning rate rises from 0")
-    add("--clip", type=_rate, metavar="NORM", help="the largest norm that a step's gradients may have together")
+    add("--clip", type=_rate, metavar="NORM", help="clip the norm of all gradients to this value")
 
 
 def _add_speed(parser: argparse.ArgumentParser) -> None:
@@ -183,12 +181,12 @@ def _add_speed(parser: argparse.ArgumentParser) -> None:
         help="bf16, fp16: forward in 16 bits, weights in float32; auto: tf32 on GPUs, fp32 on CPUs",
     )
     add("--device", choices=("auto", "cpu", "cuda"), default="auto", help="auto: GPUs, where the machine has any")
-    add("--channels-last", action="store_true", help="keep images with their channels together, for convolutions")
+    add("--channels-last", action="store_true", help="use torch's channels_last memory format, for convolutions")
     add(
         "--compile",
         choices=("none", "inductor", "aot_eager"),
         default="none",
-        help="torch.compile: inductor makes code for the device, aot_eager only looks whether it can",
+        help="torch.compile: inductor compiles the model, aot_eager only checks that it can be compiled",
     )
     add(
         "--compile-mode",
@@ -196,17 +194,21 @@ def _add_speed(parser: argparse.ArgumentParser) -> None:
         default="default",
         help="inductor: reduce-overhead replays CUDA graphs, max-autotune also tries kernels",
     )
-    add("--compile-blocks", action="store_true", help="compile the model's children apart, which takes less time")
+    add(
+        "--compile-blocks",
+        action="store_true",
+        help="compile each child of the model separately, which takes less time",
+    )
     add(
         "--activation-checkpointing",
         action="store_true",
-        help="compute the model's blocks once more in the backward pass instead of keeping what they computed",
+        help="recompute the model's blocks in the backward pass instead of keeping their activations",
     )
-    add("--fused", action="store_true", help="the optimizer's step in one pass over the weights")
+    add("--fused", action="store_true", help="use torch's fused optimizer")
     add(
         "--memory-history",
         action="store_true",
-        help="record the GPU's memory, whose snapshot comes home where it runs out",
+        help="record the GPU's memory use; if memory runs out, a snapshot becomes an output of the run",
     )
 
 
@@ -219,35 +221,40 @@ def _add_strategy(parser: argparse.ArgumentParser) -> None:
         type=_positive,
         default=1,
         metavar="N",
-        help="take a step's share in N parts, for less memory; gradients are exchanged once",
+        help="accumulate gradients over N parts of a step, for less memory; they are exchanged once",
     )
     add(
         "--gradient-as-bucket-view",
         action=argparse.BooleanOptionalAction,
         default=True,
-        help="ddp: reduce gradients where they lie",
+        help="ddp: gradients are views of the communication buckets",
     )
-    add("--static-graph", action="store_true", help="ddp: every step uses the same weights in the same way")
+    add("--static-graph", action="store_true", help="ddp: every step uses the same parameters in the same order")
     add("--sync-batchnorm", action="store_true", help="ddp: BatchNorm over the global batch; GPUs only")
-    add("--bucket-cap-mb", type=_positive, metavar="N", help="ddp: MiB of gradients in one exchange (torch's 25)")
+    add(
+        "--bucket-cap-mb",
+        type=_positive,
+        metavar="N",
+        help="ddp: MiB of gradients in one all-reduce (default: torch's 25)",
+    )
     add(
         "--gradient-compression",
         choices=("none", "fp16", "bf16"),
         default="none",
-        help="ddp: exchange gradients in 16 bits",
+        help="ddp: all-reduce gradients in 16 bits",
     )
     add(
         "--micro-batches",
         type=_positive,
         default=4,
         metavar="N",
-        help="pipeline: parts of a batch that follow one another (default 4)",
+        help="pipeline: micro-batches of a batch (default 4)",
     )
     add(
         "--reshard-after-forward",
         action=argparse.BooleanOptionalAction,
         default=True,
-        help="fsdp: let go of a block's weights until its backward pass; without, less traffic and more memory",
+        help="fsdp: free a block's weights after its forward pass; without this, less traffic and more memory",
     )
     add(
         "--shard-ranks",

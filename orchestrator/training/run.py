@@ -305,7 +305,7 @@ def after_step(
 
 def leave(n: int) -> NoReturn:
     """Leave with exit code 95 after a stop at step `n`, whose checkpoint has been saved; collective."""
-    _session().report.say(f"stopped by a signal at step {n}; start again to go on from there")
+    _session().report.say(f"stopped by a signal at step {n}; start again to resume from there")
     phase("done")
     group.barrier()
     group.leave()

@@ -310,8 +310,8 @@ class Trainer:
         self.report.metric("diverged", step=step, epoch=self.position.epoch)
         before = f"the loss was {self._good[1]:.4g} at step {self._good[0]}" if self._good else "the loss never was one"
         return DivergedError(
-            f"{what} at step {step} ({before}): training has diverged. No checkpoint holds such weights; go on from "
-            "one with a smaller --lr, or look for inputs that are no numbers."
+            f"{what} at step {step} ({before}): training has diverged. No checkpoint holds "
+            f"such weights. Resume from one with a smaller --lr, or look for inputs that are not numbers."
         )
 
     def _beat(self, phase: str, loss: float | None = None) -> None:
@@ -385,7 +385,7 @@ class Trainer:
         if self.position.step:
             self._save()
         self.saver.close()
-        self.report.say(f"stopped by a signal at step {self.position.step}; start again to go on from there")
+        self.report.say(f"stopped by a signal at step {self.position.step}; start again to resume from there")
         self.report.metric("stop", step=self.position.step, epoch=self.position.epoch)
         self._beat("done")
         group.barrier()

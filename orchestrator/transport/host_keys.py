@@ -156,5 +156,5 @@ def _ssh_keygen(*options: str) -> subprocess.CompletedProcess[str]:
 def _unreadable(path: str, why: str) -> BackendError:
     return BackendError(
         f"no host key can be held against {path} (RevokedHostKeys of your ssh configuration): {why}",
-        "mend the file: until then ssh takes no host key either",
+        "repair the file; until then ssh refuses every host key, too",
     )

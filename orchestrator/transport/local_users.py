@@ -18,8 +18,8 @@ def check_owners_are_told(option: str) -> None:
     """Raise UsageError if the kernel does not report which user a connection is from; `option` lets all users in."""
     if not can_tell_owners():
         raise UsageError(
-            "this machine's kernel does not say which user a connection is of, so that any of them could come in",
-            f"where all its users are trusted: {option}",
+            "this machine's kernel does not report which user opened a connection, so any user could connect",
+            f"if you trust all users of this machine: {option}",
         )
 
 

@@ -217,7 +217,7 @@ class Session(Machine):
         words = f" and printed: {said[-300:]}" if said else " without a word"
         raise PythonMissingError(
             f"{self.name}: its python3 does not start orch's server: it {how}{words}",
-            f"try: {self.address.ssh_command} python3 -c 'print(1)'; which python3 comes first, the PATH there says",
+            f"try: {self.address.ssh_command} python3 -c 'print(1)'; the PATH there decides which python3 is used",
         )
 
     def _read(self) -> None:

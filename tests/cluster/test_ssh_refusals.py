@@ -50,7 +50,7 @@ def test_what_keeps_a_host_away_is_told_in_the_system_s_own_words(lab: Lab) -> N
         assert screen.code() == 1
     said = " ".join(screen.text.split())
     # Others may be slow too; 10.90.0.200 is awaited for 3 s, of which a busy machine may see none.
-    assert re.search(r"waiting for an answer of ((10\.90\.0\.200|n\d), )*n(3|\[1-3\])", said)
+    assert re.search(r"waiting for an answer from ((10\.90\.0\.200|n\d), )*n(3|\[1-3\])", said)
     assert "n2 (n2:2299): can't be reached: Connection refused" in said
     assert "n3 (n3:22): can't be reached: Connection timed out after 5 s" in said
     assert "10.90.0.200 (10.90.0.200:22): can't be reached: No route to host" in said

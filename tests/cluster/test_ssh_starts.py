@@ -115,13 +115,13 @@ def test_a_supervisor_that_is_killed_meanwhile_is_told_by_the_submit_and_no_run_
     close_n3(lab)
     argv = lab.control.argv(LAPTOP, *lab.argv("submit", lab.job("hold", HOLD), "--profile", lab.profile()), TERM="dumb")
     with terminal(argv, ENVIRONMENT) as screen:
-        screen.until("waiting for an answer of n")  # n3's for ever, the others' may be slow
+        screen.until("waiting for an answer from n")  # n3's for ever, the others' may be slow
         (supervisor,) = lab.supervisor()
         kill([supervisor])
         lab.control.ungate("n3")  # the submit looks there for what is left
         assert screen.code() == 1
     said = " ".join(screen.text.split())
-    assert "the supervisor, which starts the run, has ended before that was done" in said
+    assert "the supervisor ended before it had started the run" in said
     assert "supervisor.log" in said
     assert lab.orch("status", "hold").code == 102
     assert_nothing_left(lab)

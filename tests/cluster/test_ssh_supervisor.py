@@ -34,13 +34,14 @@ def test_a_run_is_handed_over_and_asked_about_from_the_laptop(lab: Lab) -> None:
     submit = ("submit", job, "--profile", profile)
     refused = lab.orch(*submit, **TOKEN)
     assert refused.code == 1
-    assert "alice@n3 is to look after the run, and has no /home/alice/orch that can" in refused.err
+    assert "alice@n3 is the supervisor of this profile, but its /home/alice/orch that can" in refused.err
     install_orch(lab)
     lab.control.output(BOX, "mv", ".ssh/known_hosts", ".ssh/known_hosts.away")
     refused = lab.orch(*submit, **TOKEN)
     assert refused.code == 1
     assert (
-        "alice@n3, which is to look after the run, says: n1 (n1:22): its host key is not in known_hosts" in refused.err
+        "alice@n3, the supervisor of this profile, refused the run: n1 (n1:22): its host key is not in known_hosts"
+        in refused.err
     )
     assert lab.agents("n1") == []
     lab.control.output(BOX, "mv", ".ssh/known_hosts.away", ".ssh/known_hosts")

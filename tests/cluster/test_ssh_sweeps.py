@@ -47,7 +47,7 @@ def submit_sweep(lab: Lab, job: str, values: str) -> tuple[str, list[str]]:
     """The sweep's id, and those of its runs."""
     done = lab.orch("submit", job, "-p", "lab.yaml", "--sweep", f"job.env.POINT={values}", "--parallel", "1", "--json")
     assert done.code == 0, done.err
-    assert "this machine starts what waits: while it is off, nothing new begins" in done.err
+    assert "this machine starts the waiting runs: leave it on" in done.err
     assert "may go off" not in done.err
     return done.json["sweep"], done.json["runs"]
 

@@ -83,7 +83,7 @@ def test_where_the_kernel_does_not_say_whose_a_connection_is_all_users_have_to_b
         preexec_fn=refuse_netlink,
     )  # fmt: skip
     assert done.returncode == 2
-    assert "does not say which user" in done.stderr
+    assert "does not report which user" in done.stderr
     assert "--allow-local-users" in done.stderr
     assert not list((orch.home / "runs").glob("*"))
 

@@ -89,7 +89,7 @@ def test_a_supervisor_of_other_runs_is_left_alone(orch: Orch) -> None:
     [
         (("--freeze", "n2"), "names no host"),
         (("--freeze", "n2:soon"), "'soon' is not a duration"),
-        (("--freeze", "n2:0s"), "for no time at all"),
+        (("--freeze", "n2:0s"), "needs a time longer than 0 s"),
         (("--kill", "everything"), "is not one of"),
     ],
 )

@@ -137,7 +137,7 @@ def test_a_source_distribution_is_built_once_and_recorded_by_the_hash_of_its_whe
     ran(orch, str(job))
     assert counter.read_text() == "xx"
     shutil.rmtree(orch.home / "cache")
-    assert "which was built here for this run, is not here any more" in orch("submit", "--from", run.run_id).err
+    assert "which was built on this machine for this run, has been removed" in orch("submit", "--from", run.run_id).err
 
 
 def test_a_build_that_fails_ends_the_run_with_its_last_lines(orch: Orch) -> None:
@@ -152,11 +152,19 @@ def test_a_build_that_fails_ends_the_run_with_its_last_lines(orch: Orch) -> None
 LOCKS = {
     "nothing has this version": ("alpha==9\n", 1, "does not resolve"),
     "two versions of one": ("alpha==1.0\nalpha==2.0\n", 1, "does not resolve"),
-    "no single version": ("alpha>=1\n", 2, ":1: 'alpha>=1' names no single version, so it is no lock"),
-    "another file": ("# all\n-r more.txt\n", 2, ":2: '-r more.txt' names another file or folder"),
-    "a folder": ("./alpha\n", 2, ":1: './alpha' is no requirement that can be locked"),
-    "another hash": (f"alpha==1.0 --hash=sha256:{'0' * 64}\n", 1, "alpha 1.0: no file has a hash that the lock allows"),
-    "only for Windows": ("win==1.0\n", 1, "win 1.0 has no wheel for it, only win-1.0-cp311-cp311-win_amd64.whl"),
+    "no single version": (
+        "alpha>=1\n",
+        2,
+        ":1: 'alpha>=1' does not pin one version (name==1.2.3), so the file is not a lock",
+    ),
+    "another file": ("# all\n-r more.txt\n", 2, ":2: '-r more.txt' refers to another file or folder"),
+    "a folder": ("./alpha\n", 2, ":1: './alpha' is not a requirement that can be locked"),
+    "another hash": (
+        f"alpha==1.0 --hash=sha256:{'0' * 64}\n",
+        1,
+        "alpha 1.0: none of its files has a hash that is in the lock",
+    ),
+    "only for Windows": ("win==1.0\n", 1, "win 1.0 has no wheel that fits, only win-1.0-cp311-cp311-win_amd64.whl"),
 }
 
 

@@ -96,7 +96,7 @@ def test_a_checkpoint_that_was_only_offered_is_not_told_as_resumed(orch: Orch, p
     first, second = orch("status", "last", "--json").json["attempts"]
     assert (first["offered"], second["offered"]) == (None, "code/ckpt.pt")
     assert second["resumed_from"] == ("code/ckpt.pt" if how == "loads" else None)
-    said = "attempt 1 was offered code/ckpt.pt; nothing tells that the script loads it; its first step is 1"
+    said = "attempt 1 was offered code/ckpt.pt; nothing shows that the script loads it; its first step is 1"
     for page in (done.err, orch("why", "last").out, orch("status", "last").out):
         assert page.count(said) == (how == "ignores")
 

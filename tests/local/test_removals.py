@@ -94,5 +94,5 @@ def test_several_runs_are_cancelled_and_all_of_them_after_a_question(orch: Orch,
         assert (screen.code(), "nothing was cancelled" in screen.text) == (0, True)
     assert orch("cancel", "--all", "--now").code == 0
     assert third.ending() is not None
-    assert "no run is going on" in orch("cancel", "--all").err
+    assert "no run is active" in orch("cancel", "--all").err
     assert orch("cancel").code == orch("cancel", "last", "--all").code == 2

@@ -318,6 +318,6 @@ def test_what_a_strategy_can_not_do_is_one_sentence(two) -> None:
     for rank in two[1]["no-plan"]:
         assert "The plan of the task small names layers that its model lacks: 0.0, 0.3." in rank.err
     for rank in two[1]["no-part"]:
-        assert "--shard-ranks 3 does not divide the 2 ranks" in rank.err
+        assert "--shard-ranks 3 does not divide the number of ranks, 2:" in rank.err
     for rank in two[1]["no-batchnorm"]:
         assert "SyncBatchNorm (--sync-batchnorm) computes on GPUs only" in rank.err

@@ -133,7 +133,7 @@ def test_what_can_not_be_submitted_is_refused_before_anything_is_there(tmp_path:
     with pytest.raises(errors.UsageError, match="no checkpoint"):
         submit(job, "local", resume=a_run("bare-111111", Verdict("succeeded")))
     (tmp_path / "far.yaml").write_text("kind: ssh\nhosts: [n1]\nsupervisor: me@always\nworkdir: /tmp/orch\n")
-    with pytest.raises(errors.UsageError, match="me@always looks after the runs of profile far"):
+    with pytest.raises(errors.UsageError, match="me@always supervises the runs of profile far"):
         submit(job, tmp_path / "far.yaml")
     assert [run.id for run in list_runs()] == ["bare-111111"]
 

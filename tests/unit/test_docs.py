@@ -7,13 +7,17 @@ import shlex
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
+from ruamel.yaml import YAML
 
 from orchestrator import errors
 from orchestrator.cli import orch
 from orchestrator.cli.request import TakesArguments
+from orchestrator.protocol.events import KINDS
+from orchestrator.protocol.layout import is_own_file
 from orchestrator.runs.state import Outcome, RunState, RunStatus, Verdict
 from orchestrator.specs.documents.loader import load
 from orchestrator.specs.job import Job
@@ -32,10 +36,22 @@ FOREIGN = {
     "slurm.md": {"--no-requeue", "--time", "--mem", "--gpus-per-node", "--cpus-per-task"},  # sbatch's
     "sweeps.md": {"--lr"},  # a script's
     "trackers.md": {"--lr"},  # as above
-    "recipes.md": {  # of sbatch, srun, torchrun, accelerate and deepspeed
-        *("--nodes", "--partition", "--account", "--gres", "--time", "--mem", "--ntasks-per-node", "--dependency"),
-        *("--rdzv", "--output", "--nproc", "--config", "--include", "--exclude", "--num"),
+    "from-sbatch.md": {  # of sbatch, srun and torchrun
+        *(
+            "--nodes",
+            "--partition",
+            "--account",
+            "--gres",
+            "--time",
+            "--mem",
+            "--ntasks-per-node",
+            "--rdzv",
+            "--output",
+        ),
+        *("--nproc", "--node", "--nnodes"),
     },
+    "frameworks.md": {"--config", "--include", "--exclude", "--num"},  # of accelerate and deepspeed
+    "why.md": {"--nnodes"},  # torchrun's
     "launcher.md": {"--nnodes", "--node-rank", "--nproc-per-node", "--master-addr", "--master-port"},
     "job.md": {"--local", "--local-rank"},  # a script's
     "own-scripts.md": {"--dist-url", "--local", "--no", "--use"},  # a script's and its launchers'
@@ -195,7 +211,7 @@ def test_the_json_fields_are_those_that_are_printed() -> None:
     state = RunState("", "", "", 0.0, RunStatus.PENDING).to_json()
     of_a_run = {"progress", "last_line", "result", "folder", "record", "notifications", "findings", "trackers"}
     assert set(first_column(text)) == {*state, *of_a_run}
-    verdict = text[text.index("A **verdict**") :]
+    verdict = text[text.index("a **verdict**") :]
     assert set(Verdict(Outcome.FAILED).to_json()) <= set(re.findall(r"`(\w+)`", verdict))
 
 
@@ -220,6 +236,62 @@ def control_side() -> Iterator[Path]:
     for path in sorted((ROOT / "orchestrator").rglob("*.py")):
         if path.relative_to(ROOT / "orchestrator").parts[0] not in ("node", "training"):
             yield path
+
+
+def test_every_kind_of_event_is_described_once() -> None:
+    named = first_column((ROOT / "docs" / "events.md").read_text())
+    assert sorted(named) == sorted(KINDS)
+
+
+def test_the_files_of_a_run_are_those_that_orch_writes() -> None:
+    named = first_column((ROOT / "docs" / "files.md").read_text())
+    shared = {"code", "checkpoints", "outputs", "slurm"}  # in which others write, too
+    logs = {"nodes/N/attempt_K/rank_R.log"}
+    for name in set(named) - shared - logs:
+        assert is_own_file(name.replace("/N/", "/0/"), here=True), name
+    assert is_own_file("nodes/0/attempt_0", here=True)
+    assert len(named) == len(set(named))
+
+
+# -- the site
+
+
+def entries(of: Any) -> Iterator[str]:
+    """The pages in a part of the menu."""
+    if isinstance(of, str):
+        yield of
+    else:
+        for part in of if isinstance(of, list) else of.values():
+            yield from entries(part)
+
+
+def test_each_page_is_in_the_menu_once() -> None:
+    menu = YAML(typ="safe").load((ROOT / "mkdocs.yml").read_text())["nav"]
+    assert sorted(entries(menu)) == sorted(str(page.relative_to(ROOT)) for page in PAGES)
+
+
+@each_manual
+def test_the_first_sentence_of_a_page_says_what_its_reader_can_do(page: Path) -> None:
+    if page.name in ("README.md", "design.md", "ui.md"):
+        pytest.skip("is about to be rewritten")
+    assert re.match(r"# .+\n\nWith this page you [a-z]", page.read_text())
+
+
+def test_the_code_of_the_front_page_is_not_cut_off() -> None:
+    """A browser window of 1,400 pixels has room for about a hundred characters of code."""
+    assert [
+        line for block in fences((ROOT / "README.md").read_text()) for line in block.split("\n") if len(line) > 100
+    ] == []
+
+
+def test_a_recorded_session_holds_no_name_or_path_of_the_machine_that_recorded_it() -> None:
+    pages = [page for page in MANUAL if "<!-- recorded on" in page.read_text()]
+    assert len(pages) == 2
+    for page in pages:
+        shown = "\n".join(fences(page.read_text()))
+        assert re.findall(r"/tmp/\S+|/root/\S+|\(vm\)", shown) == []
+        assert set(re.findall(r"/home/(\w+)", shown)) <= {"alice"}
+        assert str(ROOT) not in shown
 
 
 # -- files
@@ -272,8 +344,9 @@ def test_the_layers_are_those_that_are_enforced() -> None:
     assert re.split(r"\s>\s", line[1]) == enforced
 
 
-def test_the_readmes_job_and_profile_load(tmp_path: Path) -> None:
-    blocks = re.findall(r"^```yaml\n# (\S+):.*?\n(.*?)^```", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)
+def test_the_first_job_and_profile_load(tmp_path: Path) -> None:
+    page = ROOT / "docs" / "own-scripts.md"
+    blocks = re.findall(r"^```yaml\n# (\S+):.*?\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
     assert len(blocks) == 2
     (tmp_path / "cluster_profiles").mkdir()
     (tmp_path / "train.py").touch()

@@ -1,31 +1,26 @@
 """A hint never leads to another error: the commands, options and fields that hints name are there, and can be typed.
 
-Hints are collected from the source: what errors are made with, and texts called so. Values in them stand for `X`.
+Hints are collected from the source by tests/messages.py.
 """
 
 from __future__ import annotations
 
-import ast
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-import orchestrator
-from orchestrator import errors
 from orchestrator.specs.job import Job
 from orchestrator.specs.profile import LocalProfile, SshProfile
 from orchestrator.specs.slurm_profile import SlurmProfile
+from tests.messages import LIST, listed, messages
 from tests.unit.test_docs import ALL_OPTIONS, EVERY, misuse, options_of
 
-SOURCES = Path(orchestrator.__file__).parent
-ERRORS = {name for name, each in vars(errors).items() if isinstance(each, type) and issubclass(each, Exception)}
-CALLED_HINT = re.compile(r"hint|remed|refusals|after_dashes|note|no_slurm|elsewhere", re.IGNORECASE)
 # Where a command in prose ends, as in `orch status lists them`, `orch rm RUN..., or ...`.
 END = re.compile(
-    r"[;,()'\"]|\. |\n|: | (?:lists?|shows?|brings?|starts|takes|writes|saves|says|has|keeps|reads?|and|or|to|with"
-    r"|which|for|where|refreshes)\b|$"
+    r"[;,()'\"]|\. |\n|: |  | (?:lists?|shows?|brings?|starts|takes|writes|saves|says|has|keeps|reads?|and|or|to|with"
+    r"|which|for|where|refreshes|copies|needs|on|prints|works)\b|$"
 )
 FOREIGN = re.compile(
     r"\b(ssh|ssh-keygen|ssh-keyscan|sinfo|sbatch|srun|squeue|scontrol|sacctmgr|pip|uv|chmod|docker|podman|nvidia-smi|tar)\b"
@@ -33,35 +28,11 @@ FOREIGN = re.compile(
 FIELDS = {name for model in (Job, LocalProfile, SshProfile, SlurmProfile) for name in model.model_fields} | {"addr"}
 
 
-def text_of(node: ast.AST) -> str | None:
-    """A text in the source, with X for every value in it."""
-    match node:
-        case ast.Constant(value=str(text)):
-            return text
-        case ast.JoinedStr(values=parts):
-            return "".join(part.value if isinstance(part, ast.Constant) else "X" for part in parts)
-    return None
-
-
-def texts_in(node: ast.AST) -> Iterator[str]:
-    inside = {id(part) for each in ast.walk(node) if isinstance(each, ast.JoinedStr) for part in each.values}
-    for each in ast.walk(node):
-        if id(each) not in inside and (text := text_of(each)):
-            yield text
-
-
 def hints() -> Iterator[tuple[str, str]]:
-    """(file:line, hint) of all that is said by errors, and of all texts that are called so."""
-    for path in sorted(each for each in SOURCES.rglob("*.py") if SOURCES / "training" not in each.parents):
-        for node in ast.walk(ast.parse(path.read_text())):
-            found: list[ast.AST] = []
-            if isinstance(node, ast.Call) and getattr(node.func, "id", "") in {*ERRORS, "CheckResult"}:
-                found = [*node.args, *(keyword.value for keyword in node.keywords)]
-            elif isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign) and node.value is not None:
-                targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-                found = [node.value] if any(CALLED_HINT.search(ast.unparse(each)) for each in targets) else []
-            for each in found:
-                yield from ((f"{path.relative_to(SOURCES)}:{node.lineno}", text) for text in texts_in(each))
+    """(file:line, text) of each message that is not one of the training's, with X for every value in it."""
+    for each in messages():
+        if each.kind != "help" and not each.file.startswith("training/"):
+            yield f"{each.file}:{each.line}", re.sub(r"\{[^{}]*\}", "X", each.text)
 
 
 HINTS = sorted(set(hints()))
@@ -70,7 +41,7 @@ HINTS = sorted(set(hints()))
 def commands_in(text: str) -> list[str]:
     """The commands that a hint names: `orch rm RUN...` of `orch rm RUN..., or orch rm --keep 50`."""
     found = []
-    for match in re.finditer(r"(?<![\w/.'-])orch (?=[a-z]+\b)", text):
+    for match in re.finditer(r"(?<![\w/.'-])(?<!this )orch (?=[a-z]+\b)", text):
         rest = text[match.end() :]
         end = END.search(rest)
         words = rest[: end.start() if end else None].split()
@@ -106,10 +77,30 @@ def test_each_option_that_a_hint_names_is_there() -> None:
 def test_each_field_that_a_hint_says_to_set_is_there() -> None:
     named = {(field, place) for place, hint in HINTS for field in re.findall(r"\bset ([a-z_]+):? (?!to\b)", hint)}
     named |= {(field, place) for place, hint in HINTS for field in re.findall(r"\bset ([a-z_]+): ", hint)}
-    prose = {"it", "the", "by", "this", "these", "a", "at", "them", "up", "with", "one", "in"}
+    prose = {"another", "it", "the", "by", "this", "these", "a", "at", "them", "up", "with", "one", "in"}
     assert {(field, place) for field, place in named if field not in FIELDS | prose} == set()
     assert len(named) > 10
 
 
 def test_options_of_a_command_are_known() -> None:
     assert {"--rank", "--here"} <= options_of(EVERY["replay"])
+
+
+def test_the_list_of_messages_is_up_to_date() -> None:
+    assert LIST.read_text() == listed(), "run `make messages`, and read what has changed"
+
+
+def test_texts_are_found_in_each_kind_of_statement(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text(
+        "def f(x, wrong):\n    hint = 'see ' + f'{x}'\n    say('it is over')\n"
+        "    raise UsageError(f'{x} is wrong', 'try another' if wrong else 'leave it out')\n"
+        "def hint_of(x):\n    return 'set python:'\n"
+    )
+    assert [each[2:] for each in messages(tmp_path)] == [
+        ("hint", "see {x}"),
+        ("note", "it is over"),
+        ("error", "{x} is wrong"),
+        ("hint", "try another"),
+        ("hint", "leave it out"),
+        ("hint", "set python:"),
+    ]

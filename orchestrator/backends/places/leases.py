@@ -19,7 +19,7 @@ from orchestrator.transport.pool import ConnectionPool
 
 LOOK_SECONDS: Final = 20.0  # for so long one host waits, before those that hold something already are looked at
 VISIBLE_HINT: Final = f"change {VISIBLE} in the job's env, or leave it out"
-HINT: Final = "orch nodes shows who; without --no-wait it waits for its turn; leases: false in the profile takes any"
+HINT: Final = "orch nodes shows who holds them; without --no-wait the run waits; with leases: false it uses any"
 
 
 @contextlib.contextmanager

@@ -32,8 +32,8 @@ def check_alike(launches: Sequence[LaunchPlan]) -> None:
     for launch in launches[1:]:
         if different := [name for name, value in _asked(launch).items() if value != first[name]]:
             raise UsageError(
-                f"the points ask Slurm for different things ({', '.join(different)}), and are one array",
-                "submit a sweep for each, with --set",
+                f"the runs of the sweep need different resources of Slurm, but share one array: {', '.join(different)}",
+                "submit one sweep for each of them, with --set",
             )
 
 

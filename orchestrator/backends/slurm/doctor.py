@@ -160,7 +160,7 @@ def _grace(client: Client, settings: SlurmSettings) -> CheckResult:
         return CheckResult(OK, f"{said}; no run with this profile has recorded a checkpoint")
     if took <= left:
         return CheckResult(OK, f"{said}; the last checkpoint took {took:.1f} s")
-    hint = "a preempted run loses what it did since the checkpoint before: save more often, or a smaller state"
+    hint = "a preempted run loses its work since the last checkpoint: save more often, or save less"
     return CheckResult(WARN, f"the last checkpoint took {took:.1f} s, but there are {said}", hint)
 
 
@@ -232,7 +232,11 @@ def _looked(client: Client, launch: LaunchPlan, out: str, words: Sequence[str]) 
             if job.phase == "waiting":
                 said = f"no node was free within {NODE_SECONDS} s"
                 return CheckResult(WARN, said, "try again when sinfo shows an idle node")
-            return CheckResult(FAIL, f"Slurm job {number} on {job.nodes} did not end", "look at that node")
+            return CheckResult(
+                FAIL,
+                f"Slurm job {number} on {job.nodes} did not end",
+                "ask the cluster's administrator to check that node",
+            )
         time.sleep(LOOK_SECONDS)  # Slurm sends no message when a job ends, so it is polled
     read = client.call("cat", out)
     if read.code == 0:

@@ -19,7 +19,7 @@ REFUSALS: Final = (
      "sinfo -o '%P %D' shows how many each partition has; set nodes:"),
     ("Requested node configuration is not available",
      "the cluster does not have {counted} with what the profile asks for ({asked})",
-     "sinfo -N -o '%N %c %m %G' shows what each has; without cpus_per_task one core per rank is asked for"),
+     "sinfo -N -o '%N %c %m %G' shows what each has; without cpus_per_task orch requests one core per rank"),
     ("More processors requested than permitted", "the profile asks for more cores than it may have ({asked})",
      "set cpus_per_task: or nodes:"),
     ("doesn't allow an argument", "this cluster's sbatch is older than an option of the profile: {said}",

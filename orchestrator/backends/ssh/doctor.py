@@ -225,11 +225,14 @@ def _compare_environments(nodes: Mapping[int, Node]) -> None:
             if not why:  # an altered one is no measure for the others
                 found.setdefault(key, Counter())[digest] += 1
     for node in nodes.values():
-        wrong, hint = [why for _, why in node.environments.values() if why], "the next run that needs it makes it anew"
+        wrong, hint = (
+            [why for _, why in node.environments.values() if why],
+            "the next run that needs it creates it again",
+        )
         for key, (digest, why) in node.environments.items():
             if not why and digest != found[key].most_common(1)[0][0]:
                 wrong.append(f"environment {key[:12]} holds other files than on the other nodes")
-                hint = "remove that folder in the cache/env of its workdir: the next run makes it anew"
+                hint = "remove that folder in the cache/env of its workdir: the next run creates it again"
         count = len(node.environments)
         if wrong:
             node.add(ENVIRONMENTS, FAIL, "; ".join(wrong), hint)

@@ -33,10 +33,10 @@ def compiled(text: str) -> re.Pattern[str]:
             return re.compile(text)
     except re.error as error:
         where = f" at character {error.pos + 1}" if error.pos is not None else ""
-        hint = "a regular expression as Python has it: \\[ \\( \\* \\? \\. are these characters themselves"
+        hint = "--grep takes a Python regular expression; \\[ \\( \\* \\? \\. stand for these characters themselves"
         raise UsageError(f"--grep {text!r}: {error.msg}{where}", hint) from None
     except (RecursionError, OverflowError):
-        raise UsageError("--grep: this expression is too large", "search for less") from None
+        raise UsageError("--grep: this expression is too large", "give a shorter one") from None
 
 
 def moment_of(text: str, now: float) -> float:
@@ -55,5 +55,5 @@ def moment_of(text: str, now: float) -> float:
         hint = "write a duration such as 10m or 2h, or a time such as 14:30 or 2026-11-22T14:30"
         raise UsageError(f"--since {text!r} is neither a duration nor a time", hint) from None
     if found > now:
-        raise UsageError(f"--since {text!r} has not come yet", "name a time that is over")
+        raise UsageError(f"--since {text!r} is in the future", "give a time in the past")
     return found

@@ -193,8 +193,8 @@ def offer_lines(state: RunState, now: float, width: int | None = None) -> list[s
     if last.first_step is None and not last.ended and not state.is_final and now - (last.began or now) < OFFER_SECONDS:
         return []  # the program may still report that it loaded the checkpoint
     steps = f"; its first step is {last.first_step}" if last.first_step is not None else ""
-    offer = f"attempt {last.number} was offered {_checkpoint(last.offered)}; nothing tells that the script loads it"
-    what = "a script has to load the path in ORCH_RESUME_FROM: docs/checkpoints.md#going-on-from-one"
+    offer = f"attempt {last.number} was offered {_checkpoint(last.offered)}; nothing shows that the script loads it"
+    what = "a script has to load the path in ORCH_RESUME_FROM: docs/checkpoints.md#resume-from-a-checkpoint"
     return [*_folded("", f"{offer}{steps}", width), *_folded("", what, width)]
 
 

@@ -44,7 +44,9 @@ class Members:
         """Return the hello of a node that is not here yet; a second agent must not displace the first."""
         hello: Any = first.get("hello")
         if first.get("to") != LEADER or not isinstance(hello, dict):
-            raise ChannelError("node 0's gang was not meant")  # another listener was: this one was put in its place
+            raise ChannelError(
+                "the connection was not meant for node 0"
+            )  # another listener was: this one was put in its place
         try:
             member = Hello(**{**hello, "addrs": tuple(hello.get("addrs", ()))})
         except TypeError as error:

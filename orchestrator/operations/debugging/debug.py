@@ -46,7 +46,7 @@ def check_debug(prepared: Prepared) -> None:
         raise UsageError(f"the run has no rank {rank}", f"its ranks are 0 to {sum(known) - 1}: --rank N")
     if job.launcher in ("torchrun", "accelerate"):
         raise UsageError(
-            f"{job.launcher} starts the ranks itself, and orch can't have one of them wait",
+            f"{job.launcher} starts the ranks itself, so orch can't make one of them wait for a debugger",
             "let orch start them: --set job.launcher=exec",
         )
     kind, target, _ = program_of(job)

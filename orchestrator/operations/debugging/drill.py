@@ -112,13 +112,13 @@ def freeze_of(text: str) -> Order:
     target, colon, time_ = text.rpartition(":")
     hint = "write it like --freeze n2:20s"
     if not (colon and target):
-        raise UsageError(f"--freeze {text} names no host, or no time", hint)
+        raise UsageError(f"--freeze {text} needs a host and a time", hint)
     try:
         length = seconds_in(time_)
     except ValueError as error:
         raise UsageError(f"--freeze {text}: {error}", hint) from error
     if not length:
-        raise UsageError(f"--freeze {text} is for no time at all", hint)
+        raise UsageError(f"--freeze {text} needs a time longer than 0 s", hint)
     return Order(Fault.FREEZE, target, length)
 
 
@@ -140,7 +140,7 @@ def check(root: Path, prepared: Prepared, orders: list[Order]) -> None:
         assert prepared.profile.kind == "ssh", "no other profile names a supervisor"
         host = prepared.profile.supervisor
         there = f"{gateway_of(host).ssh_command} orch drill"
-        raise UsageError(f"{host} looks after the runs of this profile", f"drill it there: {there}")
+        raise UsageError(f"{host} supervises the runs of this profile", f"run the drill there: {there}")
     if any(order.fault is Fault.SUPERVISOR for order in orders):
         _check_alone(root)
 
@@ -149,7 +149,7 @@ def _check_alone(root: Path, own: RunDir | None = None) -> None:
     others = [run.run_id for run in live_runs(root) if own is None or run.run_id != own.run_id]
     if others:
         hint = "wait for their end, or drill with a state folder of its own: ORCH_HOME=~/drill orch drill ..."
-        raise UsageError(f"the supervisor is not killed: it looks after {', '.join(others[:3])} as well", hint)
+        raise UsageError(f"the supervisor is not killed, because it also supervises {', '.join(others[:3])}", hint)
 
 
 # -- one fault
@@ -219,7 +219,9 @@ def _injected(root: Path, run: RunDir, state: RunState, order: Order) -> Iterato
         freeze = length_of(order.seconds, link, is_everything=len(nodes) == len(state.nodes))
         if freeze is None:
             hint = f"freeze it for {link / 2:g} s at most, or for {link + 5:g} s at least"
-            raise UsageError(f"{order.seconds:g} s may or may not count as lost, with limits.link: {link:g} s", hint)
+            raise UsageError(
+                f"{order.seconds:g} s is too close to the limit for lost nodes, limits.link: {link:g} s", hint
+            )
     promise = promise_of(order.fault, where, freeze, alone=len(state.nodes) == 1)
     with ExitStack() as going_on:
         injections = [going_on.enter_context(_injected_on(run, node, launch, order)) for node in nodes]
@@ -243,7 +245,7 @@ def _kill_supervisor(root: Path, run: RunDir) -> Injection:
     _check_alone(root, run)
     process = supervisor_of(root)
     if process is None or not send_signal(process, signal.SIGKILL) or wait_gone([process], ANSWER_SECONDS):
-        raise BackendError("no supervisor is here that could be killed", "orch status starts one; then try again")
+        raise BackendError("no supervisor is running on this machine", "orch status starts one; then try again")
     return Injection(time.time(), ("this machine",), (f"{process.pid} ({process.command})",))
 
 

@@ -28,7 +28,7 @@ def check_going_on(run: RunDir) -> None:
     state = state_of(run)
     if state.is_final:
         raise UsageError(
-            f"run {run.run_id} has ended ({state.state}): none of it runs any more", f"see: orch why {run.run_id}"
+            f"run {run.run_id} has ended ({state.state}): it has no running processes", f"see: orch why {run.run_id}"
         )
 
 
@@ -67,8 +67,8 @@ def ask(
     answer = next((line for line in done.stdout.splitlines() if line.startswith(f"{boundary} ")), None)
     if answer is None:
         said = done.stderr.strip()[-MOST_WORDS:] or f"it ended with code {done.returncode}"
-        raise BackendError(f"it can't be asked: {said}")
+        raise BackendError(f"it can't be reached: {said}")
     try:
         return [read(values) for values in parse_json(answer.partition(" ")[2])]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise BackendError(f"it does not answer as orch would: {error!r}") from error
+        raise BackendError(f"its answer can't be read: {error!r}") from error

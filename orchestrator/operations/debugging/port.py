@@ -17,7 +17,7 @@ def parse_port(text: str) -> tuple[int, int]:
     numbers = (port, node) if colon else (port, "0")
     if not all(each.isascii() and each.isdigit() for each in numbers) or not 0 < int(port) < 1 << 16:
         raise UsageError(
-            f"'{text}' is no port", "write a number up to 65535, and a node after it if it isn't node 0's: 8888:1"
+            f"'{text}' is not a port", "write a number up to 65535, and a node after it if it isn't node 0's: 8888:1"
         )
     return int(port), int(numbers[1])
 

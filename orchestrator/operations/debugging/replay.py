@@ -95,8 +95,8 @@ def replay(one: Rank, shell: Mapping[str, str], *, here: bool, alone: bool, afre
     missing = [name for name in one.launch.secret_names if name not in shell]
     if missing:
         raise UsageError(
-            f"rank {one.rank} needs {', '.join(missing)}, which this shell doesn't have",
-            "export it: a run's secrets are kept nowhere",
+            f"rank {one.rank} needs {', '.join(missing)}, which is not set in this shell",
+            "export it in this shell: orch stores no secrets",
         )
     kind = kind_of(one.launch.profile)
     machine = backend("local" if here else kind)

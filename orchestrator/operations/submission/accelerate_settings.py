@@ -91,7 +91,7 @@ def settings_of(options: Mapping[str, str], config: Mapping[str, Any], place: st
     env, taken = _variables(found, kind, config, options)
     left = sorted(name for name, value in found.items() if name not in taken | _READ_HERE and _is_set(value))
     ours = [name for name in left if name in _OF_ORCH and config]
-    notes = [f"{', '.join(ours)} of accelerate: left out, because orch sets what they give"] if ours else []
+    notes = [f"{', '.join(ours)} of accelerate: left out, because orch sets these values itself"] if ours else []
     notes += [f"{name} of accelerate was left out: {found[name]}"[:200] for name in left if name not in _OF_ORCH]
     if "cpu" in options and single and (asked or 1) > 1:
         reason = "accelerate starts one process with --cpu; --nproc-per-node of orch starts more"

@@ -66,7 +66,7 @@ def _hosts(text: str, place: str) -> dict[str, tuple[int, ...]]:
             continue
         match = _LINE.fullmatch(bare)
         if match is None or match[1] in found or not int(match[2]):
-            raise UsageError(f"{place}:{number}: '{bare[:60]}' is no line of a hostfile", "as in: worker-1 slots=4")
+            raise UsageError(f"{place}:{number}: '{bare[:60]}' is not a line of a hostfile", "as in: worker-1 slots=4")
         found[match[1]] = tuple(range(int(match[2])))
     return found
 

@@ -133,10 +133,10 @@ def _refusal(host: str, program: str, code: int, said: str) -> BackendError:
         return BackendError(said, f"try: {gateway_of(host).ssh_command}")
     if code in NO_PROGRAM or "No such command 'accept'" in words:
         return BackendError(
-            f"{host} is to look after the run, and has no {program} that can: {words}",
+            f"{host} is the supervisor of this profile, but its {program} can't take the run over: {words}",
             "install this orch there, or set supervisor_orch: in the profile to its path",
         )
-    return BackendError(f"{host}, which is to look after the run, says: {words.removeprefix('orch: ')}")
+    return BackendError(f"{host}, the supervisor of this profile, refused the run: {words.removeprefix('orch: ')}")
 
 
 def accept(root: Path, stream: IO[bytes]) -> str:
@@ -154,7 +154,10 @@ def accept(root: Path, stream: IO[bytes]) -> str:
     except ValueError:
         head = None
     if not isinstance(head, dict) or head.get("format") not in (FORMAT, WITH_POINTS):
-        raise UsageError("this is not what this version of orch takes over", "install the same orch on both machines")
+        raise UsageError(
+            "the run was sent by another version of orch, and can't be taken over",
+            "install the same orch on both machines",
+        )
     os.environ.update(head["shell"])
     with tempfile.TemporaryDirectory(prefix="orch-") as folder:
         _unpack(stream, Path(folder).resolve())
@@ -237,7 +240,7 @@ def reach(pointer: Pointer, reference: str, words: list[str]) -> int:
     code = subprocess.run(_argv(pointer.host, argv), stdin=subprocess.DEVNULL, check=False).returncode
     if code == NO_CONNECTION:
         raise BackendError(
-            f"{pointer.host} looks after run {pointer.run_id} and can't be reached; the run goes on",
+            f"{pointer.host} supervises run {pointer.run_id} and can't be reached; the run continues",
             f"try: {gateway_of(pointer.host).ssh_command}", transient=True,
         )  # fmt: skip
     return code

@@ -143,7 +143,7 @@ def job_from_command(command: str, name: str | None = None, folder: Path | None 
     if pasted.kind == "command" and (inside := launcher_in([pasted.target, *pasted.args], folder or Path.cwd())):
         hint = "give the line that starts the training; orch starts its ranks itself"
         raise UsageError(
-            f"the command starts {inside}: on each rank of orch it would train the whole over",
+            f"the command starts {inside}, so each rank of orch would start the whole training again",
             f"{hint}: orch init {name or 'NAME'} {inside.text}" if inside.text else hint,
         )
     if pasted.kind == "script" and (submitter := submitter_of(pasted.target, folder or Path.cwd())):

@@ -102,7 +102,7 @@ def _pickled(name: str, function: Callable[..., Any], arguments: tuple[Any, ...]
         except (pickle.PicklingError, TypeError, AttributeError, ValueError, RecursionError) as error:
             raise UsageError(
                 f"{name} can't be sent: {type(error).__name__}: {error}",
-                "open files, connections, locks and running generators stay here: make them inside of the function",
+                "open files, connections, locks and running generators can't be sent: create them inside the function",
             ) from error
         return data.getvalue()
 

@@ -211,7 +211,7 @@ def check(path: Path, *, verify: bool) -> Checked:
         manifest, commit = read_manifest(path)
         for name, entry in manifest.files.items():
             if (path / name).stat().st_size != entry["bytes"]:
-                raise BadCheckpointError(CheckpointState.INCOMPLETE, f"{name} has not the size that its manifest says")
+                raise BadCheckpointError(CheckpointState.INCOMPLETE, f"{name} does not have the size in its manifest")
         for name, entry in manifest.files.items() if verify else ():
             if not Checksum.of(entry).is_of(path / name):
                 raise BadCheckpointError(CheckpointState.CORRUPT, f"{name} does not match its checksum")
@@ -245,7 +245,7 @@ def read_manifest(path: Path) -> tuple[Manifest, str]:
     manifest = manifest_of(content)
     if step_of(path.name) not in (None, manifest.step):
         raise BadCheckpointError(
-            CheckpointState.CORRUPT, f"it is mixed up: its manifest is that of step {manifest.step}"
+            CheckpointState.CORRUPT, f"its manifest belongs to another checkpoint: step {manifest.step}"
         )
     return manifest, digest
 
@@ -259,7 +259,7 @@ def manifest_of(content: bytes | str) -> Manifest:
             raise BadCheckpointError(CheckpointState.CORRUPT, said)
         files = values["files"]
         if STATE not in files or not all(_is_plain(name) and _is_entry(entry) for name, entry in files.items()):
-            raise ValueError("its list of files makes no sense")
+            raise ValueError("its list of files is invalid")
         if type(values["step"]) is not int:
             raise ValueError(f"its step is {values['step']!r}")
         known = {name: values[name] for name in _PLAIN if name in values}

@@ -157,8 +157,8 @@ def retake(snapshot: Path, destination: Path, listing: Mapping[str, Sequence[str
         _, found = _copy_all(entries, snapshot, destination)
         if changed := [path for path, entry in listing.items() if found[path] != tuple(entry)]:
             raise UsageError(
-                f"{snapshot}: {', '.join(changed[:5])}: not what was sent to the ranks any more",
-                "the run itself has changed its code; submit the job file instead",
+                f"{snapshot}: {', '.join(changed[:5])}: changed since they were sent to the ranks",
+                "the run changed its own code, so it can't be repeated; submit the job file instead",
             )
     except BaseException:
         if fresh:

@@ -200,7 +200,7 @@ def ranked(rows: Iterable[Ranked], *, better: Better) -> list[Ranked]:
 def check_metric(metric: str, found: Sequence[Mapping[str, float]]) -> None:
     """Raise UsageError, with the known names, if no run has the metric."""
     if not any(metric in each for each in found):
-        raise UsageError(f"no run of these has a metric '{metric}'", names_of(found))
+        raise UsageError(f"none of these runs has a metric '{metric}'", names_of(found))
 
 
 def names_of(found: Sequence[Mapping[str, float]]) -> str:

@@ -21,12 +21,14 @@ EXAMPLE: Final = "as in ntfy://topic or mailtos://user:password@example.org; see
 def check_urls(variable: str, text: str, *, is_here: bool) -> None:
     """Raise UsageError for URLs that apprise does not know, if the supervisor runs on this machine (`is_here`)."""
     if is_here and find_spec("apprise") is None:
-        raise UsageError("notify: apprise_env needs apprise beside orch, which isn't installed", INSTALL)
+        raise UsageError(
+            "notify: apprise_env needs the package apprise in orch's environment, and it is not installed", INSTALL
+        )
     if is_here:
         _, refused = channels(text)
         if refused or not text.split():
             which = f"URL {refused[0]} of {len(text.split())} in {variable}" if refused else variable
-            raise UsageError(f"notify: {which} is none that apprise knows", EXAMPLE)
+            raise UsageError(f"notify: {which} is not a URL that apprise knows", EXAMPLE)
 
 
 def channels(text: str) -> tuple[Apprise, list[int]]:

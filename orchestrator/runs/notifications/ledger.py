@@ -49,7 +49,7 @@ def hidden_values(entries: Iterable[NotifyEntry], shell: Mapping[str, str], *, i
     for entry in entries:
         if name := entry.variable:
             if name not in shell:
-                raise UsageError(f"notify needs {name}, which this shell doesn't have", f"export {name}=https://...")
+                raise UsageError(f"notify needs {name}, which is not set in this shell", f"export {name}=https://...")
             if entry.apprise_env:
                 from orchestrator.runs.notifications.apprise_urls import check_urls  # noqa: PLC0415 (few jobs name one)
 

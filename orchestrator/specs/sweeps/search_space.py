@@ -48,7 +48,7 @@ class Range(Spec):
                 raise ValueError("give choices, or low and high, not both")
             texts = [choice_text(each) for each in self.choices]
             if twice := next((text for text, count in Counter(texts).items() if count > 1), None):
-                raise ValueError(f"the choice {twice} is there twice")
+                raise ValueError(f"the choice {twice} is given twice")
             return self
         if self.low is None or self.high is None:
             raise ValueError("give low and high, or choices")

@@ -106,7 +106,7 @@ def field_of(word: str, fields: Collection[str], where: str, *, trains: bool) ->
             if meant.startswith(("job.", "--"))
             else f"write job.FIELD, as in {option}job.env.DEPTH"
         )
-        raise UsageError(f"{where}: '{word}' is no field of the job", hint)
+        raise UsageError(f"{where}: '{word}' is not a field of the job", hint)
     if not trains:
         hint = f"did you mean {option}--{word}=..., an argument of the job's own program?"
         raise UsageError(f"{where}: '{word}' is short for a field of training:, which this job doesn't have", hint)
@@ -114,14 +114,14 @@ def field_of(word: str, fields: Collection[str], where: str, *, trains: bool) ->
         return f"job.training.{word}"
     if near := difflib.get_close_matches(word, fields, n=1, cutoff=0.75):  # the task would ignore a misspelt option
         hint = f"did you mean {near[0]}? An option of the task is job.training.options.{word}"
-        raise UsageError(f"{where}: '{word}' is no field of training:", hint)
+        raise UsageError(f"{where}: '{word}' is not a field of training:", hint)
     return f"job.training.options.{word}"
 
 
 def _argument(word: str, fields: Collection[str], where: str, option: str, *, trains: bool) -> str:
     """Return the field name of an option of the job's own program, such as `job.args --lr`."""
     if not _OPTION.fullmatch(word):
-        raise UsageError(f"{where}: '{word}' is no option of a program", "write it as the program takes it: --lr")
+        raise UsageError(f"{where}: '{word}' is not an option of a program", "write it as the program takes it: --lr")
     if trains and (name := word.lstrip("-").replace("-", "_")) in fields:
         raise UsageError(f"{where}: {word} is a field of training:", f"did you mean {option}{name}=...?")
     return f"job.args {word}"
@@ -145,7 +145,7 @@ def read_values(text: str, where: str) -> tuple[str, ...]:
         else:
             raise UsageError(f"{where}: a value is empty", "write null for no value, '' for an empty text")
     if twice := next((value for value, count in Counter(values).items() if count > 1), None):
-        raise UsageError(f"{where}: the value {twice} is there twice", "leave one of them out")
+        raise UsageError(f"{where}: the value {twice} is given twice", "leave one of them out")
     return tuple(values)
 
 

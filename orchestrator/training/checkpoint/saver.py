@@ -107,7 +107,7 @@ class Saver:
             else:
                 path = checkpoints.write(self._places.checkpoints, contents, manifest)
         except CheckpointError as error:
-            self._report.warn(f"{error} Training goes on; the checkpoints before it are untouched.")
+            self._report.warn(f"{error} Training continues; earlier checkpoints are unchanged.")
             self._report.metric("save", step=manifest.step, epoch=manifest.epoch, problem=str(error))
             self._heartbeats.saved(str(error))
             return None

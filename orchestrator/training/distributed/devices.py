@@ -80,7 +80,7 @@ def choose(wanted: str, ranks: Ranks, on: str = "auto", gpus: Gpus | None = None
             "from source with MPI."
         )
     if wanted in ON_GPUS and on == "cpu":
-        raise UserError(f"The {wanted} backend needs GPUs, and --device cpu leaves them: choose ORCH_BACKEND=gloo.")
+        raise UserError(f"The {wanted} backend needs GPUs, and --device cpu excludes them: choose ORCH_BACKEND=gloo.")
     device = (
         torch.device("cpu")
         if on == "cpu" or wanted == "mpi"

@@ -84,8 +84,8 @@ class Strategy:
         if self.setup.options.fused and not all(each.get("fused") for each in self.optimizer.param_groups):
             kind = type(self.optimizer).__name__
             raise UserError(
-                f"--fused asks for a fused optimizer, and the {kind} of the task {self.setup.task.name} is none: write "
-                f"{kind}(..., fused=options.fused) in its optimizer(), if torch has this optimizer fused."
+                f"--fused needs a fused optimizer, but the {kind} of the task {self.setup.task.name} is not fused: "
+                f"write {kind}(..., fused=options.fused) in its optimizer(), if torch has this optimizer fused."
             )
 
     def place(self, model: nn.Module) -> nn.Module:

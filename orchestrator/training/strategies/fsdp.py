@@ -38,7 +38,7 @@ class Fsdp(Strategy):
             ("--shard-ranks", options.shard_ranks or 1, world_size // options.tensor_ranks),
         ):
             if size > of or of % size:
-                raise UserError(f"{name} {size} does not divide the {of} ranks that it is to part: choose a divisor.")
+                raise UserError(f"{name} {size} does not divide the number of ranks, {of}: choose a divisor.")
 
     @classmethod
     def make(cls, setup: Setup) -> nn.Module:

@@ -64,18 +64,18 @@ def test_a_machine_in_good_order() -> None:
 @pytest.mark.parametrize(
     ("what", "level", "value", "values"),
     [
-        ("gpus", FAIL, "made nothing of GPU 0", {"changed": {"mig": True}}),
+        ("gpus", FAIL, "there is no instance on GPU 0", {"changed": {"mig": True}}),
         ("gpus", OK, "2 NVIDIA H200; 1 instances of MIG", {"changed": DIVIDED}),
-        ("gpus", FAIL, "GPU 0 refuses to compute", {"changed": {"compute_mode": "prohibited"}}),
+        ("gpus", FAIL, "GPU 0 does not allow computing", {"changed": {"compute_mode": "prohibited"}}),
         ("driver", FAIL, "580.65 runs CUDA 12.8, torch needs 13.0", {"cuda": [12, 8]}),
-        ("cuda", FAIL, "torch 2.10+cpu is built for CPUs alone", {"tried": {"torch": "2.10+cpu", "cuda": None}}),
+        ("cuda", FAIL, "torch 2.10+cpu is a build for CPUs only", {"tried": {"torch": "2.10+cpu", "cuda": None}}),
         ("cuda", FAIL, "its python fails", {"tried": "its python fails"}),
         ("cuda", FAIL, "GPU 1: CUDA error: system not yet initialized", {
             "tried": {**TRIED, "gpus": ["", "CUDA error: system not yet initialized"]}}),
         ("cuda", FAIL, "torch sees 1 of 2 GPUs", {"tried": {**TRIED, "gpus": [""]}}),
         ("gpu health", FAIL, "GPU 0: 3 uncorrectable errors", {"changed": {"ecc_volatile": 3}}),
         ("gpu health", FAIL, "GPU 0 has no spare rows left", {"changed": {"remap_failed": True}}),
-        ("gpu health", WARN, "GPU 0 has memory to retire", {"changed": {"pending_retirement": True}}),
+        ("gpu health", WARN, "GPU 0 has memory that waits to be retired", {"changed": {"pending_retirement": True}}),
         ("gpu health", WARN, "GPU 0: hardware thermal", {"changed": {"throttle_reasons": HOT}}),
         ("gpu health", OK, "no errors now, 7 uncorrectable ones in their lives", {"changed": {"ecc_aggregate": 7}}),
         ("gpu use", WARN, "GPU 1: python, pid 7, of carol", {

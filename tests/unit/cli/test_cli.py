@@ -129,7 +129,7 @@ def test_init_reads_a_batch_script_and_says_the_next_step(
         (("submit", "hello", "-p", "slurm-3x4", "--check"), 2, "--check belongs to --dry-run"),
         (("submit", "hello", "-p", "local", "--dry-run", "--check"), 2, "--check asks a scheduler, and local is"),
         (("plan", "hello", "-p", "local", "-p", "local", "-p", "local"), 2, "compare two at a time"),
-        (("rm",), 2, "nothing to remove"),
+        (("rm",), 2, "name the runs to remove"),
         (("status", "nobody"), 102, "no run is called 'nobody'"),
         (("wait", "last"), 102, "there are no runs yet"),
         (("logs", "nobody"), 102, "no run is called"),
@@ -458,7 +458,7 @@ def test_a_run_that_another_machine_looks_after_is_named_with_that_machine(orch)
     for command in ("pull", "diff"):
         done = orch(command, "r-1", *(["r-1"] if command == "diff" else []))
         assert done.err == (
-            "orch: gate looks after run r-111111, and its files are there\n"
+            "orch: gate supervises run r-111111, and the run's files are on that machine\n"
             "  run this command there, as in: ssh gate /opt/orch pull r-111111\n"
         )
 

@@ -47,7 +47,7 @@ KILLED = Verdict(
     Outcome.FAILED, Cause.INFRA,
     "rank 2 on node 1 (n2) ended with SIGKILL; 3 attempts in a row ended without a new checkpoint",
     2, rank=2, node=1, host="n2", signal="SIGKILL", tail=("step 48", "step 49"), survivors=(4711,),
-    hint="somebody killed it with SIGKILL; when nobody did, the host ran out of memory (dmesg shows it)",
+    hint="if nobody killed the process, the host ran out of memory (dmesg shows it): fewer ranks, or a smaller batch",
 )  # fmt: skip
 LOST = Verdict(Outcome.FAILED, Cause.INFRA, "node 1 (n2) was lost: no heartbeat for 6 s")
 
@@ -129,7 +129,7 @@ def test_what_a_run_has_been_through(width: int | None) -> None:
 @pytest.mark.parametrize(
     ("newest", "words"),
     [
-        (Attempt(1, NOW - 90, None, "", None, "code/ckpt.pt"), "attempt 1 was offered code/ckpt.pt; nothing tells"),
+        (Attempt(1, NOW - 90, None, "", None, "code/ckpt.pt"), "attempt 1 was offered code/ckpt.pt; nothing shows"),
         (Attempt(1, NOW - 5, None, "", None, "code/ckpt.pt", 1), "that the script loads it; its first step is 1"),
         (
             Attempt(1, NOW - 9, NOW - 5, "", None, "checkpoints/step_00000340"),

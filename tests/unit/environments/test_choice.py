@@ -59,16 +59,16 @@ def test_each_package_without_a_wheel_is_named(here: Interpreter) -> None:
     )
     with pytest.raises(NoChoiceError) as refused:
         chosen(here, text)
-    assert "one 1.0 has no wheel for it, only one-1.0-cp312" in str(refused.value)
-    assert "two 1.0 has no wheel for it, only two-1.0-cp311" in str(refused.value)
+    assert "one 1.0 has no wheel that fits, only one-1.0-cp312" in str(refused.value)
+    assert "two 1.0 has no wheel that fits, only two-1.0-cp311" in str(refused.value)
 
 
 def test_no_other_file_is_taken_than_the_hashes_allow(here: Interpreter) -> None:
     text = package("one", "one-1.0-py3-none-any.whl")
     assert len(chosen(here, text, allowed={"one": frozenset({ONE, TWO})})) == 1
-    with pytest.raises(NoChoiceError, match="no file has a hash that the lock allows"):
+    with pytest.raises(NoChoiceError, match="none of its files has a hash that is in the lock"):
         chosen(here, text, allowed={"one": frozenset({TWO})})
-    with pytest.raises(NoChoiceError, match=r"one 1\.0 is needed, and has no line with a hash"):
+    with pytest.raises(NoChoiceError, match=r"one 1\.0 is needed, but the lock has no hash for it"):
         chosen(here, text, allowed={"other": frozenset({TWO})})
 
 
@@ -110,9 +110,9 @@ def test_a_lock_outside_of_the_code_is_not_read(tmp_path: Path) -> None:
 
 BAD: dict[str, tuple[str, Any, str]] = {
     "absent": ("uv.lock", None, "the lock can't be read"),
-    "no TOML": ("pylock.toml", b"what", "is no pylock.toml"),
-    "no pylock": ("pylock.toml", b"a = 1", "is no pylock.toml"),
-    "no text": ("requirements.txt", b"\xff\xfe", "is no UTF-8 text"),
+    "no TOML": ("pylock.toml", b"what", "is not a valid pylock.toml"),
+    "no pylock": ("pylock.toml", b"a = 1", "is not a valid pylock.toml"),
+    "no text": ("requirements.txt", b"\xff\xfe", "is not UTF-8 text"),
     "no uv.lock": ("uv.lock", b"what", "uv can't read it"),
 }
 

@@ -55,7 +55,7 @@ def test_a_free_threaded_interpreter_takes_no_other_s_wheels(here: Interpreter) 
     "odd", [{"version": "3"}, {"version": "3.11.x"}, {"version": "3.11.2\n"}, {"markers": {"os_name": "posix"}}]
 )
 def test_what_a_node_can_not_mean_is_no_interpreter(odd: dict[str, object]) -> None:
-    with pytest.raises(ValueError, match="is no Python"):
+    with pytest.raises(ValueError, match="is not a version of Python"):
         Interpreter.of({**ask(sys.executable), **odd})
 
 

@@ -110,7 +110,7 @@ def test_code_that_leads_elsewhere_is_not_taken_over(tmp_path: Path, names: list
 
 @pytest.mark.parametrize("sent", [b'{"format": 9}\n', b"", b"[1]\n", b"\xff\n"])
 def test_another_versions_words_are_refused(tmp_path: Path, sent: bytes) -> None:
-    with pytest.raises(UsageError, match="not what this version of orch takes over"):
+    with pytest.raises(UsageError, match="sent by another version of orch"):
         accept(tmp_path, io.BytesIO(sent))
 
 

@@ -58,7 +58,7 @@ def test_a_config_of_fsdp(tmp_path: Path) -> None:
         "FSDP_OFFLOAD_PARAMS": "true",
         "FSDP_TRANSFORMER_CLS_TO_WRAP": "Block",
     }
-    assert found.notes == ["machine_rank of accelerate: left out, because orch sets what they give"]
+    assert found.notes == ["machine_rank of accelerate: left out, because orch sets these values itself"]
 
 
 def test_a_config_of_deepspeed(tmp_path: Path) -> None:
@@ -181,7 +181,7 @@ def test_gpus_of_this_machine(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "options", "message"),
     [
-        ("n1 slots=x\n", "", "hosts:1: 'n1 slots=x' is no line of a hostfile"),
+        ("n1 slots=x\n", "", "hosts:1: 'n1 slots=x' is not a line of a hostfile"),
         ("n1 slots=1\nn1 slots=1\n", "", "hosts:2: "),
         ("n1 slots=1\n", "-i n9", "GPUs of n9 that are not among the slots of"),
         ("n1 slots=1\n", "-i n1:4", "GPUs of n1 that are not among the slots of"),

@@ -131,9 +131,10 @@ def test_what_one_may_not_expect_is_said(job: Path, monkeypatch: pytest.MonkeyPa
     done = CliRunner().invoke(orch, ["submit", str(job), "-p", "local", "--dry-run"], catch_exceptions=False)
     notes = [line for line in done.output.splitlines() if line.startswith("note:")]
     assert [note.split(":")[1].split(",")[0] for note in notes] == [
-        " pass_env takes AWS_SECRET_ACCESS_KEY along", " notify tells example.org by http",
-        " notify tells hook.org by http",
-    ]  # fmt: skip
+        " pass_env copies AWS_SECRET_ACCESS_KEY into the run's plan; list them under secrets",
+        " notify sends to example.org by http",
+        " notify sends to hook.org by http",
+    ]
     assert "abcdefgh-1" not in done.output
     assert "hook.org/secret" not in done.output
 
@@ -148,7 +149,7 @@ def test_a_profile_of_the_current_folder_with_the_name_of_ones_own_is_said(
         path.parent.mkdir(parents=True)
         path.write_text("kind: local\n")
     done = CliRunner().invoke(orch, ["submit", str(job), "-p", "lab", "--dry-run"], catch_exceptions=False)
-    assert f"note: {here} is taken, and not your own profile of that name ({own})" in done.output
+    assert f"note: {here} is used instead of your own profile of that name ({own})" in done.output
 
 
 def test_nothing_is_kept_of_documents_where_the_models_are_loaded_anyway(

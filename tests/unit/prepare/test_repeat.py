@@ -130,7 +130,7 @@ def test_a_rehearsal_is_repeated_as_one(root: Path, run: RunDir) -> None:
 
 def test_code_that_the_run_changed_is_refused(root: Path, run: RunDir) -> None:
     (run.path / "code/train.py").write_text("print(2)\n")
-    with pytest.raises(UsageError, match=r"train\.py: not what was sent"):
+    with pytest.raises(UsageError, match=r"train\.py: changed since they were sent"):
         recorded(root, Request("", "", again=run.run_id), "job-second")
     assert not (root / "runs/job-second/code").exists()
     (run.path / "code/train.py").unlink()
@@ -140,10 +140,10 @@ def test_code_that_the_run_changed_is_refused(root: Path, run: RunDir) -> None:
 
 def test_a_run_without_its_record_or_code(root: Path, run: RunDir) -> None:
     (run.path / "code.json").unlink()
-    with pytest.raises(UsageError, match="lost its code folder"):
+    with pytest.raises(UsageError, match="there is no code folder"):
         prepare(root, Request("", "", again=run.run_id))
     run.write("run.json", {"run_id": run.run_id})
-    with pytest.raises(UsageError, match="lost its record"):
+    with pytest.raises(UsageError, match="the record of its job or code is missing"):
         prepare(root, Request("", "", again=run.run_id))
 
 

@@ -128,7 +128,7 @@ def test_what_is_typed() -> None:
     for text in ("soon", "2026-99-99", "25:00", "", "2026-11-22T25:00"):
         with pytest.raises(UsageError, match="is neither a duration nor a time"):
             moment_of(text, NOW)
-    with pytest.raises(UsageError, match="has not come yet"):
+    with pytest.raises(UsageError, match="is in the future"):
         moment_of("2026-11-23", NOW)
     with pytest.raises(UsageError, match=r"--grep 'a\[b': unterminated character set at character 2"):
         line_filter(None, "a[b", None, NOW)

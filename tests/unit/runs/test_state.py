@@ -378,7 +378,7 @@ def test_why_node_0_gave_up_is_the_reason_and_not_that_the_others_were_ended() -
     gave_up = event("gave_up", 0, outcome="failed", cause="infra", reason=why)
     found = verdict([*SUBMITTED, *AGENTS, gave_up], {1: False})
     assert (found.cause, found.reason) == ("infra", why)
-    assert "ask the user who is named" in found.hint
+    assert "ask that user to free them" in found.hint
     second = event("gave_up", 1, outcome="failed", cause="infra", reason="node 1 (b) can't reach node 0: a: refused")
     assert verdict([*SUBMITTED, *AGENTS, second, gave_up], {1: False}).reason == why
 

@@ -62,7 +62,7 @@ def test_everything_that_is_missing_is_named_at_once() -> None:
     with pytest.raises(UsageError) as caught:
         resolve(job(env={"A": None, "TOKEN": None}, secrets=["S", "T"]), SHELL, {})
     assert str(caught.value) == (
-        "the job needs A, S (a secret), T (a secret), which this shell doesn't have\n"
+        "the job needs A, S (a secret), T (a secret), which is not set in this shell\n"
         "export them before orch submit, or add --env A=VALUE"
     )
     with pytest.raises(UsageError, match="would be visible to others"):

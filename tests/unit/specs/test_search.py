@@ -54,7 +54,7 @@ def test_a_space_is_read() -> None:
         ({"--lr": {"low": 0, "high": 10**400}}, "low and high have to be between"),
         ({"--lr": {"low": 1, "high": 2, "choices": [1]}}, "give choices, or low and high, not both"),
         ({"--lr": []}, "at least 1 item"),
-        ({"--lr": [1, 1]}, "the choice 1 is there twice"),
+        ({"--lr": [1, 1]}, "the choice 1 is given twice"),
         ({}, "at least 1 item"),
     ],
 )

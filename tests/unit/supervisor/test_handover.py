@@ -91,7 +91,7 @@ def test_one_that_is_killed_is_named_with_its_log(tmp_path: Path) -> None:
         (started,) = children() - before
         os.kill(started, signal.SIGKILL)
         os.waitpid(started, 0)
-        with pytest.raises(BackendError, match="has ended before that was done") as raised:
+        with pytest.raises(BackendError, match="ended before it had started the run") as raised:
             supervisor.start(RunDir(tmp_path / "runs" / "r-222222"), planned(), {}, lambda _: None)
     assert raised.value.transient
     assert str(tmp_path / "supervisor.log") in raised.value.hint

@@ -321,7 +321,7 @@ def test_damage_keeps_nobody_waiting(tmp_path: Path, capsys: pytest.CaptureFixtu
 
 def test_a_missing_or_wrong_hidden_url_is_refused_at_submit() -> None:
     job = entries({"webhook_env": "HOOK"})
-    with pytest.raises(UsageError, match="HOOK, which this shell doesn't have"):
+    with pytest.raises(UsageError, match="HOOK, which is not set in this shell"):
         hidden_values(notify_entries(job), {})
     for value in ("ftp://x", "file:///etc/passwd", "http://a b", "x"):
         with pytest.raises(UsageError, match="no http or https address") as caught:

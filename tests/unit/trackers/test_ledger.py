@@ -38,7 +38,7 @@ def test_what_is_kept_of_the_shell() -> None:
 
 def test_wandb_is_asked_for_where_it_is_to_run() -> None:
     if importlib.util.find_spec("wandb") is None:
-        with pytest.raises(UsageError, match="isn't installed"):
+        with pytest.raises(UsageError, match="is not installed"):
             ledger.hidden_values(["wandb"], {}, is_here=True)
     assert ledger.hidden_values(["wandb"], {}, is_here=False) == {}
 

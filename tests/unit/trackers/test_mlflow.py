@@ -79,7 +79,7 @@ def told(run: RunDir, address: str, **variables: str) -> BackendError:
 @pytest.mark.parametrize(
     ("body", "said"),
     [
-        (b"<html>", "answered what is no JSON"), (b"\xff\xfe", "answered what is no JSON"), (b"[" * 99_999, "no JSON"),
+        (b"<html>", "an answer that is not JSON"), (b"\xff\xfe", "that is not JSON"), (b"[" * 99_999, "not JSON"),
         (b"[]", "something else than MLflow does"), (b'"x"', "something else"), (b"{}", "something else"),
         (b"", "something else"), (b'{"experiment": 5}', "something else"), (b'{"experiment": []}', "something else"),
         (b'{"experiment": {"experiment_id": {}}}', "something else"),
@@ -106,7 +106,7 @@ def test_an_answer_that_is_cut_off_may_pass_later(run: RunDir) -> None:
         assert "answered 500" in told(run, address).message
     with listening(answers(b"{", length=99)) as address:
         error = told(run, address)
-    assert (error.transient, "answered what is no JSON" in error.message) == (True, True)
+    assert (error.transient, "gave an answer that is not JSON" in error.message) == (True, True)
     with listening(answers(b"", "200 OK\r\nno header")) as address:
         assert told(run, address).message
 

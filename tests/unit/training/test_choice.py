@@ -46,7 +46,7 @@ def test_a_rank_computes_on(gpus: Gpus, ranks: Ranks, wanted: str, on: str, expe
         ),
         (Gpus(1, 1), "auto", "auto", "has 1 GPU, .* sees 1: mend that, or start 1 per node, or say --device cpu"),
         (Gpus(0, 0), "auto", "cuda", "no GPU, and --device cuda asks for one: leave --device out"),
-        (Gpus(8, 8), "nccl", "cpu", "nccl backend needs GPUs, and --device cpu leaves them: choose ORCH_BACKEND=gloo"),
+        (Gpus(8, 8), "nccl", "cpu", "nccl backend needs GPUs, and --device cpu excludes them: choose ORCH_BACKEND"),
         (Gpus(4, 4), "nccl", "auto", "needs a GPU for each of the 8 ranks .* sees 4: choose ORCH_BACKEND=gloo and --d"),
     ],
 )  # fmt: skip

@@ -112,7 +112,7 @@ def test_channels_last_is_how_convolutions_compute_and_changes_no_result(name: s
         (("--strategy", "pipeline", "--channels-last"), "--channels-last is not for the strategy pipeline: what"),
         (("--strategy", "dp", "--compile", "inductor"), "--compile is not for the strategy dp: the model is copied"),
         (("--strategy", "dp-balanced", "--compile", "inductor"), "--compile is not for the strategy dp-balanced: "),
-        (("--fused",), r"the SGD of the task t is none: write SGD\(\.\.\., fused=options\.fused\)"),
+        (("--fused",), r"the SGD of the task t is not fused: write SGD\(\.\.\., fused=options\.fused\)"),
     ],
 )
 def test_what_a_strategy_does_not_take_for_speed_is_refused_in_a_sentence(arguments: tuple, sentence: str) -> None:

@@ -55,7 +55,7 @@ def test_older_checkpoints_go_and_a_disk_that_refuses_ends_nothing(saver: Saver,
     (tmp_path / "saved").write_text("no folder")
     saver.save({"w": torch.ones(3)}, Manifest(step=4))
     saver.close()
-    assert "could not be written: File exists. Training goes on" in capsys.readouterr().err
+    assert "could not be written: File exists. Training continues" in capsys.readouterr().err
 
 
 def test_the_best_by_the_jobs_metric_stays_too(tmp_path: Path) -> None:

@@ -119,7 +119,7 @@ def test_a_file_of_revoked_keys_that_can_not_be_read_revokes_all(
         file.write_text(content)
     with pytest.raises(BackendError, match=rf"no host key can be held against {file} \(RevokedHostKeys") as caught:
         revoked_by(str(file), *presented(make_key("good")))
-    assert "until then ssh takes no host key either" in caught.value.hint
+    assert "until then ssh refuses every host key, too" in caught.value.hint
 
 
 def test_a_host_of_which_only_the_authority_is_known_is_left_to_openssh(tmp_path: Path, make_key: MakeKey) -> None:

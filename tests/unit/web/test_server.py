@@ -23,7 +23,7 @@ def test_a_kernel_that_does_not_tell_users_needs_the_users_word(monkeypatch: pyt
     monkeypatch.setattr(local_users, "can_tell_owners", lambda: False)
     with pytest.raises(UsageError) as caught:
         listen_all(0)
-    assert "does not say which user a connection is of" in caught.value.message
+    assert "does not report which user opened a connection" in caught.value.message
     assert "orch ui --any-user" in (caught.value.hint or "")
     listen_all(0, any_user=True).close()
 

@@ -31,7 +31,7 @@ def debug(
 ) -> int:
     """Start a job with one rank waiting for a debugger.
 
-    Of a RUN, its record is started once more. The rank waits before its first line.
+    With a RUN, its recorded job is started again. The rank waits before its first line.
     """
     from orchestrator.operations import runs
     from orchestrator.operations.debugging import debug as debugging
@@ -49,7 +49,10 @@ def debug(
     prepared = prepare.prepare(root, debugging.debug_request(asked, rank))
     debugging.check_debug(prepared)
     if delegate.is_elsewhere(prepared):
-        raise UsageError("this profile's runs are looked after by another machine", "debug there, or: supervisor: here")
+        raise UsageError(
+            "another machine supervises this profile's runs, and orch debug works only there",
+            "run orch debug on that machine, or use a profile with supervisor: here",
+        )
     listening = listen_here(port, any_user=allow_local_users)
     for number in (signal.SIGTERM, signal.SIGHUP):  # a closed window must not leave a waiting run behind
         signal.signal(number, signal.default_int_handler)

@@ -37,7 +37,7 @@ def cancel(runs: tuple[str, ...], everything: bool, yes: bool, now: bool, as_jso
     from orchestrator.supervisor.start import attended_root
 
     if bool(runs) == everything:
-        raise UsageError("say which runs: RUN..., or --all, and not both", "orch status lists them")
+        raise UsageError("name the runs to cancel, or give --all, but not both", "orch status lists them")
     flags = [*(["--now"] if now else []), *(["--json"] if as_json else [])]
     codes = {each: passed_on(each, ["cancel", each, *flags]) for each in runs}
     root, here = attended_root(), [each for each, code in codes.items() if code is None]
@@ -80,5 +80,5 @@ def _all_live(root: Path, *, yes: bool) -> list[RunDir]:
         show(status_lines(rows, style, width_of(sys.stderr)), err=True)
     if live and is_wanted(f"cancel {len(live)} run{'s' * (len(live) != 1)}?", yes=yes):
         return [folder for folder, _ in live]
-    say("nothing was cancelled" if live else "no run is going on")
+    say("nothing was cancelled" if live else "no run is active")
     return []

@@ -44,7 +44,7 @@ def events(run: str, follow: bool, node: int | None, kinds: tuple[str, ...], as_
             for _ in run_operations.states(found):
                 printer.print_new(found)
         except KeyboardInterrupt:
-            say(f"\ndetached; {found.run_id} goes on")
+            say(f"\ndetached; {found.run_id} continues")
             return EXIT_INTERRUPTED
     printer.print_new(found)
     return 0

@@ -29,20 +29,20 @@ _ENDS = {"succeeded": "succeeded", "failed": "failed", "cancelled": "was cancell
 @click.option("--all", "-a", "everything", is_flag=True, help="All ranks of all nodes.")
 @click.option("--tail", type=click.IntRange(0), metavar="N", help="Only the last N lines of each log.")
 @click.option("--since", metavar="TIME", help="Only lines since then: 10m, 14:30 or 2026-11-22T14:30.")
-@click.option("--grep", metavar="REGEX", help="Only lines that match, as Python's re has it.")
+@click.option("--grep", metavar="REGEX", help="Only lines that match this Python regular expression.")
 @click.option(
     "--level", type=click.Choice(["debug", "info", "warning", "error", "critical"]), metavar="LEVEL",
-    help="Only lines that say this level or a graver one: warning, error, ...",
+    help="Only lines of at least this level: warning, error, ...",
 )  # fmt: skip
-@click.option("--raw", is_flag=True, help="Print the bytes as written, terminal sequences too.")
+@click.option("--raw", is_flag=True, help="Print the bytes as written, with control sequences.")
 @delegated
 def logs(
     run: str, follow: bool, rank: int | None, node: int | None, everything: bool, tail: int | None, since: str | None,
     grep: str | None, level: str | None, raw: bool,
 ) -> int:  # fmt: skip
-    """Print the log of rank 0, or of the ranks you name.
+    """Print the log of rank 0, or of the ranks that you choose.
 
-    Before any rank has a log, print what the setup lines and the launchers have printed. For a sweep, print the logs
+    Before any rank has started, print the output of the setup lines and launchers. For a sweep, print the logs
     of each of its runs.
     """
     from orchestrator.cli.logs.options import line_filter
@@ -58,11 +58,13 @@ def logs(
         raise UsageError("--all excludes --rank and --node", "leave it out")
     wanted = line_filter(since, grep, level, time.time())
     if wanted is not None and raw:
-        raise UsageError("--raw prints every byte, and --since, --grep and --level some lines", "leave --raw out")
+        raise UsageError(
+            "--raw prints every byte, so it can't be combined with --since, --grep or --level", "leave --raw out"
+        )
     root, selection = attended_root(), Selection(rank, node, everything)
     if (sweep := find_sweep(root, run)) is not None:
         if follow:
-            raise UsageError("--follow follows one run", f"name a point of the sweep: {sweep}.0")
+            raise UsageError("--follow follows one run, not a sweep", f"name one run of the sweep: {sweep}.0")
         return logs_of(points_in(root, sweep), selection, tail, raw=raw, wanted=wanted)
     folder = find_run(root, run)
     if rank is not None or node is not None:
@@ -72,14 +74,14 @@ def logs(
     with run_operations.bringing_logs(folder, selection):
         pass
     if not log_files(folder, selection) and (instead := launchers_instead(folder, selection)) is not None:
-        say("no rank has a log; this is what the nodes' launchers have printed:")
+        say("no rank has started; this is the output of the setup lines and launchers:")
         selection = instead
     elif not log_files(folder, selection):
         state = state_of(folder)
         raise _no_log(state, rank, node)
     print_logs(folder, selection, tail, raw=raw, wanted=wanted)
     if wanted is not None and wanted.logs_without_times:
-        say("note: these logs' lines say no times; --since shows all of a log that was written to since then")
+        say("note: these logs have no timestamps; --since shows the whole of each log that has grown since then")
     return 0
 
 

@@ -24,9 +24,9 @@ MOST_RANKS = 32  # how many ranks are shown by default, a line each
 
 @orch.command(epilog="Example: orch metrics last --since 10m")
 @click.argument("run", shell_complete=complete.runs)
-@click.option("--since", metavar="TIME", help="Only so long before the newest sample, such as 10m.")
+@click.option("--since", metavar="TIME", help="Only samples of the last TIME, such as 10m.")
 @click.option("--node", type=click.IntRange(0), metavar="N", help="Only this node.")
-@click.option("--ascii", "plain", is_flag=True, help="Draw in ASCII; the default where the locale has no UTF-8.")
+@click.option("--ascii", "plain", is_flag=True, help="Draw in ASCII; the default if the locale is not UTF-8.")
 @click.option("--json", "as_json", is_flag=True, help="Print all samples as JSON.")
 @delegated
 def metrics(run: str, since: str | None, node: int | None, plain: bool, as_json: bool) -> int:

@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     "states",
     multiple=True,
     type=click.Choice(["succeeded", "failed", "cancelled"]),
-    help="Only runs that ended so; of all runs where none is named.",
+    help="Only runs with this outcome, of all runs if no RUN is given.",
 )
 @click.option("--older", metavar="TIME", help="Only runs that ended longer ago: 7d, 12h.")
 @click.option("--keep", type=click.IntRange(1), metavar="N", help="All finished runs but the newest N.")
-@click.option("--dry-run", "--dryrun", "dry_run", is_flag=True, help="Only list what would go.")
+@click.option("--dry-run", "--dryrun", "dry_run", is_flag=True, help="List what would be removed; remove nothing.")
 @click.option("--yes", "-y", is_flag=True, help="Don't ask.")
 def rm(
     runs: tuple[str, ...], states: tuple[str, ...], older: str | None, keep: int | None, dry_run: bool, yes: bool
@@ -74,7 +74,7 @@ def _meant(
     named = list({folder.run_id: folder for folder in named}.values())
     if not (states or older or keep):
         if not named:
-            raise UsageError("nothing to remove was named", "orch rm RUN..., or orch rm --keep 50")
+            raise UsageError("name the runs to remove", "orch rm RUN..., or orch rm --keep 50")
         return named
     ids = {folder.run_id for folder in named}
     candidates = [folder for folder in newest_runs(root) if not named or folder.run_id in ids]
@@ -85,7 +85,7 @@ def _meant(
         keep=keep or 0,
     )
     for folder in holding:
-        say(f"{folder.run_id} stays: its machines hold outputs that are not here (orch status {folder.run_id})")
+        say(f"{folder.run_id} is kept: some of its outputs are only on its machines (orch status {folder.run_id})")
     return meant
 
 

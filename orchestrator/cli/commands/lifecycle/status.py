@@ -45,14 +45,17 @@ def status(
     RUN is an id, a unique prefix of one, or last. Aliases: ls, ps, describe.
     """
     if watch and as_json:
-        raise UsageError("--watch is for people, --json for programs", "leave one of them out")
+        raise UsageError("--watch and --json can't be combined", "leave one of them out")
     if profile is not None and not all_users:
         raise UsageError("--profile belongs to --all-users", "orch status shows your runs of all profiles")
     if all_users:
         from orchestrator.cli.shared_runs import show_shared_runs
 
         if run is not None or watch:
-            raise UsageError("--all-users shows the runs of a profile's hosts, once", "leave RUN and --watch out")
+            raise UsageError(
+                "--all-users can't be combined with RUN or --watch",
+                "leave them out: orch status --all-users -p PROFILE",
+            )
         return show_shared_runs(profile_or_default(profile), as_json=as_json)
     if watch:
         return _watch(lambda: _status_text(run, everything, number, as_json))
@@ -124,7 +127,7 @@ def _name_the_others(root: Path) -> None:
     from orchestrator.operations.submission.delegate import pointers
 
     for pointer in pointers(root)[-MOST_OTHERS:]:
-        say(f"{pointer.host} looks after {pointer.run_id}: orch status {pointer.run_id}")
+        say(f"{pointer.host} supervises {pointer.run_id}: orch status {pointer.run_id}")
 
 
 def _overview(root: Path, everything: bool, number: int, as_json: bool) -> str:

@@ -22,7 +22,10 @@ def top(run: str | None) -> int:
     Shows the list of runs, or RUN. The keys are on the last line, all of them with ?. Needs pip install 'orchrun[ui]'.
     """
     if not has_terminal() or os.environ.get("TERM", "dumb") in ("", "dumb"):
-        raise UsageError("this terminal can't be drawn on (TERM=dumb, or none)", "the same as text: orch status")
+        raise UsageError(
+            "orch top needs a terminal that can move the cursor (TERM is dumb, or there is no terminal)",
+            "orch status prints the same as text",
+        )
     if find_spec("textual") is None:
         raise UsageError("the package textual is not installed", "pip install 'orchrun[ui]'; without it: orch status")
     from orchestrator.cli.render.runs import note

@@ -47,7 +47,7 @@ def ui(
     if runs and export is None:
         raise UsageError("RUN belongs to --export", "the page shows all runs")
     if metrics_token is not None and metrics_port is None:
-        raise UsageError("--metrics-token belongs to --metrics-port", "say at which port: --metrics-port N")
+        raise UsageError("--metrics-token belongs to --metrics-port", "add --metrics-port N")
     root = attended_root()
     if export is not None:
         return _export(root, export, runs)

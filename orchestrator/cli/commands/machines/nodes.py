@@ -18,7 +18,7 @@ from orchestrator.errors import EXIT_ORCH_FAILED, OrchError
 def nodes(profile: str | None, as_json: bool) -> int:
     """List a profile's machines and who uses their GPUs.
 
-    Of a slurm profile, its partitions. Without --profile, of all ssh and slurm profiles of one's own.
+    For a slurm profile, list its partitions. Without --profile, list those of all your own ssh and slurm profiles.
     """
     from orchestrator.backends import kind_of
     from orchestrator.operations.doctor import holdings, holdings_of_all

@@ -13,8 +13,8 @@ from orchestrator.cli.shared_runs import show_shared_runs
 @profile_option
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def queue(profile: str | None, as_json: bool) -> int:
-    """List all users' runs on a profile's hosts, in their order.
+    """List all users' runs on a profile's hosts, in queue order.
 
-    Of an ssh profile: who holds GPUs or slots, since when, and who waits for them.
+    For an ssh profile: who holds GPUs or slots, since when, and who waits.
     """
     return show_shared_runs(profile_or_default(profile), as_json=as_json)

@@ -20,10 +20,8 @@ if TYPE_CHECKING:
 
 @orch.command(epilog="Example: orch usage --by job --since 30d")
 @click.argument("runs", nargs=-1, metavar="[RUN]...", shell_complete=complete.runs_and_sweeps)
-@click.option(
-    "--by", type=click.Choice(["user", "profile", "job"]), help="What to sum all runs by.  [default: profile]"
-)
-@click.option("--since", metavar="TIME", help="Only runs submitted so long ago or later, such as 30d.")
+@click.option("--by", type=click.Choice(["user", "profile", "job"]), help="Group all runs by this.  [default: profile]")
+@click.option("--since", metavar="TIME", help="Only runs submitted in the last TIME, such as 30d.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def usage(runs: tuple[str, ...], by: str | None, since: str | None, as_json: bool) -> int:
     """Sum runs, hours, GPU-hours and energy; of named runs, each.
@@ -38,7 +36,7 @@ def usage(runs: tuple[str, ...], by: str | None, since: str | None, as_json: boo
     root = attended_root()
     if runs:
         if by is not None or since is not None:
-            raise UsageError("--by and --since choose and sum runs, and these are named", "leave them out")
+            raise UsageError("--by and --since can't be combined with named runs", "leave them out")
         return _of_runs(root, runs, as_json=as_json)
     try:
         limit = None if since is None else float(seconds(since))

@@ -11,9 +11,7 @@ from orchestrator.cli.group import orch, print_json, say, show, style
 @orch.command(epilog="Example: orch best --metric accuracy")
 @click.argument("runs", nargs=-1, metavar="[RUN|SWEEP]...", shell_complete=complete.runs_and_sweeps)
 @click.option("--name", metavar="NAME", help="All runs of this name.")
-@click.option(
-    "--metric", "-m", metavar="NAME", help="A number of the result or the metrics (default: the job's metric)."
-)
+@click.option("--metric", "-m", metavar="NAME", help="Metric to rank by (default: the job's metric).")
 @click.option("--lower", "order", flag_value="lower", help="Lower is better (overrides the job).")
 @click.option("--higher", "order", flag_value="higher", help="Higher is better (overrides the job).")
 @click.option("--number", "-n", type=click.IntRange(1), metavar="N", help="Only the best N.")
@@ -23,7 +21,7 @@ def best(
 ) -> int:
     """Rank runs by a metric, the best first.
 
-    Of a sweep its points; without RUN or SWEEP those of the newest sweep.
+    With a SWEEP, rank its runs; without arguments, those of the newest sweep.
     """
     from orchestrator.cli.render import sweeps
     from orchestrator.operations.ranking import rank, runs_meant

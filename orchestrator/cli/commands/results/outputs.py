@@ -16,7 +16,7 @@ from orchestrator.cli.group import orch, print_json, show
 def outputs(run: str, as_json: bool) -> int:
     """List the files that a run has written.
 
-    Also what its nodes keep because it could not be copied.
+    Also list the files that are still only on its nodes, and why.
     """
     from dataclasses import asdict
 

@@ -19,8 +19,10 @@ TALLEST: Final = 24
 
 @orch.command(epilog="Example: orch plot last loss")
 @click.argument("words", nargs=-1, required=True, metavar="RUN... [METRIC]", shell_complete=complete.runs_and_sweeps)
-@click.option("--metric", "-m", metavar="NAME", help="Instead of the last word; eval.loss: of that kind of line.")
-@click.option("--ascii", "plain", is_flag=True, help="No braille; the default where the locale has none.")
+@click.option(
+    "--metric", "-m", metavar="NAME", help="Metric, instead of the last word; eval.loss is the loss of eval lines."
+)
+@click.option("--ascii", "plain", is_flag=True, help="Draw in ASCII; the default if the locale is not UTF-8.")
 @click.option("--json", "as_json", is_flag=True, help="Print the points as JSON.")
 def plot(words: tuple[str, ...], metric: str | None, plain: bool, as_json: bool) -> int:
     """Plot a metric of one or several runs by step.
@@ -48,7 +50,7 @@ def plot(words: tuple[str, ...], metric: str | None, plain: bool, as_json: bool)
         meant = f"did you mean {near[0]}? " if near else ""
         none = f"none of them has written a metric yet; {HOW_TO_WRITE}"
         hint = f"{meant}they have: {', '.join(there)}" if there else none
-        raise UsageError(f"no run of these has a metric '{metric}'", hint)
+        raise UsageError(f"none of these runs has a metric '{metric}'", hint)
     if as_json:
         print_json([{"run_id": curve.name, "metric": metric, "points": curve.points} for curve in curves])
         return 0

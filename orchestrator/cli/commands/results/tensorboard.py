@@ -22,7 +22,7 @@ from orchestrator.errors import EXIT_INTERRUPTED, OrchError
 def tensorboard(runs: tuple[str, ...], port: int | None) -> int:
     """Start TensorBoard on runs, until Ctrl-C.
 
-    It listens on this machine alone, at 127.0.0.1, and asks nobody who he is.
+    It listens only at 127.0.0.1, and it has no password.
     """
     from orchestrator.operations import tensorboard as operation
     from orchestrator.operations.ranking import runs_meant
@@ -32,12 +32,12 @@ def tensorboard(runs: tuple[str, ...], port: int | None) -> int:
     _, found = runs_meant(attended_root(), runs)
     with tempfile.TemporaryDirectory(prefix="orch-") as folder:
         for run in operation.lay_out(found, Path(folder)):
-            say(f"{run.run_id} stays as it is now: its job does not say track: tensorboard")
+            say(f"{run.run_id} is shown as it is now and not updated, because its job has no track: tensorboard")
         argv += ["--logdir", folder, "--host", "127.0.0.1", *(["--port", str(port)] if port else [])]
         try:
             code = subprocess.run(argv, check=False, stdin=subprocess.DEVNULL).returncode
         except KeyboardInterrupt:
             return EXIT_INTERRUPTED
     if code != 0:
-        raise OrchError(f"TensorBoard has ended with code {code}", "it says why above")
+        raise OrchError(f"TensorBoard ended with exit code {code}", "its own messages are above")
     return 0

@@ -60,11 +60,11 @@ def init(hosts: tuple[str, ...], slurm: bool, force: bool, name: str, command: t
         name, command = Path(name).stem, (name,)
     if bool(hosts) + slurm + bool(command) != 1:
         raise UsageError(
-            "say what to start from: --host, --slurm, or a launch line",
+            "there is nothing to write from: give a launch line, a script, --host or --slurm",
             "orch init --host me@n[1-3] lab, orch init --slurm big, or orch init mine torchrun train.py",
         )
     if not name.replace("-", "").replace("_", "").replace(".", "").isalnum():
-        raise UsageError(f"'{name}' is not a name", "letters, digits, '_', '.' and '-'")
+        raise UsageError(f"'{name}' can't be the name of a job or profile", "use letters, digits, '_', '.' and '-'")
     profile = Path("cluster_profiles") / f"{name}.yaml"
     files: dict[Path, str] = {}
     notes: tuple[str, ...] = ()

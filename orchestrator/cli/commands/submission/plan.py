@@ -23,11 +23,11 @@ from orchestrator.errors import UsageError
     multiple=True,
     metavar="PROFILE",
     shell_complete=complete.profiles,
-    help="One or two; else the default one.",
+    help="The profile; two are compared.",
 )
 @request_options
 def plan(job: str, profiles: tuple[str, ...], as_json: bool, **shared: Any) -> int:
-    """Show every rank of a job, or what differs in two profiles."""
+    """Show every rank of a job, or how two profiles differ."""
     from orchestrator.cli.render import plans
     from orchestrator.prepare import prepare
     from orchestrator.runs.store import state_root

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     "--after",
     metavar="RUN[:ok|:any]",
     shell_complete=complete.runs_and_sweeps,
-    help="Start when that run or sweep has succeeded (:any: ended).",
+    help="Start after that run or sweep has succeeded (:any: ended).",
 )
 @click.option(
     "--sweep",
@@ -80,7 +80,7 @@ def submit(job: str | None, profile: str | None, as_json: bool, again: str | Non
     from orchestrator.runs.store import state_root
 
     if check and not dry_run:
-        raise UsageError("--check belongs to --dry-run", "a submit asks Slurm anyway")
+        raise UsageError("--check belongs to --dry-run", "add --dry-run; a submit without it asks Slurm anyway")
     _check(job, again, follow=follow, detach=detach, sweeps=bool(sweep) or search is not None, parallel=parallel)
     _check_search(search, trials, stop_by, sweeps=bool(sweep))
     why = None
@@ -114,7 +114,7 @@ def _check(
             "orch submit JOB -p PROFILE",
         )
     if sweeps and follow:
-        raise UsageError("--follow follows one run", "follow a point of the sweep: orch logs -f SWEEP.0")
+        raise UsageError("--follow follows one run, not a sweep", "follow one run of the sweep: orch logs -f SWEEP.0")
     if parallel is not None and not sweeps:
         raise UsageError("--parallel is for a sweep", "add --sweep KEY=VALUES")
 
