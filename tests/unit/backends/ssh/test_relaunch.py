@@ -198,7 +198,7 @@ def test_a_machine_that_is_back_takes_the_place_of_the_spare_that_replaced_it(tm
 def test_the_forecast_of_a_start_has_the_machines_that_the_start_chooses_from(tmp_path: Path) -> None:
     run, settings = RunDir(tmp_path), SshSettings.of(PROFILE)
     n1, n2, n3, n4, _ = settings.machines.values()
-    run.write("plan.json", {"profile": PROFILE})
+    run.write("run.json", {"profile": PROFILE})
     has = Reserves(("n1", "n2", "n3"), ("n4", "n5"), frozenset(), None, 900)
     assert SshBackend().reserves(run) == has
     Handle(HandleState.SUBMITTED, 1, (n1, n4), {}, (0, 1), (n2, n3)).write(run)  # n3 was left out
