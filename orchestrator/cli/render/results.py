@@ -13,7 +13,7 @@ from orchestrator.operations.diff import Comparison, Row
 from orchestrator.operations.placing import Placed
 from orchestrator.operations.pull import Pulled
 from orchestrator.protocol.checkpoints.checkpoint_dir import CheckpointState
-from orchestrator.protocol.hostlist import FOLD_FROM, folded, in_words, nodes_in_words, numbers_in_words
+from orchestrator.protocol.hostlist import FOLD_FROM, each_once, in_words, nodes_in_words, numbers_in_words
 from orchestrator.runs.files.checkpoints import Checkpoint, NotHere
 from orchestrator.runs.files.outputs import Output
 
@@ -176,8 +176,8 @@ def _what_is_wrong(checks: Sequence[Check], style: Style) -> list[str]:
         for group in [same] if many else [[check] for check in same]:
             where = nodes_in_words([(check.node, check.host) for check in group])
             lines += ["", f"{style(level, colour)}  {where}, {what}: {value if many else group[0].value}"]
-            hints = dict.fromkeys(line for check in group for line in check.hint.splitlines())
-            lines += [f"      {line}" for line in (folded(hints) if many else hints)]
+            hints = each_once((check.host, line) for check in group for line in check.hint.splitlines())
+            lines += [f"      {line}" for line in hints]
     return lines
 
 
