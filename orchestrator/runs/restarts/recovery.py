@@ -52,7 +52,8 @@ def recovery_of(
     said = [event for event in events if relaunch is not None and event.get("start") == relaunch["start"]]
     away = {node.host: node.unreachable.since for node in state.nodes if node.unreachable is not None}
     if not (lost := _losses(events) or (away if relaunch is not None or _has_given_up(events) else {})):
-        lost = {host: float(relaunch.get("time", 0.0)) for host in _hosts_in(said)} if relaunch is not None else {}
+        at = _left_at(events) or float(relaunch.get("time", 0.0)) if relaunch is not None else 0.0
+        lost = {host: at for host in _hosts_in(said)}
     if state.is_final or not lost or _of(events, EventKind.CANCEL):
         return None
     since = min(lost.values())
@@ -92,6 +93,17 @@ def _losses(events: Sequence[Event]) -> dict[str, float]:
     return found
 
 
+def _left_at(events: Sequence[Event]) -> float:
+    """Return when the first node of the newest attempt left because it had lost node 0; 0 if no node did."""
+    at = 0.0
+    for event in events:
+        if event["kind"] == EventKind.GO:
+            at = 0.0
+        elif event["kind"] == EventKind.GAVE_UP and event.get("node"):
+            at = at or float(event.get("time", 0.0))
+    return at
+
+
 def _where(away: Sequence[str], said: Sequence[Event], has: Reserves) -> str:
     """Return what is done on which machines: as it was decided, or as it will be with those `away` now."""
     if waits := _of(said, EventKind.WAITING_FOR_HOSTS):
@@ -101,7 +113,7 @@ def _where(away: Sequence[str], said: Sequence[Event], has: Reserves) -> str:
     is_decided = bool(replaced or _of(said, EventKind.GOING_ON_WITHOUT))
     gone = _hosts_in(said) or list(away)
     taken = list(replaced.values()) if is_decided else list(has.free[: len(gone)])
-    on = list(dict.fromkeys([*(host for host in has.hosts if host not in gone), *taken]))
+    on = [*(host for host in has.hosts if host not in {*gone, *taken}), *taken]
     if len(on) < min(len(has.hosts), has.min_nodes or len(has.hosts)):
         return f"waiting for {in_words(gone)}, at most {has.node_wait:g} s, then restarting"
 

@@ -166,6 +166,14 @@ def test_node_0_is_lost_without_a_word() -> None:
     )
 
 
+def test_a_loss_of_node_0_is_as_old_as_the_first_node_that_noticed_it_also_once_another_machine_is_node_0() -> None:
+    left = event("gave_up", 125.0, 1, outcome="failed", cause="infra", reason="lost node 0")
+    by = event("replaced", 131.0, None, start=1, lost=0, host="n1", by="n4")
+    now = replace(SPARE, hosts=("n4", "n2", "n3"), former=frozenset({"n1"}))
+    found = recovery([go(0, 100.0), left, relaunch(1, 1, 130.0), by], now, ())
+    assert found == Recovery(("n1",), 125.0, "restarting on n2, n3, spare n4 from step 300")
+
+
 AT = time.strftime("%H:%M:%S", time.localtime(110.5))
 
 
