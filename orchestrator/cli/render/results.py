@@ -147,7 +147,10 @@ def _share(used: int, given: int | None) -> str:
 
 
 def doctor_page(checks: Sequence[Check], style: Style = plain, width: int | None = None) -> str:
-    """Return a line a node (or many alike), a column a check; then what is wrong, where, and what to do."""
+    """Return a line a node (or many alike), a column a check; then what is wrong, where, and what to do.
+
+    A check that passed may have a hint on something that it could not check.
+    """
     whats = list(dict.fromkeys(check.what for check in checks))
     hosts = {check.node: check.host for check in checks}
     by_place = {(check.node, check.what): check for check in checks}
@@ -160,6 +163,7 @@ def doctor_page(checks: Sequence[Check], style: Style = plain, width: int | None
     lines += _what_is_wrong(checks, style)
     failed = sum(check.level == "fail" for check in checks)
     lines += ["", f"{failed} of {len(checks)} checks failed" if failed else "all checks passed"]
+    lines += dict.fromkeys(f"note: {check.hint}" for check in checks if check.level == "ok" and check.hint)
     return "\n".join(lines)
 
 
