@@ -130,6 +130,17 @@ def by_words(told: Iterable[tuple[str, str]]) -> list[str]:
     return lines
 
 
+def each_once(told: Iterable[tuple[str, str]]) -> list[str]:
+    """Return the words of (host, words), each once; words that differ only in their host are those of the first host.
+
+    So they stay a command that can be typed, unlike `ssh n[1-62]`.
+    """
+    found: dict[str, str] = {}
+    for host, words in told:
+        found.setdefault(words.replace(host, "") if host else words, words)
+    return list(found.values())
+
+
 def _by_number(name: str) -> list[tuple[bool, int, str]]:
     return [(bool(index % 2), int(piece) if index % 2 else 0, piece) for index, piece in enumerate(_NUMBER.split(name))]
 

@@ -447,10 +447,10 @@ def find_run(root: Path, reference: str, *, newest: bool = True) -> RunDir:
             f"the folder of run {deleted[0]} was deleted while the run may have been going on", DELETED
         )
     if not matches and (elsewhere := _handed_over(root, reference)) is not None:
-        run_id, host, program = elsewhere
+        run_id, host, command = elsewhere
         raise RunNotFoundError(
             f"{host} supervises run {run_id}, and the run's files are on that machine",
-            f"run this command there, as in: ssh {host} {program} pull {run_id}",
+            f"run this command there, as in: {command} pull {run_id}",
         )
     if not matches or not reference:
         raise RunNotFoundError(f"no run is called '{reference}'", "orch status -a lists all runs")
@@ -459,12 +459,13 @@ def find_run(root: Path, reference: str, *, newest: bool = True) -> RunDir:
 
 
 def _handed_over(root: Path, reference: str) -> tuple[str, str, str] | None:
-    """Return (run, host, orch's path on that host) of the only handed-over run whose id begins with this text."""
+    """Return (run, host, the command that runs orch there) of the only handed-over run whose id begins like this."""
     names = [name for name in _names(root / "elsewhere") if reference and name.startswith(reference)]
     if len(names) != 1:
         return None
     kept = RunDir(root / "elsewhere").read(names[0]) or {}
-    return names[0].removesuffix(".json"), str(kept.get("host")), str(kept.get("orch"))
+    way = kept.get("ssh_command") or f"ssh {kept.get('host')}"
+    return names[0].removesuffix(".json"), str(kept.get("host")), f"{way} {kept.get('orch')}"
 
 
 def tidy(run: RunDir) -> None:

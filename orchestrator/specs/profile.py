@@ -121,6 +121,12 @@ def _host(value: object) -> object:
     return Host(host=host, user=user or None, port=None if port is None else int(port))
 
 
+def _name_in(entry: object) -> str:
+    """Return the name in an entry of `hosts`, without user and port; a range is kept as it is."""
+    host = _host(entry)
+    return host.host if isinstance(host, Host) else str(host.get("host", "")) if isinstance(host, dict) else ""
+
+
 HostEntry = Annotated[Host, BeforeValidator(_host), Also("string")]
 
 
@@ -171,9 +177,8 @@ class SshProfile(ProfileBase):
     def _all_hosts_by_default(cls, data: Any) -> Any:
         """Use every host as a node if `nodes` is left out."""
         if isinstance(data, dict) and "nodes" not in data and isinstance(data.get("hosts"), list | tuple):
-            names = [h if isinstance(h, str) else h.get("host", "") for h in data["hosts"] if isinstance(h, str | dict)]
             try:
-                count = sum(len(expand(str(name))) for name in names)
+                count = sum(len(expand(_name_in(entry))) for entry in data["hosts"])
             except ValueError:
                 return data  # the field's own validator reports the broken range
             return {**data, "nodes": max(count, 1)}

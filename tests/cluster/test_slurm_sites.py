@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tests.cluster.control import Control
-from tests.cluster.test_slurm import PROFILE, User
+from tests.cluster.test_slurm import FOLDER, PROFILE, User
 from tests.cluster.test_slurm_login import Laptop
+from tests.testbed.layout import REPO
 from tests.testbed.machine import wait_until
 
 pytestmark = pytest.mark.cluster("slurm", nodes=4)
@@ -55,6 +56,24 @@ def test_what_slurm_refuses_is_refused_in_its_words_and_with_numbers(alice: User
     said = alice.refused("kind: slurm\nnproc_per_node: 1\nsbatch: {requeue: expedite}\n")
     assert "this cluster's sbatch is older than an option of the profile: option '--requeue'" in said
     assert alice.orch("status", "--json").json == []
+
+
+def test_on_a_cluster_without_a_shared_home_the_shipped_profile_needs_its_workdir_and_doctor_tells_so(
+    alice: User,
+) -> None:
+    shipped = (REPO / "cluster_profiles/slurm-3x4.yaml").read_text()
+    where = alice.write("slurm-3x4.yaml", shipped)
+    plain = alice.testbed.orch("doctor", "-p", where)  # without ORCH_HOME, so that runs are below her home
+    assert plain.code == 0, plain.out
+    assert "note: only orch doctor --on-node can tell whether the nodes see /home/alice/.local/state/orch" in plain.out
+    seen = alice.testbed.orch("doctor", "-p", where, "--on-node")
+    assert seen.code == 1
+    assert "does not see /home/alice/.local/state/orch/runs as this side does" in seen.out
+    assert "set workdir: in the profile to a folder that login and compute nodes share" in seen.out
+    with_workdir = shipped.replace("# workdir: /shared/me/orch", f"workdir: {FOLDER}/work")
+    assert with_workdir != shipped
+    done = alice.testbed.orch("doctor", "-p", alice.write("slurm-3x4.yaml", with_workdir), "--on-node")
+    assert done.code == 0, done.out
 
 
 def test_a_start_after_a_preemption_that_retry_forbids_ends_at_once(alice: User) -> None:

@@ -251,7 +251,7 @@ def test_starts_that_gain_nothing_come_to_an_end(make: Any) -> None:
         job.agents[-2].send_signal(signal.SIGTERM)
         assert job.codes() == [EXIT_REQUEUE, EXIT_REQUEUE]
     job.start(4)
-    assert job.codes() == [1, 1]
+    assert job.codes() == [1, 0]  # srun ends all agents once one has failed, and node 0 has to record the reason
     given_up = job.events("gave_up")
     assert [event["cause"] for event in given_up] == ["no_progress"]
     assert given_up[0]["reason"].startswith(

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from orchestrator.errors import BackendError, OrchError
-from orchestrator.protocol.hostlist import FOLD_FROM, by_words, folded
+from orchestrator.protocol.hostlist import by_words, each_once
 
 if TYPE_CHECKING:  # a run on this machine opens none
     from orchestrator.transport.pool import ConnectionPool
@@ -75,7 +76,6 @@ def unexpected(host: str, error: Exception) -> BackendError:
 def all_of(failed: Mapping[int, BackendError]) -> MachinesError:
     """Return one error for those of several machines: a line for each thing that is wrong, and every hint once."""
     errors = [failed[number] for number in sorted(failed)]
-    hints = list(dict.fromkeys(error.hint for error in errors if error.hint))
-    hints = hints if len(hints) < FOLD_FROM else folded(hints)  # try: ssh n[1-62]
+    hints = each_once((re.split(r"[ :]", error.message)[0], error.hint) for error in errors if error.hint)
     lines = by_words((host, words) for host, _, words in (error.message.partition(": ") for error in errors))
     return MachinesError("\n".join(lines), "\n".join(hints), failed)

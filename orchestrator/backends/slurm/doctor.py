@@ -108,7 +108,7 @@ def _examine(
     if settings.login:
         found["login"] = CheckResult(OK, "connected")
         found["python"] = _python(settings, trial)
-    found["workdir"] = _room(folder)
+    found["workdir"] = _room(folder, on_node=on_node)
     if missing := client.runner.missing(PROGRAMS):
         found["programs"] = CheckResult(FAIL, f"no {', '.join(missing)} on {client.runner.where}", NO_SLURM)
         return
@@ -137,11 +137,14 @@ def _python(settings: SlurmSettings, trial: Trial) -> CheckResult:
     return CheckResult(OK, settings.python or "python3")
 
 
-def _room(folder: Folder) -> CheckResult:
+def _room(folder: Folder, *, on_node: bool) -> CheckResult:
     if not folder.is_writable:
         return CheckResult(FAIL, f"{folder.top} can't be written", NOT_SHARED)
-    found = f"{folder.top}, {folder.free >> 20} MiB free; only --on-node can tell whether the nodes see it"
-    return CheckResult(OK, found) if folder.free >= LEAST_FREE else CheckResult(WARN, found, "make room there")
+    found = f"{folder.top}, {folder.free >> 20} MiB free"
+    if folder.free < LEAST_FREE:
+        return CheckResult(WARN, found, "make room there")
+    unseen = f"only orch doctor --on-node can tell whether the nodes see {folder.path}"
+    return CheckResult(OK, found, "" if on_node else unseen)
 
 
 # -- how long a rank may save

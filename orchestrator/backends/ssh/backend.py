@@ -13,7 +13,7 @@ from orchestrator.backends.remote.hosts import connections, on_all
 from orchestrator.backends.settings import Host, SshSettings, profile_of, remote_folder, workdir_of
 from orchestrator.backends.ssh import liveness
 from orchestrator.backends.ssh.agents import on_nodes, start_agents
-from orchestrator.backends.ssh.handle import SECRETS, SENDING, read_handle
+from orchestrator.backends.ssh.handle import SECRETS, SENDING, first_handle, read_handle
 from orchestrator.errors import BackendError, PlacesTakenError, StoreError
 from orchestrator.protocol.files import locked, locked_if_free
 from orchestrator.protocol.task import NodeTask
@@ -115,9 +115,17 @@ class SshBackend(Backend):
         self.watcher(run).relaunch(again)
 
     def reserves(self, run: RunDir) -> Reserves:
-        """Return the profile's spares, and how it says that a lost host is waited for or done without."""
+        """Return the machines of the next start by the rules of `relaunch.machines`, as far as no machine is asked."""
         settings = SshSettings.of(profile_of(run))
-        return Reserves(tuple(host.name for host in settings.spares), settings.min_nodes, settings.node_wait)
+        handle = read_handle(run) or first_handle(settings)
+        hosts, free = handle.hosts_of_plan(settings).values(), handle.free_machines(settings)
+        return Reserves(
+            tuple(host.name for host in hosts),
+            tuple(host.name for host in free),
+            frozenset(host.name for host in handle.former),
+            settings.min_nodes,
+            settings.node_wait,
+        )
 
     # -- looking
 

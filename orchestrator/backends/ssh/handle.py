@@ -49,6 +49,19 @@ class Handle:
         """Return the machine of each of the plan's nodes that takes part."""
         return dict(zip(self.plan_nodes, self.hosts, strict=True))
 
+    def hosts_of_plan(self, settings: SshSettings) -> dict[int, Host]:
+        """Return the machine of each of the plan's nodes, also of a node that this start does without."""
+        return {number: self.by_plan_node.get(number, host) for number, host in enumerate(settings.hosts)}
+
+    def free_machines(self, settings: SshSettings) -> list[Host]:
+        """Return the profile's machines that no node uses: first the spares, last those of former starts.
+
+        A machine that a spare has replaced is such a machine: it may be back by now.
+        """
+        taken = set(self.hosts_of_plan(settings).values())
+        free = [host for host in (*settings.spares, *settings.hosts) if host not in taken]
+        return sorted(free, key=lambda host: host in self.former)
+
 
 def read_handle(run: RunDir) -> Handle | None:
     """Return the run's handle; None before there is one; where it is damaged, the profile's hosts, with no agents."""
@@ -58,8 +71,12 @@ def read_handle(run: RunDir) -> Handle | None:
         profile = profile_of(run)
         if not profile:
             return None
-        hosts = SshSettings.of(profile).hosts
-        return Handle(HandleStatus.SUBMITTED, 0, hosts, {}, tuple(range(len(hosts))))
+        return first_handle(SshSettings.of(profile))
+
+
+def first_handle(settings: SshSettings) -> Handle:
+    """Return the handle of a first start on the profile's hosts, with no agents."""
+    return Handle(HandleStatus.SUBMITTED, 0, settings.hosts, {}, tuple(range(len(settings.hosts))))
 
 
 def _handle_of(run: RunDir) -> Handle | None:

@@ -79,13 +79,12 @@ def machines(
     """
     handle = read_handle(run)
     assert handle is not None
-    before = handle.by_plan_node
-    hosts = {number: before.get(number, host) for number, host in enumerate(settings.hosts)}
+    hosts = handle.hosts_of_plan(settings)
     known = {handle.plan_nodes[node] for node in unreachable_nodes(run)}
     lost = {number: BackendError(f"{hosts[number].name}: out of reach", transient=True) for number in known}
     lost |= {number: refused[host] for number, host in hosts.items() if host in refused}
     lost |= on_all(check, {number: host for number, host in hosts.items() if number not in lost})[1]
-    free = [host for host in free_machines(settings, hosts.values(), handle.former) if host not in refused]
+    free = [host for host in handle.free_machines(settings) if host not in refused]
     failed = nodes_with_failed_gpus(run.events(), again) if handle.start < again.start else set()
     bad = {handle.plan_nodes[node] for node in failed} - set(lost)
     has_spares = any(host not in handle.former for host in free)
@@ -228,15 +227,6 @@ def _tasks(
     return with_given_checkpoint(
         entrusted(tasks, credentials_of(run, kept, again, len(order)), kept.get("secrets", {}))
     )
-
-
-def free_machines(settings: SshSettings, taken: Collection[Host], former: Collection[Host] = ()) -> list[Host]:
-    """Return the profile's machines that no node uses: first the spares, last those of `former` starts. Pure.
-
-    A machine that a spare has replaced is such a machine: it may be back by now.
-    """
-    free = [host for host in (*settings.spares, *settings.hosts) if host not in taken]
-    return sorted(free, key=lambda host: host in former)
 
 
 def _python_of(host: Host, settings: SshSettings) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from orchestrator.cli.render.tables import size
+from orchestrator.cli.render.tables import counted, size
 from orchestrator.protocol.events import EventKind
 from orchestrator.runs.state import how_it_ended
 from orchestrator.runs.verdict import culprit_in_words
@@ -25,20 +25,14 @@ def sentence(event: Event) -> str:
         return ""
 
 
-def _counted(what: Any, noun: str) -> str:
-    """Return a number, or the size of a collection, with its noun."""
-    count = what if isinstance(what, int) else len(what)
-    return f"{count} {noun}{'' if count == 1 else 'es' if noun.endswith('s') else 's'}"
-
-
 def _snapshot(event: Event) -> str:
     commit = f"commit {event['git'][:10]}{', with changes' if event['dirty'] else ''}" if event["git"] else "no git"
-    return f"copied the code: {_counted(event['files'], 'file')}, {size(event['bytes'])}, {commit}"
+    return f"copied the code: {counted(event['files'], 'file')}, {size(event['bytes'])}, {commit}"
 
 
 def _agent_started(event: Event) -> str:
-    gpus = _counted(event["gpus"], "GPU") if event["gpus"] else "no GPU"
-    has = ", ".join([_counted(event["nproc"], "rank"), _counted(event["cores"], "core"), gpus])
+    gpus = counted(event["gpus"], "GPU") if event["gpus"] else "no GPU"
+    has = ", ".join([counted(event["nproc"], "rank"), counted(event["cores"], "core"), gpus])
     return f"the agent runs on {event['host']}, pid {event['pid']}: {has}"
 
 
@@ -49,7 +43,7 @@ def _launcher_imported(event: Event) -> str:
 
 def _go(event: Event) -> str:
     offered = f"; orch offers the checkpoint {event['resume_from']}" if event.get("resume_from") else ""
-    return f"attempt {event['attempt']} of {_counted(event['world_size'], 'rank')} starts{offered}"
+    return f"attempt {event['attempt']} of {counted(event['world_size'], 'rank')} starts{offered}"
 
 
 def _started(event: Event) -> str:
@@ -79,8 +73,8 @@ def _gang_ended(event: Event) -> str:
 
 
 def _agent_ended(event: Event) -> str:
-    left = f"; could not end {_counted(event['survivors'], 'process')}" if event["survivors"] else ""
-    swept = f"; ended {_counted(event['swept'], 'process')} left by the ranks" if event["swept"] else ""
+    left = f"; could not end {counted(event['survivors'], 'process')}" if event["survivors"] else ""
+    swept = f"; ended {counted(event['swept'], 'process')} left by the ranks" if event["swept"] else ""
     return f"the agent ended ({event['outcome']}){swept}{left}"
 
 
@@ -89,7 +83,7 @@ def _lost_node(event: Event) -> str:
 
 
 def _outputs_left(event: Event) -> str:
-    count = f"{event['files']} files ({size(event['bytes'])})" if event.get("files") is not None else "files"
+    count = f"{counted(event['files'], 'file')} ({size(event['bytes'])})" if event.get("files") is not None else "files"
     return f"{count} are still in {event['host']}:{event['folder']}: {event['reason']}"
 
 
@@ -97,10 +91,10 @@ _SENTENCES: Final[dict[str, Callable[[Event], str]]] = {
     EventKind.SNAPSHOT: _snapshot,
     EventKind.AGENT_STARTED: _agent_started,
     EventKind.JOINED: lambda event: (
-        f"node {event['joined']} ({event['host']}) joined with {_counted(event['nproc'], 'rank')}"
+        f"node {event['joined']} ({event['host']}) joined with {counted(event['nproc'], 'rank')}"
     ),
     EventKind.LAUNCHER_IMPORTED: _launcher_imported,
-    EventKind.LAUNCHER_STARTED: lambda event: f"the launcher has started {_counted(event['pids'], 'rank')}",
+    EventKind.LAUNCHER_STARTED: lambda event: f"the launcher has started {counted(event['pids'], 'rank')}",
     EventKind.LAUNCHER_KILLED: lambda event: f"killed the launcher: {event['reason']}",
     EventKind.GO: _go,
     EventKind.STARTED: _started,
@@ -113,7 +107,7 @@ _SENTENCES: Final[dict[str, Callable[[Event], str]]] = {
         f"rank {event['rank']} has made no progress in {event['phase']} for {event['seconds']:.0f} s"
     ),
     EventKind.STACKS: lambda event: (
-        f"recorded the stacks of {_counted(event['ranks'], 'rank')}: orch stacks and orch why"
+        f"recorded the stacks of {counted(event['ranks'], 'rank')}: orch stacks and orch why"
     ),
     EventKind.DISK_FULL: lambda event: f"{event['path']} can't be written",
     EventKind.SLEPT: lambda event: f"the agent did not run for {event['seconds']:.1f} s",

@@ -13,7 +13,7 @@ from orchestrator.operations.diff import Comparison, Row
 from orchestrator.operations.placing import Placed
 from orchestrator.operations.pull import Pulled
 from orchestrator.protocol.checkpoints.checkpoint_dir import CheckpointState
-from orchestrator.protocol.hostlist import FOLD_FROM, folded, in_words, nodes_in_words, numbers_in_words
+from orchestrator.protocol.hostlist import FOLD_FROM, each_once, in_words, nodes_in_words, numbers_in_words
 from orchestrator.runs.files.checkpoints import Checkpoint, NotHere
 from orchestrator.runs.files.outputs import Output
 
@@ -150,7 +150,10 @@ def _share(used: int, given: int | None) -> str:
 
 
 def doctor_page(checks: Sequence[Check], style: Style = plain, width: int | None = None) -> str:
-    """Return a line for each node (or group of equal nodes) and a column for each check, then problems and remedies."""
+    """Return a line for each node (or group of equal nodes) and a column for each check, then problems and remedies.
+
+    A check that passed may have a hint on something that it could not check.
+    """
     whats = list(dict.fromkeys(check.what for check in checks))
     hosts = {check.node: check.host for check in checks}
     by_place = {(check.node, check.what): check for check in checks}
@@ -163,6 +166,7 @@ def doctor_page(checks: Sequence[Check], style: Style = plain, width: int | None
     lines += _what_is_wrong(checks, style)
     failed = sum(check.level == "fail" for check in checks)
     lines += ["", f"{failed} of {len(checks)} checks failed" if failed else "all checks passed"]
+    lines += dict.fromkeys(f"note: {check.hint}" for check in checks if check.level == "ok" and check.hint)
     return "\n".join(lines)
 
 
@@ -179,8 +183,8 @@ def _what_is_wrong(checks: Sequence[Check], style: Style) -> list[str]:
         for group in [same] if many else [[check] for check in same]:
             where = nodes_in_words([(check.node, check.host) for check in group])
             lines += ["", f"{style(level, colour)}  {where}, {what}: {value if many else group[0].value}"]
-            hints = dict.fromkeys(line for check in group for line in check.hint.splitlines())
-            lines += [f"      {line}" for line in (folded(hints) if many else hints)]
+            hints = each_once((check.host, line) for check in group for line in check.hint.splitlines())
+            lines += [f"      {line}" for line in hints]
     return lines
 
 

@@ -7,7 +7,19 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.cli.render import escapes
 from orchestrator.cli.render.escapes import one_line
-from orchestrator.cli.render.tables import COLOURS, Style, ago, alike, duration, fold, output_files, plain, size, table
+from orchestrator.cli.render.tables import (
+    COLOURS,
+    Style,
+    ago,
+    alike,
+    counted,
+    duration,
+    fold,
+    output_files,
+    plain,
+    size,
+    table,
+)
 from orchestrator.protocol.hostlist import fold as fold_hosts
 from orchestrator.protocol.hostlist import in_words, nodes_in_words
 from orchestrator.runs.state import Attempt, NodeState, NodeStatus, Outcome, Recovery, RunState, RunStatus, Verdict
@@ -129,16 +141,16 @@ def status_page(
     away = [node.host for node in state.nodes if node.unreachable is not None and not state.is_final]
     seen = f", {in_words(away)} out of reach" if away else ""
     lines = [f"{state.run_id}  {style(state.state, COLOURS.get(state.state, ''))}{seen}"]
+    ranks = counted(state.world_size, "rank") if state.world_size else "? ranks"
     facts = {
-        "profile": f"{state.profile}, {len(state.nodes)} node{'s' * (len(state.nodes) != 1)}, "
-        f"{state.world_size or '?'} ranks",
+        "profile": f"{state.profile}, {counted(state.nodes, 'node')}, {ranks}",
         "submitted": ago(state.created, now),
         "took" if state.is_final else "running": (
             duration((state.ended or now) - state.started) if state.started else ""
         ),
         "master": state.master,
         "job": _job(state),
-        "attempt": f"{state.attempt} ({state.restarts} restart{'s' * (state.restarts != 1)})" if state.restarts else "",
+        "attempt": f"{state.attempt} ({counted(state.restarts, 'restart')})" if state.restarts else "",
         "recovery": recovery_line(state.recovery, now) if state.recovery else "",
         "progress": "" if state.is_final else progress(heartbeat),
         "metrics": progress(heartbeat) if state.is_final and heartbeat and heartbeat.get("metrics") else "",
@@ -180,7 +192,7 @@ def attempt_lines(state: RunState, now: float, width: int | None = None) -> list
     ]
     lines = table(["ATTEMPT", "RESUMED FROM", "TOOK", "ENDED", "WHY"], rows, width=width).split("\n")
     left = len(state.attempts) - MOST_ATTEMPTS
-    before = [f"{left} attempts before these: orch status {state.run_id} --json"] if left > 0 else []
+    before = [f"{counted(left, 'attempt')} before these: orch status {state.run_id} --json"] if left > 0 else []
     return [*lines, *before, *offer_lines(state, now, width)]
 
 
@@ -225,7 +237,7 @@ def left_lines(state: RunState) -> list[str]:
         return []
     lines = ["", "  not all that it has written is here:"]
     for each in state.left:
-        count = f"{each.files} files, {size(each.bytes)}" if each.files is not None else "files not counted"
+        count = f"{counted(each.files, 'file')}, {size(each.bytes)}" if each.files is not None else "files not counted"
         lines.append(f"    {each.host}:{each.folder}: {count}: {one_line(each.reason)}")
     return [*lines, f"  fetch it: orch pull {state.run_id} --outputs"]
 
@@ -249,9 +261,9 @@ def removals_page(removals: Sequence[Removal], now: float, style: Style = plain)
 
 def _only_copies(removal: Removal) -> str:
     count = removal.only_checkpoints
-    parts = [f"{count} checkpoint{'s' * (count != 1)}"] if count else []
+    parts = [counted(count, "checkpoint")] if count else []
     if removal.only_outputs:
-        parts.append(f"{removal.only_outputs} output file{'s' * (removal.only_outputs != 1)}")
+        parts.append(counted(removal.only_outputs, "output file"))
     return ", ".join(parts)
 
 
@@ -321,7 +333,7 @@ def verdict_page(state: RunState, style: Style = plain, now: float = 0.0, width:
     if verdict.reason:
         lines += ["", *(part for line in verdict.reason.split("\n") for part in _folded("  ", line, width))]
     if state.restarts:
-        lines.append(f"  after {state.restarts} restart{'s' * (state.restarts != 1)}")
+        lines.append(f"  after {counted(state.restarts, 'restart')}")
     if verdict.hint:
         lines += ["", *_folded("  hint: ", verdict.hint, width)]
     traceback = str(verdict.error.get("traceback") or "") if verdict.error else ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from itertools import groupby
 from typing import TypeVar
 
@@ -151,6 +151,12 @@ def size(count: float) -> str:
     return f"{count:.1f} TB"
 
 
+def counted(what: int | Sized, noun: str) -> str:
+    """Return a number, or that of a collection, with its noun: `1 rank`, `2 ranks`."""
+    count = what if isinstance(what, int) else len(what)
+    return f"{count} {noun}{'' if count == 1 else 'es' if noun.endswith('s') else 's'}"
+
+
 def output_files(count: int, total: float) -> str:
     """Return `3 output files (1.4 MB)`."""
-    return f"{count} output file{'s' * (count != 1)} ({size(total)})"
+    return f"{counted(count, 'output file')} ({size(total)})"

@@ -278,12 +278,16 @@ def _last(history: History) -> str:
 
 
 def _give_up(log: EventLog, task: NodeTask, reason: str, cause: str = "no_progress") -> int:
-    """Leave without a start that has no point; node 0 alone says why, the others only go."""
+    """Leave without a start that has no point. Node 0 alone records the reason.
+
+    The other nodes exit with 0: srun ends all agents as soon as one fails, and node 0's may not have recorded it yet.
+    """
+    code = int(task.node_rank == 0)
     log.write("agent_started", start=task.start, host=os.uname().nodename, pid=os.getpid(), nproc=nproc_here(task))
     if task.node_rank == 0:
         log.write("gave_up", outcome="failed", cause=cause, reason=reason)
-    log.write("agent_ended", outcome="failed", code=1, swept=0, survivors=[])
-    return 1
+    log.write("agent_ended", outcome="failed", code=code, swept=0, survivors=[])
+    return code
 
 
 def _own_events(log: EventLog, after: int) -> tuple[Event, ...]:

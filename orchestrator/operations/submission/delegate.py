@@ -42,6 +42,7 @@ class Pointer:
     host: str
     orch: str
     time: float
+    ssh_command: str = ""  # by which a person logs in there; empty in pointers of an older orch
 
 
 def is_elsewhere(prepared: Prepared) -> bool:
@@ -87,9 +88,8 @@ def hand_over(
     done = subprocess.run(_argv(host, [program, "accept"]), input=payload, capture_output=True, check=False)
     if done.returncode != 0:
         raise _refusal(host, program, done.returncode, done.stderr.decode("utf-8", "replace"))
-    pointer = Pointer(
-        run_id_from(_told(done.stdout), f"{host}, which is to look after the run,"), host, program, time.time()
-    )
+    run_id = run_id_from(_told(done.stdout), f"{host}, which is to look after the run,")
+    pointer = Pointer(run_id, host, program, time.time(), gateway_of(host).ssh_command)
     make_private(str(root / FOLDER), exist_ok=True)
     RunDir(root / FOLDER).write(f"{pointer.run_id}.json", asdict(pointer))
     return pointer

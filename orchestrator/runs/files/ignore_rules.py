@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -45,9 +46,10 @@ class Rules:
 
         try:
             return Rules(lines, pathspec.GitIgnoreSpec.from_lines([*DEFAULT_IGNORE, *(line for _, line in lines)]))
-        except ValueError as error:
-            named = " or ".join(map(str, files))
-            raise UsageError(f"{named}: holds a pattern that can't be read: {error}") from None
+        except (ValueError, re.error):
+            places = ", ".join(f"{place} ({line})" for place, line in lines if not _is_pattern(line))
+            said = f"{code_dir}: lines that are no patterns of git's: {places}"
+            raise UsageError(said, "change or remove these lines") from None
 
     def ignores(self, path: str) -> bool:
         """Tell whether a path is left out, given that no folder above it is. A folder's path ends with a slash."""
@@ -92,6 +94,16 @@ def _lines_of(file: Path) -> list[tuple[str, str]]:
     except OSError as error:
         raise unreadable(file, error) from None
     return [(f"{file.name}:{number}", line) for number, line in enumerate(text.splitlines(), 1) if line]
+
+
+def _is_pattern(line: str) -> bool:
+    import pathspec  # noqa: PLC0415 (as above)
+
+    try:
+        pathspec.GitIgnoreSpec.from_lines([line])
+    except (ValueError, re.error):
+        return False
+    return True
 
 
 @cache

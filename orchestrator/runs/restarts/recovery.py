@@ -17,9 +17,11 @@ from orchestrator.runs.verdict import items
 
 @dataclass(frozen=True)
 class Reserves:
-    """A profile's provisions for the loss of a machine."""
+    """The machines that a run has for its next start, and the rules of its profile for the loss of a machine."""
 
-    spares: tuple[str, ...] = ()
+    hosts: tuple[str, ...]  # of the plan's nodes
+    free: tuple[str, ...] = ()  # can replace a lost machine, in this order
+    former: frozenset[str] = frozenset()  # those of them that the newest start does without: they may be back
     min_nodes: int | None = None
     node_wait: float = 0.0
 
@@ -50,14 +52,15 @@ def recovery_of(
     said = [event for event in events if relaunch is not None and event.get("start") == relaunch["start"]]
     away = {node.host: node.unreachable.since for node in state.nodes if node.unreachable is not None}
     if not (lost := _losses(events) or (away if relaunch is not None or _has_given_up(events) else {})):
-        lost = {host: float(relaunch.get("time", 0.0)) for host in _hosts_in(said)} if relaunch is not None else {}
+        at = _left_at(events) or float(relaunch.get("time", 0.0)) if relaunch is not None else 0.0
+        lost = dict.fromkeys(_hosts_in(said), at)
     if state.is_final or not lost or _of(events, EventKind.CANCEL):
         return None
     since = min(lost.values())
     plan = relaunch or next_start(record.retry, events, Cause.INFRA, "it was lost", lost=True)
     if plan is None or isinstance(plan, str):
         return Recovery(tuple(lost), since, plan or "no restart is left", restarts=False)
-    where = _where(record.hosts, sorted(lost.keys() & away.keys()), said, has)
+    where = _where(sorted(lost.keys() & away.keys()), said, has)
     step = plan.step if isinstance(plan, Relaunch) else plan.get("step")
     from_what = f"from step {step}" if step is not None else _from_what(events, newest())
     return Recovery(tuple(lost), since, f"{where} {from_what}")
@@ -90,21 +93,36 @@ def _losses(events: Sequence[Event]) -> dict[str, float]:
     return found
 
 
-def _where(hosts: Sequence[str], away: Sequence[str], said: Sequence[Event], has: Reserves) -> str:
-    """Describe what is done on which machines: as decided, or as it will be with the machines that are `away` now."""
+def _left_at(events: Sequence[Event]) -> float:
+    """Return when the first node of the newest attempt left because it had lost node 0; 0 if no node did."""
+    at = 0.0
+    for event in events:
+        if event["kind"] == EventKind.GO:
+            at = 0.0
+        elif event["kind"] == EventKind.GAVE_UP and event.get("node"):
+            at = at or float(event.get("time", 0.0))
+    return at
+
+
+def _where(away: Sequence[str], said: Sequence[Event], has: Reserves) -> str:
+    """Return what is done on which machines: as it was decided, or as it will be with those `away` now."""
     if waits := _of(said, EventKind.WAITING_FOR_HOSTS):
         names = in_words(map(str, items(waits[-1].get("hosts"))))
         return f"waiting for {names}{_reasons(waits[-1])}, at most {has.node_wait:g} s, then restarting"
-    taken = [str(event.get("by")) for event in _of(said, EventKind.REPLACED)]
+    replaced = {event.get("lost"): str(event.get("by")) for event in _of(said, EventKind.REPLACED)}
+    is_decided = bool(replaced or _of(said, EventKind.GOING_ON_WITHOUT))
     gone = _hosts_in(said) or list(away)
-    if not taken and not _of(said, EventKind.GOING_ON_WITHOUT):
-        known = set(hosts)
-        taken = [spare for spare in has.spares if spare not in known][: len(gone)]
-    away_now, spares = set(gone), set(has.spares)
-    on = list(dict.fromkeys([*(host for host in hosts if host not in away_now), *taken]))
-    if len(on) < min(len(hosts), has.min_nodes or len(hosts)):
+    taken = list(replaced.values()) if is_decided else list(has.free[: len(gone)])
+    on = [*(host for host in has.hosts if host not in {*gone, *taken}), *taken]
+    if len(on) < min(len(has.hosts), has.min_nodes or len(has.hosts)):
         return f"waiting for {in_words(gone)}, at most {has.node_wait:g} s, then restarting"
-    return f"restarting on {in_words(f'spare {host}' if host in spares else host for host in on)}"
+
+    def words(host: str) -> str:
+        if host in has.former:
+            return host if is_decided else f"{host} (if it is back)"
+        return f"spare {host}" if host in taken else host
+
+    return f"restarting on {in_words(map(words, on))}"
 
 
 def _reasons(waits: Event) -> str:

@@ -463,6 +463,14 @@ def test_a_run_that_another_machine_looks_after_is_named_with_that_machine(orch)
         )
 
 
+def test_a_run_that_another_machine_looks_after_is_named_with_the_way_there(orch) -> None:
+    way = {"host": "me@gate:2222", "orch": "orch", "ssh_command": "ssh -p 2222 me@gate"}
+    folder = state_root() / "elsewhere"
+    folder.mkdir(parents=True)
+    (folder / "r-111111.json").write_text(json.dumps(way))
+    assert "as in: ssh -p 2222 me@gate orch pull r-111111\n" in orch("pull", "r-1").err
+
+
 def test_runs_that_ended_by_themselves_are_not_counted_as_cancelled() -> None:
     asked = [RunState("r", "r", "local", 1.0, state) for state in ("cancelled", "cancelled", "succeeded", "running")]
     assert _cancelled_words(5, asked, going=1) == "cancelled 2 runs, 2 had already finished"

@@ -95,7 +95,8 @@ def recovery(
     return recovery_of(record, events, replace(state, nodes=tuple(nodes)), has)
 
 
-SPARE, NONE, TWO = Reserves(("n4", "n5"), None, 60.0), Reserves((), None, 60.0), Reserves((), 2, 60.0)
+NONE = Reserves(("n1", "n2", "n3"), node_wait=60.0)
+SPARE, TWO = replace(NONE, free=("n4", "n5")), replace(NONE, min_nodes=2)
 WITHOUT = event("going_on_without", 131.0, None, start=1, hosts=["n3"], nodes=2, of=3)
 WAITING = event("waiting_for_hosts", 131.0, None, start=1, hosts=["n3"], why=["n3: No route to host"])
 
@@ -136,11 +137,41 @@ def test_the_machines_are_those_that_the_next_start_has() -> None:
     assert recovery([*after, go(1, 135.0, "step_00000300")], SPARE, (), now) is None
 
 
+def test_the_forecast_has_a_former_machine_if_no_spare_is_free() -> None:
+    """By the rule of a real start: spare n4 has replaced n2, and is lost in its turn."""
+    now, has = replace(RECORD, hosts=("n1", "n4", "n3")), replace(NONE, hosts=("n1", "n4", "n3"))
+    events = [event("lost_node", 120.0, lost=1, host="n4", reason="-") if each in CUT[2:] else each for each in ENDED]
+
+    def words(**fields: Any) -> str:
+        found = recovery(events, replace(has, **fields), ("n4",), now)
+        assert found is not None
+        return found.next
+
+    back = {"free": ("n2",), "former": frozenset({"n2"})}
+    assert words() == "waiting for n4, at most 60 s, then restarting from step 300"
+    assert words(**back) == "restarting on n1, n3, n2 (if it is back) from step 300"
+    assert words(**{**back, "free": ("n5", "n2")}) == "restarting on n1, n3, spare n5 from step 300"
+
+
+def test_a_spare_that_was_replaced_in_its_turn_is_in_no_forecast() -> None:
+    again = event("replaced", 140.0, None, start=1, lost=2, host="n3", by="n5")
+    found = recovery([*REPLACED, again], SPARE)
+    assert found == Recovery(("n3",), 120.0, "restarting on n1, n2, spare n5 from step 300")
+
+
 def test_node_0_is_lost_without_a_word() -> None:
     silent = [go(0, 100.0), event("gave_up", 125.0, 1, outcome="failed", cause="infra", reason="lost node 0")]
     assert recovery(silent, SPARE, ("n1",)) == Recovery(
         ("n1",), 115.0, "restarting on n2, n3, spare n4 from the newest checkpoint, if its machines have one"
     )
+
+
+def test_a_loss_of_node_0_is_as_old_as_the_first_node_that_noticed_it_also_once_another_machine_is_node_0() -> None:
+    left = event("gave_up", 125.0, 1, outcome="failed", cause="infra", reason="lost node 0")
+    by = event("replaced", 131.0, None, start=1, lost=0, host="n1", by="n4")
+    now = replace(SPARE, hosts=("n4", "n2", "n3"), former=frozenset({"n1"}))
+    found = recovery([go(0, 100.0), left, relaunch(1, 1, 130.0), by], now, ())
+    assert found == Recovery(("n1",), 125.0, "restarting on n2, n3, spare n4 from step 300")
 
 
 AT = time.strftime("%H:%M:%S", time.localtime(110.5))

@@ -308,6 +308,17 @@ def test_mistakes_in_hosts(place: Place) -> None:
     ]
 
 
+def test_every_way_to_write_a_host_counts_as_a_node(place: Place) -> None:
+    for hosts in (
+        '["fd00::2", "fd00::3"]',
+        '["[fd00::2]", "me@[fd00::3]:2222"]',
+        '["me@n[1-2]:22"]',
+        '[{host: "n[1-2]"}]',
+    ):
+        place.write("script: train.py\n", f"kind: ssh\nhosts: {hosts}\n")
+        assert place.load().profile.nodes == 2
+
+
 def test_a_slurm_profile_without_gpus_refuses_a_job_with_gpus(place: Place) -> None:
     place.write("script: train.py\nresources: {gpus: 4}\n", "kind: slurm\n")
     assert "job.yaml:2:19: resources.gpus: asks for 4 GPUs per node" in place.refusal()

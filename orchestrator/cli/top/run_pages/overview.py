@@ -7,7 +7,7 @@ from typing import ClassVar
 from rich.text import Text
 
 from orchestrator.cli.render import runs as render
-from orchestrator.cli.render.tables import cut, duration, fold
+from orchestrator.cli.render.tables import counted, cut, duration, fold
 from orchestrator.cli.top.marks import RANK_COLOURS, cells, paint, strip
 from orchestrator.cli.top.page import Cursor, Look, Open, Press, Say, Step, pointed
 from orchestrator.cli.top.run_pages.base import OfRun
@@ -64,10 +64,10 @@ def _facts(view: RunView, now: float) -> list[str]:
     row = view.row
     verb = "took" if row.is_final else "running"
     took = f"  {verb} {duration((row.ended or now) - row.started)}" if row.started else ""
-    tries = f"  attempt {view.attempt} ({row.restarts} restart{'s' * (row.restarts != 1)})" if row.restarts else ""
-    nodes = f"{len(view.nodes)} node{'s' * (len(view.nodes) != 1)}"
+    tries = f"  attempt {view.attempt} ({counted(row.restarts, 'restart')})" if row.restarts else ""
+    ranks = counted(row.world_size, "rank") if row.world_size else "? ranks"
     job = f"  job {view.job}" if view.job else ""
-    lines = [f"{row.profile}, {nodes}, {row.world_size or '?'} ranks{took}{tries}{job}"]
+    lines = [f"{row.profile}, {counted(view.nodes, 'node')}, {ranks}{took}{tries}{job}"]
     said = render.shown_line(row.note) or ("" if row.is_final else render.progress(view.progress))
     lines += [said] if said else []
     result = render.result_line(view.result)

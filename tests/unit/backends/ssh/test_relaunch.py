@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from orchestrator.backends.remote.hosts import all_of
 from orchestrator.backends.settings import Host, SshSettings
+from orchestrator.backends.ssh.backend import SshBackend
 from orchestrator.backends.ssh.handle import SECRETS, Handle
-from orchestrator.backends.ssh.relaunch import credentials_of, free_machines, in_order, machines
+from orchestrator.backends.ssh.relaunch import credentials_of, in_order, machines
 from orchestrator.backends.ssh.ways import blamed
 from orchestrator.errors import BackendError
 from orchestrator.protocol.restart import Progress
+from orchestrator.runs.restarts.recovery import Reserves
 from orchestrator.runs.restarts.relaunch import Relaunch
 from orchestrator.runs.state import HandleStatus
 from orchestrator.runs.store import RunDir
@@ -182,14 +184,26 @@ def test_a_machine_that_refuses_another_start_is_replaced_waited_for_or_done_wit
 def test_a_machine_that_is_back_takes_the_place_of_the_spare_that_replaced_it(tmp_path: Path) -> None:
     run, settings = RunDir(tmp_path), SshSettings.of(PROFILE)
     n1, n2, n3, n4, n5 = settings.machines.values()
-    assert free_machines(settings, (n1, n4, n3)) == [n5, n2]
-    assert free_machines(settings, (n1, n5, n3), (n2, n4)) == [n4, n2]
+    handle = Handle(HandleStatus.SUBMITTED, 1, (n1, n4, n3), {}, (0, 1, 2))
+    assert handle.free_machines(settings) == [n5, n2]
+    assert replace(handle, hosts=(n1, n5, n3), former=(n2, n4)).free_machines(settings) == [n4, n2]
     Handle(HandleStatus.SUBMITTED, 1, (n1, n4, n3), {}, (0, 1, 2), (n2,)).write(run)
     for off in ({"n4"}, {"n4", "n5"}):
         found = chosen(run, Machines(*off), settings, Relaunch(2, 2, "infra", "lost"))
         assert found is not None
         assert [host.name for host in found.values()] == ["n1", "n5" if len(off) == 1 else "n2", "n3"]
     assert [event["why"] for event in run.events()] == ["n4: timed out", "n4: timed out"]
+
+
+def test_the_forecast_of_a_start_has_the_machines_that_the_start_chooses_from(tmp_path: Path) -> None:
+    run, settings = RunDir(tmp_path), SshSettings.of(PROFILE)
+    n1, n2, n3, n4, _ = settings.machines.values()
+    run.write("run.json", {"profile": PROFILE})
+    has = Reserves(("n1", "n2", "n3"), ("n4", "n5"), frozenset(), None, 900)
+    assert SshBackend().reserves(run) == has
+    Handle(HandleStatus.SUBMITTED, 1, (n1, n4), {}, (0, 1), (n2, n3)).write(run)  # n3 was left out
+    now = replace(has, hosts=("n1", "n4", "n3"), free=("n5", "n2"), former=frozenset({"n2", "n3"}))
+    assert SshBackend().reserves(run) == now
 
 
 def test_every_machine_that_refuses_a_start_is_known_by_its_own_error() -> None:
