@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.cli.render import escapes
 from orchestrator.cli.render.escapes import one_line
-from orchestrator.cli.render.tables import COLOURS, Style, ago, alike, duration, fold, output_files, plain, size, table
+from orchestrator.cli.render.tables import COLOURS, Style, ago, alike, fold, output_files, plain, table
 from orchestrator.protocol.hostlist import fold as fold_hosts
 from orchestrator.protocol.hostlist import in_words, nodes_in_words
+from orchestrator.protocol.quantities import duration, number, rate, size
 from orchestrator.runs.state import Attempt, NodeState, NodeStatus, Outcome, Recovery, RunState, RunStatus, Verdict
 
 if TYPE_CHECKING:  # `orch status` of ended runs must not wait for the supervisor's rules
@@ -32,7 +33,7 @@ def progress(heartbeat: Mapping[str, Any] | None) -> str:
     if shown := _shown_metric(heartbeat):
         parts.append(shown)
     if known.get("rate"):
-        parts.append(f"{known['rate']:,.0f} samples/s")
+        parts.append(rate(known["rate"], "samples"))
     if known.get("eta"):
         parts.append(f"ETA {duration(known['eta'])}")
     return ", ".join(parts)
@@ -50,7 +51,7 @@ def _shown_metric(heartbeat: Mapping[str, Any]) -> str:
     known = {**(metrics if isinstance(metrics, Mapping) else {}), **own}
     numbers = {str(name): value for name, value in known.items() if is_number(value)}
     name = shown_first(numbers)
-    return f"{one_line(name)} {numbers[name]:.4f}" if name in numbers else ""
+    return f"{one_line(name)} {number(numbers[name])}" if name in numbers else ""
 
 
 def result_line(result: Mapping[str, Any] | None) -> str:
@@ -64,7 +65,7 @@ def result_line(result: Mapping[str, Any] | None) -> str:
     for key in ("loss", "step", "seconds"):
         value = result.get(key)
         if isinstance(value, int | float):
-            words.append(f"{key} {value:.4g}" if isinstance(value, float) else f"{key} {value}")
+            words.append(f"{key} {number(value)}")
     if result.get("stand_in"):
         words.append("not the data asked for: see the log")
     return one_line(", ".join(words) or ", ".join(f"{key} {value}" for key, value in list(result.items())[:4]))
