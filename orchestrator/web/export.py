@@ -29,7 +29,7 @@ MOST_LOGS: Final = 16  # of a run
 MOST_METRICS: Final = 20
 MOST_DIFFS: Final = 45  # of ten runs, each with each
 _MODULES: Final = ("dom", "format", "source", "curves", "heat", "logs", "runs", "run", "diff", "sweep", "main")
-_COPIED: Final = ("icon.svg", "style.css", "uPlot.iife.min.js", "uPlot.min.css", "uPlot.LICENSE")
+_COPIED: Final = ("icon.svg", "style.css", "runs.css", "uPlot.iife.min.js", "uPlot.min.css", "uPlot.LICENSE")
 Words = tuple[str, ...]
 
 
