@@ -62,7 +62,7 @@ def export_pages(root: Path, note: Note, folder: Path, runs: list[RunDir]) -> No
         if any(folder.iterdir()):
             raise UsageError(f"{folder} holds something already", "name another folder: --export DIR")
         found: Answers = {}
-        reader = Reader(root, note)
+        reader = Reader(root, note, has_facts=True)
         for run in runs:
             found |= _of_run(reader, run)
         found |= _of_several(reader, runs, found)
