@@ -9,13 +9,14 @@ from pathlib import Path
 from threading import RLock
 from typing import Any, Final
 
-from orchestrator.errors import StoreError
+from orchestrator.errors import StoreError, UsageError
 from orchestrator.operations import diff, ranking
 from orchestrator.operations.runs import state_or_why_not
 from orchestrator.operations.watched_logs import WatchedLogs
+from orchestrator.protocol.metric import better_of
 from orchestrator.runs.files.file_cache import FileCache
 from orchestrator.runs.files.logs import beat_of, beats_of, last_line, result_of
-from orchestrator.runs.files.metrics import Series
+from orchestrator.runs.files.metrics import Series, metric_that_exists, metrics_of
 from orchestrator.runs.files.sample_looks import SampleLooks
 from orchestrator.runs.files.written_metrics import is_number, last_values
 from orchestrator.runs.labels import Relabelled, labels_of
@@ -30,6 +31,7 @@ from orchestrator.views.logs import RankLog
 from orchestrator.views.run import RunView, run_view
 from orchestrator.views.runs import RunFilter, RunRow, RunsView, row_of, runs_view
 from orchestrator.views.step_times import StepTimes, step_spans
+from orchestrator.views.sweep import SweepView, sweep_view
 from orchestrator.views.use import UseView, use_view, uses_of_ranks
 
 FIRST_SECONDS: Final = 0.1  # of a look at all runs: what is new to it and was not read by then, the next one reads
@@ -158,9 +160,19 @@ class Reader:
         newest = max(found, default=None)
         return RankLog(None if newest is None else Path(found[newest]), newest or 0, rank)
 
-    def sweep(self, sweep: str, metric: str | None = None) -> ranking.Ranking:
-        """Return the points of a sweep by a metric, the best first; UsageError where no point has it."""
-        return ranking.rank(sweep, points_in(self.root, sweep), metric, None)
+    def sweep(self, sweep: str, metric: str | None = None) -> SweepView:
+        """Return a sweep's points by a metric, the best first. Raises UsageError if there is no such sweep.
+
+        Without a metric, the view has that of the job, or another one that the points have.
+        """
+        runs = points_in(self.root, sweep)
+        if not runs:
+            raise UsageError(f"there is no sweep '{sweep}'", "the table of runs lists all")
+        found, of_job = [metrics_of(run) for run in runs], ranking.metric_of(runs)
+        name = metric or metric_that_exists(found, of_job) or (of_job.name if of_job is not None else "")
+        better = better_of(name, of_job)
+        names = tuple(sorted({name for each in found for name in each}))
+        return sweep_view(sweep, name, better, names, ranking.ranked_by(name, better, runs, found), of_job)
 
     def compare(self, one: RunDir, other: RunDir) -> diff.Comparison:
         """Return what differs between two runs."""

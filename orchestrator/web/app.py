@@ -68,7 +68,7 @@ class Page:
         routes = [
             *(Route(path, _answered(answer)) for path, answer in read.items()),
             *(Route(f"/api/runs/{{run}}/{name}", _acted(do), methods=["POST"]) for name, do in act.items()),
-            Route("/api/views/{name}", self._save_view, methods=["POST"]),
+            Route("/api/views", self._save_view, methods=["POST"]),
             Route("/", _file("index.html")),
             Route("/enter", _file("enter.html"), methods=["GET"]),
             Route("/enter", self._enter, methods=["POST"]),
@@ -91,7 +91,7 @@ class Page:
 
     async def _save_view(self, request: Request) -> Response:
         given = await _body(request)
-        return await _said(lambda: saved_views.save(self.root, request.path_params["name"], given.get("query")))
+        return await _said(lambda: saved_views.save(self.root, str(given.get("name", "")), given.get("query")))
 
     def metrics(self) -> str:
         """Return all runs as OpenMetrics text."""
