@@ -71,8 +71,8 @@ def number(value: Any, digits: int = DIGITS) -> str:
     whole = math.floor(value + 0.5)
     if value == whole or value >= 10 ** (digits - 1):
         return f"{sign}{whole:,}"
-    exponent = int(f"{value:.{digits - 1}e}".partition("e")[2])
-    return sign + _without_zeros(_fixed(value, digits - 1 - exponent))
+    places = digits - 1 - int(f"{value:.{digits - 1}e}".partition("e")[2])
+    return sign + _without_zeros(f"{_rounded(value, places):,.{places}f}")
 
 
 def _rounded(value: float, places: int) -> float:

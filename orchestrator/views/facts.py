@@ -55,11 +55,13 @@ def config_of(record: RunRecord) -> dict[str, Any]:
 def options_of(words: Sequence[str]) -> dict[str, Fact]:
     """Return the options in the words of a command line: `--lr 0.1`, `--lr=0.1`, `lr=0.1`, and `--flag` as true."""
     found: dict[str, Fact] = {}
-    for word, following in zip(words, [*words[1:], "--"], strict=True):
+    left = list(reversed(words))
+    while left:
+        word = left.pop()
         if option := _OPTION.fullmatch(word):
-            has_value = option[2] is not None
-            is_alone = not has_value and (_OPTION.fullmatch(following) or following == "--")
-            found[option[1]] = True if is_alone else typed(option[2] if has_value else following)
+            has_value = option[2] is None and bool(left) and not _OPTION.fullmatch(left[-1]) and left[-1] != "--"
+            value = left.pop() if has_value else option[2]
+            found[option[1]] = True if value is None else typed(value)
         elif setting := _SETTING.fullmatch(word):
             found[setting[1]] = typed(setting[2])
     return found

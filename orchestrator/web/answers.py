@@ -65,6 +65,7 @@ def run_page(reader: Reader, name: str) -> Json:
     shown: Json = to_json(replace(view, ranks=worst_ranks(view.ranks)[:MOST_RANKS]))
     return {
         **shown,
+        "row": row_json(view.row),
         "seen": seen,
         "ranks_left": max(0, len(view.ranks) - MOST_RANKS),
         "problems": list(dict.fromkeys(problems)),

@@ -53,7 +53,8 @@ export function number(given, digits = 5) {
   if (value >= MOST_PLAIN || (value > 0 && value < 1e-3)) return `${sign}${withoutZeros(mantissa)}e${Number(exponent)}`;
   const whole = Math.floor(value + 0.5);
   if (value === whole || value >= Number(`1e${digits - 1}`)) return sign + whole.toLocaleString("en-US");
-  return sign + withoutZeros(fixed(value, digits - 1 - Number(exponent)));
+  const places = digits - 1 - Number(exponent);
+  return sign + withoutZeros(rounded(value, places).toLocaleString("en-US", { minimumFractionDigits: places, maximumFractionDigits: places }));
 }
 
 export function ago(moment) {
