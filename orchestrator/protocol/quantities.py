@@ -76,7 +76,8 @@ def number(value: Any, digits: int = DIGITS) -> str:
 
 
 def _rounded(value: float, places: int) -> float:
-    return math.floor(value * 10**places + 0.5) / 10**places
+    scale = 10.0**places
+    return math.floor(value * scale + 0.5) / scale
 
 
 def _fixed(value: float, places: int) -> str:

@@ -25,6 +25,9 @@ const OWN = {
   reason: { title: "Progress or reason", value: (row) => row.note },
 };
 export const DEFAULTS = ["run", "state", "profile", "ranks", "submitted", "took", "tag", "reason"];
+const MOST_SUGGESTED = 2; // of settings, and of metrics
+const LEAST_SHARE = 0.2; // of the runs have a suggested column
+const SAYS_LITTLE = /(^|[._])(epochs?|steps?|seconds|time|script|seed|attempt|restarts|rank|rate|memory|mfu)$/;
 
 export function isWaiting(row) {
   return WAITING.has(row.state);
@@ -64,6 +67,19 @@ export class Columns {
     if (!ended.length) return null;
     const order = ended.sort((one, other) => SHORT.indexOf(one.split(".")[0]) - SHORT.indexOf(other.split(".")[0]));
     return (row) => row.facts[order.find((each) => row.facts[each] !== undefined)];
+  }
+
+  // The settings in which the runs differ, and the metrics that say most of them: what a table shows unasked.
+  suggested(rows) {
+    const values = new Map(this.facts.map((key) => [key, new Map()]));
+    for (const row of rows) for (const [key, value] of Object.entries(row.facts)) values.get(key).set(value, (values.get(key).get(value) ?? 0) + 1);
+    const count = (key) => [...values.get(key).values()].reduce((sum, each) => sum + each, 0);
+    const there = this.facts.filter((key) => !SAYS_LITTLE.test(key) && values.get(key).size > 1 && count(key) >= LEAST_SHARE * rows.length);
+    const quality = (key) => (/acc|f1|auc|bleu|score|reward/.test(key) ? 2 : /loss|error|perplexity/.test(key) ? 1 : 0);
+    const best = (keys, rating) => keys.sort((one, other) => rating(other) - rating(one) || count(other) - count(one)).slice(0, MOST_SUGGESTED);
+    const names = new Set();
+    const measured = there.filter((key) => /^(result|metric)\./.test(key) && quality(key)).filter((key) => !names.has(key.slice(7)) && names.add(key.slice(7)));
+    return [...best(there.filter((key) => key.startsWith("config.")), () => 0), ...best(measured, quality)];
   }
 
   names() {
@@ -118,5 +134,6 @@ export function meanAndSpread(rows, of) {
   if (!values.length) return null;
   const mean = values.reduce((sum, value) => sum + value, 0) / values.length;
   const squares = values.reduce((sum, value) => sum + (value - mean) ** 2, 0);
-  return { count: values.length, mean, spread: values.length > 1 ? Math.sqrt(squares / (values.length - 1)) : null };
+  const isOne = values.every((value) => value === values[0]);
+  return { count: values.length, mean: isOne ? values[0] : mean, spread: isOne ? null : Math.sqrt(squares / (values.length - 1)) };
 }

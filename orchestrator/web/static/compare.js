@@ -8,7 +8,8 @@ const OWN = ["state", "profile", "ranks", "submitted", "took", "restarts", "tag"
 
 export async function showCompare(main, _words, query) {
   const wanted = query.getAll("run");
-  const rows = (await ask("/api/runs")).filter((row) => wanted.includes(row.run_id));
+  const known = new Map((await ask("/api/runs")).map((row) => [row.run_id, row]));
+  const rows = wanted.map((id) => known.get(id)).filter(Boolean);
   const place = make("div");
   let all = false;
 

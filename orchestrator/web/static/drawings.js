@@ -3,6 +3,7 @@ import { make, svg } from "./dom.js";
 import { number } from "./format.js";
 
 const HEIGHT = 260;
+const MOST_TICKS = 7;
 const SPREAD_OF_LOG = 50; // a wider range of positive numbers gets a logarithmic axis
 
 // An axis for these values: where each of them is, from 0 to 1, and the ticks. Words are at even distances.
@@ -15,11 +16,26 @@ export function axisOf(values) {
   }
   const [low, high] = [Math.min(...there), Math.max(...there)];
   const isLog = low > 0 && high / low >= SPREAD_OF_LOG;
-  const [to, from] = isLog ? [Math.log, Math.exp] : [(value) => value, (value) => value];
+  const to = isLog ? Math.log : (value) => value;
   const span = to(high) - to(low);
   const at = (value) => (span > 0 ? (to(value) - to(low)) / span : 0.5);
-  const several = there.every(Number.isInteger) && high - low < 2 ? [low, high] : [0, 0.25, 0.5, 0.75, 1].map((share) => from(to(low) + share * span));
-  return { at, isLog, ticks: [...new Set(span > 0 ? several : [low])].map((value) => ({ at: at(value), text: number(value, 3) })) };
+  const distinct = [...new Set(there)].sort((one, other) => one - other);
+  const marks = distinct.length <= MOST_TICKS ? distinct : isLog ? powers(low, high) : round(low, high);
+  return { at, isLog, ticks: marks.map((value) => ({ at: at(value), text: number(value, 4) })) };
+}
+
+// Round numbers between these two.
+function round(low, high) {
+  const rough = (high - low) / 5;
+  const power = 10 ** Math.floor(Math.log10(rough));
+  const step = [1, 2, 5, 10].map((each) => each * power).find((each) => each >= rough);
+  const first = Math.ceil(low / step);
+  return Array.from({ length: Math.floor(high / step) - first + 1 }, (_, at) => (first + at) * step);
+}
+
+function powers(low, high) {
+  const first = Math.ceil(Math.log10(low) - 1e-9);
+  return Array.from({ length: Math.floor(Math.log10(high) + 1e-9) - first + 1 }, (_, at) => Number(`1e${first + at}`));
 }
 
 // A drawing that is made anew for each width. `draw` returns its parts for a width.

@@ -20,6 +20,7 @@ export async function showRuns(main, _words, query, onlink) {
   const chosen = new Set();
   const open = new Set(); // the groups whose runs are shown
   let columns = new Columns([]);
+  let shown = []; // columns
   let passes = () => true;
   let isNew = true; // the rows have changed since `columns` and `passes` were made
   let most = SHOWN;
@@ -44,9 +45,12 @@ export async function showRuns(main, _words, query, onlink) {
     return [...chosen].map((each) => `run=${encodeURIComponent(each)}`).join("&");
   }
 
-  function shownColumns() {
-    const found = settings.columns.map(column).filter(Boolean);
-    return settings.isDefault && ![...known.values()].some((row) => row.labels.tags.length) ? found.filter((each) => each.key !== "tag") : found;
+  // The columns that the user chose; else the usual ones, with the settings and metrics that tell the runs apart.
+  function columnsToShow() {
+    const rows = [...known.values()];
+    if (!settings.isDefault) return settings.columns;
+    const usual = DEFAULTS.filter((key) => key !== "tag" || rows.some((row) => row.labels.tags.length));
+    return usual.toSpliced(-1, 0, ...columns.suggested(rows));
   }
 
   // Takes new settings into the page's address, and draws by them.
@@ -62,6 +66,9 @@ export async function showRuns(main, _words, query, onlink) {
     if (!isNew) return;
     isNew = false;
     columns = new Columns([...known.values()]);
+    const keys = columnsToShow();
+    if (keys.join() !== shown.map((each) => each.key).join()) drawn.clear();
+    shown = keys.map(column);
     try {
       passes = compile(settings.filter, columns);
       fill(problem);
@@ -111,7 +118,7 @@ export async function showRuns(main, _words, query, onlink) {
 
   function head(by) {
     const isDown = settings.sort.startsWith("-");
-    const cells = shownColumns().map((each) => {
+    const cells = shown.map((each) => {
       const is = each.key === by.key;
       const turn = () => { settings.sort = is && isDown ? each.key : `-${each.key}`; change(); table.querySelector(`[data-sort="${CSS.escape(each.key)}"]`)?.focus(); };
       return make("th", { scope: "col", role: "columnheader", "aria-sort": is ? (isDown ? "descending" : "ascending") : false },
@@ -130,7 +137,7 @@ export async function showRuns(main, _words, query, onlink) {
   function rowOf(row) {
     const box = make("input", { type: "checkbox", "aria-label": `choose ${row.run_id}`, checked: chosen.has(row.run_id),
       onchange: () => { chosen[box.checked ? "add" : "delete"](row.run_id); tellChoice(); } });
-    const cells = shownColumns().map((each) => make("td", { role: "cell", class: `cell-${each.kind === "run" ? each.key : "fact"}`, "data-label": each.title, title: each.hint?.(row) }, ...cellOf(each, row)));
+    const cells = shown.map((each) => make("td", { role: "cell", class: `cell-${each.kind === "run" ? each.key : "fact"}`, "data-label": each.title, title: each.hint?.(row) }, ...cellOf(each, row)));
     return make("tr", { role: "row", class: isFinal(row.state) ? "" : "live" }, make("td", { role: "cell", class: "cell-choose" }, box), cells);
   }
 
@@ -141,7 +148,7 @@ export async function showRuns(main, _words, query, onlink) {
     }
     if (each.key === "state") return [stateBadge(row.state)];
     if (each.key === "tag") return row.labels.tags.map((tag) => [make("span", { class: "tag" }, tag), " "]).flat();
-    if (each.key === "reason") return reasonOf(row);
+    if (each.key === "reason") return [make("div", { class: "clamp", title: row.note }, ...reasonOf(row))];
     return [textOf(each, row)];
   }
 
@@ -157,7 +164,7 @@ export async function showRuns(main, _words, query, onlink) {
       const toggle = button([make("span", { "aria-hidden": "true" }, isOpen ? "▾ " : "▸ "), `${text} (${members.length})`],
         () => { open[isOpen ? "delete" : "add"](text); draw(); [...table.querySelectorAll("[aria-expanded]")].find((each) => each.dataset.group === text)?.focus(); },
         { class: "group", "aria-expanded": String(isOpen), "data-group": text });
-      const cells = shownColumns().map((each, at) => make("td", { role: "cell", "data-label": each.title }, ...(at === 0 ? [toggle] : each.key === "state" ? states : [meanOf(members, each)])));
+      const cells = shown.map((each, at) => make("td", { role: "cell", "data-label": each.title }, ...(at === 0 ? [toggle] : each.key === "state" ? states : [meanOf(members, each)])));
       const line = make("tr", { role: "row", class: "of-group" }, make("td", { role: "cell" }), cells);
       const body = isOpen ? bodyOf(members) : make("tbody", { role: "rowgroup" });
       body.prepend(line);
@@ -191,22 +198,21 @@ export async function showRuns(main, _words, query, onlink) {
     const groups = Object.entries(KINDS).map(([kind, title]) => {
       const those = all.filter((each) => each.kind === kind);
       const list = those.map((each) => {
-        const box = make("input", { type: "checkbox", checked: settings.columns.includes(each.key), onchange: take_ });
+        const box = make("input", { type: "checkbox", checked: shown.some((one) => one.key === each.key), onchange: choose });
         boxes.set(each.key, box);
         return make("label", {}, box, ` ${each.title}`);
       });
       return those.length ? make("fieldset", {}, make("legend", {}, title), list) : null;
     });
-    function take_() {
-      const there = settings.columns.filter((key) => boxes.get(key)?.checked ?? true);
+    function choose() {
+      const there = shown.map((each) => each.key).filter((key) => boxes.get(key)?.checked ?? true);
       settings.columns = [...there, ...[...boxes].filter(([key, box]) => box.checked && !there.includes(key)).map(([key]) => key)];
-      settings.isDefault = settings.columns.join() === DEFAULTS.join();
-      drawn.clear();
+      settings.isDefault = false;
       change();
     }
     const dialog = make("dialog", { "aria-label": "Columns", class: "columns", onclose: () => dialog.remove() }, make("h2", {}, "Columns"), groups,
       all.some((each) => each.kind !== "run") ? null : emptyNote("Columns of config, result and metrics appear as soon as a run has written them."),
-      make("div", { class: "tools" }, button("Done", () => dialog.close()), button("Default columns", () => { settings.columns = [...DEFAULTS]; settings.isDefault = true; drawn.clear(); change(); dialog.close(); })));
+      make("div", { class: "tools" }, button("Done", () => dialog.close()), button("Default columns", () => { settings.columns = []; settings.isDefault = true; change(); dialog.close(); })));
     document.body.append(dialog);
     dialog.showModal();
   }
@@ -271,14 +277,14 @@ export function reasonOf(row) {
 function meanOf(rows, of) {
   const found = of.value === undefined ? null : meanAndSpread(rows, of);
   if (!found || ["submitted", "ended", "age"].includes(of.key)) return "";
-  return found.spread === null ? of.spread(found.mean) : `${of.spread(found.mean)} ± ${of.spread(found.spread)}`;
+  return found.spread === null ? of.spread(found.mean, 4) : `${of.spread(found.mean, 4)} ± ${of.spread(found.spread, 2)}`;
 }
 
 // What the address says of the table: its filter, order, groups and columns.
 function settingsOf(query) {
   const columns = query.get("columns")?.split(",").filter((key) => column(key)) ?? [];
   return { filter: query.get("filter") ?? "", sort: query.get("sort") ?? "-submitted", group: query.get("group") ?? "",
-    columns: columns.length ? columns : [...DEFAULTS], isDefault: columns.length === 0 };
+    columns, isDefault: columns.length === 0 };
 }
 
 function addressOf({ filter, sort, group, columns, isDefault }) {
