@@ -53,7 +53,8 @@ def state_of(run: RunDir, alive: Mapping[int, bool | None] | None = None, known:
     check_kind(run, record)
     machine = backend(record.kind)
     if ending is not None:
-        return replace(_ended(with_hosts_now(record, run, machine), run, ending), slurm_job=machine.slurm_job(run))
+        ended = _ended(with_hosts_now(record, run, machine), run, ending, known)
+        return replace(ended, slurm_job=machine.slurm_job(run))
     evidence = gather(run, record, alive, known)
     state = replace(_recovering(state_from(evidence), evidence, run, machine), slurm_job=machine.slurm_job(run))
     run.check_is_there()  # after all was read: one removed meanwhile looks like one that has said nothing yet
@@ -87,9 +88,9 @@ def _recovering(state: RunState, evidence: Evidence, run: RunDir, machine: Backe
     return replace(state, recovery=recovery, state=RunStatus.RESTARTING if is_to_restart else state.state)
 
 
-def _ended(record: RunRecord, run: RunDir, ending: Ending) -> RunState:
+def _ended(record: RunRecord, run: RunDir, ending: Ending, known: FileCache | None = None) -> RunState:
     """Return the state of a run that has its verdict: the rest is told by its events."""
-    state, verdict = reduce(record, run.events(), {}, rank0_done=True), ending.verdict
+    state, verdict = reduce(record, run.events(known), {}, rank0_done=True), ending.verdict
     silent = (NodeStatus.STARTING, NodeStatus.JOINED, NodeStatus.RUNNING)  # their agents left without their last words
     nodes = tuple(replace(node, state=NodeStatus.LOST) if node.state in silent else node for node in state.nodes)
     ended = state.ended if ending.ended is None else ending.ended

@@ -182,13 +182,22 @@ def test_runs_are_listed_and_filtered(page: Page, failed: RunDir, sweep: str) ->
     rows = page.locator("table.runs tbody tr")
     expect(rows.filter(has_text=failed.run_id).locator(".state")).to_have_text("failed")
     expect(rows.filter(has_text=f"{sweep}.1")).to_contain_text(HOSTILE)  # as words
-    page.get_by_label("Search").fill("BROKEN not there")
+    wanted = page.get_by_label("Filter")
+    wanted.fill("BROKEN not there")
     expect(rows).to_have_count(1)
-    page.get_by_label("Search").fill("no such run")
-    expect(rows).to_have_count(0)
-    page.get_by_label("Search").fill("")
-    page.get_by_label("State").select_option("succeeded")
+    expect(rows.locator(".place")).to_have_text(re.compile(r"rank 1 on node 0 \(.+\)"))
+    wanted.fill("no such run")
+    expect(page.get_by_text("No run passes this filter.")).to_be_visible()
+    page.get_by_role("button", name="Clear the filter").click()
+    wanted.fill("state:succeeded lr>0")
+    expect(rows).to_have_count(1)
+    wanted.fill("state:succeeded lrr>0")
+    expect(page.get_by_role("alert")).to_have_text("No run has a column 'lrr'. Did you mean lr?")
+    wanted.fill("state:succeeded")
     expect(rows).to_have_count(2)
+    page.get_by_role("button", name="1 failed today").click()
+    expect(wanted).to_have_value("state:failed ended:today")
+    expect(rows).to_have_count(1)
     assert page.title() != "taken"
 
 
@@ -301,11 +310,12 @@ def test_the_keyboard_alone_comes_everywhere(page: Page, failed: RunDir, sweep: 
     page.reload()
     expect(page.locator("table.runs tbody tr").first).to_be_visible()
     page.keyboard.press("Tab")
-    page.get_by_label("Search").focus()
+    page.keyboard.press("/")
+    expect(page.get_by_label("Filter")).to_be_focused()
     page.keyboard.type("not there")
     expect(page.locator("table.runs tbody tr").filter(has_text=failed.run_id)).to_be_visible()
     focused = page.locator(":focus")
-    for _ in range(8):
+    for _ in range(40):
         page.keyboard.press("Tab")
         if focused.inner_text() == failed.run_id:
             break
@@ -525,7 +535,7 @@ def test_rows_come_as_they_are_scrolled_to_and_stay_known(browser: Browser, tmp_
                 page.mouse.move(500, 500)
                 rows.last.scroll_into_view_if_needed()
                 expect(rows).to_have_count(count)
-            page.get_by_label("Search").fill("many-000299")
+            page.get_by_label("Filter").fill("many-000299")
             expect(rows).to_have_count(1)
             rows.get_by_role("link").click()
             expect(page.get_by_role("alert").first).to_contain_text("run.json holds no JSON object")

@@ -22,7 +22,8 @@ export async function showRuns(main, _words, query, onlink) {
   let columns = new Columns([]);
   let shown = []; // columns
   let passes = () => true;
-  let isNew = true; // the rows have changed since `columns` and `passes` were made
+  let isNew = true; // the rows have changed since `columns` were made
+  let offered = null; // the columns in the choice of groups
   let most = SHOWN;
 
   const summary = make("ul", { class: "summary", "aria-label": "Summary" });
@@ -57,15 +58,14 @@ export async function showRuns(main, _words, query, onlink) {
   function change() {
     history.replaceState(null, "", `#/${addressOf(settings)}`);
     most = SHOWN;
-    isNew = true;
     views.draw();
     draw();
   }
 
+  // Makes columns, filter and the choice of groups anew, each only after a change.
   function renew() {
-    if (!isNew) return;
+    if (isNew) columns = new Columns([...known.values()]);
     isNew = false;
-    columns = new Columns([...known.values()]);
     const keys = columnsToShow();
     if (keys.join() !== shown.map((each) => each.key).join()) drawn.clear();
     shown = keys.map(column);
@@ -76,6 +76,8 @@ export async function showRuns(main, _words, query, onlink) {
       fill(problem, isRead ? error.message : ""); // the rows of the last filter stay
     }
     search.setAttribute("aria-invalid", problem.textContent !== "");
+    if (offered === columns.facts.join()) return; // an open list must not close
+    offered = columns.facts.join();
     const facts = columns.facts.map((key) => [key, key]);
     fill(grouping, select("Group by", [["", "nothing"], ["name", "name"], ["profile", "profile"], ["state", "state"], ["sweep", "sweep"], ["tag", "tag"], ...facts],
       settings.group, (value) => { settings.group = value; open.clear(); change(); }));
@@ -88,7 +90,9 @@ export async function showRuns(main, _words, query, onlink) {
     const by = column(settings.sort.replace(/^-/, "")) ?? column("submitted");
     const found = sorted(rows, by, settings.sort.startsWith("-"));
     const group = settings.group ? column(settings.group) : null;
+    const focused = table.contains(document.activeElement) ? document.activeElement.dataset.key : null;
     fill(table, make("caption", { class: "hidden" }, "Runs"), head(by), group ? groupsOf(found, group) : bodyOf(found.slice(0, most)));
+    if (focused) table.querySelector(`[data-key="${CSS.escape(focused)}"]`)?.focus({ preventScroll: true });
     more.hidden = group !== null || found.length <= most;
     table.hidden = rows.length === 0;
     fill(empty, rows.length || !isRead ? null : nothing());
@@ -120,9 +124,9 @@ export async function showRuns(main, _words, query, onlink) {
     const isDown = settings.sort.startsWith("-");
     const cells = shown.map((each) => {
       const is = each.key === by.key;
-      const turn = () => { settings.sort = is && isDown ? each.key : `-${each.key}`; change(); table.querySelector(`[data-sort="${CSS.escape(each.key)}"]`)?.focus(); };
+      const turn = () => { settings.sort = is && isDown ? each.key : `-${each.key}`; change(); };
       return make("th", { scope: "col", role: "columnheader", "aria-sort": is ? (isDown ? "descending" : "ascending") : false },
-        button([each.title, make("span", { "aria-hidden": "true" }, is ? (isDown ? " ↓" : " ↑") : "")], turn, { "data-sort": each.key, title: each.kind === "run" ? "" : each.key }));
+        button([each.title, make("span", { "aria-hidden": "true" }, is ? (isDown ? " ↓" : " ↑") : "")], turn, { "data-key": `sort:${each.key}`, title: each.kind === "run" ? "" : each.key }));
     });
     return make("thead", { role: "rowgroup" }, make("tr", { role: "row" }, make("th", { scope: "col", role: "columnheader" }, make("span", { class: "hidden" }, "Choose")), cells));
   }
@@ -135,7 +139,7 @@ export async function showRuns(main, _words, query, onlink) {
   }
 
   function rowOf(row) {
-    const box = make("input", { type: "checkbox", "aria-label": `choose ${row.run_id}`, checked: chosen.has(row.run_id),
+    const box = make("input", { type: "checkbox", "data-key": `choose:${row.run_id}`, "aria-label": `choose ${row.run_id}`, checked: chosen.has(row.run_id),
       onchange: () => { chosen[box.checked ? "add" : "delete"](row.run_id); tellChoice(); } });
     const cells = shown.map((each) => make("td", { role: "cell", class: `cell-${each.kind === "run" ? each.key : "fact"}`, "data-label": each.title, title: each.hint?.(row) }, ...cellOf(each, row)));
     return make("tr", { role: "row", class: isFinal(row.state) ? "" : "live" }, make("td", { role: "cell", class: "cell-choose" }, box), cells);
@@ -144,7 +148,9 @@ export async function showRuns(main, _words, query, onlink) {
   function cellOf(each, row) {
     if (each.key === "run") {
       const sweep = row.sweep && make("a", { href: `#/sweep/${encodeURIComponent(row.sweep)}`, class: "small" }, "sweep");
-      return [runLink(row.run_id), " ", sweep, exported ? null : button("✎", () => edit(row), { class: "edit", "aria-label": `tags and note of ${row.run_id}`, title: row.labels.note || "Tags and note" })];
+      const link = runLink(row.run_id);
+      link.dataset.key = `run:${row.run_id}`;
+      return [link, " ", sweep, exported ? null : button("✎", () => edit(row), { class: "edit", "data-key": `edit:${row.run_id}`, "aria-label": `tags and note of ${row.run_id}`, title: row.labels.note || "Tags and note" })];
     }
     if (each.key === "state") return [stateBadge(row.state)];
     if (each.key === "tag") return row.labels.tags.map((tag) => [make("span", { class: "tag" }, tag), " "]).flat();
@@ -162,8 +168,8 @@ export async function showRuns(main, _words, query, onlink) {
       const isOpen = open.has(text);
       const states = Object.entries(Object.groupBy(members, (row) => row.state)).map(([state, those]) => [stateBadge(`${state}`), ` ${those.length} `]).flat();
       const toggle = button([make("span", { "aria-hidden": "true" }, isOpen ? "▾ " : "▸ "), `${text} (${members.length})`],
-        () => { open[isOpen ? "delete" : "add"](text); draw(); [...table.querySelectorAll("[aria-expanded]")].find((each) => each.dataset.group === text)?.focus(); },
-        { class: "group", "aria-expanded": String(isOpen), "data-group": text });
+        () => { open[isOpen ? "delete" : "add"](text); draw(); },
+        { class: "group", "aria-expanded": String(isOpen), "data-key": `group:${text}` });
       const cells = shown.map((each, at) => make("td", { role: "cell", "data-label": each.title }, ...(at === 0 ? [toggle] : each.key === "state" ? states : [meanOf(members, each)])));
       const line = make("tr", { role: "row", class: "of-group" }, make("td", { role: "cell" }), cells);
       const body = isOpen ? bodyOf(members) : make("tbody", { role: "rowgroup" });
@@ -223,20 +229,10 @@ export async function showRuns(main, _words, query, onlink) {
   fill(main, make("h1", { class: "hidden" }, "Runs"), summary, tools, problem, count, make("div", { class: "wide", tabindex: "0", role: "region", "aria-label": "Runs" }, table), empty, more);
   draw();
 
-  function drawAgain(row) {
-    const old = drawn.get(row.run_id);
-    if (!old) return;
-    const element = rowOf(row);
-    drawn.set(row.run_id, element);
-    const focused = old.contains(document.activeElement) && document.activeElement.tagName;
-    old.replaceWith(element);
-    if (focused) element.querySelector(focused)?.focus();
-  }
-
   function told(message) {
     const { changed, gone } = take(message);
     if (!changed.length && !gone.length && !message.all) return;
-    changed.forEach(drawAgain);
+    for (const row of changed) drawn.delete(row.run_id);
     for (const id of gone) {
       drawn.delete(id);
       chosen.delete(id);
@@ -262,7 +258,6 @@ export async function showRuns(main, _words, query, onlink) {
   addEventListener("keydown", onkey);
   const stop = follow(null, told, onlink);
   const ticking = exported ? 0 : setInterval(() => { // ages
-    if (table.contains(document.activeElement)) return;
     drawn.clear();
     draw();
   }, 15000);
