@@ -30,7 +30,7 @@ export async function showCompare(main, _words, query) {
     return () => {};
   }
   const panel = await curvesPanel(rows.map((row) => row.run_id), "");
-  fill(main, make("h1", {}, `Compare ${rows.length} runs`), select("Show", [["", "what differs"], ["all", "all columns"]], "", (value) => { all = value === "all"; draw(); }), place, panel.element,
+  fill(main, make("h1", {}, `Compare ${rows.length} runs`), select("Show", [["", "what differs"], ["all", "all columns"]], "", (value) => { all = value === "all"; draw(); }), place, make("div", { class: "curves" }, panel.element),
     rows.length === 2 ? section("Code", make("p", {}, make("a", { href: `#/diff/${rows.map((row) => encodeURIComponent(row.run_id)).join("/")}` }, "What changed in the job, the code and the versions"))) : null);
   draw();
   return () => panel.close();

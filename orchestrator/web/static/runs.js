@@ -68,7 +68,7 @@ export async function showRuns(main, _words, query, onlink) {
     isNew = false;
     const keys = columnsToShow();
     if (keys.join() !== shown.map((each) => each.key).join()) drawn.clear();
-    shown = keys.map(column);
+    shown = named(keys.map(column));
     try {
       passes = compile(settings.filter, columns);
       fill(problem);
@@ -262,6 +262,11 @@ export async function showRuns(main, _words, query, onlink) {
     draw();
   }, 15000);
   return () => { stop(); end.disconnect(); clearInterval(ticking); removeEventListener("keydown", onkey); };
+}
+
+// Columns with the same title get their whole keys as titles: metric.loss and result.loss.
+function named(columns) {
+  return columns.map((each) => (columns.filter((one) => one.title === each.title).length > 1 ? { ...each, title: each.key } : each));
 }
 
 export function reasonOf(row) {

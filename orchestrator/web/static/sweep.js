@@ -15,6 +15,7 @@ export async function showSweep(main, [sweep], query, onlink) {
   let drawings = [];
   let panel = null;
   const [said, head, tools, points, pictures, curves] = ["p", "p", "div", "div", "div", "div"].map((name) => make(name));
+  curves.className = "curves";
 
   async function load() {
     found = await ask(path, { metric });
