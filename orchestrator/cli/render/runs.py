@@ -66,7 +66,7 @@ def result_line(result: Mapping[str, Any] | None) -> str:
     for key in ("loss", "step", "seconds"):
         value = result.get(key)
         if isinstance(value, int | float):
-            words.append(f"{key} {number(value)}")
+            words.append(f"{key} {number(value) if isinstance(value, float) else value}")
     if result.get("stand_in"):
         words.append("not the data asked for: see the log")
     return one_line(", ".join(words) or ", ".join(f"{key} {value}" for key, value in list(result.items())[:4]))

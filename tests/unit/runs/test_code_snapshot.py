@@ -269,7 +269,7 @@ def test_the_home_folder_and_the_places_of_credentials_are_refused(
 def test_what_would_be_copied_is_known_before(code: Path) -> None:
     taken, _ = snap(code)
     assert measure(code, ".orchignore", MB) == (taken.files, taken.bytes) == (2, 11)
-    with pytest.raises(UsageError, match="more than the 10 bytes allowed"):
+    with pytest.raises(UsageError, match="more than the 10 B allowed"):
         measure(code, ".orchignore", 10)
 
 
