@@ -43,7 +43,8 @@ def answers(root: Path, live: str, load: Load) -> None:
     assert found is not None
     server = found[0]
     connection = http.client.HTTPConnection("127.0.0.1", server.port)
-    origin = {"Origin": f"http://127.0.0.1:{server.port}"}
+    host = f"{server.name}:{server.port}"
+    origin = {"Host": host, "Origin": f"http://{host}"}
 
     def ask(method: str, path: str, body: str | None = None, **headers: str) -> http.client.HTTPResponse:
         connection.request(method, path, body, {name.replace("_", "-"): value for name, value in headers.items()})
@@ -54,9 +55,9 @@ def answers(root: Path, live: str, load: Load) -> None:
 
     entered = ask("POST", "/enter", json.dumps({"code": new_code(server)}), **origin)
     token = json.loads(entered.text)["token"]  # type: ignore[attr-defined]
-    session = {"Cookie": str(entered.getheader("set-cookie")).partition(";")[0], "X_Orch_Session": token}
+    session = {"Host": host, "Cookie": str(entered.getheader("set-cookie")).partition(";")[0], "X_Orch_Session": token}
     show("page: 2,000 runs, the first time", 5000, [timed(lambda: ask("GET", "/api/runs", **session))], load)
-    paths = {"2,000 runs": "/api/runs", "a run of 1,000 ranks": f"/api/runs/{live}", "/metrics": "/metrics"}
+    paths = {"2,000 runs": "/api/runs", "a run of 1,000 ranks": f"/api/runs/{live}"}
     for what, path in paths.items():
         ask("GET", path, **session)
         looks = [timed(partial(ask, "GET", path, **session)) for _ in range(ROUNDS)]
@@ -71,7 +72,7 @@ def drawn(root: Path, live: str, step: Callable[[int], None], load: Load) -> Non
         page = browser.new_page()
         found = files.server_of(root)
         assert found is not None
-        address = files.address_of(found[0].port, new_code(found[0]))
+        address = files.address_of(found[0], new_code(found[0]))
         page.goto(files.write_opening(root, address).as_uri())
         count = page.get_by_text(f"{RUNS + 1:,} of {RUNS + 1:,} runs")
         count.wait_for()
@@ -92,7 +93,7 @@ def drawn(root: Path, live: str, step: Callable[[int], None], load: Load) -> Non
         for word in ("train7", "train11", ""):
             wanted = RUNS // 40 if word == "train11" else None
             begun = time.perf_counter()
-            page.get_by_label("Search").fill(word)
+            page.get_by_label("Filter").fill(word)
             (page.get_by_text(f"{wanted} of") if wanted else page.locator("table.runs tbody tr").first).wait_for()
             typed.append(1000 * (time.perf_counter() - begun))
         show("browser: 2,000 runs filtered", 50, typed, load)

@@ -31,7 +31,16 @@ from orchestrator.version import __version__
 LAST_LINES: Final = 200
 MAX_BYTES: Final = 4 << 20  # of each file, counted from its end
 # An archive may have only the listed files, so that files that are added to the run directory later stay out.
-RECORDS: Final = ("run.json", "plan.json", "verdict.json", "handle.json", "cancel.json", "code.json", "result.json")
+RECORDS: Final = (
+    "run.json",
+    "plan.json",
+    "verdict.json",
+    "handle.json",
+    "cancel.json",
+    "code.json",
+    "result.json",
+    "labels.json",
+)
 LINES: Final = ("events.jsonl", "nodes/*/events.jsonl")
 TEXTS: Final = (
     "nodes/*/agent.log", "nodes/*/launcher.log", "nodes/*/attempt_*/error_*.json", "nodes/*/attempt_*/stacks*",

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from orchestrator.errors import RunNotFoundError, UsageError
 from orchestrator.operations.runs import state_or_why_not
-from orchestrator.protocol.metric import Better, better_of
+from orchestrator.protocol.metric import Better, JobMetric, better_of
 from orchestrator.runs.files import metrics
 from orchestrator.runs.files.metrics import Ranked
 from orchestrator.runs.run_id import sweep_of
@@ -53,20 +53,30 @@ def runs_meant(root: Path, references: Sequence[str], name: str | None = None) -
 
 
 def rank(title: str, runs: Sequence[RunDir], metric: str | None, order: Better | None) -> Ranking:
-    """Rank the runs by a metric, by default by the first that a job names. Raises UsageError if no run has it."""
-    found = [metrics.metrics_of(run) for run in runs]
-    of_job = next(filter(None, (metrics.metric_of_job(run.read("run.json")) for run in runs)), None)
+    """Rank the runs by a metric, else by the first one that any of their jobs names; UsageError where none has it."""
+    found, of_job = [metrics.metrics_of(run) for run in runs], metric_of(runs)
     if metric is None and of_job is None:
         raise UsageError(f"the job of {title} names no metric", f"name one: --metric NAME; {metrics.names_of(found)}")
     name = metric or (of_job.name if of_job is not None else "")
     metrics.check_metric(name, found)
     better = order or better_of(name, of_job)
-    apart = settings_apart(runs)
+    return Ranking(title, name, better, ranked_by(name, better, runs, found))
+
+
+def metric_of(runs: Sequence[RunDir]) -> JobMetric | None:
+    """Return the metric of the first job that names one."""
+    return next(filter(None, (metrics.metric_of_job(run.read("run.json")) for run in runs)), None)
+
+
+def ranked_by(
+    metric: str, better: Better, runs: Sequence[RunDir], found: Sequence[Mapping[str, float]]
+) -> tuple[Ranked, ...]:
+    """Return the runs by a metric, the best first; `found` are the metrics of each run."""
     rows = [
-        Ranked(run.run_id, state_or_why_not(run).state, values, its.get(name))
-        for run, its, values in zip(runs, found, apart, strict=True)
+        Ranked(run.run_id, state_or_why_not(run).state, values, its.get(metric))
+        for run, its, values in zip(runs, found, settings_apart(runs), strict=True)
     ]
-    return Ranking(title, name, better, tuple(metrics.ranked(rows, better=better)))
+    return tuple(metrics.ranked(rows, better=better))
 
 
 def settings_apart(runs: Sequence[RunDir]) -> list[dict[str, str]]:

@@ -61,6 +61,11 @@ def better_of(metric: str, of_job: JobMetric | None = None) -> Better:
     return Better.HIGHER
 
 
+def is_known(metric: str) -> bool:
+    """Tell whether a word of the name says which way the metric is better."""
+    return any(_meaning(word.lower()) is not None for word in _WORD.findall(metric))
+
+
 def _meaning(word: str) -> Better | None:
     for spelt in (word, word.rstrip("0123456789")):
         if spelt in _LOWER or _JOINED.fullmatch(spelt):

@@ -4,6 +4,7 @@
     ROOT/live/<run id>             exists while the run may be live
     ROOT/runs/.removed-...         a run that is being deleted
     ROOT/index                     run ids in the order of their creation; rebuilt from the runs if it is lost
+    ROOT/labelled                  the id of a run for each change of its tags or its note
 
 A live mark is created before its run directory and removed after the verdict. So a crash leaves at worst a
 superfluous mark, never a run that nobody looks after.

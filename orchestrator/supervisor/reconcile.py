@@ -53,7 +53,7 @@ def state_of(run: RunDir, known: FileCache | None = None) -> RunState:
     machine = backend(record.kind)
     if ending is not None:
         sight = machine.look(run, recorded=True)
-        return replace(_ended(with_hosts_now(record, sight), run, ending), job=sight.job)
+        return replace(_ended(with_hosts_now(record, sight), run, ending, known), job=sight.job)
     evidence = gather(run, record, known)
     state = replace(_recovering(state_from(evidence), evidence, run, machine), job=evidence.job)
     run.check_is_there()  # after all was read: one removed meanwhile looks like one that has said nothing yet
@@ -89,9 +89,9 @@ def _recovering(state: RunState, evidence: Evidence, run: RunDir, machine: Backe
     return replace(state, recovery=recovery, state=RunStatus.RESTARTING if is_to_restart else state.state)
 
 
-def _ended(record: RunRecord, run: RunDir, ending: Ending) -> RunState:
+def _ended(record: RunRecord, run: RunDir, ending: Ending, known: FileCache | None = None) -> RunState:
     """Return the state of a run that has its verdict: the rest is told by its events."""
-    state, verdict = reduce(record, run.events(), {}, rank0_done=True), ending.verdict
+    state, verdict = reduce(record, run.events(known), {}, rank0_done=True), ending.verdict
     silent = (NodeStatus.STARTING, NodeStatus.JOINED, NodeStatus.RUNNING)  # their agents left without their last words
     nodes = tuple(replace(node, state=NodeStatus.LOST) if node.state in silent else node for node in state.nodes)
     ended = state.ended if ending.ended is None else ending.ended

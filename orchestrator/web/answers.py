@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from orchestrator.errors import StoreError, UsageError
-from orchestrator.operations.ranking import settings_apart
 from orchestrator.operations.runs import hours_of
 from orchestrator.protocol.reading import opened
 from orchestrator.runs.files import checkpoints, metrics
@@ -20,7 +19,6 @@ from orchestrator.runs.files.written_metrics import HOW_TO_WRITE
 from orchestrator.runs.record import RunRecord
 from orchestrator.runs.run_id import sweep_of
 from orchestrator.runs.store import RunDir
-from orchestrator.runs.sweeps import points_in
 from orchestrator.views.curves import Axis
 from orchestrator.views.json_types import to_json
 from orchestrator.views.reader import Reader
@@ -52,7 +50,7 @@ def rows(reader: Reader) -> list[Json]:
 def row_json(row: RunRow) -> Json:
     """Return one row of the table; most of them never change."""
     found: Json = to_json(row)
-    return found
+    return {**found, "facts": dict(row.facts)}
 
 
 def run_page(reader: Reader, name: str) -> Json:
@@ -67,6 +65,7 @@ def run_page(reader: Reader, name: str) -> Json:
     shown: Json = to_json(replace(view, ranks=worst_ranks(view.ranks)[:MOST_RANKS]))
     return {
         **shown,
+        "row": row_json(view.row),
         "seen": seen,
         "ranks_left": max(0, len(view.ranks) - MOST_RANKS),
         "problems": list(dict.fromkeys(problems)),
@@ -166,25 +165,8 @@ def diff_page(reader: Reader, one: str, other: str) -> Json:
 
 def sweep_page(reader: Reader, sweep: str, metric: str | None) -> Json:
     """Return a sweep's points, ranked by a metric where they have one."""
-    points = points_in(reader.root, sweep)
-    if not points:
-        raise UsageError(f"there is no sweep '{sweep}'", "the table of runs lists all")
-    try:
-        ranking: Json = to_json(reader.sweep(sweep, metric))
-    except UsageError as error:  # none has the metric yet
-        states = {row.run_id: row.state for row in reader.runs(seconds=ALL_SECONDS).rows}
-        rows_of = [
-            {
-                "run_id": run.run_id,
-                "state": str(states.get(run.run_id, "")),
-                "values": values,
-                "value": None,
-                "rank": None,
-            }
-            for run, values in zip(points, settings_apart(points), strict=True)
-        ]
-        return {"title": sweep, "metric": metric, "better": None, "rows": rows_of, "note": error.message}
-    return {**ranking, "note": ""}
+    view = reader.sweep(sweep, metric)
+    return {**to_json(view), "hint": "" if view.names else HOW_TO_WRITE}
 
 
 def _readable(read: Callable[[], _Value], otherwise: _Value, problems: list[str]) -> _Value:

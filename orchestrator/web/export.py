@@ -28,8 +28,11 @@ NEWEST: Final = 20
 MOST_LOGS: Final = 16  # of a run
 MOST_METRICS: Final = 20
 MOST_DIFFS: Final = 45  # of ten runs, each with each
-_MODULES: Final = ("dom", "format", "source", "curves", "heat", "logs", "runs", "run", "diff", "sweep", "main")
-_COPIED: Final = ("icon.svg", "style.css", "uPlot.iife.min.js", "uPlot.min.css", "uPlot.LICENSE")
+_MODULES: Final = (
+    "dom", "format", "source", "curves", "heat", "logs", "filter", "columns", "labels", "saved", "drawings", "runs",
+    "run", "compare", "diff", "sweep", "main",
+)  # fmt: skip
+_COPIED: Final = ("icon.svg", "style.css", "runs.css", "uPlot.iife.min.js", "uPlot.min.css", "uPlot.LICENSE")
 Words = tuple[str, ...]
 
 
@@ -62,7 +65,7 @@ def export_pages(root: Path, note: Note, folder: Path, runs: list[RunDir]) -> No
         if any(folder.iterdir()):
             raise UsageError(f"{folder} holds something already", "name another folder: --export DIR")
         found: Answers = {}
-        reader = Reader(root, note)
+        reader = Reader(root, note, has_facts=True)
         for run in runs:
             found |= _of_run(reader, run)
         found |= _of_several(reader, runs, found)
@@ -128,14 +131,18 @@ def _curves(reader: Reader, names: list[str]) -> Answers:
 
 
 def _joined() -> str:
-    """Return the modules as one script."""
-    return "\n".join(['(() => {\n"use strict";', *(_plain(name) for name in _MODULES), "})();\n"])
+    """Return the modules as one script. Each is a function with its own names, which returns its exports."""
+    return "\n".join(['(() => {\n"use strict";\nconst modules = {};', *map(_as_function, _MODULES), "})();\n"])
 
 
-def _plain(name: str) -> str:
+def _as_function(name: str) -> str:
     text = (STATIC / f"{name}.js").read_text()
-    text = re.sub(r"^import .*?;\n", "", text, flags=re.MULTILINE | re.DOTALL)
-    return re.sub(r"^export ", "", text, flags=re.MULTILINE)
+    exports = re.findall(r"^export (?:async )?(?:function|class|const) (\w+)", text, flags=re.MULTILINE)
+    text = re.sub(r"^export ", "", text, flags=re.MULTILINE)
+    text = re.sub(
+        r"^import (\{.*?\}) from \"\./(\w+)\.js\";\n", r"const \1 = modules.\2;\n", text, flags=re.MULTILINE | re.DOTALL
+    )
+    return f"modules.{name} = (() => {{\n{text}return {{ {', '.join(exports)} }};\n}})();"
 
 
 def _index(text: str) -> str:

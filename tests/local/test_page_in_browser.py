@@ -21,6 +21,7 @@ from orchestrator.runs.store import RunDir, append_line, create_run, live_runs
 from orchestrator.supervisor.reconcile import state_of
 from orchestrator.web import files
 from orchestrator.web.server import new_code
+from tests.axe import violations
 from tests.local.conftest import REPO, Orch
 from tests.patience import PATIENCE
 
@@ -182,13 +183,22 @@ def test_runs_are_listed_and_filtered(page: Page, failed: RunDir, sweep: str) ->
     rows = page.locator("table.runs tbody tr")
     expect(rows.filter(has_text=failed.run_id).locator(".state")).to_have_text("failed")
     expect(rows.filter(has_text=f"{sweep}.1")).to_contain_text(HOSTILE)  # as words
-    page.get_by_label("Search").fill("BROKEN not there")
+    wanted = page.get_by_label("Filter")
+    wanted.fill("BROKEN not there")
     expect(rows).to_have_count(1)
-    page.get_by_label("Search").fill("no such run")
-    expect(rows).to_have_count(0)
-    page.get_by_label("Search").fill("")
-    page.get_by_label("State").select_option("succeeded")
+    expect(rows.locator(".place")).to_have_text(re.compile(r"rank 1 on node 0 \(.+\)"))
+    wanted.fill("no such run")
+    expect(page.get_by_text("No run passes this filter.")).to_be_visible()
+    page.get_by_role("button", name="Clear the filter").click()
+    wanted.fill("state:succeeded lr>0")
+    expect(rows).to_have_count(1)
+    wanted.fill("state:succeeded lrr>0")
+    expect(page.get_by_role("alert")).to_have_text("No run has a column 'lrr'. Did you mean lr?")
+    wanted.fill("state:succeeded")
     expect(rows).to_have_count(2)
+    page.get_by_role("button", name="1 failed today").click()
+    expect(wanted).to_have_value("state:failed ended:today")
+    expect(rows).to_have_count(1)
     assert page.title() != "taken"
 
 
@@ -287,7 +297,15 @@ def test_a_sweep_shows_its_best_point_and_two_runs_differ(page: Page, sweep: str
     expect(points.first).to_contain_text("1 (best)")
     expect(points.first).to_contain_text(f"{sweep}.1")
     expect(page.locator(".uplot .u-series")).to_have_count(3)  # the step, and two curves
+    expect(page.locator(".drawing polyline.best")).to_have_count(2)  # the best run, and the best so far
+    expect(page.get_by_text("Best of 2 runs: loss 0.125 with lr=0.1.")).to_be_visible()
     at(page, "/")
+    for point in (0, 1):
+        page.get_by_label(f"choose {sweep}.{point}").check()
+    page.get_by_role("button", name="Compare 2").click()
+    differs = page.get_by_role("region", name="Runs side by side").locator("tbody tr")
+    expect(differs.filter(has_text="config.lr")).to_contain_text("0.1")
+    page.go_back()
     for point in (0, 1):
         page.get_by_label(f"choose {sweep}.{point}").check()
     page.get_by_role("button", name="Diff").click()
@@ -301,11 +319,12 @@ def test_the_keyboard_alone_comes_everywhere(page: Page, failed: RunDir, sweep: 
     page.reload()
     expect(page.locator("table.runs tbody tr").first).to_be_visible()
     page.keyboard.press("Tab")
-    page.get_by_label("Search").focus()
+    page.keyboard.press("/")
+    expect(page.get_by_label("Filter")).to_be_focused()
     page.keyboard.type("not there")
     expect(page.locator("table.runs tbody tr").filter(has_text=failed.run_id)).to_be_visible()
     focused = page.locator(":focus")
-    for _ in range(8):
+    for _ in range(40):
         page.keyboard.press("Tab")
         if focused.inner_text() == failed.run_id:
             break
@@ -334,6 +353,89 @@ def test_each_view_fits_a_phone(page: Page, failed: RunDir, sweep: str, scheme: 
         assert box is not None
         assert wide is not None
         assert max(box["width"], wide["width"]) <= 360
+
+
+@pytest.mark.full("tests/unit/web/test_app.py", "tests/local/test_page_scripts.py")
+def test_the_table_has_the_columns_groups_and_views_that_the_user_chooses(
+    page: Page, failed: RunDir, sweep: str
+) -> None:
+    at(page, "/")
+    heads = page.locator("table.runs thead th")
+    expect(heads.filter(has_text="Profile")).to_be_visible()
+    page.get_by_role("button", name="Columns …").click()
+    columns = page.get_by_role("dialog", name="Columns")
+    columns.get_by_label("Profile").uncheck()
+    columns.get_by_label("loss").first.check()
+    columns.get_by_role("button", name="Done").click()
+    expect(heads.filter(has_text="Profile")).to_have_count(0)
+    page.get_by_label("Filter").fill("sweep:grid")
+    page.get_by_role("button", name="loss").first.click()
+    expect(heads.filter(has_text="metric.loss ↓")).to_have_attribute("aria-sort", "descending")
+    rows = page.locator("table.runs tbody tr")
+    expect(rows.first).to_contain_text(f"{sweep}.0")
+    page.get_by_role("button", name="loss").first.click()
+    expect(rows.first).to_contain_text(f"{sweep}.1")
+    page.get_by_label("Group by").select_option("sweep")
+    expect(rows).to_have_count(1)
+    expect(rows).to_contain_text("0.1875 ± 0.088")
+    page.get_by_role("button", name=f"{sweep} (2)").press("Enter")
+    expect(rows).to_have_count(3)
+    page.get_by_role("button", name="Save view …").click()
+    page.get_by_role("textbox", name="Name").fill("<b>mine</b>")
+    page.get_by_role("button", name="Save", exact=True).click()
+    view = page.get_by_label("View")
+    expect(view.locator("option:checked")).to_have_text("<b>mine</b>")
+    view.select_option("all runs")
+    expect(page.get_by_label("Filter")).to_have_value("")
+    view.select_option("<b>mine</b>")
+    expect(page.get_by_label("Filter")).to_have_value("sweep:grid")
+    expect(rows).to_have_count(1)
+    page.get_by_role("button", name="Remove view").click()
+    expect(view).to_have_count(0)
+
+
+@pytest.mark.full("tests/unit/web/test_app.py", "tests/unit/cli/test_labels.py")
+def test_tags_and_a_note_are_set_on_the_page_and_elsewhere(page: Page, orch: Orch, failed: RunDir) -> None:
+    at(page, "/")
+    row = page.locator("table.runs tbody tr").filter(has_text=failed.run_id)
+    row.get_by_role("button", name=f"tags and note of {failed.run_id}").click()
+    page.get_by_label("Tags", exact=True).fill("ablation, base")
+    page.get_by_label("Note", exact=True).fill(HOSTILE)
+    page.get_by_role("button", name="Save", exact=True).click()
+    expect(row.locator(".tag")).to_have_text(["ablation", "base"])
+    assert orch("tag", failed.run_id).out == f"{failed.run_id}: ablation, base\n"
+    assert orch("note", failed.run_id).out == f"{HOSTILE}\n"
+    assert orch("tag", failed.run_id, "-base", "+late").code == 0
+    expect(row.locator(".tag")).to_have_text(["ablation", "late"])  # by itself
+    page.get_by_label("Filter").fill('tag:late "onerror"')
+    expect(row).to_be_visible()
+    row.get_by_role("button", name="tags and note").click()
+    page.get_by_label("Tags", exact=True).fill("x" * 41)
+    with page.expect_console_message(lambda message: "400" in message.text):  # which the browser says of itself
+        page.get_by_role("button", name="Save", exact=True).click()
+    expect(page.get_by_role("dialog").get_by_role("alert")).to_contain_text("more than 40 characters")
+    page.mark.clear()  # type: ignore[attr-defined]
+    page.keyboard.press("Escape")
+    assert orch("tag", failed.run_id, "-ablation", "-late").code == 0
+    assert orch("note", failed.run_id, "").code == 0
+    assert page.title() != "taken"
+
+
+@pytest.mark.full("tests/unit/web/test_colours.py")
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_nothing_keeps_people_from_using_the_views_of_runs(page: Page, failed: RunDir, sweep: str, scheme: str) -> None:
+    both = f"run={sweep}.0&run={sweep}.1"
+    places = ("/", "/?group=state", "/?filter=lr>", "/?filter=nothing", f"/sweep/{sweep}", f"/compare?{both}",
+              "/compare", f"/diff/{sweep}.0/{sweep}.1")  # fmt: skip
+    page.emulate_media(color_scheme=scheme, reduced_motion="reduce")  # type: ignore[arg-type]
+    for width in (390, 768, 1400, 2560):
+        page.set_viewport_size({"width": width, "height": 900})
+        for place in places:
+            at(page, place)
+            expect(page.locator("h1")).to_be_attached()
+            expect(page.get_by_text("Loading …")).to_have_count(0)
+            assert page.evaluate("document.documentElement.scrollWidth") <= width, (width, place)
+            assert violations(page, ".curves") == [], (width, place)
 
 
 class Elsewhere(BaseHTTPRequestHandler):
@@ -525,7 +627,7 @@ def test_rows_come_as_they_are_scrolled_to_and_stay_known(browser: Browser, tmp_
                 page.mouse.move(500, 500)
                 rows.last.scroll_into_view_if_needed()
                 expect(rows).to_have_count(count)
-            page.get_by_label("Search").fill("many-000299")
+            page.get_by_label("Filter").fill("many-000299")
             expect(rows).to_have_count(1)
             rows.get_by_role("link").click()
             expect(page.get_by_role("alert").first).to_contain_text("run.json holds no JSON object")

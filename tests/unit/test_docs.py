@@ -210,6 +210,7 @@ def test_the_json_fields_are_those_that_are_printed() -> None:
     text = section((ROOT / "docs" / "cli.md").read_text(), "JSON")
     state = RunState("", "", "", 0.0, RunStatus.PENDING).to_json()
     of_a_run = {"progress", "last_line", "result", "folder", "record", "notifications", "findings", "trackers"}
+    of_a_run |= {"labels"}
     assert set(first_column(text)) == {*state, *of_a_run}
     verdict = text[text.index("a **verdict**") :]
     assert set(Verdict(Outcome.FAILED).to_json()) <= set(re.findall(r"`(\w+)`", verdict))

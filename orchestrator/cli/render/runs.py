@@ -13,15 +13,15 @@ from orchestrator.cli.render.tables import (
     ago,
     alike,
     counted,
-    duration,
     fold,
     output_files,
     plain,
-    size,
     table,
 )
 from orchestrator.protocol.hostlist import fold as fold_hosts
 from orchestrator.protocol.hostlist import in_words, nodes_in_words
+from orchestrator.protocol.quantities import duration, number, rate, size
+from orchestrator.runs.labels import NO_LABELS, Labels
 from orchestrator.runs.state import Attempt, NodeState, NodeStatus, Outcome, Recovery, RunState, RunStatus, Verdict
 
 if TYPE_CHECKING:  # `orch status` of ended runs must not load the supervisor's rules
@@ -44,7 +44,7 @@ def progress(heartbeat: Mapping[str, Any] | None) -> str:
     if shown := _shown_metric(heartbeat):
         parts.append(shown)
     if known.get("rate"):
-        parts.append(f"{known['rate']:,.0f} samples/s")
+        parts.append(rate(known["rate"], "samples"))
     if known.get("eta"):
         parts.append(f"ETA {duration(known['eta'])}")
     return ", ".join(parts)
@@ -62,7 +62,7 @@ def _shown_metric(heartbeat: Mapping[str, Any]) -> str:
     known = {**(metrics if isinstance(metrics, Mapping) else {}), **own}
     numbers = {str(name): value for name, value in known.items() if is_number(value)}
     name = shown_first(numbers)
-    return f"{one_line(name)} {numbers[name]:.4f}" if name in numbers else ""
+    return f"{one_line(name)} {number(numbers[name])}" if name in numbers else ""
 
 
 def result_line(result: Mapping[str, Any] | None) -> str:
@@ -76,7 +76,7 @@ def result_line(result: Mapping[str, Any] | None) -> str:
     for key in ("loss", "step", "seconds"):
         value = result.get(key)
         if isinstance(value, int | float):
-            words.append(f"{key} {value:.4g}" if isinstance(value, float) else f"{key} {value}")
+            words.append(f"{key} {number(value) if isinstance(value, float) else value}")
     if result.get("stand_in"):
         words.append("not the data asked for: see the log")
     return one_line(", ".join(words) or ", ".join(f"{key} {value}" for key, value in list(result.items())[:4]))
@@ -101,7 +101,7 @@ def status_lines(lines: Sequence[Sequence[str]], style: Style = plain, width: in
 def note(state: RunState, heartbeat: Mapping[str, Any] | None, now: float, last_line: str = "") -> str:
     """Return the most important note about a run. Without a heartbeat, it is the last line of rank 0's log."""
     if state.verdict is not None:
-        return (state.verdict.reason.splitlines() or [""])[0]
+        return ", ".join(filter(None, state.verdict.why_and_where))
     if state.recovery is not None:  # progress of the training is from before the loss
         return recovery_line(state.recovery, now)
     said = progress(heartbeat) or shown_line(last_line)
@@ -135,7 +135,7 @@ def out_of_reach(state: RunState, now: float) -> str:
 
 def status_page(
     state: RunState, heartbeat: Mapping[str, Any] | None, result: Mapping[str, Any] | None, folder: str, now: float,
-    style: Style = plain, *, last_line: str = "", width: int | None = None,
+    style: Style = plain, *, last_line: str = "", width: int | None = None, labels: Labels = NO_LABELS,
 ) -> str:  # fmt: skip
     """Return everything about one run on one screen. With a `width`, only the line of the folder may be longer."""
     away = [node.host for node in state.nodes if node.unreachable is not None and not state.is_final]
@@ -158,6 +158,8 @@ def status_page(
         "result": result_line(result),
         "machines": out_of_reach(state, now),
         "detail": "" if state.is_final or state.recovery else state.detail,
+        "tags": ", ".join(labels.tags),
+        "note": labels.note,
     }
     for name, value in facts.items():
         lines += _folded(f"  {name:<10} ", value, width) if value else []

@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 
 from orchestrator.errors import StoreError, UsageError
 from orchestrator.protocol.json_text import parse_json
-from orchestrator.protocol.metric import Better, JobMetric, kept_by
+from orchestrator.protocol.metric import Better, JobMetric, better_of, is_known, kept_by
 from orchestrator.protocol.reading import opened
 from orchestrator.runs.files.logs import result_of
 from orchestrator.runs.files.written_metrics import HOW_TO_WRITE, OF_LINE, files_of_metrics, is_number
@@ -195,6 +195,18 @@ def ranked(rows: Iterable[Ranked], *, better: Better) -> list[Ranked]:
         same = found and found[-1].value == row.value
         found.append(Ranked(row.run_id, row.state, row.values, row.value, found[-1].rank if same else position))
     return [*found, *(row for row in rows if row.value is None)]
+
+
+def metric_that_exists(found: Sequence[Mapping[str, float]], of_job: JobMetric | None) -> str | None:
+    """Return the job's metric if a run has it; else the one that says most of a model, accuracy before loss."""
+    names = {name for each in found for name in each}
+    if of_job is not None and of_job.name in names:
+        return of_job.name
+
+    def rating(name: str) -> tuple[bool, bool, bool, str]:
+        return not is_known(name), better_of(name) is Better.LOWER, "train" in name, name
+
+    return min(names - _BOOKKEEPING, key=rating, default=None)
 
 
 def check_metric(metric: str, found: Sequence[Mapping[str, float]]) -> None:

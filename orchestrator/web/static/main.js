@@ -1,12 +1,13 @@
-// Which view an address means: #/, #/run/RUN, #/curves?run=RUN, #/diff/RUN/RUN, #/sweep/SWEEP.
+// Which view an address means: #/, #/run/RUN, #/curves?run=RUN, #/compare?run=RUN, #/diff/RUN/RUN, #/sweep/SWEEP.
 import { fill, make } from "./dom.js";
+import { showCompare } from "./compare.js";
 import { showCurves } from "./curves.js";
 import { showDiff } from "./diff.js";
 import { showRun } from "./run.js";
 import { showRuns } from "./runs.js";
 import { showSweep } from "./sweep.js";
 
-const VIEWS = { "": showRuns, run: showRun, curves: showCurves, diff: showDiff, sweep: showSweep };
+const VIEWS = { "": showRuns, compare: showCompare, run: showRun, curves: showCurves, diff: showDiff, sweep: showSweep };
 const main = document.getElementById("main");
 const link = document.getElementById("link");
 let close = () => {};

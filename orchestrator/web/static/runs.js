@@ -1,116 +1,250 @@
-// The table of all runs, with filters; what changes comes as rows.
-import { button, fill, make, runLink, select, stateBadge } from "./dom.js";
-import { ago, isFinal, took } from "./format.js";
+// The table of all runs: a summary, a filter, columns, order and groups that the user chooses. Changes come as rows.
+import { Columns, DEFAULTS, KINDS, column, grouped, isWaiting, meanAndSpread, sorted, textOf } from "./columns.js";
+import { button, emptyNote, fill, make, runLink, select, stateBadge } from "./dom.js";
+import { compile } from "./filter.js";
+import { isFinal } from "./format.js";
+import { editLabels } from "./labels.js";
 import { ask, exported, follow } from "./source.js";
+import { savedViews } from "./saved.js";
 
 const SHOWN = 40; // rows at first, and each time that their end comes near
-const STATES = ["live", "ended", "submitting", "pending", "starting", "running", "restarting", "stopping", "finishing", "succeeded",
-  "failed", "cancelled", "unreadable"];
+const ARROWS = { ArrowDown: 1, ArrowUp: -1 };
 
 const known = new Map(); // run id -> what is known of it: who comes back to the table sees it at once
 let isRead = false;
 
-export async function showRuns(main, _words, _query, onlink) {
+export async function showRuns(main, _words, query, onlink) {
   if (exported) take({ rows: await ask("/api/runs"), all: true });
-  const said = new Map(); // run id -> what a search looks through
-  let sorted = null; // the newest first; null after a change
+  const settings = settingsOf(query);
   const drawn = new Map(); // run id -> its row on the page
   const chosen = new Set();
+  const open = new Set(); // the groups whose runs are shown
+  let columns = new Columns([]);
+  let shown = []; // columns
+  let passes = () => true;
+  let isNew = true; // the rows have changed since `columns` were made
+  let offered = null; // the columns in the choice of groups
   let most = SHOWN;
-  let text = "";
-  let state = "";
 
-  const count = make("p", { role: "status" });
-  const body = make("tbody");
+  const summary = make("ul", { class: "summary", "aria-label": "Summary" });
+  const count = make("p", { role: "status", class: "count" });
+  const problem = make("p", { class: "problem", role: "alert", id: "filter-problem" });
+  const table = make("table", { class: "runs", role: "table", onkeydown: step });
+  const empty = make("div");
   const more = button("Show more", () => { most += SHOWN; draw(); });
-  const curves = button("Curves", () => { location.hash = `#/curves?${chosenWords()}`; });
-  const diff = button("Diff", () => { location.hash = `#/diff/${[...chosen].map(encodeURIComponent).join("/")}`; });
-  const search = make("input", { type: "search", placeholder: "name, profile, note …", oninput: () => {
-    text = search.value;
-    draw();
-  } });
+  const search = make("input", { type: "search", value: settings.filter, size: 48, "aria-describedby": "filter-problem",
+    placeholder: 'state:failed lr>0.1 tag:ablation "out of memory"', oninput: () => { settings.filter = search.value; change(); } });
+  const grouping = make("span");
+  const views = savedViews(() => addressOf(settings), onlink);
+  const does = {
+    compare: button("Compare", () => { location.hash = `#/compare?${chosenWords()}`; }),
+    curves: button("Curves", () => { location.hash = `#/curves?${chosenWords()}`; }),
+    diff: button("Diff", () => { location.hash = `#/diff/${[...chosen].map(encodeURIComponent).join("/")}`; }),
+  };
 
   function chosenWords() {
     return [...chosen].map((each) => `run=${encodeURIComponent(each)}`).join("&");
   }
 
-  function takes(row, words) {
-    if (state === "live" ? isFinal(row.state) : state === "ended" ? !isFinal(row.state) : state && row.state !== state) {
-      return false;
-    }
-    if (!words.length) return true;
-    let all = said.get(row.run_id);
-    if (all === undefined) {
-      all = `${row.run_id} ${row.name} ${row.profile} ${row.state} ${row.note}`.toLowerCase();
-      said.set(row.run_id, all);
-    }
-    return words.every((word) => all.includes(word));
+  // The columns that the user chose; else the usual ones, with the settings and metrics that tell the runs apart.
+  function columnsToShow() {
+    const rows = [...known.values()];
+    if (!settings.isDefault) return settings.columns;
+    const usual = DEFAULTS.filter((key) => key !== "tag" || rows.some((row) => row.labels.tags.length));
+    return usual.toSpliced(-1, 0, ...columns.suggested(rows));
   }
 
-  function rowOf(row) {
-    const box = make("input", { type: "checkbox", "aria-label": `choose ${row.run_id}`, checked: chosen.has(row.run_id),
-      onchange: () => { chosen[box.checked ? "add" : "delete"](row.run_id); tellChoice(); } });
-    const sweep = row.sweep && make("a", { href: `#/sweep/${encodeURIComponent(row.sweep)}`, class: "quiet" }, "sweep");
-    const cells = [box, [runLink(row.run_id), " ", sweep], stateBadge(row.state), row.profile, row.world_size ?? "?",
-      ago(row.created), took(row), row.note];
-    const element = make("tr", {}, cells.map((cell) => make("td", {}, ...[cell].flat())));
-    element.dataset.final = isFinal(row.state);
-    return element;
+  // Takes new settings into the page's address, and draws by them.
+  function change() {
+    history.replaceState(null, "", `#/${addressOf(settings)}`);
+    most = SHOWN;
+    views.draw();
+    draw();
   }
 
-  function tellChoice() {
-    curves.disabled = chosen.size === 0;
-    diff.disabled = chosen.size !== 2;
+  // Makes columns, filter and the choice of groups anew, each only after a change.
+  function renew() {
+    if (isNew) columns = new Columns([...known.values()]);
+    isNew = false;
+    const keys = columnsToShow();
+    if (keys.join() !== shown.map((each) => each.key).join()) drawn.clear();
+    shown = named(keys.map(column));
+    try {
+      passes = compile(settings.filter, columns);
+      fill(problem);
+    } catch (error) {
+      fill(problem, isRead ? error.message : ""); // the rows of the last filter stay
+    }
+    search.setAttribute("aria-invalid", problem.textContent !== "");
+    if (offered === columns.facts.join()) return; // an open list must not close
+    offered = columns.facts.join();
+    const facts = columns.facts.map((key) => [key, key]);
+    fill(grouping, select("Group by", [["", "nothing"], ["name", "name"], ["profile", "profile"], ["state", "state"], ["sweep", "sweep"], ["tag", "tag"], ...facts],
+      settings.group, (value) => { settings.group = value; open.clear(); change(); }));
   }
 
   function draw() {
-    sorted ??= [...known.values()].sort((a, b) => b.created - a.created);
-    const words = text.toLowerCase().split(/\s+/).filter(Boolean);
-    const found = sorted.filter((row) => takes(row, words));
-    const shown = found.slice(0, most);
-    fill(body, shown.map((row) => {
-      if (!drawn.has(row.run_id)) drawn.set(row.run_id, rowOf(row));
-      return drawn.get(row.run_id);
-    }));
-    more.hidden = found.length <= most;
-    count.textContent = !isRead ? "Loading …" : known.size === 0 ? "No runs yet: orch submit JOB --profile PROFILE starts one."
-      : `${found.length.toLocaleString("en-US")} of ${known.size.toLocaleString("en-US")} runs`;
+    renew();
+    drawSummary();
+    const rows = [...known.values()].filter(passes);
+    const by = column(settings.sort.replace(/^-/, "")) ?? column("submitted");
+    const found = sorted(rows, by, settings.sort.startsWith("-"));
+    const group = settings.group ? column(settings.group) : null;
+    const focused = table.contains(document.activeElement) ? document.activeElement.dataset.key : null;
+    fill(table, make("caption", { class: "hidden" }, "Runs"), head(by), group ? groupsOf(found, group) : bodyOf(found.slice(0, most)));
+    if (focused) table.querySelector(`[data-key="${CSS.escape(focused)}"]`)?.focus({ preventScroll: true });
+    more.hidden = group !== null || found.length <= most;
+    table.hidden = rows.length === 0;
+    fill(empty, rows.length || !isRead ? null : nothing());
+    count.textContent = isRead ? `${found.length.toLocaleString("en-US")} of ${known.size.toLocaleString("en-US")} runs` : "Loading …";
     tellChoice();
   }
 
-  const heads = ["", "Run", "State", "Profile", "Ranks", "Submitted", "Took", "Note"];
-  const tools = make("form", { class: "tools", role: "search", onsubmit: (event) => event.preventDefault() },
-    make("label", {}, "Search ", search),
-    select("State", [["", "all"], ...STATES], "", (value) => { state = value; draw(); }), curves, diff);
-  fill(main, make("h1", {}, "Runs"), tools, count,
-    make("div", { class: "wide", tabindex: "0", role: "region", "aria-label": "Runs" },
-      make("table", { class: "runs" }, make("caption", { class: "hidden" }, "Runs"),
-        make("thead", {}, make("tr", {}, heads.map((each) => make("th", { scope: "col" }, each || make("span",
-          { class: "hidden" }, "Choose"))))), body)), more);
-  draw();
-
-  function drawAgain(row) {
-    said.delete(row.run_id);
-    const old = drawn.get(row.run_id);
-    if (!old) return;
-    const element = rowOf(row);
-    drawn.set(row.run_id, element);
-    const focused = old.contains(document.activeElement) && document.activeElement.tagName;
-    old.replaceWith(element);
-    if (focused) element.querySelector(focused)?.focus();
+  function drawSummary() {
+    const rows = [...known.values()];
+    const midnight = new Date().setHours(0, 0, 0, 0) / 1000;
+    const live = rows.filter((row) => !isFinal(row.state));
+    const running = live.filter((row) => !isWaiting(row));
+    const failed = rows.filter((row) => row.state === "failed" && row.ended >= midnight);
+    const gpus = running.reduce((sum, row) => sum + (row.facts["machine.gpus"] ?? 0), 0);
+    const tile = (name, value, filter, kind) => make("li", {}, button([make("strong", {}, String(value)), ` ${name}`], () => {
+      search.value = settings.filter = filter;
+      change();
+    }, { class: value ? kind : "" }));
+    fill(summary, tile("running", running.length, "state:live -state:waiting", "running"), tile("waiting", live.length - running.length, "state:waiting", "waiting"),
+      tile("failed today", failed.length, "state:failed ended:today", "failed"), make("li", { class: "plain" }, make("strong", {}, String(gpus)), gpus === 1 ? " GPU in use" : " GPUs in use"));
   }
+
+  function nothing() {
+    if (!known.size) return emptyNote("No runs yet. ", make("code", {}, "orch submit JOB --profile PROFILE"), " starts one, and it appears here by itself.");
+    return emptyNote("No run passes this filter. ", button("Clear the filter", () => { search.value = settings.filter = ""; change(); search.focus(); }));
+  }
+
+  function head(by) {
+    const isDown = settings.sort.startsWith("-");
+    const cells = shown.map((each) => {
+      const is = each.key === by.key;
+      const turn = () => { settings.sort = is && isDown ? each.key : `-${each.key}`; change(); };
+      return make("th", { scope: "col", role: "columnheader", "aria-sort": is ? (isDown ? "descending" : "ascending") : false },
+        button([each.title, make("span", { "aria-hidden": "true" }, is ? (isDown ? " ↓" : " ↑") : "")], turn, { "data-key": `sort:${each.key}`, title: each.kind === "run" ? "" : each.key }));
+    });
+    return make("thead", { role: "rowgroup" }, make("tr", { role: "row" }, make("th", { scope: "col", role: "columnheader" }, make("span", { class: "hidden" }, "Choose")), cells));
+  }
+
+  function bodyOf(rows) {
+    return make("tbody", { role: "rowgroup" }, rows.map((row) => {
+      if (!drawn.has(row.run_id)) drawn.set(row.run_id, rowOf(row));
+      return drawn.get(row.run_id);
+    }));
+  }
+
+  function rowOf(row) {
+    const box = make("input", { type: "checkbox", "data-key": `choose:${row.run_id}`, "aria-label": `choose ${row.run_id}`, checked: chosen.has(row.run_id),
+      onchange: () => { chosen[box.checked ? "add" : "delete"](row.run_id); tellChoice(); } });
+    const cells = shown.map((each) => make("td", { role: "cell", class: `cell-${each.kind === "run" ? each.key : "fact"}`, "data-label": each.title, title: each.hint?.(row) }, ...cellOf(each, row)));
+    return make("tr", { role: "row", class: isFinal(row.state) ? "" : "live" }, make("td", { role: "cell", class: "cell-choose" }, box), cells);
+  }
+
+  function cellOf(each, row) {
+    if (each.key === "run") {
+      const sweep = row.sweep && make("a", { href: `#/sweep/${encodeURIComponent(row.sweep)}`, class: "small" }, "sweep");
+      const link = runLink(row.run_id);
+      link.dataset.key = `run:${row.run_id}`;
+      return [link, " ", sweep, exported ? null : button("✎", () => edit(row), { class: "edit", "data-key": `edit:${row.run_id}`, "aria-label": `tags and note of ${row.run_id}`, title: row.labels.note || "Tags and note" })];
+    }
+    if (each.key === "state") return [stateBadge(row.state)];
+    if (each.key === "tag") return row.labels.tags.map((tag) => [make("span", { class: "tag" }, tag), " "]).flat();
+    if (each.key === "reason") return [make("div", { class: "clamp", title: row.note }, ...reasonOf(row))];
+    return [textOf(each, row)];
+  }
+
+  async function edit(row) {
+    const changed = await editLabels(row.run_id, row.labels).catch((error) => onlink(error.message));
+    if (changed) told({ rows: [{ ...known.get(row.run_id), labels: changed }] });
+  }
+
+  function groupsOf(rows, group) {
+    return grouped(rows, group).map(([text, members]) => {
+      const isOpen = open.has(text);
+      const states = Object.entries(Object.groupBy(members, (row) => row.state)).map(([state, those]) => [stateBadge(`${state}`), ` ${those.length} `]).flat();
+      const toggle = button([make("span", { "aria-hidden": "true" }, isOpen ? "▾ " : "▸ "), `${text} (${members.length})`],
+        () => { open[isOpen ? "delete" : "add"](text); draw(); },
+        { class: "group", "aria-expanded": String(isOpen), "data-key": `group:${text}` });
+      const cells = shown.map((each, at) => make("td", { role: "cell", "data-label": each.title }, ...(at === 0 ? [toggle] : each.key === "state" ? states : [meanOf(members, each)])));
+      const line = make("tr", { role: "row", class: "of-group" }, make("td", { role: "cell" }), cells);
+      const body = isOpen ? bodyOf(members) : make("tbody", { role: "rowgroup" });
+      body.prepend(line);
+      return body;
+    });
+  }
+
+  function tellChoice() {
+    does.compare.disabled = does.curves.disabled = chosen.size === 0;
+    does.diff.disabled = chosen.size !== 2;
+    does.compare.textContent = chosen.size ? `Compare ${chosen.size}` : "Compare";
+  }
+
+  // The arrow keys go from row to row, and stay in their column.
+  function step(event) {
+    const way = ARROWS[event.key];
+    const row = way && event.target.closest("tbody tr");
+    if (!row) return;
+    const rows = [...table.querySelectorAll("tbody tr")];
+    const next = rows[rows.indexOf(row) + way];
+    const at = [...row.querySelectorAll("a, button, input")].indexOf(event.target);
+    const places = next ? [...next.querySelectorAll("a, button, input")] : [];
+    if (!places.length) return;
+    event.preventDefault();
+    (places[at] ?? places[0]).focus();
+  }
+
+  function chooseColumns() {
+    const all = [...columns.own, ...columns.facts].map(column);
+    const boxes = new Map();
+    const groups = Object.entries(KINDS).map(([kind, title]) => {
+      const those = all.filter((each) => each.kind === kind);
+      const list = those.map((each) => {
+        const box = make("input", { type: "checkbox", checked: shown.some((one) => one.key === each.key), onchange: choose });
+        boxes.set(each.key, box);
+        return make("label", {}, box, ` ${each.title}`);
+      });
+      return those.length ? make("fieldset", {}, make("legend", {}, title), list) : null;
+    });
+    function choose() {
+      const there = shown.map((each) => each.key).filter((key) => boxes.get(key)?.checked ?? true);
+      settings.columns = [...there, ...[...boxes].filter(([key, box]) => box.checked && !there.includes(key)).map(([key]) => key)];
+      settings.isDefault = false;
+      change();
+    }
+    const dialog = make("dialog", { "aria-label": "Columns", class: "columns", onclose: () => dialog.remove() }, make("h2", {}, "Columns"), groups,
+      all.some((each) => each.kind !== "run") ? null : emptyNote("Columns of config, result and metrics appear as soon as a run has written them."),
+      make("div", { class: "tools" }, button("Done", () => dialog.close()), button("Default columns", () => { settings.columns = []; settings.isDefault = true; change(); dialog.close(); })));
+    document.body.append(dialog);
+    dialog.showModal();
+  }
+
+  const tools = make("form", { class: "tools", role: "search", onsubmit: (event) => event.preventDefault() },
+    make("label", { class: "filter" }, make("span", {}, "Filter "), search), grouping, button("Columns …", chooseColumns), exported ? null : views.element,
+    make("span", { class: "apart" }, does.compare, does.curves, does.diff));
+  fill(main, make("h1", { class: "hidden" }, "Runs"), summary, tools, problem, count, make("div", { class: "wide", tabindex: "0", role: "region", "aria-label": "Runs" }, table), empty, more);
+  draw();
 
   function told(message) {
     const { changed, gone } = take(message);
     if (!changed.length && !gone.length && !message.all) return;
-    changed.forEach(drawAgain);
+    for (const row of changed) drawn.delete(row.run_id);
     for (const id of gone) {
       drawn.delete(id);
       chosen.delete(id);
-      said.delete(id);
     }
-    sorted = null;
+    isNew = true;
     draw();
+  }
+
+  function onkey(event) {
+    if (event.key !== "/" || event.ctrlKey || event.metaKey || event.target.closest("input, textarea, select, dialog")) return;
+    event.preventDefault();
+    search.focus();
   }
 
   const end = new IntersectionObserver((seen) => {
@@ -121,13 +255,46 @@ export async function showRuns(main, _words, _query, onlink) {
     end.observe(more);
   }, { rootMargin: "300px" });
   end.observe(more);
+  addEventListener("keydown", onkey);
   const stop = follow(null, told, onlink);
   const ticking = exported ? 0 : setInterval(() => { // ages
-    if (body.contains(document.activeElement)) return;
     drawn.clear();
     draw();
   }, 15000);
-  return () => { stop(); end.disconnect(); clearInterval(ticking); };
+  return () => { stop(); end.disconnect(); clearInterval(ticking); removeEventListener("keydown", onkey); };
+}
+
+// Columns with the same title get their whole keys as titles: metric.loss and result.loss.
+function named(columns) {
+  return columns.map((each) => (columns.filter((one) => one.title === each.title).length > 1 ? { ...each, title: each.key } : each));
+}
+
+export function reasonOf(row) {
+  const place = row.place && row.note.endsWith(`, ${row.place}`) ? row.place : "";
+  return place ? [row.note.slice(0, -place.length - 2), make("span", { class: "place" }, ` — ${place}`)] : [row.note];
+}
+
+function meanOf(rows, of) {
+  const found = of.value === undefined ? null : meanAndSpread(rows, of);
+  if (!found || ["submitted", "ended", "age"].includes(of.key)) return "";
+  return found.spread === null ? of.spread(found.mean, 4) : `${of.spread(found.mean, 4)} ± ${of.spread(found.spread, 2)}`;
+}
+
+// What the address says of the table: its filter, order, groups and columns.
+function settingsOf(query) {
+  const columns = query.get("columns")?.split(",").filter((key) => column(key)) ?? [];
+  return { filter: query.get("filter") ?? "", sort: query.get("sort") ?? "-submitted", group: query.get("group") ?? "",
+    columns, isDefault: columns.length === 0 };
+}
+
+function addressOf({ filter, sort, group, columns, isDefault }) {
+  const words = new URLSearchParams();
+  if (filter) words.set("filter", filter);
+  if (sort !== "-submitted") words.set("sort", sort);
+  if (group) words.set("group", group);
+  if (!isDefault) words.set("columns", columns.join(","));
+  const text = words.toString();
+  return text ? `?${text}` : "";
 }
 
 // Takes a message into what is known; returns the rows that have changed, and the ids that are gone.
@@ -135,12 +302,8 @@ function take({ rows = [], gone = [], all = false }) {
   isRead = true;
   const there = all ? new Set(rows.map((row) => row.run_id)) : null;
   const lost = all ? [...known.keys()].filter((id) => !there.has(id)) : gone;
-  const changed = rows.filter((row) => !isSame(known.get(row.run_id), row));
+  const changed = rows.filter((row) => JSON.stringify(known.get(row.run_id)) !== JSON.stringify(row));
   for (const row of changed) known.set(row.run_id, row);
   for (const id of lost) known.delete(id);
   return { changed, gone: lost };
-}
-
-function isSame(one, other) {
-  return one !== undefined && Object.keys(other).every((key) => one[key] === other[key]);
 }

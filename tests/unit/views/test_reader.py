@@ -120,7 +120,7 @@ def test_the_time_of_a_run_is_its_phases_and_its_attempts(tmp_path: Path) -> Non
     assert (seen.timeline.start, seen.timeline.end) == (100.0, 160.0)
     assert seen.timeline.spans[8].note.startswith("rank 1")
     assert [rank.state for rank in seen.ranks] == [RankStatus.STOPPED, RankStatus.FAILED]
-    assert (seen.verdict, seen.row.note) == (FAILED, FAILED.reason)
+    assert (seen.verdict, seen.row.note) == (FAILED, "exit code 1: boom, rank 1 on node 0 (n1)")
 
 
 def test_every_view_is_json(tmp_path: Path) -> None:

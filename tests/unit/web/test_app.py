@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -101,3 +102,30 @@ def test_what_a_run_has_cost_is_said_without_its_metrics_being_read_through(
     monkeypatch.setattr(operations, "read_lines", lambda path, below=None: read.append(str(path)) or real(path, below))
     assert browser.get(f"/api/runs/{run.run_id}").status == 200
     assert [each for each in read if each.endswith("metrics.jsonl")] == []
+
+
+def test_tags_and_notes_are_set_from_the_page(tmp_path: Path) -> None:
+    run, browser = make(tmp_path, "train-abcdef"), Browser(tmp_path)
+    where = f"/api/runs/{run.run_id}/labels"
+    answer = browser.post(where, '{"add": ["a", "b"], "note": "<b>x</b>"}')
+    assert answer.found == {"tags": ["a", "b"], "note": "<b>x</b>"}
+    assert browser.post(where, '{"remove": ["a"]}').found == {"tags": ["b"], "note": "<b>x</b>"}
+    assert browser.get("/api/runs").found[0]["labels"] == {"tags": ["b"], "note": "<b>x</b>"}
+    for body in ('{"add": "a"}', '{"add": [1]}', '{"remove": {}}', '{"note": 1}', '{"add": ["a b"]}'):
+        answer = browser.post(where, body)
+        assert answer.status == 400, body
+        assert answer.found["error"]
+
+
+def test_views_are_saved_and_removed(tmp_path: Path) -> None:
+    browser = Browser(tmp_path)
+    assert browser.get("/api/views").found == {}
+    assert browser.post("/api/views", '{"name": "a/b", "query": "?filter=x"}').found == {"a/b": "?filter=x"}
+    assert browser.get("/api/views").found == {"a/b": "?filter=x"}
+    assert (tmp_path / "ui" / "views.json").stat().st_mode & 0o777 == 0o600
+    assert browser.post("/api/views", '{"name": "a/b", "query": null}').found == {}
+    for body in (
+        '{"name": "", "query": "x"}', '{"name": "a\\u001b", "query": "x"}', '{"name": "a", "query": 5}',
+        '{"query": "x"}', '{"name": "a", "query": "\\ud800"}', json.dumps({"name": "a", "query": "x" * 4001}),
+    ):  # fmt: skip
+        assert browser.post("/api/views", body).status == 400, body

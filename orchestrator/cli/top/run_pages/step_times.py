@@ -6,10 +6,10 @@ from typing import ClassVar
 
 from rich.text import Text
 
-from orchestrator.cli.render.tables import duration
 from orchestrator.cli.top.marks import heat, usual_of
 from orchestrator.cli.top.page import Look
 from orchestrator.cli.top.run_pages.base import OfRun
+from orchestrator.protocol.quantities import duration
 from orchestrator.views.heat import HeatMap
 from orchestrator.views.run import RunView
 
@@ -39,7 +39,7 @@ class StepTimesPage(OfRun[HeatMap]):
             return [Text("no rank has told of two steps: heartbeats do, see orchestrator.training")]
         usual = usual_of(value for row in body.rows for value in row.values)
         low, high = body.low or 0.0, body.high or 0.0
-        made = [Text(f"seconds a step: usually {usual:.3g}, from {low:.3g} to {high:.3g}")]
+        made = [Text(f"a step takes {duration(usual)} usually, from {duration(low)} to {duration(high)}")]
         for row in body.rows[: look.height - 2]:
             name = str(row.first) if row.first == row.last else f"{row.first}-{row.last}"
             line = Text(name.ljust(margin))

@@ -1,0 +1,139 @@
+// The columns of the table of runs: those that each run has, and those of its config, result, metrics, machines and git.
+import { ago, clock, duration, isFinal, number } from "./format.js";
+
+const WAITING = new Set(["submitting", "pending"]);
+export const KINDS = { run: "Run", config: "Config", result: "Result", metric: "Metrics", machine: "Machines", git: "Git" };
+const SHORT = ["config", "result", "metric", "machine", "git"]; // `lr` means config.lr before result.lr
+const now = () => Date.now() / 1000;
+const seconds = (row) => (row.started ? (row.ended ?? now()) - row.started : null);
+
+// value: what is compared; text: what is shown. Without `text`, a number is shown as such.
+const OWN = {
+  run: { title: "Run", value: (row) => row.run_id },
+  name: { title: "Name", value: (row) => row.name },
+  state: { title: "State", value: (row) => row.state },
+  profile: { title: "Profile", value: (row) => row.profile },
+  ranks: { title: "Ranks", value: (row) => row.world_size },
+  submitted: { title: "Submitted", value: (row) => row.created || null, text: (row) => ago(row.created), hint: (row) => clock(row.created) },
+  age: { title: "Age", value: (row) => (row.created ? now() - row.created : null), text: (row) => ago(row.created) },
+  ended: { title: "Ended", value: (row) => row.ended, text: (row) => ago(row.ended), hint: (row) => clock(row.ended) },
+  took: { title: "Took", value: seconds, text: (row) => duration(seconds(row)), spread: duration },
+  restarts: { title: "Restarts", value: (row) => row.restarts },
+  sweep: { title: "Sweep", value: (row) => row.sweep },
+  tag: { title: "Tags", value: (row) => row.labels.tags, text: (row) => row.labels.tags.join(", ") },
+  note: { title: "Note", value: (row) => row.labels.note },
+  reason: { title: "Progress or reason", value: (row) => row.note },
+};
+export const DEFAULTS = ["run", "state", "profile", "ranks", "submitted", "took", "tag", "reason"];
+const MOST_SUGGESTED = 2; // of settings, and of metrics
+const LEAST_SHARE = 0.2; // of the runs have a suggested column
+const SAYS_LITTLE = /(^|[._])(epochs?|steps?|seconds|time|script|seed|attempt|restarts|rank|rate|memory|mfu)$/;
+
+export function isWaiting(row) {
+  return WAITING.has(row.state);
+}
+
+export function stateWords(row) {
+  return [row.state, isFinal(row.state) ? "ended" : "live", ...(isWaiting(row) ? ["waiting"] : [])];
+}
+
+// Returns the column of a key; null if no run has it.
+export function column(key) {
+  if (OWN[key]) return { key, kind: "run", spread: number, ...OWN[key] };
+  const [kind, ...rest] = key.split(".");
+  if (!KINDS[kind] || !rest.length) return null;
+  return { key, kind, title: rest.join("."), spread: number, value: (row) => row.facts[key] ?? null };
+}
+
+export function textOf(column_, row) {
+  if (column_.text) return column_.text(row) || "-";
+  return number(column_.value(row) === "" ? null : column_.value(row));
+}
+
+// All columns that these rows have. `find`, `names` and `text` are for a filter.
+export class Columns {
+  constructor(rows) {
+    this.facts = [...new Set(rows.flatMap((row) => Object.keys(row.facts)))].sort();
+    this.own = Object.keys(OWN);
+    this.searched = new WeakMap();
+  }
+
+  // Returns the function from a row to its value; null if no run has such a column.
+  find(key) {
+    if (key === "state") return stateWords;
+    if (OWN[key]) return OWN[key].value;
+    const named = this.facts.filter((each) => each.toLowerCase() === key || each.toLowerCase().slice(each.indexOf(".") + 1) === key);
+    const ended = named.length ? named : this.facts.filter((each) => each.toLowerCase().endsWith(`.${key}`));
+    if (!ended.length) return null;
+    const order = ended.sort((one, other) => SHORT.indexOf(one.split(".")[0]) - SHORT.indexOf(other.split(".")[0]));
+    return (row) => row.facts[order.find((each) => row.facts[each] !== undefined)];
+  }
+
+  // The settings in which the runs differ, and the metrics that say most of them: what a table shows unasked.
+  suggested(rows) {
+    const values = new Map(this.facts.map((key) => [key, new Map()]));
+    for (const row of rows) for (const [key, value] of Object.entries(row.facts)) values.get(key).set(value, (values.get(key).get(value) ?? 0) + 1);
+    const count = (key) => [...values.get(key).values()].reduce((sum, each) => sum + each, 0);
+    const there = this.facts.filter((key) => !SAYS_LITTLE.test(key) && values.get(key).size > 1 && count(key) >= LEAST_SHARE * rows.length);
+    const quality = (key) => (/acc|f1|auc|bleu|score|reward/.test(key) ? 2 : /loss|error|perplexity/.test(key) ? 1 : 0);
+    const best = (keys, rating) => keys.sort((one, other) => rating(other) - rating(one) || count(other) - count(one)).slice(0, MOST_SUGGESTED);
+    const names = new Set();
+    const measured = there.filter((key) => /^(result|metric)\./.test(key) && quality(key)).filter((key) => !names.has(key.slice(7)) && names.add(key.slice(7)));
+    return [...best(there.filter((key) => key.startsWith("config.")), () => 0), ...best(measured, quality)];
+  }
+
+  names() {
+    return [...this.own, ...this.facts.map((each) => each.slice(each.indexOf(".") + 1)), ...this.facts];
+  }
+
+  // What a search looks through.
+  text(row) {
+    let found = this.searched.get(row);
+    if (found === undefined) {
+      found = [row.run_id, row.name, row.profile, row.state, row.note, row.labels.note, ...row.labels.tags].join(" ").toLowerCase();
+      this.searched.set(row, found);
+    }
+    return found;
+  }
+}
+
+// Orders rows by a column: numbers before texts, and rows without a value last.
+export function sorted(rows, by, isDescending) {
+  const keyed = rows.map((row) => [by.value(row), row]);
+  const turn = isDescending ? -1 : 1;
+  return keyed.sort(([one], [other]) => order(plain(one), plain(other), turn)).map(([, row]) => row);
+}
+
+function order(one, other, turn) {
+  if (one === null || other === null) return (one === null) - (other === null);
+  if (typeof one === "number" && typeof other === "number") return turn * (one - other);
+  if (typeof one === "number" || typeof other === "number") return typeof one === "number" ? -1 : 1;
+  return turn * (one < other ? -1 : one > other ? 1 : 0);
+}
+
+function plain(value) {
+  if (Array.isArray(value)) return value.join(", ") || null;
+  if (typeof value === "number" || value === null || value === undefined || value === "") return value === "" ? null : value ?? null;
+  return String(value).toLowerCase();
+}
+
+// The rows by the text of a column, the largest group first: [[text, rows], ...].
+export function grouped(rows, by) {
+  const groups = new Map();
+  for (const row of rows) {
+    const value = by.value(row);
+    const words = Array.isArray(value) ? (value.length ? value : ["-"]) : [textOf(by, row)];
+    for (const word of words) groups.set(word, [...(groups.get(word) ?? []), row]);
+  }
+  return [...groups].sort((one, other) => other[1].length - one[1].length);
+}
+
+// The mean and the spread (standard deviation) of the numbers of a column; null without a number.
+export function meanAndSpread(rows, of) {
+  const values = rows.map(of.value).filter((value) => typeof value === "number");
+  if (!values.length) return null;
+  const mean = values.reduce((sum, value) => sum + value, 0) / values.length;
+  const squares = values.reduce((sum, value) => sum + (value - mean) ** 2, 0);
+  const isOne = values.every((value) => value === values[0]);
+  return { count: values.length, mean: isOne ? values[0] : mean, spread: isOne ? null : Math.sqrt(squares / (values.length - 1)) };
+}

@@ -1,0 +1,29 @@
+// The dialog for a run's tags and its note.
+import { button, fill, make } from "./dom.js";
+import { post } from "./source.js";
+
+// Returns the labels that the run has afterwards; null if the user leaves without saving.
+export function editLabels(run, labels) {
+  const tags = make("input", { type: "text", value: labels.tags.join(" "), autocomplete: "off", "aria-describedby": "tags-help" });
+  const note = make("textarea", { rows: 5, value: labels.note });
+  const said = make("p", { role: "alert", class: "problem" });
+  return new Promise((resolve) => {
+    let result = null;
+    const dialog = make("dialog", { "aria-label": `Tags and note of ${run}`, class: "labels", onclose: () => { dialog.remove(); resolve(result); } });
+    const save = async (event) => {
+      event.preventDefault();
+      const words = tags.value.split(/[\s,]+/).filter(Boolean);
+      try {
+        const changes = { add: words.filter((each) => !labels.tags.includes(each)), remove: labels.tags.filter((each) => !words.includes(each)) };
+        result = await post(`/api/runs/${encodeURIComponent(run)}/labels`, note.value === labels.note ? changes : { ...changes, note: note.value });
+        dialog.close();
+      } catch (error) {
+        fill(said, [error.message, error.hint].filter(Boolean).join("; "));
+      }
+    };
+    fill(dialog, make("form", { onsubmit: save }, make("h2", {}, run), make("label", {}, "Tags", tags), make("p", { class: "small muted", id: "tags-help" }, "Words, with blanks between them. The filter finds them by tag:WORD."),
+      make("label", {}, "Note", note), said, make("div", { class: "tools" }, make("button", { type: "submit" }, "Save"), button("Cancel", () => dialog.close()))));
+    document.body.append(dialog);
+    dialog.showModal();
+  });
+}
