@@ -319,6 +319,11 @@ def test_a_submit_that_is_killed_after_sbatch_is_found_again(alice: User) -> Non
     assert len(run.squeue("%i").splitlines()) == 1
 
 
+@pytest.mark.full(
+    "tests/cluster/test_slurm.py::test_a_submit_that_is_killed_after_sbatch_is_found_again",
+    "tests/local/test_failures.py::test_a_submit_killed_between_two_agents_is_named_at_once_by_the_next_command",
+    "tests/unit/supervisor/test_decide.py::test_what_is_done",
+)
 def test_a_submit_that_is_killed_before_sbatch_ends_the_run(alice: User) -> None:
     run = _submit_and_kill(alice, ":")
     state = run.end()

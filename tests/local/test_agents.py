@@ -80,6 +80,10 @@ def test_a_member_names_the_way_that_does_not_work(tmp_path: Path) -> None:
     assert "can't reach node 0 (n1): 127.0.0.1: refused (16 ports from " in reason
 
 
+@pytest.mark.full(
+    "tests/unit/node/agent/test_tls.py::test_another_certificate_is_refused_on_both_sides",
+    "tests/local/test_attacks.py::test_seventy_idle_strangers_and_garbage_at_every_port_change_nothing",
+)
 def test_another_runs_agent_does_not_get_in(tmp_path: Path) -> None:
     ports = (20_000, 20_003)  # the same ones, whatever the credentials
     leader = task_in(tmp_path / "a", join_timeout=10.0, port_range=ports)

@@ -441,6 +441,9 @@ def test_a_frozen_launcher_is_ended_and_the_gang_starts_again(orch: Orch, projec
     assert "the launcher of this node was stopped (SIGSTOP) for" in said[0]
 
 
+@pytest.mark.full(
+    "tests/unit/node/agent/test_leader.py::test_a_leader_that_did_not_run_itself_holds_its_sleep_against_nobody",
+)
 def test_a_run_that_was_suspended_as_a_whole_goes_on_as_if_nothing_had_been(orch: Orch, project) -> None:
     program = """
 import os, sys, time
