@@ -317,6 +317,25 @@ def test_every_relative_link_leads_somewhere(page: Path) -> None:
     assert broken == []
 
 
+def headings(page: Path) -> set[str]:
+    return {slug(title) for title in re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)}
+
+
+def test_every_page_that_the_code_names_is_there() -> None:
+    """Hints and help name pages, some with a section: docs/training.md#your-own-script."""
+    named = {
+        link for path in (ROOT / "orchestrator").rglob("*.py")
+        for link in re.findall(r"docs/[\w/-]+\.md(?:#[\w-]+)?", path.read_text())
+    }  # fmt: skip
+    pages = {link: link.partition("#") for link in named}
+    missing = {
+        link for link, (page, _, section) in pages.items()
+        if not (ROOT / page).is_file() or (section and section not in headings(ROOT / page))
+    }  # fmt: skip
+    assert missing == set()
+    assert len(named) > 5
+
+
 @each_page
 def test_jobs_that_are_named_exist(page: Path) -> None:
     named = set(re.findall(r"(?<![\w/])jobs/[\w./-]+\.(?:yaml|py)", page.read_text()))
