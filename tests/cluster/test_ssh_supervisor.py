@@ -34,7 +34,7 @@ def test_a_run_is_handed_over_and_asked_about_from_the_laptop(lab: Lab) -> None:
     submit = ("submit", job, "--profile", profile)
     refused = lab.orch(*submit, **TOKEN)
     assert refused.code == 1
-    assert "alice@n3 is the supervisor of this profile, but its /home/alice/orch that can" in refused.err
+    assert "alice@n3 is the supervisor of this profile, but its /home/alice/orch can't take the run over" in refused.err
     install_orch(lab)
     lab.control.output(BOX, "mv", ".ssh/known_hosts", ".ssh/known_hosts.away")
     refused = lab.orch(*submit, **TOKEN)
