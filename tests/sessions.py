@@ -1,5 +1,7 @@
 """`make sessions`: type the commands of the recorded sessions again, and write what was printed into the pages.
 
+`python -m tests.sessions README.md` records one page.
+
 A page says in HTML comments what happens before or in the block that follows:
 
     <!-- file train.py -->          write the block to that file of alice's project, on each machine
@@ -22,7 +24,6 @@ import sys
 import termios
 from collections.abc import Iterator
 from fcntl import ioctl
-from pathlib import Path
 
 from orchestrator.node.system.processes import identify
 from tests.cluster.control import Control
@@ -33,7 +34,7 @@ from tests.testbed.machine import ENVIRONMENT, wait_until
 
 PAGES = ("docs/sessions.md", "README.md")
 STEP = re.compile(r"<!-- (?P<what>[^>]+?) -->(?P<block>\n+```(?P<language>\w*)\n(?P<text>.*?)^```$)?", re.M | re.S)
-COLUMNS = 100
+COLUMNS = 92  # what a browser window of 1,400 pixels shows of a line of code on the site
 FIRST, LAST = 5, 5  # lines of a log that are kept, before and after those that are left out
 QUIET = {
     "NO_COLOR": "1",
@@ -58,6 +59,12 @@ class Recorder:
     def page(self, text: str) -> str:
         """Return the page with what its commands print now."""
         return STEP.sub(self._step, text)
+
+    def files_of(self, text: str) -> None:
+        """Write the files of a page that is not recorded; later pages may use them."""
+        for step in STEP.finditer(text):
+            if step["what"].startswith("file "):
+                self._step(step)
 
     def _step(self, step: re.Match[str]) -> str:
         what, block, text = step["what"], step["block"] or "", step["text"] or ""
@@ -146,8 +153,11 @@ def main() -> int:
     try:
         recorder = Recorder(Control(cluster))
         for name in PAGES:
-            page = Path(REPO / name)
-            page.write_text(recorder.page(page.read_text()))
+            page = REPO / name
+            if name in (sys.argv[1:] or PAGES):
+                page.write_text(recorder.page(page.read_text()))
+            else:
+                recorder.files_of(page.read_text())
     finally:
         down()
     return 0

@@ -112,7 +112,7 @@ def _delegate(root: Path, found: Sweep, *, as_json: bool) -> int:
     if not sys.stdout.isatty():
         click.echo(pointer.run_id)
     count = f"{len(found.points)} run{'s' * (len(found.points) != 1)}"
-    what = f"{pointer.run_id}: {count}, which {pointer.host} looks after"
+    what = f"{pointer.run_id}: {count}, which {pointer.host} supervises"
     say(f"submitted {what}: you can shut down this machine")
     say(f"  orch status {pointer.run_id}     all of them")
     return 0

@@ -166,7 +166,7 @@ class SshProfile(ProfileBase):
     leases: bool = Field(True, description="hold GPUs and slots, so that no other run of orch takes them")
     node_wait: Seconds = Field(1800, description="how long a lost host is waited for where no spare is left")
     supervisor: Annotated[str, Field(pattern=rf"^(here|{LOGIN})$")] = Field(
-        "here", description="who looks after the run: here, or user@host with orch and keys for the hosts"
+        "here", description="the machine that supervises the run: here, or user@host with orch and keys for the hosts"
     )
     supervisor_orch: Line = Field("orch", description="the orch program on that machine")
     second_copy: bool = Field(True, description="keep each checkpoint on node 1 too, where workdir is not shared")

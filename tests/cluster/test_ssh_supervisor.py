@@ -34,7 +34,7 @@ def test_a_run_is_handed_over_and_asked_about_from_the_laptop(lab: Lab) -> None:
     submit = ("submit", job, "--profile", profile)
     refused = lab.orch(*submit, **TOKEN)
     assert refused.code == 1
-    assert "alice@n3 is the supervisor of this profile, but its /home/alice/orch that can" in refused.err
+    assert "alice@n3 is the supervisor of this profile, but its /home/alice/orch can't take the run over" in refused.err
     install_orch(lab)
     lab.control.output(BOX, "mv", ".ssh/known_hosts", ".ssh/known_hosts.away")
     refused = lab.orch(*submit, **TOKEN)
@@ -48,10 +48,10 @@ def test_a_run_is_handed_over_and_asked_about_from_the_laptop(lab: Lab) -> None:
     done = lab.orch(*submit, **TOKEN)
     assert done.code == 0, done.err
     run = done.out.strip()
-    assert "which alice@n3 looks after: you can shut down this machine" in done.err
+    assert "which alice@n3 supervises: you can shut down this machine" in done.err
     assert lab.supervisor() == []
     shown = lab.orch("status", "--json")
-    assert (shown.json, lab.orch("status").err.split(":")[0]) == ([], f"alice@n3 looks after {run}")
+    assert (shown.json, lab.orch("status").err.split(":")[0]) == ([], f"alice@n3 supervises {run}")
     with lab.control.start(LAPTOP, *lab.argv("logs", "last", "--follow")) as follow:
         assert follow.stdout is not None
         assert follow.stdout.readline() == "the token has 6\n"
@@ -80,7 +80,7 @@ def test_sweeps_and_searches_are_handed_over_whole(lab: Lab) -> None:
         done = lab.orch("submit", job, "--profile", profile, *options)
         assert done.code == 0, done.err
         sweep = done.out.strip()
-        said = f"submitted {sweep}: {count} run{'s' * (count > 1)}, which alice@{BOX} looks after"
+        said = f"submitted {sweep}: {count} run{'s' * (count > 1)}, which alice@{BOX} supervises"
         assert f"{said}: you can shut down this machine" in done.err
         assert lab.supervisor() == []
         waited = lab.orch("wait", sweep)

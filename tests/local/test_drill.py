@@ -80,14 +80,14 @@ def test_an_interrupt_ends_the_drills_run(orch: Orch) -> None:
 def test_a_supervisor_of_other_runs_is_left_alone(orch: Orch) -> None:
     other = orch.submit("hello", "-p", "local", "--set", 'job.command=["sleep", "600"]', "--set", "job.script=null")
     done = orch("drill", "local", "--kill", "supervisor")
-    assert (done.code, f"it looks after {other.run_id} as well" in done.err) == (2, True), done.err
+    assert (done.code, f"it also supervises {other.run_id}" in done.err) == (2, True), done.err
     assert names_left(orch) == [other.run_id, other.run_id]  # nothing was started
 
 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--freeze", "n2"), "names no host"),
+        (("--freeze", "n2"), "needs a host and a time"),
         (("--freeze", "n2:soon"), "'soon' is not a duration"),
         (("--freeze", "n2:0s"), "needs a time longer than 0 s"),
         (("--kill", "everything"), "is not one of"),

@@ -130,7 +130,7 @@ def test_what_cannot_be_a_search_leaves_nothing(orch: Orch, project: Callable[..
         (("--trials", "3"), "--trials is for a search"),
         (("--stop", "asha"), "--stop is for a search"),
         ((*tpe, "--sweep", "job.env.N=1,2"), "--sweep and --search exclude each other"),
-        ((*tpe, "--follow"), "--follow follows one run, not a sweep, not a sweep"),
+        ((*tpe, "--follow"), "--follow follows one run, not a sweep"),
         ((*tpe, "--set", "job.search=null"), "no search: section"),
         ((*tpe, "--set", "job.metric=null"), "names no metric"),
         ((*tpe, "--set", "job.checkpoint.dir=/tmp/there"), "several points would write their checkpoints"),

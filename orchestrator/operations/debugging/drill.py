@@ -127,7 +127,7 @@ def orders_for(root: Path, prepared: Prepared, tell: Tell) -> list[Order]:
     launch = plan_for(root, prepared)
     orders = [Order(fault) for fault in KILLS]
     if live_runs(root):
-        tell("without the supervisor: it looks after other runs as well")
+        tell("without the supervisor, because it also supervises other runs")
         orders.remove(Order(Fault.SUPERVISOR))
     if launch.nnodes > 1:
         orders.append(Order(Fault.FREEZE, seconds=LONG * launch.tasks[0].link_timeout))

@@ -88,7 +88,7 @@ def hand_over(
     done = subprocess.run(_argv(host, [program, "accept"]), input=payload, capture_output=True, check=False)
     if done.returncode != 0:
         raise _refusal(host, program, done.returncode, done.stderr.decode("utf-8", "replace"))
-    run_id = run_id_from(_told(done.stdout), f"{host}, which is to look after the run,")
+    run_id = run_id_from(_told(done.stdout), f"{host}, the supervisor of this profile,")
     pointer = Pointer(run_id, host, program, time.time(), gateway_of(host).ssh_command)
     make_private(str(root / FOLDER), exist_ok=True)
     RunDir(root / FOLDER).write(f"{pointer.run_id}.json", asdict(pointer))
@@ -129,7 +129,7 @@ def _argv(host: str, command: list[str]) -> list[str]:
 def _refusal(host: str, program: str, code: int, said: str) -> BackendError:
     words = said.strip()
     if code == NO_CONNECTION:
-        said = f"{host}, which is to look after the run, can't be reached: {words}"
+        said = f"{host}, the supervisor of this profile, can't be reached: {words}"
         return BackendError(said, f"try: {gateway_of(host).ssh_command}")
     if code in NO_PROGRAM or "No such command 'accept'" in words:
         return BackendError(

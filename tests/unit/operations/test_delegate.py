@@ -143,7 +143,7 @@ def test_an_answer_that_names_no_run_writes_nothing(
     monkeypatch.setattr(delegate, "_argv", lambda *_: ["sh", "-c", 'cat >/dev/null; echo "$1"', "sh", answer])
     prepared = prepare(root, Request(str(job), str(profile)))
     with pytest.raises(
-        BackendError, match=r"me@box, which is to look after the run, speaks of a run .* no run is called"
+        BackendError, match=r"me@box, the supervisor of this profile, speaks of a run .* no run is called"
     ):
         delegate.hand_over(root, prepared)
     assert {path.name for path in tmp_path.rglob("*")} == {"job", "a.yaml", "p.yaml"}
