@@ -72,6 +72,16 @@ def check_own(root: Path, run: RunDir | None = None) -> None:
     raise StoreError(f"{said}: orch starts, ends and writes nothing there", hint)
 
 
+def why_full(root: Path) -> str:
+    """Return why nothing can be recorded in the state folder; empty if its file system has room."""
+    try:
+        disk = os.statvfs(root)
+    except OSError:  # whoever reads or writes there reports it
+        return ""
+    lack = "space" if not disk.f_bavail else "inodes" if disk.f_files and not disk.f_favail else ""
+    return f"nothing can be recorded in {root}: its file system has no {lack} left" if lack else ""
+
+
 @dataclass(frozen=True)
 class RunDir:
     """One run's folder."""

@@ -53,7 +53,7 @@ def recovery_of(
     away = {node.host: node.unreachable.since for node in state.nodes if node.unreachable is not None}
     if not (lost := _losses(events) or (away if relaunch is not None or _has_given_up(events) else {})):
         at = _left_at(events) or float(relaunch.get("time", 0.0)) if relaunch is not None else 0.0
-        lost = {host: at for host in _hosts_in(said)}
+        lost = dict.fromkeys(_hosts_in(said), at)
     if state.is_final or not lost or _of(events, EventKind.CANCEL):
         return None
     since = min(lost.values())
