@@ -326,6 +326,11 @@ def test_a_folder_that_cannot_be_made_is_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "runs").write_text("a file where a folder should be")
     with pytest.raises(StoreError, match="can't be made"):
         create_run(tmp_path, "a-111111", {})
+    file = tmp_path / "file"
+    file.touch()
+    with pytest.raises(StoreError, match=f"^{file} can't be made: File exists") as caught:
+        create_run(tmp_path / "home", "a-111111", {}, folder=f"{file}/runs/a-111111")
+    assert "or workdir: in the profile" in caught.value.hint
 
 
 # -- one bad run among good ones
