@@ -121,11 +121,14 @@ class Cancelled:
     state: RunState
     proofs: tuple[NodeProof, ...] = ()  # empty if nothing of the run was ever on a machine of this process
     had_ended: bool = False  # before the cancel, which then did nothing
+    record_is_lost: bool = False  # nothing tells on which machines the run was
 
     @property
     def said(self) -> str:
         """Describe the result."""
         run_id, state = self.state.run_id, self.state.state
+        if self.record_is_lost:
+            return f"{run_id} has lost its record; its processes on this machine were ended"
         if self.had_ended:
             return f"{run_id} already finished ({state})"
         if self.state.is_final:
@@ -133,7 +136,8 @@ class Cancelled:
         if self.proofs and all(proof.is_unreachable for proof in self.proofs):
             said = "could not be told to stop, as none of its machines is in reach; the cancel is recorded"
             return f"{run_id} {said}, and is passed on when they are back: orch wait {run_id}"
-        return f"{run_id} has been told to stop, and has not ended yet ({state}); wait for it: orch wait {run_id}"
+        why = f": {self.state.detail}" if self.state.detail else ""
+        return f"{run_id} has been told to stop, and has not ended yet ({state}{why}); wait for it: orch wait {run_id}"
 
     @property
     def is_proven(self) -> bool:
@@ -146,15 +150,17 @@ def cancel(root: Path, run: RunDir, *, now: bool) -> Cancelled:
 
     The cancel is recorded before any signal, so that a later request for a restart is not obeyed. A run that had ended
     is left unchanged. If a full disk has no room for the record, the run is ended first, which frees space. Raises
-    StoreError if that is not enough.
+    StoreError if that is not enough. If the record of a run is lost, only its processes on this machine can be ended.
     """
     from orchestrator.supervisor import queue  # noqa: PLC0415 (a table of runs does without)
 
-    state = state_of(run)
+    state, record = state_of(run), run.record()
+    if record.is_lost and run.ending() is None:
+        check_own(root, run)
+        return Cancelled(state, tuple(backend("local").clean_up(run)), record_is_lost=True)
     if state.is_final:
         return Cancelled(state, had_ended=True)
     check_own(root, run)
-    record = run.record()
     problem = _record_cancel(run, now=now)
     machine = backend(record.kind)
     if problem is not None and dependencies.is_queued(run):

@@ -73,6 +73,16 @@ def check_own(root: Path, run: RunDir | None = None) -> None:
     raise StoreError(f"{said}: orch starts, ends and writes nothing there", hint)
 
 
+def why_full(root: Path) -> str:
+    """Return why nothing can be recorded in the state folder; empty if its file system has room."""
+    try:
+        disk = os.statvfs(root)
+    except OSError:  # whoever reads or writes there reports it
+        return ""
+    lack = "space" if not disk.f_bavail else "inodes" if disk.f_files and not disk.f_favail else ""
+    return f"nothing can be recorded in {root}: its file system has no {lack} left" if lack else ""
+
+
 @dataclass(frozen=True)
 class RunDir:
     """One run's folder."""
@@ -277,10 +287,10 @@ def create_run(root: Path, run_id: str, record: Record, folder: str | None = Non
     """
     make_state_folder(root)
     run = RunDir(root / "runs" / run_id)
+    elsewhere = folder is not None and folder != str(run.path)
     try:
         make_private(str(root / "live"), exist_ok=True)
         (root / "live" / run_id).touch()
-        elsewhere = folder is not None and folder != str(run.path)
         real = Path(folder) if folder is not None and elsewhere else run.path
         if elsewhere:
             _check_elsewhere(real.parent, record.get("profile") or {})
@@ -290,7 +300,9 @@ def create_run(root: Path, run_id: str, record: Record, folder: str | None = Non
             run.path.symlink_to(real)
         (run.path / "nodes").mkdir()
     except OSError as error:
-        raise StoreError(f"{run.path} can't be made: {error.strerror}", "set ORCH_HOME to a folder of yours") from error
+        what = "ORCH_HOME, or workdir: in the profile," if elsewhere else "ORCH_HOME"
+        said = f"{error.filename or run.path} can't be made: {error.strerror}"
+        raise StoreError(said, f"set {what} to a folder of yours") from error
     run.write("run.json", record)
     if indexed:
         append_line(root / "index", run_id)

@@ -20,7 +20,7 @@ from orchestrator.runs.files.file_cache import FileCache
 from orchestrator.runs.record import RunRecord
 from orchestrator.runs.reducer import reduce
 from orchestrator.runs.state import Cause, Ending, NodeStatus, Outcome, RunState, RunStatus, Verdict
-from orchestrator.runs.store import DELETED, RunDir, check_own, retire, tidy
+from orchestrator.runs.store import DELETED, RunDir, check_own, retire, tidy, why_full
 from orchestrator.supervisor.decide import (
     Action,
     CleanUp,
@@ -57,10 +57,11 @@ def state_of(run: RunDir, known: FileCache | None = None) -> RunState:
     evidence = gather(run, record, known)
     state = replace(_recovering(state_from(evidence), evidence, run, machine), job=evidence.job)
     run.check_is_there()  # after all was read: one removed meanwhile looks like one that has said nothing yet
+    if full := why_full(run.root):
+        state = replace(state, detail="; ".join(filter(None, [full, state.detail])))
     if machine.is_remote and state.verdict is not None:
-        return replace(
-            state, state=RunStatus.FINISHING, verdict=None, detail="bringing back its logs, outputs and checkpoints"
-        )
+        detail = full or "bringing back its logs, outputs and checkpoints"
+        return replace(state, state=RunStatus.FINISHING, verdict=None, detail=detail)
     if state.verdict is not None:  # the run has ended, and its verdict is not recorded yet
         return replace(state, verdict=_explained(run, state.verdict))
     if state.state == RunStatus.PENDING and (why := why_it_waits(run.root, run, record)):

@@ -63,7 +63,7 @@ class SlurmBackend(SlurmScheduler):
 
         top = Path(launch.tasks[0].run_dir)
         path = str(top.parent)
-        while not top.exists():
+        while not os.path.exists(top):  # or not to be seen, as in another user's folder
             top = top.parent
         return Folder(path, str(top), shutil.disk_usage(top).free, is_writable=os.access(top, os.W_OK))
 

@@ -435,8 +435,8 @@ def test_the_default_profile_is_named_unless_the_command_is_refused(orch, monkey
 @pytest.mark.parametrize(
     ("verdict", "words", "command"),
     [
-        (Verdict("failed", "infra", "lost"), "the run has no log: it failed before anything was printed", "why"),
-        (Verdict("cancelled"), "the run has no log: it was cancelled before anything was printed", "why"),
+        (Verdict("failed", "infra", "lost"), "the run has no log here; the run failed", "why"),
+        (Verdict("cancelled"), "the run has no log here; the run was cancelled", "why"),
         (None, "the run has no log yet: the run is pending", "status"),
     ],
 )

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from orchestrator.backends.base import NodeProof
-from orchestrator.node.system.processes import identify
+from orchestrator.node.system.processes import MARK, identify, mark
 from orchestrator.operations import runs
 from orchestrator.runs.state import Outcome, Verdict
 from orchestrator.runs.store import create_run
+from tests.patience import PATIENCE
 
 
 def test_a_run_whose_start_is_still_at_work_is_not_said_to_have_ended(
@@ -34,3 +37,14 @@ def test_a_run_whose_start_is_still_at_work_is_not_said_to_have_ended(
     run.write("verdict.json", {**Verdict(Outcome.CANCELLED).to_json(), "ended": 2.0})
     again = runs.cancel(tmp_path, run, now=True)
     assert (again.said, again.is_proven) == ("slow-111111 already finished (cancelled)", True)
+
+
+def test_a_run_whose_folder_the_program_has_deleted_leaves_no_process(tmp_path: Path) -> None:
+    run = create_run(tmp_path, "gone-111111", {"name": "gone", "kind": "local", "nnodes": 1, "hosts": ["localhost"]})
+    (run.path / "run.json").unlink()
+    rank = subprocess.Popen(["sleep", "600"], env={**os.environ, MARK: mark(run.run_id, 0)})
+    done = runs.cancel(tmp_path, run, now=True)
+    assert rank.wait(PATIENCE) == -signal.SIGKILL
+    assert (done.said, [proof.survivors for proof in done.proofs]) == (
+        "gone-111111 has lost its record; its processes on this machine were ended", [()]
+    )  # fmt: skip

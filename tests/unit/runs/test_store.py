@@ -14,7 +14,7 @@ import pytest
 
 from orchestrator.errors import RunNotFoundError, StoreError, UsageError
 from orchestrator.operations.points import grouped
-from orchestrator.operations.runs import Cancelled, cancel, remove
+from orchestrator.operations.runs import cancel, remove
 from orchestrator.runs import store
 from orchestrator.runs.run_id import new_run_id
 from orchestrator.runs.store import (
@@ -326,6 +326,11 @@ def test_a_folder_that_cannot_be_made_is_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "runs").write_text("a file where a folder should be")
     with pytest.raises(StoreError, match="can't be made"):
         create_run(tmp_path, "a-111111", {})
+    file = tmp_path / "file"
+    file.touch()
+    with pytest.raises(StoreError, match=f"^{file} can't be made: File exists") as caught:
+        create_run(tmp_path / "home", "a-111111", {}, folder=f"{file}/runs/a-111111")
+    assert "or workdir: in the profile" in caught.value.hint
 
 
 # -- one bad run among good ones
@@ -346,7 +351,7 @@ def test_a_run_without_its_record_has_ended_and_can_be_removed(root: Path) -> No
     run = find_run(root, "a")
     state = state_of(run)
     assert (state.state, state.is_final) == ("failed", True)
-    assert cancel(root, run, now=True) == Cancelled(state, had_ended=True)
+    assert cancel(root, run, now=True).record_is_lost  # it has ended what was left here
     remove(root, run)
 
 

@@ -10,6 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -190,6 +191,24 @@ def test_what_is_recorded_in_a_pass_counts_in_the_same_pass(tmp_path: Path) -> N
     assert verdict is not None
     assert verdict.reason == "the submit ended before it had started an agent"
     assert [event["kind"] for event in run.events()] == [EventKind.FOUND_LOST, EventKind.CLEANED_UP]
+
+
+@pytest.mark.parametrize(
+    ("free", "lack"),
+    [
+        ({"f_bavail": 0, "f_files": 9, "f_favail": 9}, "space"),
+        ({"f_bavail": 9, "f_files": 9, "f_favail": 0}, "inodes"),
+        ({"f_bavail": 9, "f_files": 0, "f_favail": 0}, ""),  # a file system that counts no inodes
+    ],
+)
+def test_a_state_folder_in_which_nothing_can_be_recorded_is_named(
+    tmp_path: Path, sleeper: Process, monkeypatch: pytest.MonkeyPatch, free: dict[str, int], lack: str
+) -> None:
+    run = made(tmp_path, sleeper)
+    monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(**free))
+    said = f"nothing can be recorded in {tmp_path}: its file system has no {lack} left" if lack else ""
+    assert state_of(run).detail.startswith(said)
+    assert bool(said) is ("recorded" in state_of(run).detail)
 
 
 def test_looking_writes_nothing(tmp_path: Path, sleeper: Process) -> None:

@@ -89,7 +89,7 @@ def _no_log(state: RunState, rank: int | None, node: int | None) -> OrchError:
     """Return the error for logs that don't exist."""
     which = f"rank {rank} has" if rank is not None else f"node {node} has" if node is not None else "the run has"
     if state.is_final:
-        return OrchError(f"{which} no log: it {_ENDS[state.state]} before anything was printed",
+        return OrchError(f"{which} no log here; the run {_ENDS[state.state]}",
                          f"see: orch why {state.run_id}")  # fmt: skip
     return OrchError(f"{which} no log yet: the run is {state.state}", f"see: orch status {state.run_id}")
 

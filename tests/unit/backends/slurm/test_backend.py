@@ -6,11 +6,13 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from orchestrator.backends import backend
+from orchestrator.backends.settings import SlurmSettings
 from orchestrator.backends.slurm import client
 from orchestrator.backends.slurm.backend import SlurmBackend
 from orchestrator.backends.slurm.script import cores_per_node
@@ -424,6 +426,13 @@ def test_the_run_directory_lies_where_the_profile_says(tmp_path: Path) -> None:
     assert there.agent_python == sys.executable
     with pytest.raises(UsageError, match="workdir is 'orch'"):
         backend.place(run, "orch", None)
+
+
+def test_a_folder_that_can_not_be_looked_at_is_judged_by_the_one_above_it(tmp_path: Path) -> None:
+    """As another user's folder of mode 700 can't; here its name is too long."""
+    launch = SimpleNamespace(tasks=(SimpleNamespace(run_dir=f"{tmp_path}/{'x' * 300}/runs/doctor"),))
+    found = SlurmBackend().runs_folder(SlurmSettings(), launch)  # type: ignore[arg-type]
+    assert (found.top, found.is_writable) == (str(tmp_path), True)
 
 
 def test_a_run_whose_folder_lies_elsewhere_is_a_link_and_both_go(tmp_path: Path) -> None:
