@@ -52,7 +52,7 @@ def test_a_plain_script_is_plotted_ranked_and_followed(
     assert [step for step, _ in points[0]["points"]] == list(range(100))
     assert abs(points[0]["points"][99][1] - 0.01) < 1e-6
     assert orch("best", run.run_id, "--metric", "acc", "--json").json[0]["value"] == 0.99
-    assert "step 99, train/loss 0.0100" in orch("status", run.run_id).out
+    assert "step 99, train/loss 0.01" in orch("status", run.run_id).out
     lines = map(json.loads, (run.node(0) / "metrics.jsonl").read_text().splitlines())
     values = [(row["step"], name) for row in lines for name in row.keys() - {"step", "attempt", "time"}]
     assert len(values) == len(set(values)) == 100 * 4  # the loss of each rank, the epoch and the accuracy

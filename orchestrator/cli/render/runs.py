@@ -21,11 +21,11 @@ from orchestrator.cli.render.tables import (
 from orchestrator.protocol.hostlist import fold as fold_hosts
 from orchestrator.protocol.hostlist import in_words, nodes_in_words
 from orchestrator.protocol.quantities import duration, number, rate, size
-from orchestrator.runs.labels import NO_LABELS, Labels
 from orchestrator.runs.state import Attempt, NodeState, NodeStatus, Outcome, Recovery, RunState, RunStatus, Verdict
 
 if TYPE_CHECKING:  # `orch status` of ended runs must not load the supervisor's rules
     from orchestrator.operations.removal import Removal
+    from orchestrator.runs.labels import Labels
 
 SPARE = ("RANKS", "PROFILE", "SUBMITTED")  # columns that a narrow table of runs leaves out, in this order
 NOTE_LINES = 2
@@ -135,7 +135,7 @@ def out_of_reach(state: RunState, now: float) -> str:
 
 def status_page(
     state: RunState, heartbeat: Mapping[str, Any] | None, result: Mapping[str, Any] | None, folder: str, now: float,
-    style: Style = plain, *, last_line: str = "", width: int | None = None, labels: Labels = NO_LABELS,
+    style: Style = plain, *, last_line: str = "", width: int | None = None, labels: Labels | None = None,
 ) -> str:  # fmt: skip
     """Return everything about one run on one screen. With a `width`, only the line of the folder may be longer."""
     away = [node.host for node in state.nodes if node.unreachable is not None and not state.is_final]
@@ -158,8 +158,8 @@ def status_page(
         "result": result_line(result),
         "machines": out_of_reach(state, now),
         "detail": "" if state.is_final or state.recovery else state.detail,
-        "tags": ", ".join(labels.tags),
-        "note": labels.note,
+        "tags": ", ".join(labels.tags) if labels else "",
+        "note": labels.note if labels else "",
     }
     for name, value in facts.items():
         lines += _folded(f"  {name:<10} ", value, width) if value else []

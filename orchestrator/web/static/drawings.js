@@ -26,9 +26,9 @@ export function axisOf(values) {
 
 // Round numbers between these two.
 function round(low, high) {
-  const rough = (high - low) / 5;
-  const power = 10 ** Math.floor(Math.log10(rough));
-  const step = [1, 2, 5, 10].map((each) => each * power).find((each) => each >= rough);
+  const most = (high - low) / 4;
+  const power = 10 ** Math.floor(Math.log10(most));
+  const step = [5, 2, 1].map((each) => each * power).find((each) => each <= most) ?? power;
   const first = Math.ceil(low / step);
   return Array.from({ length: Math.floor(high / step) - first + 1 }, (_, at) => (first + at) * step);
 }

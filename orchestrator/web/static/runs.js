@@ -50,7 +50,8 @@ export async function showRuns(main, _words, query, onlink) {
   function columnsToShow() {
     const rows = [...known.values()];
     if (!settings.isDefault) return settings.columns;
-    const usual = DEFAULTS.filter((key) => key !== "tag" || rows.some((row) => row.labels.tags.length));
+    const isUseful = { tag: () => rows.some((row) => row.labels.tags.length), profile: () => new Set(rows.map((row) => row.profile)).size > 1 };
+    const usual = DEFAULTS.filter((key) => isUseful[key]?.() ?? true);
     return usual.toSpliced(-1, 0, ...columns.suggested(rows));
   }
 

@@ -142,11 +142,11 @@ def test_a_run_that_goes_on_is_watched(tmp_path: Path) -> None:
             beat(run, rank, node=rank // 2, step=10, total=100, time=50.0, phase="train", loss=0.5)
         text = await seen.until(r"(running +10 +train.*\n.*){4}")
         assert "0-3 rrrr" in text
-        assert "step 10/100 (10 %), loss 0.5000" in text
+        assert "step 10/100 (10 %), loss 0.5" in text
         assert re.search(r"^> 0 +0 n1 +running +10 +train", text, re.MULTILINE)
         for rank in range(4):
             beat(run, rank, node=rank // 2, step=20, total=100, time=60.0 + 10 * (rank == 2), phase="train")
-        assert re.search(r"2 +1 n2 +running +20 +train +2 ", await seen.until("0-3 ▂▂▆▂"))
+        assert re.search(r"2 +1 n2 +running +20 +train +2\.0 s ", await seen.until("0-3 ▂▂▆▂"))
         await seen.keys("3")
         await seen.until("no rank has told of two steps")
         for node in range(2):
@@ -167,7 +167,7 @@ def test_the_curves_are_of_any_two_metrics_by_step_or_time(tmp_path: Path) -> No
 
     async def steps(seen: Seen) -> None:
         await seen.keys("2")
-        text = await seen.until("last 1049")
+        text = await seen.until("last 1,049")
         assert re.search(r"^loss$", text, re.MULTILINE)
         assert re.search(r"0 +step +49$", text, re.MULTILINE)
         await seen.keys("x")
@@ -351,7 +351,7 @@ def test_without_utf8_all_is_ascii_and_small_or_large_all_is_drawn(tmp_path: Pat
         await seen.keys("escape")
         await seen.until("orch top  2 runs")
         await seen.keys("down", "enter", "2")
-        assert "*" in await seen.until("last 1049")
+        assert "*" in await seen.until("last 1,049")
         await seen.keys("4")
         await seen.until("gr\\?\\?er|gr\\?+er")
         for size in ((20, 5), (200, 60), (40, 3)):

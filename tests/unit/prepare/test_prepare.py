@@ -15,6 +15,7 @@ from orchestrator.environments.uv import find_uv
 from orchestrator.errors import UsageError
 from orchestrator.prepare.notes import ranks_of_profile
 from orchestrator.prepare.prepare import Request, Shipment, plan_for, prepare, shipment
+from orchestrator.protocol.quantities import size
 
 JOB = """
 script: train.py
@@ -108,14 +109,14 @@ def test_the_command_line_says_of_what_to_notify(job: Path, tmp_path: Path, monk
 def test_the_dry_run_says_so(job: Path) -> None:
     run = CliRunner().invoke(orch, ["submit", str(job), "-p", "local", "--dry-run"], catch_exceptions=False)
     assert (
-        f"shipped:\n  {job.parent}: 2 files, {1000 + len(JOB)} bytes\nrun on this machine:\n  notify on" in run.output
+        f"shipped:\n  {job.parent}: 2 files, {size(1000 + len(JOB))}\nrun on this machine:\n  notify on" in run.output
     )
     as_json = CliRunner().invoke(orch, ["submit", str(job), "-p", "local", "--dry-run", "--json"])
     assert json.loads(as_json.output)["ships"]["folder"] == str(job.parent)
 
 
 def test_nothing_more_than_the_code(job: Path) -> None:
-    assert shipment_page(Shipment("/code", 1, 9, (), "note: not sent: x")).endswith("9 bytes\n  not sent: x")
+    assert shipment_page(Shipment("/code", 1, 9, (), "note: not sent: x")).endswith("9 B\n  not sent: x")
     assert shipment_page(Shipment("/code", 3, 2_340_000, ())) == "shipped:\n  /code: 3 files, 2.2 MiB"
 
 

@@ -144,7 +144,6 @@ def _overview(root: Path, everything: bool, number: int, as_json: bool) -> str:
     from orchestrator.cli.render import runs as render
     from orchestrator.operations.points import grouped
     from orchestrator.runs.files.logs import beat_of, last_line
-    from orchestrator.runs.labels import labels_of
     from orchestrator.runs.run_id import sweep_of
 
     now, lines, rows = time.time(), [], []
@@ -159,6 +158,8 @@ def _overview(root: Path, everything: bool, number: int, as_json: bool) -> str:
             heartbeat = None if state.is_final else beat_of(folder, state.attempt)
             last = "" if state.is_final or heartbeat else last_line(folder, state.attempt)
             if as_json:
+                from orchestrator.runs.labels import labels_of
+
                 row = {**state.to_json(), "sweep": sweep, "progress": heartbeat, "last_line": last}
                 rows.append({**row, "labels": labels_of(folder).to_json()})
             else:
