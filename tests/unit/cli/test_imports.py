@@ -107,7 +107,7 @@ SUBMIT_DOES_WITHOUT = (
     "orchestrator.specs.job", "orchestrator.specs.documents.loader", "orchestrator.runs.reducer",
     "orchestrator.cli.follow", "orchestrator.supervisor.queue", "orchestrator.backends.environments",
 )  # fmt: skip
-OF_STATUS, OF_SUBMIT = 67, 119  # modules of ours, packages as well; a larger number is a longer wait
+OF_STATUS, OF_SUBMIT = 68, 120  # modules of ours, packages as well; a larger number is a longer wait
 
 
 @pytest.fixture
