@@ -15,6 +15,7 @@ from tests.cluster.control import Control
 from tests.patience import PATIENCE
 from tests.result import Result
 from tests.testbed.machine import wait_until
+from tests.testbed.slurm import WORKING
 
 pytestmark = pytest.mark.cluster("slurm", nodes=4)
 
@@ -423,9 +424,11 @@ def test_a_controller_that_is_away_ends_nothing(alice: User) -> None:
 
 
 def _start_controller(testbed: Control) -> None:
+    """Start slurmctld, and return when its nodes have registered: until then it refuses jobs of several nodes."""
     if testbed.run("ctl", "scontrol", "ping").code != 0:
         testbed.output("ctl", "slurmctld", user="root")
         wait_until(lambda: testbed.run("ctl", "scontrol", "ping").code == 0, "slurmctld")
+        wait_until(lambda: set(testbed.output("ctl", "sinfo", "-h", "-N", "-o", "%T").split()) <= WORKING, "its nodes")
 
 
 def test_a_folder_that_the_nodes_do_not_share_is_named(alice: User) -> None:
