@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 @click.option("--since", metavar="TIME", help="Only runs submitted in the last TIME, such as 30d.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def usage(runs: tuple[str, ...], by: str | None, since: str | None, as_json: bool) -> int:
-    """Sum hours, GPU-hours and energy of all runs, or show named runs.
+    """Sum hours, GPU-hours and energy of all runs or of named runs.
 
     Rank-hours and GPU-hours count each rank and GPU that a run held. Watt-hours are those of GPUs whose driver measures
     energy. For a named Slurm run, Slurm's accounting (sacct) adds the share of its time limit, cores and memory that

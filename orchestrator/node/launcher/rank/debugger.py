@@ -60,6 +60,6 @@ def _start_adapter(order: Mapping[str, Any]) -> int:
         line = answer.readline()
     if not line.strip().isdigit():
         raise NoDebuggerError(
-            "debugpy's adapter does not start; what it said stands above: debugpy 1.8 is known to work"
+            "debugpy's adapter does not start; its messages are above. debugpy 1.8 works"
         )
     return int(line)
