@@ -185,7 +185,7 @@ def _packages(
         try:
             return Interpreter.of(answer["found"])
         except ValueError as error:
-            raise BackendError(f"{machine.host}: its interpreter could not be identified: {error}") from error
+            raise BackendError(f"{machine.host}: its interpreter can't be told: {error}") from error
 
     interpreters, failed = on_all(ask, machines)
     chosen: dict[str, Packages | OrchError] = {}
