@@ -143,7 +143,7 @@ _ERRORS = (
     GpuError(
         r"no CUDA-capable device|invalid device ordinal",
         Blame.PROGRAM,
-        "that rank has no GPU of the number that it asked for: take LOCAL_RANK, and no more ranks than nvidia-smi "
+        "the rank chose a GPU number that does not exist: use LOCAL_RANK, and no more ranks than nvidia-smi "
         "-L and CUDA_VISIBLE_DEVICES show",
     ),
     GpuError(

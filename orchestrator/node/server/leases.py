@@ -52,7 +52,7 @@ def lease(request: Request, _: bytes) -> Answer:
     if not names:
         return {"places": []}, b""
     if count > len(names):
-        raise RefusedError(f"it has {len(names)} {kind(names)}, and {count} are asked for")
+        raise RefusedError(f"it has {len(names)} {kind(names)}, and the run needs {count}")
     release(request, b"")  # what an answer that was lost had promised
     if os.path.exists(f"{node_folder(at_user(request['run_dir']), request['node'])}/start_{request['start']}"):
         return {"places": of_run(run_id, names)}, b""

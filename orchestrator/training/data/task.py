@@ -113,5 +113,5 @@ def _check_workers(data: Data, options: Options) -> None:
     if options.workers and isinstance(data.train, tuple) and isinstance(data.test, tuple):
         raise UserError(
             f"--workers {options.workers} is for a task whose data() gives a torch.utils.data.Dataset, and the data of "
-            "this one lies in memory: leave it out."
+            "this task is in memory: leave it out."
         )

@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 @click.option("--since", metavar="TIME", help="Only runs submitted in the last TIME, such as 30d.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def usage(runs: tuple[str, ...], by: str | None, since: str | None, as_json: bool) -> int:
-    """Sum runs, hours, GPU-hours and energy; of named runs, each.
+    """Sum hours, GPU-hours and energy of all runs or of named runs.
 
-    Hours are those of the runs; rank-hours and GPU-hours count each rank and GPU that a run held. Watt-hours are those
-    of the GPUs, where their driver tells. Of a named Slurm run, also what its accounting (sacct) says: the share of
-    its time limit, cores and memory that the job has used.
+    Rank-hours and GPU-hours count each rank and GPU that a run held. Watt-hours are those of GPUs whose driver measures
+    energy. For a named Slurm run, Slurm's accounting (sacct) adds the share of its time limit, cores and memory that
+    the job has used.
     """
     from orchestrator.operations.usage import usage as sums
     from orchestrator.supervisor.start import attended_root

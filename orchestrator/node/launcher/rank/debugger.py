@@ -59,7 +59,5 @@ def _start_adapter(order: Mapping[str, Any]) -> int:
     with os.fdopen(answer_read, encoding="utf-8") as answer:
         line = answer.readline()
     if not line.strip().isdigit():
-        raise NoDebuggerError(
-            "debugpy's adapter does not start; what it said stands above: debugpy 1.8 is known to work"
-        )
+        raise NoDebuggerError("debugpy's adapter does not start; its messages are above. debugpy 1.8 works")
     return int(line)
