@@ -156,7 +156,7 @@ def test_a_name_that_does_not_exist(lab: Lab) -> None:
 
 
 def test_gpus_that_are_not_there(lab: Lab) -> None:
-    assert "n1: it has 0 GPUs for 1 ranks with nccl" in refused(lab, backend="nccl")
+    assert "n1: it has 0 GPUs for 1 rank with nccl" in refused(lab, backend="nccl")
     said = refused(lab, "--set", "job.resources={gpus: 2}")
     assert "n3: it has 0 GPUs, and the job asks for 2" in said
     assert "see resources.gpus of the job" in said

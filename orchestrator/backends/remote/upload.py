@@ -147,9 +147,9 @@ def check_machine(session: Machine, run: RunDir, task: NodeTask, workdir: str) -
     host = session.name
     hello, _ = session.call("hello", workdir=workdir, shared_parent=bool(profile_of(run).get("shared_parent")))
     hello["answered"] = time.time()
-    if "nccl" in task.backend and hello["gpus"] < (task.nproc or 1):
+    if "nccl" in task.backend and hello["gpus"] < (ranks := task.nproc or 1):
         raise BackendError(
-            f"{host}: it has {hello['gpus']} GPUs for {task.nproc or 1} ranks with nccl",
+            f"{host}: it has {hello['gpus']} GPUs for {ranks} rank{'s' * (ranks > 1)} with nccl",
             "lower nproc_per_node for this host, or set backend: gloo",
         )
     has = Has(hello["cores"], hello["gpus"], hello["memory"])

@@ -37,7 +37,7 @@ def test_a_line_torn_by_a_crash_costs_only_itself(tmp_path: Path) -> None:
     assert [event["kind"] for event in read_lines(path)] == ["a", "b"]
 
 
-def test_a_folder_that_is_removed_costs_what_was_in_it_but_neither_whose_events_these_are_nor_that_ranks_run(
+def test_a_folder_that_is_removed_costs_what_was_in_it_and_not_whose_events_these_are(
     tmp_path: Path,
 ) -> None:
     folder = tmp_path / "nodes" / "0"
