@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from orchestrator.specs.profile import AnyProfile
 
 _REGISTRY = {
-    "local": "orchestrator.backends.local:LocalBackend",
-    "ssh": "orchestrator.backends.ssh.backend:SshBackend",
+    "local": "orchestrator.backends.agents.backend:on_this_machine",
+    "ssh": "orchestrator.backends.agents.backend:over_ssh",
     "slurm": "orchestrator.backends.slurm.backend:SlurmBackend",
     "slurm-login": "orchestrator.backends.slurm.login.backend:LoginBackend",
 }

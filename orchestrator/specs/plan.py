@@ -194,7 +194,7 @@ def _agent_argv(profile: AnyProfile, task: NodeTask, place: Place) -> tuple[str,
     if profile.kind == "slurm":  # which of the nodes it is, Slurm tells it
         return (place.agent_python, f"{task.run_dir}/node.pyz", "slurm", task.run_dir)
     folder = node_folder(task.run_dir, task.node_rank)
-    return (place.agent_python, f"{task.run_dir}/node.pyz", "agent", f"{folder}/task.json")
+    return (place.agent_python, "-I", "-S", f"{task.run_dir}/node.pyz", "agent", f"{folder}/task.json")
 
 
 def _hosts(profile: AnyProfile) -> tuple[list[tuple[str, str | None]], tuple[str, ...], str]:

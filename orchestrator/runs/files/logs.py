@@ -17,7 +17,6 @@ from orchestrator.errors import StoreError
 from orchestrator.protocol import reading
 from orchestrator.protocol.events import EventKind
 from orchestrator.protocol.json_text import parse_json
-from orchestrator.protocol.ranks import bind
 from orchestrator.protocol.terminal_lines import TerminalLines
 from orchestrator.runs.files.file_cache import FileCache
 from orchestrator.runs.files.written_metrics import newest_metrics
@@ -130,10 +129,12 @@ def _launcher_logs(run: RunDir, selection: Selection) -> list[LogFile]:
 
 
 def nodes_with(run: RunDir, selection: Selection, known: FileCache) -> set[int] | None:
-    """Return the nodes that have, or have had, a chosen log, by what is known here; None where all may have.
+    """Return the nodes that have, or have had, a chosen log, as far as this machine knows; None if all may have it.
 
-    Of a rank it is told by node 0's word to go, before which no rank has a log: none while that is not here.
+    The event `go` of node 0 tells which node has which rank. No rank has a log before that event.
     """
+    from orchestrator.protocol.ranks import bind  # noqa: PLC0415 (`orch status` does without)
+
     if selection.everything:
         return None
     if selection.node is not None:

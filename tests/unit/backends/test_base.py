@@ -34,7 +34,7 @@ def test_threads_that_ask_at_once_get_one_backend(monkeypatch: pytest.MonkeyPatc
         began.wait()
         return backend("local")
 
-    monkeypatch.setattr(backends, "import_module", lambda _: SimpleNamespace(LocalBackend=Slow))
+    monkeypatch.setattr(backends, "import_module", lambda _: SimpleNamespace(on_this_machine=Slow))
     with ThreadPoolExecutor(16) as pool:
         assert len(set(pool.map(ask, range(16)))) == 1
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.backends.places.leases import leased, needs_of
+from orchestrator.backends.agents.start import with_places
 from orchestrator.backends.settings import Host, SshSettings
 from orchestrator.errors import BackendError, PlacesTakenError
 from orchestrator.protocol.task import NodeTask, Program
@@ -70,8 +70,8 @@ def start(
         for node in hosts
     )  # fmt: skip
     settings = SshSettings.of({"hosts": [{"host": name} for name in names], "slots": 1, **profile})
-    needs = needs_of(settings, hosts, tasks, {node: {"devices": [], "visible": None} for node in hosts})
-    with leased(machines, run, settings, hosts, number, needs, began=False) as places:
+    hellos = {node: {"devices": [], "visible": None} for node in hosts}
+    with with_places(machines, run, settings, hosts, tasks, hellos, began=False) as (_, places):
         return places
 
 

@@ -59,7 +59,7 @@ def test_an_agent_whose_folder_was_removed_under_it_is_known_by_what_the_asker_h
             assert files.poll_changes({**look, "alive": None}, b"")[0]["alive"] is None
             assert files.poll_changes({**look, "agent": agent}, b"")[0]["alive"] is True
             assert files.poll_changes({**look, "agent": [0, 0]}, b"")[0]["alive"] is None  # its start was cut off
-            assert machine.clean_up({**asked, "agent": agent}, b"")[0]["ended"] == 1
+            assert machine.clean_up({**asked, "agents": {"1": agent}}, b"")[0]["ended"] == 1
             assert process.wait(PATIENCE) == -signal.SIGKILL
             assert files.poll_changes({**look, "agent": agent}, b"")[0]["alive"] is False
         finally:

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from orchestrator.backends.agents.handle import Handle, read_handle
 from orchestrator.backends.settings import Host
-from orchestrator.backends.ssh.handle import Handle, read_handle
 from orchestrator.errors import StoreError
 from orchestrator.protocol.events import EventKind
 from orchestrator.protocol.exits import successful_attempt

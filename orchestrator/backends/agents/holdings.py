@@ -11,13 +11,13 @@ from orchestrator.backends.remote.output_record import record_removed
 from orchestrator.backends.remote.outputs import left_on
 from orchestrator.backends.settings import Host, SshSettings
 from orchestrator.runs.run_id import run_id_from
-from orchestrator.transport.pool import ConnectionPool
+from orchestrator.transport.machine import Machines
 
 if TYPE_CHECKING:  # loads fabric
     from orchestrator.transport.machine import Machine
 
 
-def holdings(settings: SshSettings, pool: ConnectionPool) -> list[dict[str, Any]]:
+def holdings(settings: SshSettings, pool: Machines) -> list[dict[str, Any]]:
     """List for every machine its cores, GPUs and free space, and who holds which place; or what is in the way."""
     machines, nodes = settings.machines, len(settings.hosts)
 
@@ -34,7 +34,7 @@ def holdings(settings: SshSettings, pool: ConnectionPool) -> list[dict[str, Any]
     return [found[number] for number in sorted(found)]
 
 
-def collect_garbage(settings: SshSettings, pool: ConnectionPool, judge: Judge, *, dry_run: bool) -> list[Finding]:
+def collect_garbage(settings: SshSettings, pool: Machines, judge: Judge, *, dry_run: bool) -> list[Finding]:
     """Find what runs have left on every machine, and remove what is to end; one out of reach is named."""
     machines, workdir = settings.machines, settings.workdir
 

@@ -7,17 +7,17 @@ import threading
 import time
 from typing import TYPE_CHECKING, Final
 
+from orchestrator.backends.agents.handle import read_handle
+from orchestrator.backends.agents.liveness import Seen, last_seen, unreachable_nodes
+from orchestrator.backends.agents.relaunch import relaunch
 from orchestrator.backends.remote.checkpoints import remote_checkpoints
 from orchestrator.backends.remote.mirror import LONGEST_PAUSE, POLL_SECONDS, Follower, RunWatcher, Source, Update
 from orchestrator.backends.remote.transfer import Copy
 from orchestrator.backends.settings import Host, SshSettings, profile_of, remote_folder, workdir_of
-from orchestrator.backends.ssh.handle import read_handle
-from orchestrator.backends.ssh.liveness import Seen, last_seen, unreachable_nodes
-from orchestrator.backends.ssh.relaunch import relaunch
 from orchestrator.errors import BackendError
 from orchestrator.runs.restarts.relaunch import Relaunch
 from orchestrator.runs.store import RunDir
-from orchestrator.transport.pool import ConnectionPool
+from orchestrator.transport.machine import Machines
 
 if TYPE_CHECKING:
     from orchestrator.transport.machine import Machine
@@ -29,7 +29,7 @@ LOOKS_A_SECOND: Final = 128  # at most, at all nodes of a run together: of more,
 class SshWatcher(RunWatcher):
     """The watching of one run, and its next starts."""
 
-    def __init__(self, run: RunDir, pool: ConnectionPool) -> None:
+    def __init__(self, run: RunDir, pool: Machines) -> None:
         self.pool = pool
         self.starting: threading.Thread | None = None
         # All of the plan's: this start may have fewer than the next one, and a submit may still be at its first.
@@ -57,7 +57,7 @@ class SshWatcher(RunWatcher):
 class NodeFollower(Follower):
     """Copies what one node writes, and records whether its agent lives; whichever machine the node is."""
 
-    def __init__(self, run: RunDir, node: int, pool: ConnectionPool) -> None:
+    def __init__(self, run: RunDir, node: int, pool: Machines) -> None:
         self.run, self.node, self.pool = run, node, pool
         self.workdir = workdir_of(profile_of(run))
         self.handle = read_handle(run)
@@ -105,7 +105,7 @@ class NodeFollower(Follower):
         return now != before
 
 
-def sources(run: RunDir, pool: ConnectionPool) -> list[Source]:
+def sources(run: RunDir, pool: Machines) -> list[Source]:
     """Return the machine of each node, as it is in this start; none before the first."""
     handle, workdir = read_handle(run), workdir_of(profile_of(run))
     return [
@@ -114,7 +114,7 @@ def sources(run: RunDir, pool: ConnectionPool) -> list[Source]:
     ]
 
 
-def current_sources(run: RunDir, pool: ConnectionPool) -> list[Source]:
+def current_sources(run: RunDir, pool: Machines) -> list[Source]:
     """Return each node, by the machine that it has whenever that is asked: another start may give it another one."""
 
     def session(node: int) -> Machine:
@@ -128,7 +128,7 @@ def current_sources(run: RunDir, pool: ConnectionPool) -> list[Source]:
     return [Source(f"node {node}", (node,), functools.partial(session, node)) for node in nodes]
 
 
-def former_sources(run: RunDir, pool: ConnectionPool) -> list[Source]:
+def former_sources(run: RunDir, pool: Machines) -> list[Source]:
     """Return the machines of earlier starts that take no part in this one.
 
     Their outputs are those of nodes that follow the plan's; where the folder is shared, they have none of their own.
@@ -144,7 +144,7 @@ def former_sources(run: RunDir, pool: ConnectionPool) -> list[Source]:
     ]
 
 
-def _sources_in_reach(run: RunDir, pool: ConnectionPool) -> list[Source]:
+def _sources_in_reach(run: RunDir, pool: Machines) -> list[Source]:
     """Return the machines of this start, without those that were out of reach at the last look."""
     lost = unreachable_nodes(run)
     return [source for source in sources(run, pool) if source.nodes[0] not in lost]

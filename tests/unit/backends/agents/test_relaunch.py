@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from orchestrator.backends.agents.handle import SECRETS, Handle
+from orchestrator.backends.agents.relaunch import credentials_of, free_machines, in_order, machines
+from orchestrator.backends.agents.ways import blamed
 from orchestrator.backends.remote.hosts import all_of
 from orchestrator.backends.settings import Host, SshSettings
-from orchestrator.backends.ssh.handle import SECRETS, Handle
-from orchestrator.backends.ssh.relaunch import credentials_of, free_machines, in_order, machines
-from orchestrator.backends.ssh.ways import blamed
 from orchestrator.errors import BackendError
 from orchestrator.protocol.restart import Progress
 from orchestrator.runs.restarts.relaunch import Relaunch

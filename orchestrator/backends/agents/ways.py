@@ -7,19 +7,19 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from orchestrator.backends.agents.start import leader_addresses
 from orchestrator.backends.remote.hosts import on_all
 from orchestrator.backends.settings import Host, SshSettings
-from orchestrator.backends.ssh.agents import leader_addresses
 from orchestrator.errors import BackendError
 from orchestrator.protocol.gang import gang_ports
 from orchestrator.specs.plan import port_range
-from orchestrator.transport.pool import ConnectionPool
+from orchestrator.transport.machine import Machines
 
 Ways = dict[tuple[int, int], str]  # (from, to) -> why it does not work
 
 
 def cut_off(
-    pool: ConnectionPool, settings: SshSettings, hosts: Mapping[int, Host], witnesses: Iterable[Host] = ()
+    pool: Machines, settings: SshSettings, hosts: Mapping[int, Host], witnesses: Iterable[Host] = ()
 ) -> dict[int, BackendError]:
     """Return the machines without which all others reach each other, with the reason of each; mostly none.
 
@@ -52,7 +52,7 @@ def blamed(broken: Iterable[tuple[int, int]]) -> dict[int, tuple[int, int]]:
     return found
 
 
-def broken_ways(pool: ConnectionPool, settings: SshSettings, hosts: Mapping[int, Host]) -> Ways:
+def broken_ways(pool: Machines, settings: SshSettings, hosts: Mapping[int, Host]) -> Ways:
     """Try the connections that a gang needs, from each machine to the first and to the next; return those that fail.
 
     A connection counts as failed only if this machine reaches both of its ends.

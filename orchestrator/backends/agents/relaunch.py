@@ -10,15 +10,15 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
+from orchestrator.backends.agents.handle import SECRETS, read_handle
+from orchestrator.backends.agents.liveness import unreachable_nodes
+from orchestrator.backends.agents.start import is_cancelled, start_agents
+from orchestrator.backends.agents.ways import cut_off
 from orchestrator.backends.remote.given import newest_here, newest_there, with_given_checkpoint
 from orchestrator.backends.remote.hosts import MachinesError, on_all
 from orchestrator.backends.remote.transfer import Copy, update_all
 from orchestrator.backends.remote.upload import SERVER_PYTHON, check_machine
 from orchestrator.backends.settings import Host, SshSettings, profile_of, remote_folder
-from orchestrator.backends.ssh.agents import is_cancelled, start_agents
-from orchestrator.backends.ssh.handle import SECRETS, read_handle
-from orchestrator.backends.ssh.liveness import unreachable_nodes
-from orchestrator.backends.ssh.ways import cut_off
 from orchestrator.errors import BackendError
 from orchestrator.protocol.events import EventKind
 from orchestrator.protocol.gpu_errors import Blame, gpu_error_of
@@ -29,10 +29,10 @@ from orchestrator.runs.state import Event
 from orchestrator.runs.store import RunDir
 from orchestrator.runs.verdict import items
 from orchestrator.transport.credentials import credentials_for, entrusted
-from orchestrator.transport.pool import ConnectionPool
+from orchestrator.transport.machine import Machines
 
 
-def relaunch(run: RunDir, pool: ConnectionPool, again: Relaunch) -> bool:
+def relaunch(run: RunDir, pool: Machines, again: Relaunch) -> bool:
     """Start the agents again on enough machines. Return False while the run waits for machines, and after a cancel.
 
     A machine that refuses for any reason counts as lost, and the machines are chosen again without it.
@@ -64,7 +64,7 @@ def relaunch(run: RunDir, pool: ConnectionPool, again: Relaunch) -> bool:
 
 def machines(
     run: RunDir,
-    pool: ConnectionPool,
+    pool: Machines,
     settings: SshSettings,
     again: Relaunch,
     check: Callable[[int, Host], object],
@@ -154,7 +154,7 @@ def in_order(plan_nodes: Collection[int], newest: Mapping[int, Progress], here: 
 
 
 def _newest_of_each(
-    run: RunDir, pool: ConnectionPool, settings: SshSettings, by_plan_node: Mapping[int, Host]
+    run: RunDir, pool: Machines, settings: SshSettings, by_plan_node: Mapping[int, Host]
 ) -> dict[int, Progress]:
     """Return how far the newest checkpoint of the run is that each machine has."""
     found, _ = on_all(lambda _, host: newest_there(pool.session(host.address, settings.workdir), run), by_plan_node)
@@ -183,7 +183,7 @@ def _alike(said: Any, why: list[str]) -> bool:
     return [re.sub(r"\d+", "", str(each)) for each in items(said)] == [re.sub(r"\d+", "", each) for each in why]
 
 
-def _bring_logs_of_renumbered(run: RunDir, pool: ConnectionPool, settings: SshSettings, order: list[int]) -> None:
+def _bring_logs_of_renumbered(run: RunDir, pool: Machines, settings: SshSettings, order: list[int]) -> None:
     """Bring all logs of machines that get another number: afterwards only those of the new number are looked for."""
     handle = read_handle(run)
     assert handle is not None
