@@ -86,7 +86,7 @@ class Agents(Backend):
 
     def submit(self, plan: LaunchPlan, tasks: tuple[NodeTask, ...], run: RunDir) -> None:
         """Prepare every machine, then start all agents. Nothing is started while one node can't take part."""
-        from orchestrator.backends.agents.start import start_agents  # noqa: PLC0415 (only a submit needs it)
+        from orchestrator.backends.agents.start import Start  # noqa: PLC0415 (only a submit needs it)
 
         settings = SshSettings.of(plan.profile)
         if self.pool is None:
@@ -100,7 +100,7 @@ class Agents(Backend):
         hosts = dict(enumerate(settings.hosts))
         with _sending(run) if self.is_remote else contextlib.nullcontext():
             try:
-                start_agents(self.machines, run, settings, hosts, tasks, tuple(hosts))
+                Start(self.machines, run, settings, hosts).begin(tasks, tuple(hosts))
             except BackendError as error:
                 if isinstance(error, PlacesTakenError):  # an interrupted start: it holds nothing while the run waits
                     self._end_processes(run)
@@ -292,15 +292,18 @@ class Agents(Backend):
 
         Return the results and the errors by node, as `on_all` does.
         """
-        from orchestrator.backends.agents.start import on_nodes  # noqa: PLC0415 (`orch status` does without)
-        from orchestrator.backends.remote.hosts import on_all  # noqa: PLC0415 (as above)
+        from orchestrator.backends.remote.hosts import on_all  # noqa: PLC0415 (`orch status` does without)
         from orchestrator.transport.machine import LocalMachine  # noqa: PLC0415 (as above)
 
-        if self.pool is not None:
-            return on_nodes(self.pool, run, work, without)
-        if self.look(run).other_machine:
+        handle, pool = read_handle(run), self.pool
+        if pool is None:
+            machines = {} if handle is not None and handle.other_machine else {0: LocalMachine()}
+            return on_all(lambda _, machine: work(None, machine, str(run.path)), machines)
+        if handle is None or not (profile := profile_of(run)):
             return {}, {}
-        return on_all(lambda _, machine: work(None, machine, str(run.path)), {0: LocalMachine()})
+        workdir, folder = workdir_of(profile), remote_folder(run)
+        hosts = {node: host for node, host in enumerate(handle.hosts) if node not in without}
+        return on_all(lambda node, host: work(node, pool.session(host.address, workdir), folder), hosts)
 
     def unreachable(self, run: RunDir) -> set[int]:
         """Return the nodes that this process watches and that are out of reach now."""

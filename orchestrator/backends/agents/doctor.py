@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
 import sys
 import time
 from collections import Counter
@@ -12,16 +11,15 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from orchestrator.backends import gpu_checks
-from orchestrator.backends.agents.start import leader_addresses, listed_twice
-from orchestrator.backends.agents.ways import broken_ways
+from orchestrator.backends.agents.start import listed_twice
+from orchestrator.backends.agents.ways import try_ways
 from orchestrator.backends.base import Check, CheckResult, Level
 from orchestrator.backends.remote import upload
 from orchestrator.backends.remote.hosts import on_all
 from orchestrator.backends.settings import Host, SshSettings
 from orchestrator.errors import BackendError, PythonMissingError
-from orchestrator.protocol.gang import gang_ports
 from orchestrator.runs.store import state_root
-from orchestrator.specs.plan import nproc_by_node, port_range
+from orchestrator.specs.plan import nproc_by_node
 from orchestrator.transport.machine import Machine, Machines
 
 if TYPE_CHECKING:
@@ -174,59 +172,38 @@ def _compare_machines(
     pool: Machines, settings: SshSettings, hosts: Mapping[int, Host], nodes: Mapping[int, Node]
 ) -> None:
     """Check that the machines reach one another, that none is listed twice, and that all have the same torch."""
-    _check_reachability(pool, settings, hosts, nodes)
-    _check_neighbours(pool, settings, hosts, nodes)
+    _check_ways(pool, settings, hosts, nodes)
     hellos = {number: node.hello for number, node in nodes.items() if node.hello}
     for number, error in listed_twice(hosts, hellos).items():
         nodes[number].add("ssh", FAIL, error.message.partition(": ")[2], error.hint)
     _compare_versions(nodes)
 
 
-def _check_reachability(
-    pool: Machines, settings: SshSettings, hosts: Mapping[int, Host], nodes: Mapping[int, Node]
-) -> None:
-    """Connect by TCP from every node to node 0, on a port that the gang might use."""
-    workdir = settings.workdir
-    if not nodes[0].hello:
-        return
-    addrs = leader_addresses(hosts[0], nodes[0].hello)
-    ports = gang_ports(secrets.token_hex(), port_range(settings.ports))
-    try:
-        session = pool.session(hosts[0].address, workdir)
-        port = session.call("listen", addrs=addrs, interface=settings.interface, ports=ports)[0]["port"]
-    except BackendError as error:
-        nodes[0].add("master", FAIL, error.message, "set ports: in the profile to a range that is free")
-        return
-
-    def probe(_: int, host: Host) -> dict[str, Any]:
-        return pool.session(host.address, workdir).call("probe", addrs=addrs, port=port)[0]
-
-    answers, failed = on_all(probe, {number: host for number, host in hosts.items() if nodes[number].hello})
-    for number, answer in answers.items():
-        if answer["addr"] is None:
-            hint = f"open port {port} to it, or set addr: of {hosts[0].name}, or ports: of the profile"
+def _check_ways(pool: Machines, settings: SshSettings, hosts: Mapping[int, Host], nodes: Mapping[int, Node]) -> None:
+    """Try the connections that a start tries: from every node to node 0, and to the next node."""
+    there = {number: host for number, host in hosts.items() if nodes[number].hello}
+    tried = try_ways(pool, settings, there)
+    for number, problem in tried.failed.items():
+        hint = "set ports: in the profile to a range that is free"
+        nodes[number].add("master", FAIL, problem.message, problem.hint or hint)
+    for (number, other), answer in sorted(tried.answers.items()):
+        before = nodes[number].checks.get("master")
+        if before is not None and before.level != OK:
+            continue
+        port, name = tried.ports[other], hosts[other].name
+        if answer["addr"] is None and other == 0:
+            hint = f"open port {port} to it, or set addr: of {name}, or ports: of the profile"
             nodes[number].add("master", FAIL, "; ".join(answer["problems"]), hint)
-        else:
+        elif answer["addr"] is None:
+            words = f"it can't reach {name}, its neighbour: {'; '.join(answer['problems'])}"
+            hint = f"open the ports of ports: in the profile from {hosts[number].name} to {name}"
+            nodes[number].add("master", FAIL, words, hint)
+        elif other == 0:
             interface = f", {answer['interface']}" if answer["interface"] else ""
             nodes[number].add("master", OK, f"{answer['addr']}:{port} from {answer['own']}{interface}")
-    for number, problem in failed.items():
-        nodes[number].add("master", FAIL, problem.message, problem.hint)
     for node in nodes.values():
         if problem_there := node.hello.get("interface"):
             node.add("master", FAIL, problem_there, "name one that every node has (interface:), or leave interface out")
-
-
-def _check_neighbours(
-    pool: Machines, settings: SshSettings, hosts: Mapping[int, Host], nodes: Mapping[int, Node]
-) -> None:
-    """Try each connection between two nodes that a start tries, and report those that fail."""
-    there = {number: host for number, host in hosts.items() if nodes[number].hello}
-    for (number, other), problem in sorted(broken_ways(pool, settings, there).items()):
-        master = nodes[number].checks.get("master")
-        if master is None or master.level == OK:
-            words = f"it can't reach {hosts[other].name}, its neighbour: {problem}"
-            hint = f"open the ports of ports: in the profile from {hosts[number].name} to {hosts[other].name}"
-            nodes[number].add("master", FAIL, words, hint)
 
 
 def _compare_versions(nodes: Mapping[int, Node]) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 from orchestrator.backends.agents.handle import SECRETS, read_handle
 from orchestrator.backends.agents.liveness import unreachable_nodes
-from orchestrator.backends.agents.start import is_cancelled, start_agents
+from orchestrator.backends.agents.start import Start, is_cancelled
 from orchestrator.backends.agents.ways import cut_off
 from orchestrator.backends.remote.given import newest_here, newest_there, with_given_checkpoint
 from orchestrator.backends.remote.hosts import MachinesError, on_all
@@ -54,7 +54,7 @@ def relaunch(run: RunDir, pool: Machines, again: Relaunch) -> bool:
         hosts = {node: by_plan_node[plan_node] for node, plan_node in enumerate(order)}
         tasks = _tasks(run, planned, settings, again, order, hosts)
         try:
-            start_agents(pool, run, settings, hosts, tasks, tuple(order))
+            Start(pool, run, settings, hosts).begin(tasks, tuple(order))
         except MachinesError as error:
             refused |= {hosts[node]: each for node, each in error.by_number.items()}
         else:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
-from typing import Any, TypeVar
+from dataclasses import dataclass, replace
+from typing import Any
 
 from orchestrator.backends.agents.handle import Handle, read_handle
 from orchestrator.backends.places.needs import Need, divided, needs_of
 from orchestrator.backends.remote.hosts import all_of, on_all
-from orchestrator.backends.settings import Host, SshSettings, profile_of, remote_folder, workdir_of
+from orchestrator.backends.settings import Host, SshSettings
 from orchestrator.errors import BackendError
 from orchestrator.protocol.places.devices import VISIBLE, shown
 from orchestrator.protocol.task import NodeTask, task_json
@@ -19,139 +19,137 @@ from orchestrator.runs.state import HandleStatus
 from orchestrator.runs.store import RunDir, write_durably
 from orchestrator.transport.machine import Machine, Machines
 
-T = TypeVar("T")
+Tasks = tuple[NodeTask, ...]
 Hellos = dict[int, dict[str, Any]]
 """A description of each machine, by the number of its first node. This machine has all nodes of its runs."""
 
 
-def start_agents(
-    pool: Machines,
-    run: RunDir,
-    settings: SshSettings,
-    hosts: Mapping[int, Host],
-    tasks: tuple[NodeTask, ...],
-    plan_nodes: tuple[int, ...],
-) -> None:
-    """Start the agents of one start of the run on these hosts.
+@dataclass(frozen=True)
+class Start:
+    """One start of a run: its settings, and the host of each node."""
 
-    plan_nodes: the number of each host in the plan. No agent is started while a host can't take part. If an agent
-    can't be started, the other agents of this start are ended, unless it is the run's first start. Raises
-    MachinesError, which names each host that can't take part.
-    """
-    start, before, is_here = tasks[0].start, read_handle(run), all(host.is_here for host in hosts.values())
-    hellos = prepare_here(run) if is_here else prepare_others(pool, run, settings, hosts, tasks, before)
-    tasks = _with_environment(pool, run, settings, hosts, tasks, hellos)
-    with with_places(pool, run, settings, hosts, tasks, hellos, began=before is not None) as (found, places):
-        tasks = found if is_here else _with_addresses(found, hosts, hellos)
-        handle = Handle.of_start(before, start, tuple(hosts[node] for node in sorted(hosts)), plan_nodes)
-        handle.write(run)
-        # A cancel is recorded before its sender looks for this handle, so either side notices the other.
-        if start > 0 and is_cancelled(run):
-            raise BackendError("the run was cancelled before its agents were started again", transient=True)
+    pool: Machines
+    run: RunDir
+    settings: SshSettings
+    hosts: Mapping[int, Host]
 
-        def start_one(node: int, host: Host) -> tuple[int, int]:
-            task, archive = task_json(tasks[node]), f"{run.path}/node.pyz" if host.is_here else None
-            session = pool.session(host.address, settings.workdir)
-            reply, _ = session.call("start_agent", task, places=places[node], archive=archive)
-            return reply["pid"], reply["started"]
+    @property
+    def is_here(self) -> bool:
+        """Return True if all nodes are on this machine."""
+        return all(host.is_here for host in self.hosts.values())
 
-        agents, failed = on_all(start_one, hosts)
-        state = HandleStatus.INTENT if failed else HandleStatus.SUBMITTED
-        replace(handle, state=state, agents=agents).write(run)
-        if failed and start > 0:
-            _take_back(pool, run, settings.workdir, tasks, {node: hosts[node] for node in agents})
-            replace(handle, agents={}).write(run)
-        if failed:
+    def machine(self, node: int) -> Machine:
+        """Return the machine of a node. Raises BackendError if it can't be reached."""
+        return self.pool.session(self.hosts[node].address, self.settings.workdir)
+
+    def begin(self, tasks: Tasks, plan_nodes: tuple[int, ...]) -> None:
+        """Prepare every machine and start all agents.
+
+        plan_nodes: the number of each host in the plan. No agent is started while a host can't take part. If an agent
+        can't be started, the other agents of this start are ended, unless it is the run's first start. Raises
+        MachinesError, which names each host that can't take part.
+        """
+        start, before = tasks[0].start, read_handle(self.run)
+        hellos = self._prepare_here() if self.is_here else self._prepare_others(tasks, before)
+        tasks = self._with_environment(tasks, hellos)
+        with self.with_places(tasks, hellos, began=before is not None) as (found, places):
+            told = found if self.is_here else self._with_addresses(found, hellos)  # the plan has this machine's
+            handle = Handle.of_start(before, start, tuple(self.hosts[node] for node in sorted(self.hosts)), plan_nodes)
+            handle.write(self.run)
+            # A cancel is recorded before its sender looks for this handle, so either side notices the other.
+            if start > 0 and is_cancelled(self.run):
+                raise BackendError("the run was cancelled before its agents were started again", transient=True)
+
+            def start_one(node: int, host: Host) -> tuple[int, int]:
+                task, archive = task_json(told[node]), f"{self.run.path}/node.pyz" if host.is_here else None
+                reply, _ = self.machine(node).call("start_agent", task, places=places[node], archive=archive)
+                return reply["pid"], reply["started"]
+
+            agents, failed = on_all(start_one, self.hosts)
+            state = HandleStatus.INTENT if failed else HandleStatus.SUBMITTED
+            replace(handle, state=state, agents=agents).write(self.run)
+            if failed and start > 0:
+                self._take_back(agents, start)
+                replace(handle, agents={}).write(self.run)
+            if failed:
+                raise all_of(failed)
+
+    def _prepare_here(self) -> Hellos:
+        """Write the agents' program into the run's folder, which has all their other files."""
+        from orchestrator.node.system.gpus.devices import machine_devices  # noqa: PLC0415 (needed here only)
+        from orchestrator.transport.node_archive import kept_archive  # noqa: PLC0415 (as above)
+
+        write_durably(self.run.path / "node.pyz", kept_archive(self.run.root))
+        return {0: {"devices": [each._asdict() for each in machine_devices()], "visible": os.environ.get(VISIBLE)}}
+
+    def _prepare_others(self, tasks: Tasks, before: Handle | None) -> Hellos:
+        """Check every machine, and send it the files that its agent needs."""
+        from orchestrator.backends.remote.given import checkpoint_to_give  # noqa: PLC0415 (a run here sends nothing)
+        from orchestrator.backends.remote.upload import check_shared, prepare_node  # noqa: PLC0415 (as above)
+
+        start, workdir, given = tasks[0].start, self.settings.workdir, checkpoint_to_give(self.run, tasks[0])
+
+        def prepare(node: int, host: Host) -> dict[str, Any]:
+            is_new = start > 0 and (before is None or before.hosts[node : node + 1] != (host,))
+            of_node_0 = given if node == 0 else None
+            return prepare_node(self.machine(node), self.run, tasks[node], workdir, of_node_0, is_new=is_new)
+
+        hellos, failed = on_all(prepare, self.hosts)
+        if failed := failed or listed_twice(self.hosts, hellos):
             raise all_of(failed)
+        if self.settings.shared:
+            check_shared({node: self.machine(node) for node in sorted(self.hosts)}, tasks[0], workdir)
+        return hellos
 
+    def _with_environment(self, tasks: Tasks, hellos: Hellos) -> Tasks:
+        if self.run.record().job.get("environment") is None:
+            return tasks
+        from orchestrator.backends.environments import with_environment  # noqa: PLC0415 (most jobs have none)
 
-def prepare_here(run: RunDir) -> Hellos:
-    """Write the agents' program into the run's folder. The run's files are here, and agents pull their own images."""
-    from orchestrator.node.system.gpus.devices import machine_devices  # noqa: PLC0415 (needed here only)
-    from orchestrator.transport.node_archive import kept_archive  # noqa: PLC0415 (as above)
+        machines, settings = {node: self.machine(node) for node in sorted(hellos)}, self.settings
+        return with_environment(self.run, tasks, machines, settings.workdir, shared=settings.shared)
 
-    write_durably(run.path / "node.pyz", kept_archive(run.root))
-    return {0: {"devices": [each._asdict() for each in machine_devices()], "visible": os.environ.get(VISIBLE)}}
+    @contextmanager
+    def with_places(self, tasks: Tasks, hellos: Hellos, *, began: bool) -> Iterator[tuple[Tasks, dict[int, list[str]]]]:
+        """Hold the places of all nodes; yield the tasks, which name each node's GPUs, and the places of each node.
 
+        Raises PlacesTakenError if the run was put into the queue. began: as of `leased`.
+        """
+        nodes_of: dict[int, Sequence[int]] = {
+            node: [node] if len(hellos) > 1 else sorted(self.hosts) for node in hellos
+        }
+        needs, told = dict.fromkeys(hellos, Need()), dict(enumerate(tasks))
+        for first, nodes in nodes_of.items() if self.settings.leases else ():
+            try:
+                mine, needs[first] = needs_of(tasks, nodes, self.hosts[first].name, hellos[first], self.settings.slots)
+            except BackendError as error:
+                raise all_of({first: error}) from error
+            told |= zip(nodes, mine, strict=True)
+        tasks, places = tuple(told.values()), {node: list[str]() for node in self.hosts}
+        if not any(need.count for need in needs.values()):
+            yield tasks, places
+            return
+        from orchestrator.backends.places.leases import leased  # noqa: PLC0415 (most local runs need no place)
 
-def prepare_others(
-    pool: Machines,
-    run: RunDir,
-    settings: SshSettings,
-    hosts: Mapping[int, Host],
-    tasks: tuple[NodeTask, ...],
-    before: Handle | None,
-) -> Hellos:
-    """Check every machine and send it the files that its agent needs. Raises MachinesError if one can't take part."""
-    from orchestrator.backends.remote.given import checkpoint_to_give  # noqa: PLC0415 (a run here sends nothing)
-    from orchestrator.backends.remote.upload import check_shared, prepare_node  # noqa: PLC0415 (as above)
+        machines = {first: self.hosts[first] for first in hellos}
+        with leased(self.pool, self.run, self.settings, machines, tasks[0].start, needs, began=began) as held:
+            for first, nodes in nodes_of.items():
+                places |= zip(nodes, divided(held[first], [tasks[node] for node in nodes]), strict=True)
+            yield tuple(replace(each, env={**each.env, **shown(places[each.node_rank])}) for each in tasks), places
 
-    start, workdir, given = tasks[0].start, settings.workdir, checkpoint_to_give(run, tasks[0])
+    def _with_addresses(self, tasks: Tasks, hellos: Hellos) -> Tasks:
+        addresses = leader_addresses(self.hosts[0], hellos[0])
+        names = tuple(self.hosts[node].name for node in sorted(self.hosts))
+        return tuple(replace(task, leader_addrs=addresses, hosts=names) for task in tasks)
 
-    def prepare(node: int, host: Host) -> dict[str, Any]:
-        session = pool.session(host.address, workdir)
-        is_new = start > 0 and (before is None or before.hosts[node : node + 1] != (host,))
-        return prepare_node(session, run, tasks[node], workdir, given if node == 0 else None, is_new=is_new)
+    def _take_back(self, nodes: Collection[int], start: int) -> None:
+        """End the agents of these nodes, because the start is tried again with other machines."""
+        folder = f"{self.settings.workdir}/runs/{self.run.run_id}"
 
-    hellos, failed = on_all(prepare, hosts)
-    failed = failed or listed_twice(hosts, hellos)
-    if failed:
-        raise all_of(failed)
-    if settings.shared:
-        check_shared({node: pool.session(hosts[node].address, workdir) for node in sorted(hosts)}, tasks[0], workdir)
-    return hellos
+        def end(node: int, _: Host) -> None:
+            self.machine(node).call("clean_up", run_dir=folder, run_id=self.run.run_id, node=node, undo=start)
 
-
-def _with_environment(
-    pool: Machines,
-    run: RunDir,
-    settings: SshSettings,
-    hosts: Mapping[int, Host],
-    tasks: tuple[NodeTask, ...],
-    hellos: Hellos,
-) -> tuple[NodeTask, ...]:
-    if run.record().job.get("environment") is None:
-        return tasks
-    from orchestrator.backends.environments import with_environment  # noqa: PLC0415 (most jobs have none)
-
-    machines = {node: pool.session(hosts[node].address, settings.workdir) for node in sorted(hellos)}
-    return with_environment(run, tasks, machines, settings.workdir, shared=settings.shared)
-
-
-@contextmanager
-def with_places(
-    pool: Machines,
-    run: RunDir,
-    settings: SshSettings,
-    hosts: Mapping[int, Host],
-    tasks: tuple[NodeTask, ...],
-    hellos: Hellos,
-    *,
-    began: bool,
-) -> Iterator[tuple[tuple[NodeTask, ...], dict[int, list[str]]]]:
-    """Hold the places of all nodes; yield the tasks, which name each node's GPUs, and the places of each node.
-
-    Raises PlacesTakenError if the run was put into the queue.
-    """
-    nodes_of: dict[int, Sequence[int]] = {node: [node] if len(hellos) > 1 else sorted(hosts) for node in hellos}
-    needs = dict.fromkeys(hellos, Need())
-    for first, nodes in nodes_of.items() if settings.leases else ():
-        try:
-            mine, needs[first] = needs_of(tasks, nodes, hosts[first].name, hellos[first], settings.slots)
-        except BackendError as error:
-            raise all_of({first: error}) from error
-        tasks = tuple(mine[nodes.index(task.node_rank)] if task.node_rank in nodes else task for task in tasks)
-    if not any(need.count for need in needs.values()):
-        yield tasks, {node: [] for node in hosts}
-        return
-    from orchestrator.backends.places.leases import leased  # noqa: PLC0415 (most local runs need no place)
-
-    machines = {first: hosts[first] for first in hellos}
-    with leased(pool, run, settings, machines, tasks[0].start, needs, began=began) as held:
-        places: dict[int, list[str]] = {}
-        for first, nodes in nodes_of.items():
-            places |= zip(nodes, divided(held[first], [tasks[node] for node in nodes]), strict=True)
-        yield tuple(replace(each, env={**each.env, **shown(places[each.node_rank])}) for each in tasks), places
+        on_all(end, {node: self.hosts[node] for node in nodes})  # the next try detects a machine that is lost meanwhile
 
 
 def listed_twice(hosts: Mapping[int, Host], hellos: Mapping[int, Mapping[str, Any]]) -> dict[int, BackendError]:
@@ -172,25 +170,6 @@ def listed_twice(hosts: Mapping[int, Host], hellos: Mapping[int, Mapping[str, An
     return errors
 
 
-def _with_addresses(tasks: tuple[NodeTask, ...], hosts: Mapping[int, Host], hellos: Hellos) -> tuple[NodeTask, ...]:
-    """Return the tasks with the machines' names and node 0's addresses. The plan has those of a run on this machine."""
-    addresses, names = leader_addresses(hosts[0], hellos[0]), tuple(hosts[node].name for node in sorted(hosts))
-    return tuple(replace(task, leader_addrs=addresses, hosts=names) for task in tasks)
-
-
-def _take_back(
-    pool: Machines, run: RunDir, workdir: str, tasks: tuple[NodeTask, ...], hosts: Mapping[int, Host]
-) -> None:
-    """End these agents, because the start is tried again with other machines."""
-    remote = remote_folder(run)
-
-    def end(node: int, host: Host) -> None:
-        session = pool.session(host.address, workdir)
-        session.call("clean_up", run_dir=remote, run_id=run.run_id, node=node, agent=None, undo=tasks[node].start)
-
-    on_all(end, hosts)  # the next try detects a machine that is lost meanwhile
-
-
 def is_cancelled(run: RunDir) -> bool:
     """Return True if a cancel is recorded; then no agent may be started any more."""
     return (run.path / "cancel.json").exists()
@@ -204,15 +183,3 @@ def leader_addresses(host: Host, hello: Mapping[str, Any]) -> tuple[str, ...]:
         return (host.addr,)
     own = [addr for addr in hello["addresses"] if not addr.startswith("127.")]
     return tuple(dict.fromkeys([resolve(host.address).hostname, *own]))
-
-
-def on_nodes(
-    pool: Machines, run: RunDir, work: Callable[[int, Machine, str], T], without: Collection[int] = ()
-) -> tuple[dict[int, T], dict[int, BackendError]]:
-    """Do the work on each node's machine, with its session and the run's folder there; return as `on_all` does."""
-    handle, profile = read_handle(run), profile_of(run)
-    if handle is None or not profile:
-        return {}, {}
-    workdir, remote = workdir_of(profile), remote_folder(run)
-    hosts = {node: host for node, host in enumerate(handle.hosts) if node not in without}
-    return on_all(lambda node, host: work(node, pool.session(host.address, workdir), remote), hosts)

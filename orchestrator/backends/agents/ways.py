@@ -1,10 +1,11 @@
-"""Which machines can't reach the others, asked before another start: its gang would find out after `limits.join`."""
+"""Finds the machines that can't reach the others, before another start: its gang would wait for `limits.join`."""
 
 from __future__ import annotations
 
 import secrets
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.backends.agents.start import leader_addresses
@@ -15,20 +16,20 @@ from orchestrator.protocol.gang import gang_ports
 from orchestrator.specs.plan import port_range
 from orchestrator.transport.machine import Machines
 
-Ways = dict[tuple[int, int], str]  # (from, to) -> why it does not work
+Ways = dict[tuple[int, int], str]  # (from, to) -> why no connection can be made
 
 
 def cut_off(
     pool: Machines, settings: SshSettings, hosts: Mapping[int, Host], witnesses: Iterable[Host] = ()
 ) -> dict[int, BackendError]:
-    """Return the machines without which all others reach each other, with the reason of each; mostly none.
+    """Return the machines that must be left out so that all others reach each other, with the reason for each.
 
-    Where a way does not work, the `witnesses` (free spares) tell which of its two ends is cut off.
+    If a way does not work, the `witnesses` (free spares) show which of its two ends is cut off.
     """
-    broken, all_hosts = broken_ways(pool, settings, hosts), hosts
+    broken, all_hosts = _broken(pool, settings, hosts), hosts
     if broken and (others := dict(enumerate(witnesses, max(hosts) + 1))):
         all_hosts = {**hosts, **others}
-        broken = broken_ways(pool, settings, all_hosts)
+        broken = _broken(pool, settings, all_hosts)
     words = {number: f"{_in_words(number, way, all_hosts)}: {broken[way]}" for number, way in blamed(broken).items()}
     return {
         number: BackendError(f"{hosts[number].name}: {problem}", transient=True)
@@ -37,10 +38,14 @@ def cut_off(
     }
 
 
-def blamed(broken: Iterable[tuple[int, int]]) -> dict[int, tuple[int, int]]:
-    """Return as few machines as explain all broken ways, each with one way of its own. Pure.
+def _broken(pool: Machines, settings: SshSettings, hosts: Mapping[int, Host]) -> Ways:
+    return try_ways(pool, settings, hosts).broken if len(hosts) > 1 else {}
 
-    The one of most broken ways first; of two alike the later, for the first is node 0 where nothing speaks against it.
+
+def blamed(broken: Iterable[tuple[int, int]]) -> dict[int, tuple[int, int]]:
+    """Return as few machines as explain all broken ways, each with one of its own broken ways. Pure.
+
+    The machine with the most broken ways comes first. Of two alike the later is blamed, because the first is node 0.
     """
     left, found = sorted(broken), dict[int, tuple[int, int]]()
     while left:
@@ -52,15 +57,30 @@ def blamed(broken: Iterable[tuple[int, int]]) -> dict[int, tuple[int, int]]:
     return found
 
 
-def broken_ways(pool: Machines, settings: SshSettings, hosts: Mapping[int, Host]) -> Ways:
-    """Try the connections that a gang needs, from each machine to the first and to the next; return those that fail.
+@dataclass(frozen=True)
+class Tried:
+    """The answers of machines that tried to connect to one another."""
 
-    A connection counts as failed only if this machine reaches both of its ends.
+    ports: Mapping[int, int]
+    answers: Mapping[tuple[int, int], Mapping[str, Any]]  # (from, to) -> addr, own, interface, or problems
+    failed: Mapping[int, BackendError]  # machines that could not try, and the first machine if it could not listen
+
+    @property
+    def broken(self) -> Ways:
+        """Return the ways between two machines on which no connection could be made, and why."""
+        between = ((way, answer) for way, answer in self.answers.items() if way[0] != way[1])
+        lost = {way: answer for way, answer in between if answer["addr"] is None}
+        return {way: "; ".join(answer["problems"]) for way, answer in lost.items()}
+
+
+def try_ways(pool: Machines, settings: SshSettings, hosts: Mapping[int, Host]) -> Tried:
+    """Try the connections that a gang needs: from each machine to the first and to the next.
+
+    The first tries to reach itself too. A machine that this machine can't reach has no answer.
     """
-    numbers = sorted(hosts)
-    if len(numbers) < 2:
-        return {}
-    ports = gang_ports(secrets.token_hex(), port_range(settings.ports))
+    if not hosts:
+        return Tried({}, {}, {})
+    numbers, ports = sorted(hosts), gang_ports(secrets.token_hex(), port_range(settings.ports))
 
     def listen(_: int, host: Host) -> tuple[tuple[str, ...], int]:
         session = pool.session(host.address, settings.workdir)
@@ -68,22 +88,18 @@ def broken_ways(pool: Machines, settings: SshSettings, hosts: Mapping[int, Host]
         addrs = leader_addresses(host, hello)
         return addrs, session.call("listen", addrs=addrs, interface=settings.interface, ports=ports)[0]["port"]
 
-    listening, _ = on_all(listen, hosts)
-
-    after = dict(zip(numbers, [*numbers[1:], numbers[0]], strict=True))
+    listening, failed = on_all(listen, hosts)
+    after = dict(zip(numbers, [*numbers[1:], *numbers[:1]], strict=True))
 
     def probe(number: int, host: Host) -> dict[int, dict[str, Any]]:
-        others = [each for each in {numbers[0], after[number]} - {number} if each in listening]
+        others = {numbers[0], after[number]} & set(listening)
         session = pool.session(host.address, settings.workdir)
         return {each: session.call("probe", addrs=listening[each][0], port=listening[each][1])[0] for each in others}
 
-    answers, _ = on_all(probe, hosts)
-    return {
-        (number, other): "; ".join(answer["problems"])
-        for number, found in answers.items()
-        for other, answer in found.items()
-        if answer["addr"] is None
-    }
+    found, lost = on_all(probe, hosts)
+    answers = {(number, other): each for number, others in found.items() for other, each in others.items()}
+    silent = {number: error for number, error in failed.items() if number == numbers[0]}
+    return Tried({number: port for number, (_, port) in listening.items()}, answers, {**lost, **silent})
 
 
 def _in_words(number: int, way: tuple[int, int], hosts: Mapping[int, Host]) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.backends.agents.start import with_places
+from orchestrator.backends.agents.start import Start
 from orchestrator.backends.settings import Host, SshSettings
 from orchestrator.errors import BackendError, PlacesTakenError
 from orchestrator.protocol.task import NodeTask, Program
@@ -71,7 +71,7 @@ def start(
     )  # fmt: skip
     settings = SshSettings.of({"hosts": [{"host": name} for name in names], "slots": 1, **profile})
     hellos = {node: {"devices": [], "visible": None} for node in hosts}
-    with with_places(machines, run, settings, hosts, tasks, hellos, began=False) as (_, places):
+    with Start(machines, run, settings, hosts).with_places(tasks, hellos, began=False) as (_, places):
         return places
 
 
