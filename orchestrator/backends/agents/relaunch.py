@@ -1,4 +1,4 @@
-"""Another start of an SSH run: on which machines, which of them is node 0, and what each is told."""
+"""Another start of a run on other machines: chooses the machines, node 0 among them, and each node's task."""
 
 from __future__ import annotations
 
@@ -143,9 +143,10 @@ def _record_replaced(
 
 
 def in_order(plan_nodes: Collection[int], newest: Mapping[int, Progress], here: Progress) -> list[int]:
-    """Return the plan's nodes in the order of the next start: first the one whose machine has the newest checkpoint.
+    """Return the plan's nodes in the order of the next start: the machine with the newest checkpoint comes first.
 
-    In their own order where none has one, or where a newer one is `here`, from where node 0 is given it. Pure.
+    The order is the plan's if no machine has a checkpoint, or if this machine has a newer one and gives it to node 0.
+    Pure.
     """
     found = max(plan_nodes, key=lambda number: (newest.get(number, Progress()), -number))
     if newest.get(found, Progress()) < here or found not in newest or newest[found] == Progress():
@@ -156,13 +157,13 @@ def in_order(plan_nodes: Collection[int], newest: Mapping[int, Progress], here: 
 def _newest_of_each(
     run: RunDir, pool: Machines, settings: SshSettings, by_plan_node: Mapping[int, Host]
 ) -> dict[int, Progress]:
-    """Return how far the newest checkpoint of the run is that each machine has."""
+    """Return how far the newest checkpoint of the run is on each machine."""
     found, _ = on_all(lambda _, host: newest_there(pool.session(host.address, settings.workdir), run), by_plan_node)
     return found
 
 
 def _said(run: RunDir, kind: str, again: Relaunch) -> list[dict[str, Any]]:
-    """Return what has been recorded of this kind for this start: nothing is said twice, however often it is tried."""
+    """Return the events of this kind for this start; a start that is tried again records none of them twice."""
     return [each for each in run.events() if each["kind"] == kind and each.get("start") == again.start]
 
 
@@ -179,12 +180,12 @@ def _wait_for(run: RunDir, again: Relaunch, lost: Mapping[str, str], limit: floa
 
 
 def _alike(said: Any, why: list[str]) -> bool:
-    """Tell whether these reasons differ only in numbers, such as the free disk space."""
+    """Return True if these reasons differ only in numbers, such as the free disk space."""
     return [re.sub(r"\d+", "", str(each)) for each in items(said)] == [re.sub(r"\d+", "", each) for each in why]
 
 
 def _bring_logs_of_renumbered(run: RunDir, pool: Machines, settings: SshSettings, order: list[int]) -> None:
-    """Bring all logs of machines that get another number: afterwards only those of the new number are looked for."""
+    """Copy all logs of machines that get another number, because later only logs of the new number are copied."""
     handle = read_handle(run)
     assert handle is not None
     numbers = {plan_node: node for node, plan_node in enumerate(order)}
@@ -244,7 +245,7 @@ def _python_of(host: Host, settings: SshSettings) -> str:
 
 
 def credentials_of(run: RunDir, kept: Mapping[str, Any], again: Relaunch, nnodes: int) -> str:
-    """Return the start's credentials, kept with the secrets: a start that was cut off goes on with the same ones."""
+    """Return the start's credentials, which are kept with the secrets: an interrupted start continues with them."""
     if kept.get("start") == again.start and bool(kept["credentials"]) == (nnodes > 1):
         return str(kept["credentials"])
     credentials = credentials_for(nnodes)
