@@ -102,9 +102,10 @@ class Agents(Backend):
             try:
                 Start(self.machines, run, settings, hosts).begin(tasks, tuple(hosts))
             except BackendError as error:
-                if isinstance(error, PlacesTakenError):  # an interrupted start: it holds nothing while the run waits
-                    self._end_processes(run)
-                    (run.path / "handle.json").unlink(missing_ok=True)
+                handle = run.path / "handle.json"
+                if isinstance(error, PlacesTakenError) and handle.exists():  # of an interrupted start
+                    self._end_processes(run)  # nothing is held while the run waits
+                    handle.unlink()
                 self._remove_sent(run)
                 raise
         self._leave_queue(run)
@@ -307,9 +308,11 @@ class Agents(Backend):
 
     def unreachable(self, run: RunDir) -> set[int]:
         """Return the nodes that this process watches and that are out of reach now."""
+        if run.run_id not in self._watchers:
+            return set()
         from orchestrator.backends.agents.liveness import unreachable_nodes  # noqa: PLC0415 (as above)
 
-        return set(unreachable_nodes(run)) if run.run_id in self._watchers else set()
+        return set(unreachable_nodes(run))
 
     def collect(self, run: RunDir) -> None:
         """Copy the rest of the files here, then remove the run's folders on the nodes; record what stays there."""

@@ -65,12 +65,15 @@ class Handle:
 def read_handle(run: RunDir) -> Handle | None:
     """Return the run's handle, or None before a handle is written.
 
-    If handle.json is damaged, return the profile's hosts, without agents.
+    If handle.json is damaged, return the profile's hosts, without agents; None if the profile is lost too.
     """
     try:
         return run.made_of("handle.json", _handle_of)
     except (StoreError, KeyError, TypeError, ValueError, AttributeError):
-        profile = profile_of(run)
+        try:
+            profile = profile_of(run)
+        except StoreError:
+            return None
         if not profile:
             return None
         hosts = SshSettings.of(profile).hosts

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -10,10 +12,12 @@ import pytest
 from orchestrator.backends.agents.backend import on_this_machine
 from orchestrator.backends.agents.handle import Handle, read_handle
 from orchestrator.backends.settings import Host
-from orchestrator.node.system.processes import identify
+from orchestrator.node.system.processes import MARK, identify
+from orchestrator.node.system.processes import mark as mark_of
 from orchestrator.runs.state import HandleStatus
-from orchestrator.runs.store import RunDir
+from orchestrator.runs.store import RunDir, create_run
 from orchestrator.transport.address import HERE, Address
+from tests.patience import PATIENCE
 
 
 def test_a_handle_comes_back_and_a_damaged_one_still_knows_the_hosts(tmp_path: Path) -> None:
@@ -46,6 +50,17 @@ def test_a_local_run_of_an_older_orch_has_this_machine_for_each_node(tmp_path: P
     assert (sight.alive, sight.other_machine) == ({1: None if other else False}, other)
     (proof,) = on_this_machine().clean_up(run)
     assert (proof.host, proof.is_unreachable) == (machine, bool(other))
+
+
+def test_what_is_left_of_a_local_run_is_ended_whatever_its_records_say(tmp_path: Path) -> None:
+    run = create_run(tmp_path, "r-234567", {"kind": "local", "nnodes": 1})
+    mark = {**os.environ, MARK: mark_of("r-234567", 0)}
+    with subprocess.Popen(["sleep", "600"], env=mark) as process:
+        for name in ("run.json", "handle.json"):
+            (run.path / name).write_text("{")
+        (proof,) = on_this_machine().clean_up(run)
+        assert (proof.ended, proof.is_clean) == (1, True)
+        assert process.wait(PATIENCE) == -signal.SIGKILL
 
 
 def test_what_an_agent_has_recorded_of_itself_counts_if_its_submit_has_written_no_handle(tmp_path: Path) -> None:
