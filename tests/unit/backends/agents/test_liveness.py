@@ -22,7 +22,9 @@ from orchestrator.runs.store import RunDir, create_run
 from orchestrator.supervisor import observe
 from orchestrator.supervisor.reconcile import reconcile
 from orchestrator.transport.address import Address
+from orchestrator.transport.machine import Machine
 from orchestrator.transport.pool import ConnectionPool
+from tests.machines import FakeMachine, FakePool
 from tests.patience import PATIENCE
 
 N1, N2, N3 = (Host(Address(name)) for name in ("n1", "n2", "n3"))
@@ -147,38 +149,34 @@ def test_an_agent_is_gone_only_when_all_that_it_has_left_is_here(run: RunDir) ->
     """Else its last words seem never to have been said, and a run that succeeded is run again."""
     watcher, seen = SshWatcher(run, ConnectionPool()), []
 
-    class Machine:
-        """Answers that the agent is gone: first with more to come, then with all of it."""
-
-        def session(self, *_: object) -> Machine:
-            return self
-
-        def call(self, *_: object, **__: object) -> tuple[dict[str, object], bytes]:
-            seen.append(last_seen(run, 0))
-            if len(seen) == 2:
-                watcher.ended.set()
-            return {"files": [], "alive": False, "steps": [], "more": len(seen) == 1}, b""
+    def poll(**_: object) -> dict[str, object]:
+        """Answer that the agent is gone: first with more to come, then with all of it."""
+        seen.append(last_seen(run, 0))
+        if len(seen) == 2:
+            watcher.ended.set()
+        return {"files": [], "alive": False, "steps": [], "more": len(seen) == 1}
 
     handle(0, N1).write(run)
-    watcher.follow(NodeFollower(run, 0, Machine()))  # type: ignore[arg-type]
+    watcher.follow(NodeFollower(run, 0, FakePool(FakeMachine("n1", {"poll_changes": poll}))))
     assert seen == [None, Seen(0, N1, None)]
     assert last_seen(run, 0) == Seen(0, N1, False)
     watcher.stop()
 
 
-class Answering:
+class Answering(FakePool):
     """Machines that have nothing new to tell, and whose agents live; `held` has how long each look is held."""
 
     def __init__(self) -> None:
         self.held: list[float] = []
         self.files: list[list[object]] = []
+        self.machine = FakeMachine(answers={"poll_changes": self._poll})
 
-    def session(self, *_: object) -> Answering:
-        return self
+    def session(self, address: Address, workdir: str) -> Machine:
+        return self.machine
 
-    def call(self, *_: object, wait: float, **__: object) -> tuple[dict[str, object], bytes]:
+    def _poll(self, wait: float, **_: object) -> dict[str, object]:
         self.held.append(wait)
-        return {"files": self.files, "alive": True, "steps": [], "more": False}, b""
+        return {"files": self.files, "alive": True, "steps": [], "more": False}
 
 
 def test_a_log_that_is_looked_at_comes_from_the_machine_that_its_node_has_by_now(
@@ -188,11 +186,11 @@ def test_a_log_that_is_looked_at_comes_from_the_machine_that_its_node_has_by_now
     asked: list[str] = []
     both = threading.Semaphore(0)
 
-    def session(_: ConnectionPool, address: Address, workdir: str) -> Answering:
+    def session(_: ConnectionPool, address: Address, workdir: str) -> Machine:
         if address.host not in asked:
             asked.append(address.host)
             both.release()
-        return Answering()
+        return Answering().machine
 
     monkeypatch.setattr(mirror, "POLL_SECONDS", 0.01)
     monkeypatch.setattr(ConnectionPool, "session", session)
@@ -229,7 +227,7 @@ def test_looks_are_held_longer_the_more_nodes_there_are(run: RunDir) -> None:
     handle(0, *many).write(run)
     machine = Answering()
     for node in (0, 1, 511):
-        NodeFollower(run, node, machine).update()  # type: ignore[arg-type]
+        NodeFollower(run, node, machine).update()
     assert machine.held == [1.0, 4.0, 4.0]
 
 
@@ -237,7 +235,7 @@ def test_what_only_tells_how_far_the_ranks_are_is_no_news(run: RunDir) -> None:
     """Each pass over a run looks at all nodes: were it made for each node's beat, that would take the square."""
     handle(0, N1).write(run)
     machine = Answering()
-    follower = NodeFollower(run, 0, machine)  # type: ignore[arg-type]
+    follower = NodeFollower(run, 0, machine)
 
     def brings(*names: str) -> bool:
         machine.files = [[name, 0, None, "1", False] for name in names]
