@@ -162,7 +162,7 @@ class Backend(ABC):
     """The connections to other machines; None if the backend needs none. A process that has them follows its runs."""
     is_remote: bool = False
     """True if the run's folder lies on other machines, so that its files are copied here and fetched after the end."""
-    relaunches: ClassVar[bool] = False
+    relaunches: bool = False
     """True if the supervisor starts the agents again after a machine was lost."""
     takes_sweeps: ClassVar[bool] = False
     """True if `submit_all` submits all points of a sweep at once."""

@@ -15,7 +15,7 @@ CACHE_DAYS: Final = 30  # for so long what nothing uses stays in a cache
 
 @dataclass(frozen=True)
 class Host:
-    """One machine of an ssh profile: how to reach it, what the other nodes call it, and its own interpreter."""
+    """The machine of a node: how to reach it, what the other nodes call it, and its own interpreter."""
 
     address: Address
     addr: str | None = None
@@ -23,8 +23,13 @@ class Host:
 
     @property
     def name(self) -> str:
-        """Return what people call it."""
+        """Return what people call the machine."""
         return self.address.host
+
+    @property
+    def is_here(self) -> bool:
+        """Return True if the host is this machine."""
+        return self.address.host == HERE
 
     def to_json(self) -> dict[str, Any]:
         """Return the host as JSON types."""
@@ -38,7 +43,7 @@ class Host:
 
 @dataclass(frozen=True)
 class SshSettings:
-    """An ssh profile: its machines, and what a start on them has to keep to."""
+    """A local or ssh profile: its machines, and the rules for a start on them."""
 
     hosts: tuple[Host, ...]  # of the nodes
     spares: tuple[Host, ...] = ()
@@ -60,13 +65,16 @@ class SshSettings:
 
     @staticmethod
     def of(profile: Mapping[str, Any]) -> SshSettings:
-        """Return what an ssh profile says; what it says of all hosts holds for each that has none of its own."""
+        """Return the settings of a profile. A host without a value of its own gets the profile's.
+
+        A local profile has this machine once for each node.
+        """
 
         def host(entry: Mapping[str, Any]) -> Host:
             own = {name: entry.get(name) or profile.get(name) for name in ("user", "port", "key", "jump")}
             return Host(Address(entry["host"], **own), entry.get("addr"), entry.get("python"))
 
-        here = [{"host": HERE}] if profile.get("kind") == "local" else []
+        here = [{"host": HERE}] * (profile.get("nodes") or 1) if profile.get("kind") == "local" else []
         hosts = [host(entry) for entry in profile.get("hosts") or here]
         return SshSettings(
             hosts=tuple(hosts[: profile.get("nodes") or len(hosts)]),

@@ -45,7 +45,7 @@ class Kind:
     model: str
     """The pydantic model, a subclass of `orchestrator.specs.profile.ProfileBase`."""
     backend: str
-    """The subclass of `orchestrator.backends.base.Backend`."""
+    """The subclass of `orchestrator.backends.base.Backend`, or a function that returns the backend."""
     login_backend: str = ""
     """The backend of profiles that name a login node (`login:`); "" if this kind has no login nodes."""
     scheduler: str = ""
@@ -88,8 +88,8 @@ class _Ssh(Kind):
 
 _MODELS: Final = "orchestrator.specs.profile"
 _BACKENDS: Final = "orchestrator.backends"
-LOCAL: Final = _Local("local", f"{_MODELS}:LocalProfile", f"{_BACKENDS}.local:LocalBackend")
-SSH: Final = _Ssh("ssh", f"{_MODELS}:SshProfile", f"{_BACKENDS}.ssh.backend:SshBackend")
+LOCAL: Final = _Local("local", f"{_MODELS}:LocalProfile", f"{_BACKENDS}.agents.backend:on_this_machine")
+SSH: Final = _Ssh("ssh", f"{_MODELS}:SshProfile", f"{_BACKENDS}.agents.backend:over_ssh")
 SLURM: Final = Kind(
     "slurm",
     "orchestrator.specs.slurm_profile:SlurmProfile",

@@ -204,7 +204,7 @@ def _agent_argv(verb: str, task: NodeTask, place: Place) -> tuple[str, ...]:
     if verb != "agent":  # the scheduler tells each agent which node it is on
         return (place.agent_python, f"{task.run_dir}/node.pyz", verb, task.run_dir)
     folder = node_folder(task.run_dir, task.node_rank)
-    return (place.agent_python, f"{task.run_dir}/node.pyz", "agent", f"{folder}/task.json")
+    return (place.agent_python, "-I", "-S", f"{task.run_dir}/node.pyz", "agent", f"{folder}/task.json")
 
 
 def nproc_by_node(profile: AnyProfile) -> list[int | None]:

@@ -6,6 +6,7 @@ import shlex
 from dataclasses import dataclass
 from typing import Final
 
+NO_CONNECTION: Final = 255  # the exit code of ssh if the command did not run
 HERE: Final = "this machine"  # the name of the computer that this process runs on
 
 

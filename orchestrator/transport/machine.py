@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from orchestrator.errors import BackendError
-from orchestrator.transport.address import HERE
+from orchestrator.transport.address import HERE, Address
 
 CALL_SECONDS: Final = 60.0
 TRAVEL_SECONDS: Final = 10.0  # added to a program's own time limit, for the way there and back
@@ -122,6 +122,21 @@ class LocalMachine(Machine):
             sink(io.BytesIO(content), len(content))
             content = b""
         return Done(self.name, reply, content)
+
+
+class Machines(Protocol):
+    """Gives the machine at an address: a connection pool, or `OnlyHere`."""
+
+    def session(self, address: Address, workdir: str) -> Machine:
+        """Return the machine. Raises BackendError if it can't be reached."""
+
+
+class OnlyHere:
+    """This machine, which needs no connection."""
+
+    def session(self, address: Address, workdir: str) -> Machine:
+        """Return this machine."""
+        return LocalMachine()
 
 
 @dataclass(frozen=True)

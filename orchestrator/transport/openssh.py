@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from orchestrator.errors import BackendError
-from orchestrator.transport.address import Address, gateway_of
+from orchestrator.transport.address import NO_CONNECTION, Address, gateway_of
 
 REACH_SECONDS: Final = 5.0  # for a machine to take a connection at all, unless the user's ConnectTimeout says otherwise
 CONNECT_SECONDS: Final = 15.0  # for what follows: greeting, keys, a command
@@ -27,7 +27,6 @@ KEEPALIVE_SECONDS: Final = 5
 BUFFER: Final = 1 << 16
 FAST_CIPHER: Final = "aes128-gcm@openssh.com"
 LEAVING_SECONDS: Final = 5.0
-NO_CONNECTION: Final = 255  # what ssh ends with when the command did not run
 FINAL: Final = ("verification failed", "Permission denied", "Connection refused", "Could not resolve")
 PIPE_BYTES: Final = 1 << 20  # the most that an ordinary user may ask for
 OPTIONS: Final = {

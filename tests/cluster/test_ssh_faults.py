@@ -108,7 +108,7 @@ def test_a_machine_that_dies_is_replaced_by_a_spare(lab: Lab) -> None:
 
 
 @pytest.mark.full(
-    "tests/unit/backends/ssh/test_relaunch.py::test_without_a_spare_who_can_not_be_reached_is_waited_for_with_the_reason",
+    "tests/unit/backends/agents/test_relaunch.py::test_without_a_spare_who_can_not_be_reached_is_waited_for_with_the_reason",
 )
 def test_a_lost_machine_is_waited_for_no_longer_than_the_profile_says(lab: Lab) -> None:
     run = training(lab, node_wait="3s")

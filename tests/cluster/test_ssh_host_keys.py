@@ -1,9 +1,9 @@
-"""Host keys that are revoked, signed, or filed in other ways: orch takes those that ssh takes, and no others."""
+"""Host keys that an authority has signed: orch takes those that ssh takes, and no others.
+
+Known, changed and revoked keys are tested in tests/unit/transport/test_host_keys_refused.py.
+"""
 
 from __future__ import annotations
-
-from collections.abc import Callable, Sequence
-from pathlib import Path
 
 import pytest
 
@@ -57,46 +57,6 @@ def asked(lab: Lab, host: str = "n1") -> tuple[bool, str]:
     return taken, check["value"]
 
 
-def test_keys_that_a_file_revokes_are_refused(lab: Lab) -> None:
-    keys = key_of(lab, "n1"), key_of(lab, "n2")
-    lab.write("list", f"# stolen\n{keys[0]} n1's\n")
-    lab.write("n2.pub", f"{keys[1]}\n")
-    keygen(lab, "-k", "-f", "krl", "n2.pub")
-    lab.write(".ssh/config", f"RevokedHostKeys {HOME}/list\n")
-    taken, said = asked(lab, "n1")
-    assert not taken
-    assert "its host key (ssh-ed25519 SHA256:" in said
-    assert f"is revoked: {HOME}/list (RevokedHostKeys) says so" in said
-    assert asked(lab, "n2")[0]
-    lab.write(".ssh/config", f"Host n?\n  RevokedHostKeys {HOME}/krl\n")
-    assert asked(lab, "n1")[0]
-    assert f"is revoked: {HOME}/krl (RevokedHostKeys) says so" in asked(lab, "n2")[1]
-    lab.write(".ssh/config", f"RevokedHostKeys {HOME}/none\n")
-    taken, said = asked(lab, "n1")
-    assert not taken
-    assert f"no host key can be held against {HOME}/none (RevokedHostKeys" in said
-
-
-def test_a_line_that_revokes_is_named(lab: Lab) -> None:
-    own, others = key_of(lab, "n1"), key_of(lab, "n2")
-    knows(lab, f"n1 {own}", f"n2 {others}", "", f"@revoked * {own}")
-    taken, said = asked(lab, "n1")
-    assert not taken
-    assert f"is revoked: {KNOWN}:4 says so" in said
-    assert asked(lab, "n2")[0]
-    lab.write("revoked", f"@revoked n* {others}\n")  # as /etc/ssh/ssh_known_hosts would have it
-    lab.write(".ssh/config", "GlobalKnownHostsFile ~/revoked /etc/ssh/ssh_known_hosts\n")
-    assert f"is revoked: {HOME}/revoked:1 says so" in asked(lab, "n2")[1]
-
-
-def test_authorities_beside_keys_are_no_hindrance(lab: Lab) -> None:
-    authority = make_key(lab, "ca")
-    knows(lab, f"@cert-authority * {authority}", *(f"{host} {key_of(lab, host)}" for host in ("n1", "n2", "n3")))
-    certify(lab, "n2", "-n", "n2")
-    run = lab.submit(lab.job("steps", STEPS, args=["6", "0"]), "--profile", lab.profile())
-    assert lab.wait(run).code == 0, lab.orch("why", run).out
-
-
 def test_hosts_that_an_authority_vouches_for(lab: Lab) -> None:
     """No key of theirs is known; n3 is reached through n1."""
     authority = make_key(lab, "ca")
@@ -128,59 +88,12 @@ def revoked_authority(lab: Lab) -> str:
     return "revoked"
 
 
-def no_certificate(lab: Lab) -> str:
-    return "No ED25519 host key is known"
-
-
-@pytest.mark.parametrize("case", [wrong_name, expired, revoked_authority, no_certificate])
-def test_certificates_that_ssh_does_not_take(lab: Lab, case: Callable[[Lab], str]) -> None:
-    knows(lab, f"@cert-authority * {make_key(lab, 'ca')}")
-    why = case(lab)
-    taken, said = asked(lab)
-    assert not taken
-    assert said.startswith("can't be reached by ssh: ") or "n1: can't be reached by ssh: " in said
-    assert why.lower() in said.lower()
-
-
-def test_keys_that_are_filed_in_other_ways(lab: Lab) -> None:
-    own, others = key_of(lab, "n1"), key_of(lab, "n2")
-    cases: Sequence[tuple[Sequence[str], str, bool]] = [
-        ([f"n1 {others}", f"n1 {own}"], "", True),  # one name for several machines
-        ([f"n1 {others}"], "", False),
-        ([f"n?,!n2 {own}"], "", True),
-        ([f"n*,!n1 {own}"], "", False),
-        ([f"n1 {others}", f"lab {own}"], "HostKeyAlias lab", True),
-        ([f"n1 {own}", f"lab {others}"], "HostKeyAlias lab", False),
-        ([f"n1 {own}"], "HostKeyAlias lab", False),
-    ]
-    for lines, config, expected in cases:
-        knows(lab, *lines)
-        lab.write(".ssh/config", f"{config}\n")
-        assert asked(lab)[0] == expected, lines
-    lab.write(".ssh/config", "")
-    knows(lab, f"n1 {own}", f"n1 {others}")
-    keygen(lab, "-H", "-f", ".ssh/known_hosts")
-    assert asked(lab)[0]
-
-
-def test_a_host_is_asked_for_the_kind_of_key_that_is_known_and_on_its_port(lab: Lab) -> None:
-    key = make_key(lab, "rsa", "rsa")
-    lab.control.file("n1", "/srv/rsa").write_text((lab.home / "rsa").read_text())
-    lab.control.file("n1", "/srv/rsa").chmod(0o600)
-    lab.control.sshd("n1", "Port 2222", "HostKey /srv/rsa")
-    lab.write(".ssh/config", "Host n1\n  Port 2222\n")
-    for lines, expected in (
-        ([f"[n1]:2222 {key}"], True),
-        ([f"n1 {key_of(lab, 'n1')}"], True),  # as ssh: filed without a port
-        ([f"[n1]:2222 {key_of(lab, 'n2')}", f"n1 {key_of(lab, 'n2')}"], False),
-    ):
-        knows(lab, *lines)
-        assert asked(lab)[0] == expected, lines
-
-
-def test_the_files_are_left_as_they_are(lab: Lab) -> None:
-    """No key is learned, nor sorted out."""
-    file = Path(lab.home / ".ssh/known_hosts")
-    before = file.read_text()
-    assert asked(lab)[0]
-    assert file.read_text() == before
+def test_certificates_that_ssh_does_not_take(lab: Lab) -> None:
+    authority = make_key(lab, "ca")
+    for case in (wrong_name, expired, revoked_authority):
+        knows(lab, f"@cert-authority * {authority}")
+        why = case(lab)
+        taken, said = asked(lab)
+        assert not taken, case
+        assert said.startswith("can't be reached by ssh: ") or "n1: can't be reached by ssh: " in said
+        assert why.lower() in said.lower()

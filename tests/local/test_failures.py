@@ -497,16 +497,16 @@ def test_one_rank_that_asks_for_a_requeue_stops_them_all(orch: Orch, project) ->
 DIES_BETWEEN_AGENTS = """
 import os, sys
 from orchestrator import cli
-from orchestrator.backends import local
+from orchestrator.node.server import machine
 
-start = local._start
+start = machine._start
 
-def only_one(command, run, task, *rest):
+def only_one(task, *rest):
     if task.node_rank == 1:
         os._exit(9)
-    return start(command, run, task, *rest)
+    return start(task, *rest)
 
-local._start = only_one
+machine._start = only_one
 sys.exit(cli.main())
 """
 

@@ -146,8 +146,8 @@ def test_the_agents_are_started_by_the_plans_own_commands(orch: Orch, project) -
         pid = json.loads((run.node(node) / "agent.json").read_text())["pid"]
         assert Path(f"/proc/{pid}/cmdline").read_bytes().rstrip(b"\0").decode().split("\0") == argv
     shown = orch("submit", str(folder / "slow.yaml"), "-p", "local-2x2", "--dry-run").out
-    assert all(argv[0] in shown for argv in planned)
-    assert f"{argv[1].replace(run.run_id, 'slow-dryrun')} agent" in shown
+    assert all(" ".join(argv[:3]) in shown for argv in planned)
+    assert f"{argv[3].replace(run.run_id, 'slow-dryrun')} agent" in shown
 
 
 def test_cancel_stops_at_a_boundary_and_proves_it(orch: Orch, project) -> None:

@@ -136,7 +136,7 @@ class World:
     def _still_held(self, _: Host, server: Server, __: bytes, run_id: str) -> dict[str, Any]:
         return {"places": server.held.get(run_id, [])}
 
-    def _start_agent(self, host: Host, server: Server, payload: bytes, places: list[str]) -> dict[str, Any]:
+    def _start_agent(self, host: Host, server: Server, payload: bytes, places: list[str], **_: Any) -> dict[str, Any]:
         agent = (NodeTask.from_json(json.loads(payload)).run_id, server.uid)
         if agent not in host.begun:
             if server.held.pop(agent[0], []) != places:

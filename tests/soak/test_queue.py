@@ -19,9 +19,9 @@ from typing import Any
 
 import pytest
 
+from orchestrator.backends.agents import start
+from orchestrator.backends.agents.backend import Agents, over_ssh
 from orchestrator.backends.remote import given, upload
-from orchestrator.backends.ssh import agents
-from orchestrator.backends.ssh.backend import SshBackend
 from orchestrator.protocol import files
 from orchestrator.protocol.events import EventKind
 from orchestrator.protocol.places.tickets import FRESH_SECONDS
@@ -61,9 +61,9 @@ class Inline:
 
 
 @pytest.fixture
-def machine(monkeypatch: pytest.MonkeyPatch) -> SshBackend:
+def machine(monkeypatch: pytest.MonkeyPatch) -> Agents:
     """The backend of both users, with neither uploads nor a network."""
-    found = SshBackend()
+    found = over_ssh()
     found.pool = Pool()  # type: ignore[assignment]
     monkeypatch.setattr(futures, "ThreadPoolExecutor", Inline)
     monkeypatch.setattr(files, "_sync", lambda *_: None)
@@ -73,7 +73,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> SshBackend:
         "prepare_node",
         lambda *_, **__: {"gpus": 0, "devices": [], "visible": None, "host": "h", "addresses": []},
     )
-    monkeypatch.setattr(agents, "leader_addresses", lambda *_: ("10.0.0.1",))
+    monkeypatch.setattr(start, "leader_addresses", lambda *_: ("10.0.0.1",))
     monkeypatch.setattr(queue, "backend", lambda _: found)
     monkeypatch.setattr(queue, "recorded_start", _recorded_start)
     for name in ("write", "append_event"):
@@ -116,7 +116,7 @@ class Schedule:
     """One world, what its users do, and what went wrong."""
 
     folder: Path
-    machine: SshBackend
+    machine: Agents
     chance: random.Random
     problems: list[str] = field(default_factory=list)
     processes: dict[str, Process] = field(default_factory=dict)  # by run: one at a time is at work for each
@@ -252,9 +252,7 @@ class Schedule:
                 self.problems.append(f"double hold on {host.name}: {host.agents} {host.places}")
 
 
-def test_two_users_in_any_order_with_kills_and_cuts_at_each_step(
-    tmp_path: Path, machine: SshBackend, soak: Soak
-) -> None:
+def test_two_users_in_any_order_with_kills_and_cuts_at_each_step(tmp_path: Path, machine: Agents, soak: Soak) -> None:
     count, kills, cuts = soak.of(200, 15), 0, 0
     for number in range(count):
         seed = soak.chance.randrange(1 << 32)

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
+from orchestrator.backends.agents.handle import Handle, read_handle
 from orchestrator.backends.remote.output_record import Home, Kept, Left, Sizes, record_left
 from orchestrator.backends.settings import Host
 from orchestrator.backends.slurm import job
-from orchestrator.backends.ssh.handle import Handle, read_handle
 from orchestrator.node.agent.listener import Stranger, Strangers
 from orchestrator.node.agent.missing_rank import missing_rank
 from orchestrator.node.container.argv import odd_image

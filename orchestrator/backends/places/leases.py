@@ -1,4 +1,4 @@
-"""The GPUs and slots of one start: held on every host before any agent is started, or on none."""
+"""The GPUs and slots of one start: they are held on every machine before any agent is started, or on none."""
 
 from __future__ import annotations
 
@@ -8,23 +8,20 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from orchestrator.backends.places.waiting import Need, Waiting
-from orchestrator.backends.remote.hosts import all_of
-from orchestrator.backends.settings import Host, SshSettings, remote_folder
+from orchestrator.backends.places.needs import Need
+from orchestrator.backends.places.waiting import Waiting
+from orchestrator.backends.settings import Host, SshSettings
 from orchestrator.errors import BackendError, PlacesTakenError
-from orchestrator.protocol.places.devices import VISIBLE, Device, named_by, why_not
-from orchestrator.protocol.task import NodeTask
 from orchestrator.runs.store import RunDir
-from orchestrator.transport.pool import ConnectionPool
+from orchestrator.transport.machine import Machines
 
-LOOK_SECONDS: Final = 20.0  # for so long one host waits, before those that hold something already are looked at
-VISIBLE_HINT: Final = f"change {VISIBLE} in the job's env, or leave it out"
+LOOK_SECONDS: Final = 20.0  # how long one host waits before the hosts that hold places already are asked again
 HINT: Final = "orch nodes shows who holds them; without --no-wait the run waits; with leases: false it uses any"
 
 
 @contextlib.contextmanager
 def leased(
-    pool: ConnectionPool,
+    machines: Machines,
     run: RunDir,
     settings: SshSettings,
     hosts: Mapping[int, Host],
@@ -33,16 +30,18 @@ def leased(
     *,
     began: bool,
 ) -> Iterator[dict[int, list[str]]]:
-    """Yield what is held for every node's agent; what no agent has taken over is let go of when anything fails.
+    """Yield the places that are held on each machine, by the number of its first node.
 
-    A run that is not to begin yet is put into the queue: PlacesTakenError. One that is started again has had its turn:
-    it takes what becomes free. began: a start was cut off, whose agents may hold theirs already.
+    If anything fails, every place that no agent has taken over is released. Raises PlacesTakenError if the run has been
+    put into the queue. A run that is started again has had its turn and takes places as they become free.
+
+    began: an earlier start was interrupted, and its agents may hold their places already.
     """
-    # In the order of the hosts' names, so that two that need the same hosts can't block each other.
+    # In the order of the hosts' names, so that two runs that need the same hosts can't block each other.
     order = sorted((node for node in hosts if needs[node].count), key=lambda node: (hosts[node].name, node))
-    sessions = {node: _Host(pool, run, settings, node, hosts[node], start) for node in order}
+    sessions = {node: _Host(machines, run, settings, node, hosts[node], start) for node in order}
     try:
-        waiting = Waiting(pool, run, settings, {node: needs[node] for node in order})
+        waiting = Waiting(machines, run, settings, {node: needs[node] for node in order})
         places = _take_in_turn(sessions, needs, waiting, began=began) if start == 0 else _take_all(sessions, needs)
         yield {node: places.get(node, []) for node in hosts}
     except BaseException:
@@ -54,9 +53,9 @@ def leased(
 def _take_in_turn(
     hosts: Mapping[int, _Host], needs: Mapping[int, Need], waiting: Waiting, *, began: bool
 ) -> dict[int, list[str]]:
-    """Take the places of all nodes, where it is the run's turn; else nothing, and PlacesTakenError once it is queued.
+    """Take the places of all machines if it is the run's turn.
 
-    BackendError instead where it was not to wait.
+    Otherwise nothing is taken. Raises PlacesTakenError once the run is queued, or BackendError if it must not wait.
     """
     places: dict[int, list[str]] = {}
     why = "" if began else waiting.obstacle()
@@ -77,10 +76,10 @@ def _take_in_turn(
 
 
 def _take_all(hosts: Mapping[int, _Host], needs: Mapping[int, Need]) -> dict[int, list[str]]:
-    """Take the places of all nodes, one after the other, as they become free.
+    """Take the places of all machines, one after the other, as they become free.
 
-    A host holds them as long as its connection lasts. One that was lost while another was waited for has let go, so
-    all begin again.
+    A host holds its places for as long as its connection lasts. If a host was lost while another was waited for, it has
+    released its places, and all hosts are asked again.
     """
     places: dict[int, list[str]] = {}
     left = deque(hosts)
@@ -97,9 +96,9 @@ def _take_all(hosts: Mapping[int, _Host], needs: Mapping[int, Need]) -> dict[int
 
 @dataclass(frozen=True)
 class _Host:
-    """What is held for one run on one host."""
+    """The places that are held for one run on one host."""
 
-    pool: ConnectionPool
+    machines: Machines
     run: RunDir
     settings: SshSettings
     node: int
@@ -107,58 +106,23 @@ class _Host:
     start: int
 
     def take(self, need: Need, wait: float) -> tuple[list[str] | None, str]:
-        """Return what was taken within `wait` seconds; None, and who holds it, where it is not free."""
-        where = {"run_dir": remote_folder(self.run), "node": self.node, "start": self.start}
+        """Return the places that were taken within `wait` seconds, or None and the reason why they are not free."""
+        folder = f"{self.settings.workdir}/runs/{self.run.run_id}"
+        where = {"run_dir": folder, "node": self.node, "start": self.start}
         reply = self._call("lease", count=need.count, among=need.among, slots=self.settings.slots, wait=wait, **where)
         return reply["places"], reply.get("why", "")
 
     def held(self) -> list[str]:
-        """Return what the server there holds for the run; nothing where it is another one since a moment ago."""
+        """Return the places that the server there holds for the run; a server that was started anew holds none."""
         places: list[str] = self._call("still_held")["places"]
         return places
 
     def release(self) -> None:
-        """Let go of it; a host that is out of reach does by itself."""
+        """Release the places. A host that is out of reach releases them by itself."""
         with contextlib.suppress(BackendError):
             self._call("release")
 
     def _call(self, do: str, **values: Any) -> dict[str, Any]:
-        session = self.pool.session(self.host.address, self.settings.workdir)
+        session = self.machines.session(self.host.address, self.settings.workdir)
         answer: dict[str, Any] = session.call(do, run_id=self.run.run_id, **values)[0]
         return answer
-
-
-def needs_of(
-    settings: SshSettings,
-    hosts: Mapping[int, Host],
-    tasks: tuple[NodeTask, ...],
-    hellos: Mapping[int, Mapping[str, Any]],
-) -> dict[int, Need]:
-    """Return what each node's ranks hold of its machine. Raises MachinesError if it can't be what the job says."""
-    found = {}
-    for node, host in hosts.items():
-        try:
-            found[node] = need_of(tasks[node], hellos[node], settings.slots) if settings.leases else Need()
-        except ValueError as error:
-            raise all_of({node: BackendError(f"{host.name}: {error}", VISIBLE_HINT)}) from error
-    return found
-
-
-def need_of(task: NodeTask, hello: Mapping[str, Any], slots: int | None) -> Need:
-    """Return how many GPUs or slots a node's ranks hold, and of which; ValueError in a sentence for a contradiction.
-
-    Ranks that train on the CPU beside GPUs hold none.
-    """
-    devices = [Device(**each) for each in hello["devices"]]
-    if not devices:
-        return Need((task.nproc or slots) if slots else 0)
-    asked = task.env.get(VISIBLE)
-    if why := why_not(asked, hello["visible"], devices):
-        raise ValueError(why)
-    usable = named_by(hello["visible"] if asked is None else asked, devices)
-    nproc = task.nproc or len(usable)
-    count = task.gpus or (len(usable) if task.all_gpus else nproc)
-    if task.gpus is not None and asked is not None and usable and task.gpus > len(usable):
-        raise ValueError(f"the job asks for {task.gpus} GPUs, and its {VISIBLE}={asked} names {len(usable)}")
-    fits = task.uses_gpus and count <= len(usable)
-    return Need(count if fits else 0, tuple(each.name for each in usable) if asked is not None else None)

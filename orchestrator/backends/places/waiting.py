@@ -1,7 +1,7 @@
-"""The queue of a run: a ticket on each of its hosts, kept for as long as it waits, and removed.
+"""The queue of a run: it has a ticket on each of its hosts for as long as it waits.
 
-Tickets are ordered and believed as orchestrator.protocol.places.tickets says. What a look has shown is recorded with
-the run, so that `orch status` asks no machine.
+orchestrator.protocol.places.tickets says how tickets are ordered and which of them count. The answers of the hosts are
+recorded with the run, so that `orch status` asks no machine.
 """
 
 from __future__ import annotations
@@ -9,8 +9,9 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
+from orchestrator.backends.places.needs import Need
 from orchestrator.backends.remote.hosts import all_of, on_all
 from orchestrator.backends.settings import Host, SshSettings, profile_of
 from orchestrator.errors import BackendError
@@ -20,35 +21,24 @@ from orchestrator.protocol.places.tickets import HostQueue
 from orchestrator.runs.dependencies import QUEUE, queue_place
 from orchestrator.runs.shared_hosts import host_queue, queue_record
 from orchestrator.runs.store import RunDir
-from orchestrator.transport.machine import Machine
+from orchestrator.transport.machine import Machine, Machines
 
-if TYPE_CHECKING:
-    from orchestrator.transport.pool import ConnectionPool
-
-LOOK_SECONDS: Final = 15.0  # a host that takes longer counts as out of reach: who cancels the run waits for it
+LOOK_SECONDS: Final = 15.0  # a host that takes longer counts as out of reach, because a cancel waits for its answer
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Need:
-    """What one node's ranks hold of its machine."""
-
-    count: int = 0
-    among: tuple[str, ...] | None = None  # the only places that they may have; None: any
-
-
-@dataclass(frozen=True)
 class Waiting:
-    """One run and its hosts; `needs` says which places of each, by the host's number."""
+    """One run and its hosts; `needs` has the places that it needs of each host, by the host's number."""
 
-    pool: ConnectionPool
+    machines: Machines
     run: RunDir
     settings: SshSettings
     needs: Mapping[int, Need]
 
     @staticmethod
-    def recorded(pool: ConnectionPool, run: RunDir) -> Waiting | None:
-        """Return what a run waits for by its own record; None for one that is in no queue."""
+    def recorded(machines: Machines, run: RunDir) -> Waiting | None:
+        """Return the waiting that the run's own record describes; None if the run is in no queue."""
         place = queue_place(run) or {}
         counts, among = place.get("counts"), place.get("among")
         if not isinstance(counts, dict) or not all(each.isdecimal() for each in counts):
@@ -59,17 +49,17 @@ class Waiting:
             for number, count in counts.items()
             if type(count) is int
         }
-        return Waiting(pool, run, SshSettings.of(profile_of(run)), known)
+        return Waiting(machines, run, SshSettings.of(profile_of(run)), known)
 
     @property
     def hosts(self) -> dict[int, Host]:
-        """Return the hosts of which it needs places."""
+        """Return the hosts whose places the run needs."""
         return {number: host for number, host in enumerate(self.settings.hosts) if self.needs.get(number, Need()).count}
 
     def obstacle(self) -> str:
-        """Return why it is not the run's turn, a sentence about one host; empty where it is.
+        """Return why it is not the run's turn, in a sentence about one host; "" if it is the run's turn.
 
-        What a host does not have at all, its own server refuses.
+        A host with too few places in all is passed over here: its own server refuses the request.
         """
         for number, answer in sorted(self._look().items()):
             queue, count = host_queue(answer, self.run.run_id), self.needs[number].count
@@ -81,10 +71,10 @@ class Waiting:
         return ""
 
     def join(self) -> bool:
-        """Put the run into the queue, or keep its place there; tell whether its turn has come.
+        """Put the run into the queue, or keep its place there; return True if its turn has come.
 
-        All its tickets are renewed or none, so that it holds up nobody while one of its hosts is out of reach. Where
-        one is missing, or claims too much, all are laid anew.
+        Either all of its tickets are renewed or none, so that it holds up nobody while a host is out of reach. If a
+        ticket is missing or claims too early a time, all tickets are replaced.
         """
         if not (self.run.path / QUEUE).exists():  # recorded before it is done
             self._record({"position": None, "before": [], "held_by": [], "why": "waits for a free place"})
@@ -106,17 +96,17 @@ class Waiting:
         return self._may_start(seen)
 
     def renew(self) -> None:
-        """Say on every host that the run still waits."""
+        """Report to every host that the run still waits."""
         self._on_all(lambda _, session: self._ask(session, "renew_ticket"))
 
     def leave(self) -> None:
-        """Take the run out of the queue; its ticket on a host that is out of reach is passed over within a minute."""
+        """Take the run out of the queue. A ticket on a host that is out of reach does not count after a minute."""
         with contextlib.suppress(BackendError):
             self._on_all(lambda _, session: self._ask(session, "drop_ticket"))
             (self.run.path / QUEUE).unlink(missing_ok=True)
 
     def _draw(self, number: int) -> None:
-        """Lay a ticket on every host, with one number for all."""
+        """Put a ticket on every host, with one number for all."""
 
         def one(node: int, session: Machine) -> None:
             self._ask(session, "take_ticket", count=self.needs[node].count, number=number)
@@ -124,7 +114,7 @@ class Waiting:
         self._on_all(one)
 
     def _look(self) -> dict[int, Any]:
-        """Return what each host says, of its places only those that this run may have."""
+        """Return each host's answer, reduced to the places that this run may have."""
 
         def one(number: int, session: Machine) -> Any:
             answer = self._ask(session, "look_at_queue", slots=self.settings.slots)
@@ -147,10 +137,10 @@ class Waiting:
         return answer
 
     def _on_all(self, work: Callable[[int, Machine], T]) -> dict[int, T]:
-        """Do the work on each host; BackendError names those on which it failed."""
+        """Do the work on each host. Raises BackendError, which names the hosts on which it failed."""
 
         def one(number: int, host: Host) -> T:
-            return work(number, self.pool.session(host.address, self.settings.workdir))
+            return work(number, self.machines.session(host.address, self.settings.workdir))
 
         done, failed = on_all(one, self.hosts)
         if failed:
@@ -158,7 +148,7 @@ class Waiting:
         return done
 
     def _record(self, record: Mapping[str, Any]) -> None:
-        """Keep what is known of its wait, where that has changed."""
+        """Record the state of the wait if it has changed."""
         only = {str(number): list(need.among) for number, need in self.needs.items() if need.among is not None}
         counts = {str(number): need.count for number, need in self.needs.items()}
         kept = {**record, "counts": counts, **({"among": only} if only else {})}

@@ -149,14 +149,19 @@ def still_held(request: Request, _: bytes) -> Answer:
 
 
 def hand_over(run_id: str, promised: list[str]) -> Places:
-    """Return what is held for the run's agents, to be their own; RefusedError where that is not what was promised."""
-    taken = held.pop(run_id, {})
-    if list(taken) != promised:
-        _close(taken)
-        lost = ", ".join(name for name in promised if name not in taken) or "nothing"
+    """Return the promised places of one agent of the run, which owns them from here on.
+
+    Raises RefusedError, and releases all places of the run, if one of them is held no longer.
+    """
+    taken = held.get(run_id, {})
+    if lost := ", ".join(name for name in promised if name not in taken):
+        release({"run_id": run_id}, b"")
         said = f"{lost} is held no longer for run {run_id}: the connection that held it was lost meanwhile"
         raise RefusedError(said, transient=True)
-    return taken
+    handed = {name: taken.pop(name) for name in promised}
+    if not taken:
+        held.pop(run_id, None)
+    return handed
 
 
 def release(request: Request, _: bytes) -> Answer:

@@ -1,4 +1,4 @@
-"""What the controlling side asks of a machine: what it is, to start an agent, to end it, the proof that it is gone."""
+"""Requests to a machine: describe it, start an agent, cancel it, end it with proof, and remove a run's folder."""
 
 from __future__ import annotations
 
@@ -10,11 +10,9 @@ import subprocess
 import sys
 import time
 
-from orchestrator.node.server import leases
 from orchestrator.node.server.request import Answer, RefusedError, Request, at_user
 from orchestrator.node.system.gpus.devices import gpus, machine_devices
 from orchestrator.node.system.host import addresses, cores, interface_problem, lacks_tls, memory
-from orchestrator.node.system.interpreter import InterpreterError, ask_interpreter
 from orchestrator.node.system.private import make_private, remedy, users_umask, why_unsafe
 from orchestrator.node.system.processes import Process, end_marked, identify, is_alive, marked, send_signal, wait_gone
 from orchestrator.protocol.cancelling import record_cancel
@@ -75,6 +73,8 @@ def hello(request: Request, _: bytes) -> Answer:
 
 def interpreter(request: Request, _: bytes) -> Answer:
     """Return the versions of the interpreter that trains, and of its torch; without `versions`, that it starts."""
+    from orchestrator.node.system.interpreter import InterpreterError, ask_interpreter  # noqa: PLC0415 (as above)
+
     python = at_user(request["python"])
     argv = ["-c", ASK_INTERPRETER] if request.get("versions", True) else ["-I", "-S", "-c", "print('{}')"]
     try:
@@ -106,9 +106,10 @@ def write_file(request: Request, payload: bytes) -> Answer:
 
 
 def start_agent(request: Request, payload: bytes) -> Answer:
-    """Start the agent of a task, once: a second request for the same start only tells of the first one's agent.
+    """Start the agent of a task. A second request for the same start only returns the agent of the first.
 
-    places: what was taken for it, which it holds from here on; it is not started where that was lost.
+    places: the places that were taken for the agent, which holds them from here on. It is not started if they were
+    lost. archive: the file that the agent runs; by default, the archive that this server runs from.
     """
     task = at_home(NodeTask.from_json(parse_json(payload)), at_user("~"))
     folder = node_folder(task.run_dir, task.node_rank)
@@ -120,10 +121,9 @@ def start_agent(request: Request, payload: bytes) -> Answer:
         agent = agent_of(task.run_dir, task.node_rank, task.start)
         return {"pid": agent.pid if agent else 0, "started": agent.started if agent else 0, "again": True}, b""
     try:
-        taken = leases.hand_over(task.run_id, request.get("places", []))
-        held = [each for sockets in taken.values() for each in sockets]
+        held = _places(task.run_id, request.get("places"))
         try:
-            process = _start(task, folder, [each.fileno() for each in held])
+            process = _start(task, folder, request.get("archive") or sys.argv[0], [each.fileno() for each in held])
         finally:
             for each in held:  # the agent has its own by now
                 each.close()
@@ -134,12 +134,28 @@ def start_agent(request: Request, payload: bytes) -> Answer:
     return {"pid": process.pid, "started": process.started}, b""
 
 
-def _start(task: NodeTask, folder: str, descriptors: list[int]) -> Process:
-    archive = f"{task.run_dir}/node.pyz"
-    with open(sys.argv[0], "rb") as file:  # what was hashed before it was started
-        own = file.read()
-    if _content(archive) != own:  # missing, or torn; where nodes share the folder, all of them do this
-        write_atomic(archive, own, durable=False)
+def _places(run_id: str, names: list[str] | None) -> list[socket.socket]:
+    """Return the sockets of the places that are held for an agent of the run."""
+    if not names:
+        return []
+    from orchestrator.node.server import leases  # noqa: PLC0415 (most runs here hold no places)
+
+    return [each for sockets in leases.hand_over(run_id, names).values() for each in sockets]
+
+
+def _start(task: NodeTask, folder: str, program: str, descriptors: list[int]) -> Process:
+    """Start the agent with this process's environment, umask, limits, affinity and cgroup.
+
+    It does not inherit the variables that orch sets for ranks, nor the secrets, which are passed in the task.
+    """
+    from orchestrator.protocol.ranks import RANK_VARIABLES  # noqa: PLC0415 (only a start needs it)
+
+    archive, hidden = f"{task.run_dir}/node.pyz", {*RANK_VARIABLES, *task.secrets}
+    if program != archive:
+        with open(program, "rb") as file:  # its hash was checked before it was started
+            own = file.read()
+        if _content(archive) != own:  # missing or torn; if nodes share the folder, all of them do this
+            write_atomic(archive, own, durable=False)
     path = f"{folder}/task.json"
     write_json(path, task.to_json(), mode=PRIVATE, durable=False)
     with open(open_own(f"{folder}/agent.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND), "ab") as log:
@@ -147,8 +163,9 @@ def _start(task: NodeTask, folder: str, descriptors: list[int]) -> Process:
             [sys.executable, "-I", "-S", archive, "agent", path],
             stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=task.run_dir, start_new_session=True,
             pass_fds=descriptors, umask=users_umask(),
+            env={key: text for key, text in os.environ.items() if key not in hidden and not key.startswith("ORCH_")},
         )  # fmt: skip
-    child.returncode = 0  # it outlives this process; nobody waits for it here
+    child.returncode = 0  # the agent outlives this process, which does not wait for it
     return identify(child.pid) or Process(child.pid, 0)
 
 
@@ -216,25 +233,43 @@ def _names(folder: str) -> list[str]:
 
 
 def cancel(request: Request, _: bytes) -> Answer:
-    """Record the cancel where the agent reads it, then send TERM to the agent."""
+    """Record the cancel in the folder that the agents read, then send TERM to the node's agent (null: to all agents).
+
+    A null `cancel` is recorded there already.
+    """
     run_dir = at_user(request["run_dir"])
     if not os.path.isdir(run_dir):
         return {"told": False}, b""
-    record_cancel(run_dir, request["cancel"], durable=False)
-    agent = agent_of(run_dir, request["node"])
-    return {"told": agent is not None and send_signal(agent, signal.SIGTERM)}, b""
+    if request["cancel"] is not None:
+        record_cancel(run_dir, request["cancel"], durable=False)
+    told = [send_signal(agent, signal.SIGTERM) for agent in _agents(request)[1]]
+    return {"told": any(told)}, b""
+
+
+def _agents(request: Request) -> tuple[list[int], list[Process]]:
+    """Return the node of a request (null: all nodes of its run) and the agents that are known of them.
+
+    agents: the agents in the asker's record, by node; they count if this machine has no record.
+    """
+    known, nodes = request.get("agents") or {}, [request["node"]]
+    if nodes == [None]:
+        here = _names(f"{at_user(request['run_dir'])}/nodes")
+        nodes = sorted({int(name) for name in (*here, *known) if name.isdigit()})
+    found = [recorded_agent({**request, "node": node, "agent": known.get(str(node))}) for node in nodes]
+    return nodes, [agent for agent in found if agent is not None]
 
 
 def clean_up(request: Request, _: bytes) -> Answer:
     """Kill the agent and all processes with the run's mark on this node (null: any node); return the survivors.
 
-    undo: a start that may be made again on this machine afterwards.
+    anywhere: also ask container engines that no agent has recorded; by default only for all nodes.
+    undo: the number of a start that may be made again on this machine afterwards.
     """
     run_dir, node = at_user(request["run_dir"]), request["node"]
-    nodes = [node] if node is not None else [int(name) for name in _names(f"{run_dir}/nodes") if name.isdigit()]
-    agents = [agent for each in nodes if (agent := recorded_agent({**request, "node": each})) is not None]
+    nodes, agents = _agents(request)
     leaving, folders = wait_gone(agents, LEAVING_SECONDS), [node_folder(run_dir, each) for each in nodes]
-    ended, survivors = end_run(request["run_id"], leaving, folders, node, anywhere=node is None)
+    anywhere = request.get("anywhere", node is None)
+    ended, survivors = end_run(request["run_id"], leaving, folders, node, anywhere=anywhere)
     for folder in folders:
         with contextlib.suppress(OSError):
             os.unlink(f"{folder}/task.json")

@@ -18,7 +18,6 @@ from typing import BinaryIO
 
 from orchestrator.node.server.request import Answer, Part, RefusedError, Request
 from orchestrator.node.system.shortages import shortage
-from orchestrator.node.system.workers import Workers
 from orchestrator.protocol.json_text import parse_json
 
 FORGOTTEN_SECONDS = 900.0
@@ -50,7 +49,9 @@ HOME = {verb: module for module, verbs in MODULES.items() for verb in verbs}
 
 
 def serve() -> int:
-    """Answer the requests of the standard input until it ends; the exit code."""
+    """Answer the requests on the standard input until it ends; return the exit code."""
+    from orchestrator.node.system.workers import Workers  # noqa: PLC0415 (a request to this machine needs none)
+
     source, sink, lock = sys.stdin.buffer, os.fdopen(os.dup(1), "wb"), threading.Lock()
     os.dup2(2, 1)  # nothing that prints may get between two replies
     asked = threading.Event()

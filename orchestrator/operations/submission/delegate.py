@@ -22,8 +22,7 @@ from orchestrator.node.system.private import make_private
 from orchestrator.protocol.json_text import parse_json
 from orchestrator.runs.run_id import is_run_id, run_id_from, sweep_of
 from orchestrator.runs.store import RunDir, check_own, newest_runs
-from orchestrator.transport.address import gateway_of
-from orchestrator.transport.openssh import NO_CONNECTION, ssh_argv
+from orchestrator.transport.address import NO_CONNECTION, gateway_of
 
 if TYPE_CHECKING:
     from orchestrator.prepare.prepare import Prepared
@@ -122,6 +121,8 @@ def _packed(prepared: Prepared, folder: Path, tell: Callable[[str], None]) -> by
 
 
 def _argv(host: str, command: list[str]) -> list[str]:
+    from orchestrator.transport.openssh import ssh_argv  # noqa: PLC0415 (most submits connect to nobody)
+
     address = gateway_of(host)
     return [*ssh_argv(address), "--", address.host, shlex.join(command)]
 

@@ -17,7 +17,6 @@ from orchestrator.errors import StoreError
 from orchestrator.protocol import reading
 from orchestrator.protocol.events import EventKind
 from orchestrator.protocol.json_text import parse_json
-from orchestrator.protocol.ranks import bind
 from orchestrator.protocol.terminal_lines import TerminalLines
 from orchestrator.runs.files.file_cache import FileCache
 from orchestrator.runs.files.written_metrics import newest_metrics
@@ -135,6 +134,8 @@ def nodes_with(run: RunDir, selection: Selection, known: FileCache) -> set[int] 
     For a rank, node 0's event `go` tells the nodes. No rank has a log before that event, so without it the set is
     empty.
     """
+    from orchestrator.protocol.ranks import bind  # noqa: PLC0415 (`orch status` does without)
+
     if selection.everything:
         return None
     if selection.node is not None:

@@ -3,58 +3,55 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from orchestrator.backends.places.leases import leased, needs_of
+from orchestrator.backends.agents.start import Start
 from orchestrator.backends.settings import Host, SshSettings
 from orchestrator.errors import BackendError, PlacesTakenError
 from orchestrator.protocol.task import NodeTask, Program
 from orchestrator.runs.store import RunDir
 from orchestrator.transport.address import Address
+from tests.machines import FakeMachine, FakePool
 
 NOW = 1_700_000_000 * 10**9
 
 
-class Machines:
+VERBS = ("look_at_queue", "take_ticket", "still_held", "release", "lease")
+
+
+class Machines(FakePool):
     """Hosts that answer as orch's server does; `busy` says how often one has nothing free before it has."""
 
     def __init__(self, **busy: int) -> None:
         self.busy, self.held, self.asked, self.cut = busy, dict[str, list[str]](), list[str](), dict[int, str]()
         self.tickets: dict[str, list[dict[str, Any]]] = {name: [] for name in busy}
+        super().__init__(*(FakeMachine(each, {do: partial(self._answer, do, each) for do in VERBS}) for each in busy))
 
-    def session(self, address: Address, workdir: str) -> Any:
-        return Server(self, address.host)
-
-
-class Server:
-    def __init__(self, machines: Machines, name: str) -> None:
-        self.machines, self.name = machines, name
-
-    def call(self, do: str, **values: Any) -> tuple[dict[str, Any], bytes]:
-        here = self.machines
-        here.asked.append(f"{do} {self.name}")
+    def _answer(self, do: str, name: str, **values: Any) -> dict[str, Any]:
+        self.asked.append(f"{do} {name}")
         if do == "look_at_queue":
-            holder = {"uid": 2, "user": "bob", "run": "theirs", "since": 1} if here.busy[self.name] else None
-            return {"places": {"slot-0": holder}, "tickets": here.tickets[self.name], "uid": 1, "now": NOW}, b""
+            holder = {"uid": 2, "user": "bob", "run": "theirs", "since": 1} if self.busy[name] else None
+            return {"places": {"slot-0": holder}, "tickets": self.tickets[name], "uid": 1, "now": NOW}
         if do == "take_ticket":
             ticket = {"uid": 1, "user": "alice", "run": values["run_id"], "needs": values["count"]}
-            here.tickets[self.name].append({**ticket, "number": values["number"], "made": NOW, "age": 0.0})
-            return {"taken": True}, b""
+            self.tickets[name].append({**ticket, "number": values["number"], "made": NOW, "age": 0.0})
+            return {"taken": True}
         if do == "still_held":
-            return {"places": here.held.get(self.name, [])}, b""
+            return {"places": self.held.get(name, [])}
         if do == "release":
-            here.held.pop(self.name, None)
-            return {}, b""
-        if lost := here.cut.pop(len(here.asked), ""):  # its connection is cut, and its server is another one
-            here.held.pop(lost)
-        if here.busy[self.name]:
-            here.busy[self.name] -= 1
-            return {"places": None, "why": "only 0 of 1 slots are free"}, b""
-        here.held[self.name] = ["slot-0"]
-        return {"places": ["slot-0"]}, b""
+            self.held.pop(name, None)
+            return {}
+        if lost := self.cut.pop(len(self.asked), ""):  # its connection is cut, and its server is another one
+            self.held.pop(lost)
+        if self.busy[name]:
+            self.busy[name] -= 1
+            return {"places": None, "why": "only 0 of 1 slots are free"}
+        self.held[name] = ["slot-0"]
+        return {"places": ["slot-0"]}
 
 
 def start(
@@ -70,8 +67,8 @@ def start(
         for node in hosts
     )  # fmt: skip
     settings = SshSettings.of({"hosts": [{"host": name} for name in names], "slots": 1, **profile})
-    needs = needs_of(settings, hosts, tasks, {node: {"devices": [], "visible": None} for node in hosts})
-    with leased(machines, run, settings, hosts, number, needs, began=False) as places:
+    hellos = {node: {"devices": [], "visible": None} for node in hosts}
+    with Start(machines, run, settings, hosts).with_places(tasks, hellos, began=False) as (_, places):
         return places
 
 

@@ -1,4 +1,4 @@
-"""How many GPUs, and which, the ranks of a node are to hold; and how a local run's nodes share a machine's."""
+"""How many GPUs, and which, the ranks of a node need, and how several nodes of one machine divide its GPUs."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.backends.local_places import divided
-from orchestrator.backends.places.leases import need_of
+from orchestrator.backends.places.needs import divided, need_of, needs_of
 from orchestrator.errors import BackendError
 from orchestrator.protocol.task import NodeTask, Program
 
@@ -72,7 +71,7 @@ def test_nodes_on_one_machine_share_its_gpus(
     nproc: tuple[int | None, ...], there: int, count: int, nprocs: list[int], backend: str
 ) -> None:
     tasks = tuple(replace(TASK, node_rank=rank, nnodes=len(nproc), nproc=each) for rank, each in enumerate(nproc))
-    found, need = divided(tasks, hello(there))
+    found, need = needs_of(tasks, range(len(tasks)), "this machine", hello(there), None)
     assert need.count == count
     assert [each.nproc for each in found] == nprocs
     assert {each.backend for each in found} == {backend}
@@ -83,4 +82,11 @@ def test_nodes_on_one_machine_share_its_gpus(
 def test_nodes_that_are_told_to_use_nccl_are_refused_where_gpus_are_too_few() -> None:
     tasks = tuple(replace(TASK, node_rank=rank, nnodes=2, nproc=2, backend="nccl") for rank in range(2))
     with pytest.raises(BackendError, match="this machine: it has 3 GPUs for 4 ranks with nccl"):
-        divided(tasks, hello(3))
+        needs_of(tasks, range(2), "this machine", hello(3), None)
+
+
+def test_each_node_gets_as_many_of_the_held_gpus_as_it_has_ranks() -> None:
+    tasks = [replace(TASK, node_rank=0, nproc=2), replace(TASK, node_rank=1, nproc=8, gpus=1)]
+    assert divided(["GPU-0", "GPU-1", "GPU-2"], tasks) == [["GPU-0", "GPU-1"], ["GPU-2"]]
+    assert divided(["GPU-0", "GPU-1"], tasks[:1]) == [["GPU-0", "GPU-1"]]
+    assert divided([], tasks) == [[], []]

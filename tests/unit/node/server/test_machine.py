@@ -7,14 +7,17 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from orchestrator.node.server import array_run, files, machine
 from orchestrator.node.server.request import RefusedError
-from orchestrator.node.system.processes import identify
+from orchestrator.node.system.processes import Process, identify, wait_gone
+from orchestrator.protocol.task import task_json
 from tests.patience import PATIENCE
+from tests.unit.specs.test_plan import planned, profile
 
 
 def test_a_folder_that_others_may_write_is_refused_with_what_to_do(tmp_path: Path) -> None:
@@ -59,7 +62,7 @@ def test_an_agent_whose_folder_was_removed_under_it_is_known_by_what_the_asker_h
             assert files.poll_changes({**look, "alive": None}, b"")[0]["alive"] is None
             assert files.poll_changes({**look, "agent": agent}, b"")[0]["alive"] is True
             assert files.poll_changes({**look, "agent": [0, 0]}, b"")[0]["alive"] is None  # its start was cut off
-            assert machine.clean_up({**asked, "agent": agent}, b"")[0]["ended"] == 1
+            assert machine.clean_up({**asked, "agents": {"1": agent}}, b"")[0]["ended"] == 1
             assert process.wait(PATIENCE) == -signal.SIGKILL
             assert files.poll_changes({**look, "agent": agent}, b"")[0]["alive"] is False
         finally:
@@ -128,3 +131,21 @@ def test_the_runs_of_an_array_share_an_archive_which_goes_with_the_last_of_them(
         assert machine.remove({"run_dir": str(tmp_path / "runs" / name), "run_id": name}, b"")[0]["removed"]
     assert not shared.exists()
     assert [path.name for path in (tmp_path / "runs").iterdir()] == ["tune-abc234"]
+
+
+def test_an_agent_is_started_once_and_inherits_its_shell_without_ranks_variables_and_secrets(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("RANK", "MASTER_ADDR", "ORCH_BACKEND", "TOKEN", "KEPT"):
+        monkeypatch.setenv(name, "of the shell")
+    program = tmp_path / "program"
+    program.write_text("import json, os, sys\njson.dump(dict(os.environ), open(f'{sys.argv[2]}.environment', 'w'))\n")
+    run_dir, secrets = str(tmp_path / "run"), {"TOKEN": "of the shell"}
+    task = replace(planned(a_profile=profile(nodes=1)).tasks[0], run_dir=run_dir, secrets=secrets)
+    reply, _ = machine.start_agent({"archive": str(program)}, task_json(task))
+    assert wait_gone([Process(reply["pid"], reply["started"])], PATIENCE) == []
+    inherited = json.loads((tmp_path / "run/nodes/0/task.json.environment").read_text())
+    assert inherited["KEPT"] == "of the shell"
+    assert {"RANK", "MASTER_ADDR", "ORCH_BACKEND", "TOKEN"}.isdisjoint(inherited)
+    assert json.loads((tmp_path / "run/nodes/0/task.json").read_text())["secrets"] == secrets
+    assert machine.start_agent({"archive": str(program)}, task_json(task))[0] == {**reply, "again": True}

@@ -1,4 +1,4 @@
-"""Which agents of an SSH run live, by what the supervisor saw last: of one start, on one machine."""
+"""Which agents on other machines live: what the supervisor saw last of each node, in one start, on one machine."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from orchestrator.backends.agents.handle import Handle, read_handle
 from orchestrator.backends.settings import Host
-from orchestrator.backends.ssh.handle import Handle, read_handle
 from orchestrator.errors import StoreError
 from orchestrator.protocol.events import EventKind
 from orchestrator.protocol.exits import successful_attempt
@@ -21,16 +21,16 @@ UNREACHABLE_SECONDS: Final = 12.0  # an agent without its gang has ended its ran
 
 @dataclass(frozen=True)
 class Seen:
-    """What was seen last of one start's agent on one machine; said of no other start, and of no other machine."""
+    """What the supervisor saw last of an agent. It says nothing about another start or another machine."""
 
     start: int
     machine: Host
-    alive: bool | None  # None: it can't be told
+    alive: bool | None  # None: unknown
     unreachable_since: float | None = None
     why: str = ""
 
     def after(self, before: Seen | None) -> Seen:
-        """Return this, seen after that: what is still out of reach has been so since then."""
+        """Return this observation as the successor of another: a machine that is still unreachable keeps its time."""
         if before is None or (before.start, before.machine) != (self.start, self.machine):
             return self
         if self.unreachable_since is None:
@@ -38,18 +38,18 @@ class Seen:
         return replace(self, unreachable_since=before.unreachable_since or self.unreachable_since)
 
     def is_of(self, handle: Handle, node: int) -> bool:
-        """Tell whether it speaks of the node's agent as the handle has it now."""
+        """Return True if the observation is about the node's agent that the handle names."""
         return self.start == handle.start and handle.hosts[node : node + 1] == (self.machine,)
 
     def write(self, run: RunDir, node: int) -> None:
-        """Keep it with the run."""
+        """Write the observation into the run's folder."""
         run.node(node).mkdir(parents=True, exist_ok=True)
         values = {"start": self.start, "machine": self.machine.to_json(), "alive": self.alive}
         run.write(_name(node), {**values, "away": self.unreachable_since, "why": self.why})
 
 
 def last_seen(run: RunDir, node: int) -> Seen | None:
-    """Return what was seen last of the node, whichever machine it was; None where nothing was, or that is damaged."""
+    """Return the last observation of a node, on whichever machine; None if there is none, or if it is damaged."""
     try:
         data = run.read(_name(node))
         if data is None:
@@ -61,7 +61,7 @@ def last_seen(run: RunDir, node: int) -> Seen | None:
 
 
 def seen_now(run: RunDir, handle: Handle) -> dict[int, Seen]:
-    """Return what was seen of the agents that the handle speaks of; without those that nothing was seen of."""
+    """Return the observations of the agents that the handle names, as far as there are any."""
     found = {node: last_seen(run, node) for node in range(len(handle.hosts))}
     return {node: seen for node, seen in found.items() if seen is not None and seen.is_of(handle, node)}
 
@@ -71,7 +71,7 @@ def _name(node: int) -> str:
 
 
 def unreachable_nodes(run: RunDir) -> dict[int, Unreachable]:
-    """Return the nodes that were out of reach when they were looked at last."""
+    """Return the nodes that were out of reach at the last look."""
     handle = read_handle(run)
     found = seen_now(run, handle) if handle is not None else {}
     return {
@@ -82,13 +82,13 @@ def unreachable_nodes(run: RunDir) -> dict[int, Unreachable]:
 
 
 def alive_agents(run: RunDir) -> Mapping[int, bool | None]:
-    """Tell of each node's agent whether it lives, as it was seen last; None where it can't be told.
+    """Return whether each node's agent lived at the last look; None if that is unknown.
 
-    A node out of reach counts as gone once the gang has ended or has gone on without it, or a cancel's grace is over.
+    A node out of reach counts as gone once the gang has ended or continued without it, or if a cancel's grace is over.
     """
     handle, decided = read_handle(run), pending_start(read_lines(run.path / "events.jsonl"))
     if handle is None or (decided is not None and decided.start > handle.start):
-        return {}  # what is known of agents is of the start before
+        return {}  # the records are about the agents of the start before
     seen = seen_now(run, handle)
     found: dict[int, bool | None] = {}
     for node in range(len(handle.hosts)):
@@ -102,13 +102,13 @@ def alive_agents(run: RunDir) -> Mapping[int, bool | None]:
 
 
 def _is_grace_over(run: RunDir, cancel: Mapping[str, Any]) -> bool:
-    """Tell whether a machine that heard of this cancel would have saved by now: who cancels waits for no other."""
+    """Return True if a machine that received this cancel would have saved by now; a cancel waits no longer."""
     said, grace = cancel.get("time"), 0.0 if cancel.get("now") else run.record().grace
     return isinstance(said, float) and time.time() - said > grace
 
 
 def _has_succeeded(run: RunDir, events: Sequence[Event], nodes: int) -> bool:
-    """Tell whether this machine has recorded every exit of a success, so that no unreachable node can change it."""
+    """Return True if every exit of a success is recorded here, so that no unreachable node can change the outcome."""
     try:
         marker = run.read("rank0.done")
     except StoreError:

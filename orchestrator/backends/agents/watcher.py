@@ -1,4 +1,4 @@
-"""The supervisor's threads for an SSH run: one that follows each node, and another start of the agents."""
+"""The supervisor's threads for a run on other machines: one follows each node, one starts the agents again."""
 
 from __future__ import annotations
 
@@ -7,29 +7,29 @@ import threading
 import time
 from typing import TYPE_CHECKING, Final
 
+from orchestrator.backends.agents.handle import read_handle
+from orchestrator.backends.agents.liveness import Seen, last_seen, unreachable_nodes
+from orchestrator.backends.agents.relaunch import relaunch
 from orchestrator.backends.remote.checkpoints import remote_checkpoints
 from orchestrator.backends.remote.mirror import LONGEST_PAUSE, POLL_SECONDS, Follower, RunWatcher, Source, Update
 from orchestrator.backends.remote.transfer import Copy
 from orchestrator.backends.settings import Host, SshSettings, profile_of, remote_folder, workdir_of
-from orchestrator.backends.ssh.handle import read_handle
-from orchestrator.backends.ssh.liveness import Seen, last_seen, unreachable_nodes
-from orchestrator.backends.ssh.relaunch import relaunch
 from orchestrator.errors import BackendError
 from orchestrator.runs.restarts.relaunch import Relaunch
 from orchestrator.runs.store import RunDir
-from orchestrator.transport.pool import ConnectionPool
+from orchestrator.transport.machine import Machines
 
 if TYPE_CHECKING:
     from orchestrator.transport.machine import Machine
 
-WAITING_PAUSE: Final = 2.0  # between two looks at the machines that are waited for
-LOOKS_A_SECOND: Final = 128  # at most, at all nodes of a run together: of more, each look is held for longer
+WAITING_PAUSE: Final = 2.0  # seconds between two looks at machines that a start waits for
+LOOKS_A_SECOND: Final = 128  # of all nodes of a run together; with more nodes, each request is held for longer
 
 
 class SshWatcher(RunWatcher):
-    """The watching of one run, and its next starts."""
+    """Watches one run, and makes its next starts."""
 
-    def __init__(self, run: RunDir, pool: ConnectionPool) -> None:
+    def __init__(self, run: RunDir, pool: Machines) -> None:
         self.pool = pool
         self.starting: threading.Thread | None = None
         # All of the plan's: this start may have fewer than the next one, and a submit may still be at its first.
@@ -39,7 +39,7 @@ class SshWatcher(RunWatcher):
         super().__init__(run, followers, functools.partial(_sources_in_reach, run, pool))
 
     def relaunch(self, again: Relaunch) -> None:
-        """Start the agents anew in a thread of its own, unless that is under way."""
+        """Start the agents again in a thread, unless such a start is under way."""
         if self.starting is None or not self.starting.is_alive():
             self.starting = threading.Thread(target=self._relaunch, args=(again,), daemon=True)
             self.starting.start()
@@ -55,9 +55,9 @@ class SshWatcher(RunWatcher):
 
 
 class NodeFollower(Follower):
-    """Copies what one node writes, and records whether its agent lives; whichever machine the node is."""
+    """Copies the files of one node from its present machine, and records whether its agent lives."""
 
-    def __init__(self, run: RunDir, node: int, pool: ConnectionPool) -> None:
+    def __init__(self, run: RunDir, node: int, pool: Machines) -> None:
         self.run, self.node, self.pool = run, node, pool
         self.workdir = workdir_of(profile_of(run))
         self.handle = read_handle(run)
@@ -66,7 +66,7 @@ class NodeFollower(Follower):
         self.more = False
 
     def update(self) -> Update:
-        """Copy what is new; an agent counts as gone only when all that it has left is here."""
+        """Copy what is new. An agent counts as gone only when all of its files are here."""
         self.handle = read_handle(self.run)
         if self.handle is None or self.node >= len(self.handle.hosts):  # not started yet, or left out of this start
             return Update(pause=POLL_SECONDS)
@@ -82,7 +82,7 @@ class NodeFollower(Follower):
         return Update(steps, POLL_SECONDS if alive is False else 0.0, is_news=is_new or self.copy.has_news)
 
     def _hold(self) -> float:
-        """Return for how long the machine holds a look while nothing is new; node 0's are never rarer."""
+        """Return how long a machine holds a request while nothing is new; node 0 has the shortest time."""
         assert self.handle is not None
         return POLL_SECONDS if self.node == 0 else max(POLL_SECONDS, len(self.handle.hosts) / LOOKS_A_SECOND)
 
@@ -93,11 +93,11 @@ class NodeFollower(Follower):
         self._record(Seen(self.handle.start, self.machine, None, time.time(), error.message))
 
     def has_moved(self) -> bool:
-        """Tell whether there has been another start, which may have another machine for the node."""
+        """Return True if there has been another start, which may have another machine for the node."""
         return read_handle(self.run) != self.handle
 
     def _record(self, seen: Seen) -> bool:
-        """Record what is known of the node's agent now, where that has changed; tell whether it has."""
+        """Record the observation if it differs from the last one; return True if it does."""
         before = last_seen(self.run, self.node)
         now = seen.after(before)
         if now != before:
@@ -105,8 +105,8 @@ class NodeFollower(Follower):
         return now != before
 
 
-def sources(run: RunDir, pool: ConnectionPool) -> list[Source]:
-    """Return the machine of each node, as it is in this start; none before the first."""
+def sources(run: RunDir, pool: Machines) -> list[Source]:
+    """Return the machine of each node in this start; nothing before the first start."""
     handle, workdir = read_handle(run), workdir_of(profile_of(run))
     return [
         Source(host.name, (node,), functools.partial(pool.session, host.address, workdir))
@@ -114,8 +114,8 @@ def sources(run: RunDir, pool: ConnectionPool) -> list[Source]:
     ]
 
 
-def current_sources(run: RunDir, pool: ConnectionPool) -> list[Source]:
-    """Return each node, by the machine that it has whenever that is asked: another start may give it another one."""
+def current_sources(run: RunDir, pool: Machines) -> list[Source]:
+    """Return a source for each node, which uses the node's machine of the moment: another start may change it."""
 
     def session(node: int) -> Machine:
         handle = read_handle(run)
@@ -128,7 +128,7 @@ def current_sources(run: RunDir, pool: ConnectionPool) -> list[Source]:
     return [Source(f"node {node}", (node,), functools.partial(session, node)) for node in nodes]
 
 
-def former_sources(run: RunDir, pool: ConnectionPool) -> list[Source]:
+def former_sources(run: RunDir, pool: Machines) -> list[Source]:
     """Return the machines of earlier starts that take no part in this one.
 
     Their outputs are those of nodes that follow the plan's; where the folder is shared, they have none of their own.
@@ -144,7 +144,7 @@ def former_sources(run: RunDir, pool: ConnectionPool) -> list[Source]:
     ]
 
 
-def _sources_in_reach(run: RunDir, pool: ConnectionPool) -> list[Source]:
-    """Return the machines of this start, without those that were out of reach at the last look."""
+def _sources_in_reach(run: RunDir, pool: Machines) -> list[Source]:
+    """Return the machines of this start that were in reach at the last look."""
     lost = unreachable_nodes(run)
     return [source for source in sources(run, pool) if source.nodes[0] not in lost]

@@ -1,4 +1,4 @@
-"""The machines of an ssh profile, spares included: who holds what on them, and what ended runs have left there."""
+"""The machines of an ssh profile, spares included: who holds their places, and what ended runs have left there."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from orchestrator.backends.remote.output_record import record_removed
 from orchestrator.backends.remote.outputs import left_on
 from orchestrator.backends.settings import Host, SshSettings
 from orchestrator.runs.run_id import run_id_from
-from orchestrator.transport.pool import ConnectionPool
+from orchestrator.transport.machine import Machines
 
 if TYPE_CHECKING:  # loads fabric
     from orchestrator.transport.machine import Machine
 
 
-def holdings(settings: SshSettings, pool: ConnectionPool) -> list[dict[str, Any]]:
-    """List for every machine its cores, GPUs and free space, and who holds which place; or what is in the way."""
+def holdings(settings: SshSettings, pool: Machines) -> list[dict[str, Any]]:
+    """List every machine's cores, GPUs, free space and the holder of each place, or why it did not answer."""
     machines, nodes = settings.machines, len(settings.hosts)
 
     def one(number: int, host: Host) -> dict[str, Any]:
@@ -34,15 +34,14 @@ def holdings(settings: SshSettings, pool: ConnectionPool) -> list[dict[str, Any]
     return [found[number] for number in sorted(found)]
 
 
-def collect_garbage(settings: SshSettings, pool: ConnectionPool, judge: Judge, *, dry_run: bool) -> list[Finding]:
-    """Find what runs have left on every machine, and remove what is to end; one out of reach is named."""
+def collect_garbage(settings: SshSettings, pool: Machines, judge: Judge, *, dry_run: bool) -> list[Finding]:
+    """List what runs have left on every machine, and end what the judge rules. A machine out of reach is named."""
     machines, workdir = settings.machines, settings.workdir
 
     def one(_: int, host: Host) -> list[Finding]:
         session = pool.session(host.address, workdir)
-        session.call(
-            "hello", workdir=workdir, shared_parent=settings.shared_parent
-        )  # what another records is not believed
+        # `hello` refuses a folder that others can write into, because their records must not be believed.
+        session.call("hello", workdir=workdir, shared_parent=settings.shared_parent)
         runs = session.call("leftovers", workdir=workdir)[0]["runs"]
         named = {run_id_from(each, session.name): left for each, left in runs.items()}
         ruled = {run_id: ruling for run_id, left in named.items() if (ruling := judge(run_id, left["agent"]))}
@@ -60,7 +59,7 @@ def collect_garbage(settings: SshSettings, pool: ConnectionPool, judge: Judge, *
 def _end(
     session: Machine, workdir: str, run_id: str, left: dict[str, Any], ruling: Ruling, *, dry_run: bool
 ) -> Finding:
-    """End what is left of one run on one machine, where that is its ruling; return what became of it."""
+    """End what is left of one run on one machine if that is its ruling; return what was done."""
     host, folder, processes = session.name, f"{workdir}/runs/{run_id}", ", ".join(left["processes"])
     what = f"{host}: {folder if left['folder'] else ''}{f' processes {processes}' if processes else ''}"
     if not ruling.ends or dry_run:

@@ -1,35 +1,36 @@
-"""Are the machines of an ssh profile fit to train? Every check of every node, side by side; nothing is started."""
+"""Checks whether the machines of a local or ssh profile are fit to train. No run is started."""
 
 from __future__ import annotations
 
-import secrets
+import os
+import sys
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from orchestrator.backends import gpu_checks
+from orchestrator.backends.agents.start import listed_twice
+from orchestrator.backends.agents.ways import try_ways
 from orchestrator.backends.base import Check, CheckResult, Level
 from orchestrator.backends.remote import upload
 from orchestrator.backends.remote.hosts import on_all
 from orchestrator.backends.settings import Host, SshSettings
-from orchestrator.backends.ssh.agents import leader_addresses, listed_twice
-from orchestrator.backends.ssh.ways import broken_ways
 from orchestrator.errors import BackendError, PythonMissingError
-from orchestrator.protocol.gang import gang_ports
 from orchestrator.protocol.quantities import size
-from orchestrator.specs.plan import nproc_by_node, port_range
-from orchestrator.transport.pool import ConnectionPool
+from orchestrator.runs.store import state_root
+from orchestrator.specs.plan import nproc_by_node
+from orchestrator.transport.machine import Machine, Machines
 
-if TYPE_CHECKING:  # loads fabric
-    from orchestrator.specs.profile import SshProfile
-    from orchestrator.transport.machine import Machine
+if TYPE_CHECKING:
+    from orchestrator.specs.profiles import AnyProfile
 
 OK, WARN, FAIL = Level.OK, Level.WARN, Level.FAIL
 CHECKS: Final = ("ssh", "python3", "workdir", "ranks", "training", "clock", "shm", "master", "same versions")
-ENVIRONMENTS: Final = "environments"  # shown where a machine has one
 IN_CONTAINERS: Final = ("ssh", "python3", "workdir", "ranks", "runtime", "clock", "shm", "master")  # images have torch
+OF_OTHERS: Final = ("ssh", "clock", "master", "same versions")  # nothing to check if the only machine is this one
+ENVIRONMENTS: Final = "environments"  # shown if a machine has one
 LEAST_FREE: Final = 1 << 30
 LEAST_SHM: Final = 1 << 30
 HASH_SECONDS: Final = 600.0  # all files of all environments are read
@@ -43,7 +44,7 @@ REMEDIES: Final = {
 
 @dataclass
 class Node:
-    """What has been found out about one node."""
+    """The checks and answers of one machine."""
 
     host: str
     checks: dict[str, CheckResult] = field(default_factory=dict)
@@ -53,29 +54,32 @@ class Node:
     environments: Mapping[str, Sequence[str | None]] = field(default_factory=dict)  # key -> (hash, why it is altered)
 
     def add(self, what: str, level: Level, value: str, hint: str = "") -> None:
-        """Note a check; what is well needs no hint."""
+        """Record a check. A check that passed gets no hint."""
         self.checks[what] = CheckResult(level, value, "" if level == OK else hint or REMEDIES.get(what, ""))
 
 
-def examine(profile: SshProfile, pool: ConnectionPool) -> list[Check]:
-    """Make every check of every node, all nodes at once; in the order of CHECKS."""
-    settings = SshSettings.of(profile.model_dump(mode="json"))
-    hosts, asked = dict(enumerate(settings.hosts)), nproc_by_node(profile)
-
-    on_host = profile.runtime == "none"  # else torch is in the image
+def examine(profile: AnyProfile, pool: Machines) -> list[Check]:
+    """Check every machine, all at once; return the checks in the order of CHECKS."""
+    settings, asked = SshSettings.of(profile.model_dump(mode="json")), nproc_by_node(profile)
+    is_here, on_host = profile.kind == "local", profile.runtime == "none"  # in a container, torch is in the image
+    hosts = dict(enumerate(settings.hosts[:1] if is_here else settings.hosts))
+    if is_here:  # `shared_parent`: as for a submit, only the state folder itself has to be the user's alone
+        settings = replace(settings, workdir=str(state_root()), shared_parent=True)
 
     def one(number: int, host: Host) -> Node:
         session = pool.session(host.address, settings.workdir)
-        node = _check_machine(session, host, settings, asked[number], is_alone=len(hosts) == 1)
+        ranks = asked if is_here else [asked[number]]
+        node = _check_machine(session, host, settings, ranks, is_alone=len(settings.hosts) == 1)
         if not node.hello:
             return node
+        python = host.python or settings.python or (sys.executable if is_here else "python3")
         _read_environments(node, session, settings.workdir)
-        if profile.runtime == "none":
-            _check_training(node, session, host.python or settings.python or "python3")
+        if on_host:
+            _check_training(node, session, python)
         else:
             _check_runtime(node, session, profile.runtime)
         if node.hello["gpus"]:
-            node.gpus = gpu_checks.ask(session, host.python or settings.python or "python3" if on_host else None)
+            node.gpus = gpu_checks.ask(session, python if on_host else None)
         return node
 
     nodes, failed = on_all(one, hosts)
@@ -85,53 +89,55 @@ def examine(profile: SshProfile, pool: ConnectionPool) -> list[Check]:
         if is_in:
             nodes[number].add("ssh", OK, "connected")
         nodes[number].add("python3" if is_in else "ssh", FAIL, error.message, error.hint)
-    _check_reachability(pool, hosts, settings.workdir, profile, nodes)
-    _check_neighbours(pool, settings, hosts, nodes)
-    for number, error in listed_twice(
-        hosts, {number: each.hello for number, each in nodes.items() if each.hello}
-    ).items():
-        nodes[number].add("ssh", FAIL, error.message.partition(": ")[2], error.hint)
-    _compare_versions(nodes)
+    if not is_here:
+        _compare_machines(pool, settings, hosts, nodes)
     _compare_environments(nodes)
     with_gpus = {number: node.gpus for number, node in nodes.items() if node.gpus}
     gpu_checks.compare(with_gpus)
-    whats: tuple[str, ...] = CHECKS if profile.runtime == "none" else IN_CONTAINERS
-    whats += (ENVIRONMENTS,) if any(ENVIRONMENTS in node.checks for node in nodes.values()) else ()
+    whats = [what for what in (CHECKS if on_host else IN_CONTAINERS) if not (is_here and what in OF_OTHERS)]
+    whats += [ENVIRONMENTS] if any(ENVIRONMENTS in node.checks for node in nodes.values()) else []
     unknown = CheckResult(Level.UNKNOWN)
     rows = [(number, what) for what in whats for number in sorted(nodes)]
     made = [Check(number, nodes[number].host, what, *nodes[number].checks.get(what, unknown)) for number, what in rows]
     return [*made, *gpu_checks.as_checks(with_gpus, {number: node.host for number, node in nodes.items()})]
 
 
-def _check_machine(session: Machine, host: Host, settings: SshSettings, nproc: int | None, *, is_alone: bool) -> Node:
-    """Make the checks that a machine's answer to hello tells; without one that answer is empty."""
+def _check_machine(
+    session: Machine, host: Host, settings: SshSettings, asked: Sequence[int | None], *, is_alone: bool
+) -> Node:
+    """Make the checks that need only the machine's answer to `hello`, which is empty if the machine refuses.
+
+    asked: the number of ranks of each of its nodes; None if the machine decides.
+    """
     before = time.time()
-    node = Node(host.name)
+    node = Node(os.uname().nodename if host.is_here else host.name)
     node.add("ssh", OK, "connected")
     try:
         hello, _ = session.call(
             "hello", workdir=settings.workdir, shared_parent=settings.shared_parent, interface=settings.interface
         )
     except BackendError as error:
-        node.add("workdir", FAIL, error.message, "set workdir in the profile to a folder of yours")
+        where = "ORCH_HOME" if host.is_here else "workdir in the profile"
+        node.add("workdir", FAIL, error.message, f"set {where} to a folder of yours")
         return node
     skew = hello["time"] - (before + time.time()) / 2
     node.hello = hello
     lack = "" if is_alone else hello["lacks_tls"]
-    found = f"{hello['python']}{lack and f'; {lack}, by which nodes prove themselves to one another'}"
+    found = f"{hello['python']}{f', {sys.executable}' if host.is_here else ''}"
+    found += lack and f"; {lack}, by which nodes prove themselves to one another"
     node.add("python3", FAIL if lack else OK, found, "install a python3 with OpenSSL 1.1.1 or newer")
     free, shm = hello["free"], hello["shm"]
-    trust = "; who may write above it is trusted: shared_parent" if settings.shared_parent else ""
+    trust = "; who may write above it is trusted: shared_parent" if settings.shared_parent and not host.is_here else ""
     # A submit refuses a machine with less than upload.LEAST_FREE.
     level = FAIL if free < upload.LEAST_FREE else OK if free >= LEAST_FREE else WARN
     node.add("workdir", level, f"{hello['workdir']}, {size(free)} free{trust}")
     node.add("clock", OK if abs(skew) <= MOST_SKEW else WARN, f"{skew:+.1f} s")
     node.add("shm", OK if shm >= LEAST_SHM else WARN, size(shm))
     gpus, cores = hello["gpus"], hello["cores"]
+    ranks = sum(each or gpus or cores for each in asked)
     hint = "more ranks than GPUs: they train on the CPU" if gpus else "more ranks than cores: they take turns"
-    fits = nproc is None or nproc <= (gpus or cores)
-    value = f"{nproc or f'auto: {gpus or cores}'} on {gpus} GPUs, {cores} cores"
-    node.add("ranks", OK if fits else WARN, value, hint)
+    value = f"{'' if all(asked) else 'auto: '}{ranks} on {gpus} GPUs, {cores} cores"
+    node.add("ranks", OK if ranks <= (gpus or cores) else WARN, value, hint)
     return node
 
 
@@ -141,15 +147,16 @@ def _check_runtime(node: Node, session: Machine, runtime: str) -> None:
         how = ", rootless: for runs of one node only" if found["rootless"] and runtime == "docker" else ""
         node.add("runtime", WARN if how else OK, f"{runtime} {found['version']}{how}", "set runtime: podman")
     except BackendError as error:
-        node.add("runtime", FAIL, error.message, "set runtime: in the profile to what the nodes have")
+        node.add("runtime", FAIL, error.message, "set runtime: in the profile to a runtime that the machine has")
 
 
 def _check_training(node: Node, session: Machine, python: str) -> None:
     try:
         node.training, _ = session.call("interpreter", python=python)
         torch = node.training.get("torch")
-        value = f"python {node.training['python']}, torch {torch or 'missing'}"
-        node.add("training", OK if torch else FAIL, value, f"install torch for {python}, or set python: in the profile")
+        value = f"{python}: python {node.training['python']}, torch {torch or 'missing'}"
+        hint = f"install torch for {python}, or set python: in the profile to the interpreter that has torch"
+        node.add("training", OK if torch else FAIL, value, hint)
     except BackendError as error:
         node.add("training", FAIL, error.message, "set python: in the profile to the interpreter that has torch")
 
@@ -162,50 +169,42 @@ def _read_environments(node: Node, session: Machine, workdir: str) -> None:
         node.add(ENVIRONMENTS, FAIL, error.message, f"look at {workdir}/cache/env there")
 
 
-def _check_reachability(
-    pool: ConnectionPool, hosts: Mapping[int, Host], workdir: str, profile: SshProfile, nodes: Mapping[int, Node]
+def _compare_machines(
+    pool: Machines, settings: SshSettings, hosts: Mapping[int, Host], nodes: Mapping[int, Node]
 ) -> None:
-    """Connect by TCP from every node to node 0, on a port that the gang might use."""
-    if not nodes[0].hello:
-        return
-    addrs = leader_addresses(hosts[0], nodes[0].hello)
-    ports = gang_ports(secrets.token_hex(), port_range(profile.ports))
-    try:
-        session = pool.session(hosts[0].address, workdir)
-        port = session.call("listen", addrs=addrs, interface=profile.interface, ports=ports)[0]["port"]
-    except BackendError as error:
-        nodes[0].add("master", FAIL, error.message, "set ports: in the profile to a range that is free")
-        return
+    """Check that the machines reach one another, that none is listed twice, and that all have the same torch."""
+    _check_ways(pool, settings, hosts, nodes)
+    hellos = {number: node.hello for number, node in nodes.items() if node.hello}
+    for number, error in listed_twice(hosts, hellos).items():
+        nodes[number].add("ssh", FAIL, error.message.partition(": ")[2], error.hint)
+    _compare_versions(nodes)
 
-    def probe(_: int, host: Host) -> dict[str, Any]:
-        return pool.session(host.address, workdir).call("probe", addrs=addrs, port=port)[0]
 
-    answers, failed = on_all(probe, {number: host for number, host in hosts.items() if nodes[number].hello})
-    for number, answer in answers.items():
-        if answer["addr"] is None:
-            hint = f"open port {port} to it, or set addr: of {hosts[0].name}, or ports: of the profile"
+def _check_ways(pool: Machines, settings: SshSettings, hosts: Mapping[int, Host], nodes: Mapping[int, Node]) -> None:
+    """Try the connections that a start tries: from every node to node 0, and to the next node."""
+    there = {number: host for number, host in hosts.items() if nodes[number].hello}
+    tried = try_ways(pool, settings, there)
+    for number, problem in tried.failed.items():
+        hint = "set ports: in the profile to a range that is free"
+        nodes[number].add("master", FAIL, problem.message, problem.hint or hint)
+    for (number, other), answer in sorted(tried.answers.items()):
+        before = nodes[number].checks.get("master")
+        if before is not None and before.level != OK:
+            continue
+        port, name = tried.ports[other], hosts[other].name
+        if answer["addr"] is None and other == 0:
+            hint = f"open port {port} to it, or set addr: of {name}, or ports: of the profile"
             nodes[number].add("master", FAIL, "; ".join(answer["problems"]), hint)
-        else:
+        elif answer["addr"] is None:
+            words = f"it can't reach {name}, its neighbour: {'; '.join(answer['problems'])}"
+            hint = f"open the ports of ports: in the profile from {hosts[number].name} to {name}"
+            nodes[number].add("master", FAIL, words, hint)
+        elif other == 0:
             interface = f", {answer['interface']}" if answer["interface"] else ""
             nodes[number].add("master", OK, f"{answer['addr']}:{port} from {answer['own']}{interface}")
-    for number, problem in failed.items():
-        nodes[number].add("master", FAIL, problem.message, problem.hint)
     for node in nodes.values():
         if problem_there := node.hello.get("interface"):
             node.add("master", FAIL, problem_there, "name one that every node has (interface:), or leave interface out")
-
-
-def _check_neighbours(
-    pool: ConnectionPool, settings: SshSettings, hosts: Mapping[int, Host], nodes: Mapping[int, Node]
-) -> None:
-    """Try each connection between two nodes that a start tries, and report those that fail."""
-    there = {number: host for number, host in hosts.items() if nodes[number].hello}
-    for (number, other), problem in sorted(broken_ways(pool, settings, there).items()):
-        master = nodes[number].checks.get("master")
-        if master is None or master.level == OK:
-            words = f"it can't reach {hosts[other].name}, its neighbour: {problem}"
-            hint = f"open the ports of ports: in the profile from {hosts[number].name} to {hosts[other].name}"
-            nodes[number].add("master", FAIL, words, hint)
 
 
 def _compare_versions(nodes: Mapping[int, Node]) -> None:
@@ -219,21 +218,19 @@ def _compare_versions(nodes: Mapping[int, Node]) -> None:
 
 
 def _compare_environments(nodes: Mapping[int, Node]) -> None:
-    """Hold what each environment contains against what it was, and against the same one on the other nodes."""
+    """Compare the files of each environment with those that were installed, and with those on the other nodes."""
     found: dict[str, Counter[str | None]] = {}
     for _, node in sorted(nodes.items()):
         for key, (digest, why) in node.environments.items():
-            if not why:  # an altered one is no measure for the others
+            if not why:  # an altered environment says nothing about the others
                 found.setdefault(key, Counter())[digest] += 1
     for node in nodes.values():
-        wrong, hint = (
-            [why for _, why in node.environments.values() if why],
-            "the next run that needs it creates it again",
-        )
+        wrong = [why for _, why in node.environments.values() if why]
+        hint = "the next run that needs it installs it again"
         for key, (digest, why) in node.environments.items():
             if not why and digest != found[key].most_common(1)[0][0]:
                 wrong.append(f"environment {key[:12]} holds other files than on the other nodes")
-                hint = "remove that folder in the cache/env of its workdir: the next run creates it again"
+                hint = "remove that folder in the cache/env of its workdir: the next run installs it again"
         count = len(node.environments)
         if wrong:
             node.add(ENVIRONMENTS, FAIL, "; ".join(wrong), hint)

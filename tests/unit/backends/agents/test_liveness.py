@@ -10,19 +10,21 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.backends.agents.backend import Agents, over_ssh
+from orchestrator.backends.agents.handle import Handle
+from orchestrator.backends.agents.liveness import UNREACHABLE_SECONDS, Seen, last_seen, seen_now
+from orchestrator.backends.agents.watcher import NodeFollower, SshWatcher
 from orchestrator.backends.remote import mirror
 from orchestrator.backends.settings import Host
-from orchestrator.backends.ssh.backend import SshBackend
-from orchestrator.backends.ssh.handle import Handle
-from orchestrator.backends.ssh.liveness import UNREACHABLE_SECONDS, Seen, last_seen, seen_now
-from orchestrator.backends.ssh.watcher import NodeFollower, SshWatcher
 from orchestrator.runs.files.logs import Selection
 from orchestrator.runs.state import HandleStatus
 from orchestrator.runs.store import RunDir, create_run
 from orchestrator.supervisor import observe
 from orchestrator.supervisor.reconcile import reconcile
 from orchestrator.transport.address import Address
+from orchestrator.transport.machine import Machine
 from orchestrator.transport.pool import ConnectionPool
+from tests.machines import FakeMachine, FakePool
 from tests.patience import PATIENCE
 
 N1, N2, N3 = (Host(Address(name)) for name in ("n1", "n2", "n3"))
@@ -91,7 +93,7 @@ def test_what_was_seen_is_found_again_and_what_is_damaged_was_not_seen(run: RunD
 def test_only_what_was_seen_of_this_machine_in_this_start_counts(
     run: RunDir, seen: Seen | None, alive: bool | None, lost: set[int]
 ) -> None:
-    now, backend = handle(1, N1, N3), SshBackend()
+    now, backend = handle(1, N1, N3), over_ssh()
     watcher = backend.watcher(run)  # before it has hosts, so that it connects to none
     now.write(run)
     ended_well(run)
@@ -109,7 +111,7 @@ def test_a_node_out_of_reach_is_waited_for_while_the_gang_goes_on(run: RunDir) -
     handle(0, N1, N2).write(run)
     Seen(0, N1, True).write(run, 0)
     Seen(0, N2, None, time.time() - LONG, "no route").write(run, 1)
-    assert SshBackend().look(run).alive == {0: True, 1: None}
+    assert over_ssh().look(run).alive == {0: True, 1: None}
 
 
 @pytest.mark.parametrize(("attempt", "code", "gone"), [(0, 0, True), (0, 1, False), (1, 0, False)])
@@ -122,7 +124,7 @@ def test_the_only_machine_is_not_waited_for_once_all_exits_of_a_success_are_here
     lines = [json.dumps({"node": 0, "attempt": 0, **each}) + "\n" for each in said]
     (run.node(0) / "events.jsonl").write_text("".join(lines))
     run.write("rank0.done", {"attempt": attempt})
-    assert SshBackend().look(run).alive == {0: False if gone else None}
+    assert over_ssh().look(run).alive == {0: False if gone else None}
 
 
 @pytest.mark.parametrize(("ago", "now", "gone"), [(20.0, False, False), (40.0, False, True), (1.0, True, True)])
@@ -131,7 +133,7 @@ def test_the_only_machine_is_not_waited_for_after_a_cancel(run: RunDir, ago: flo
     handle(0, N1).write(run)
     Seen(0, N1, None, time.time() - LONG, "no route").write(run, 0)
     (run.path / "events.jsonl").write_text(json.dumps({"kind": "cancel", "time": time.time() - ago, "now": now}) + "\n")
-    assert SshBackend().look(run).alive == {0: False if gone else None}
+    assert over_ssh().look(run).alive == {0: False if gone else None}
 
 
 def test_who_waits_for_a_machine_looks_at_once_at_that_which_replaces_it(run: RunDir) -> None:
@@ -147,38 +149,34 @@ def test_an_agent_is_gone_only_when_all_that_it_has_left_is_here(run: RunDir) ->
     """Else its last words seem never to have been said, and a run that succeeded is run again."""
     watcher, seen = SshWatcher(run, ConnectionPool()), []
 
-    class Machine:
-        """Answers that the agent is gone: first with more to come, then with all of it."""
-
-        def session(self, *_: object) -> Machine:
-            return self
-
-        def call(self, *_: object, **__: object) -> tuple[dict[str, object], bytes]:
-            seen.append(last_seen(run, 0))
-            if len(seen) == 2:
-                watcher.ended.set()
-            return {"files": [], "alive": False, "steps": [], "more": len(seen) == 1}, b""
+    def poll(**_: object) -> dict[str, object]:
+        """Answer that the agent is gone: first with more to come, then with all of it."""
+        seen.append(last_seen(run, 0))
+        if len(seen) == 2:
+            watcher.ended.set()
+        return {"files": [], "alive": False, "steps": [], "more": len(seen) == 1}
 
     handle(0, N1).write(run)
-    watcher.follow(NodeFollower(run, 0, Machine()))  # type: ignore[arg-type]
+    watcher.follow(NodeFollower(run, 0, FakePool(FakeMachine("n1", {"poll_changes": poll}))))
     assert seen == [None, Seen(0, N1, None)]
     assert last_seen(run, 0) == Seen(0, N1, False)
     watcher.stop()
 
 
-class Answering:
+class Answering(FakePool):
     """Machines that have nothing new to tell, and whose agents live; `held` has how long each look is held."""
 
     def __init__(self) -> None:
         self.held: list[float] = []
         self.files: list[list[object]] = []
+        self.machine = FakeMachine(answers={"poll_changes": self._poll})
 
-    def session(self, *_: object) -> Answering:
-        return self
+    def session(self, address: Address, workdir: str) -> Machine:
+        return self.machine
 
-    def call(self, *_: object, wait: float, **__: object) -> tuple[dict[str, object], bytes]:
+    def _poll(self, wait: float, **_: object) -> dict[str, object]:
         self.held.append(wait)
-        return {"files": self.files, "alive": True, "steps": [], "more": False}, b""
+        return {"files": self.files, "alive": True, "steps": [], "more": False}
 
 
 def test_a_log_that_is_looked_at_comes_from_the_machine_that_its_node_has_by_now(
@@ -188,18 +186,18 @@ def test_a_log_that_is_looked_at_comes_from_the_machine_that_its_node_has_by_now
     asked: list[str] = []
     both = threading.Semaphore(0)
 
-    def session(_: ConnectionPool, address: Address, workdir: str) -> Answering:
+    def session(_: ConnectionPool, address: Address, workdir: str) -> Machine:
         if address.host not in asked:
             asked.append(address.host)
             both.release()
-        return Answering()
+        return Answering().machine
 
     monkeypatch.setattr(mirror, "POLL_SECONDS", 0.01)
     monkeypatch.setattr(ConnectionPool, "session", session)
     handle(0, N1).write(run)
     run.node(0).mkdir(parents=True, exist_ok=True)
     (run.node(0) / "events.jsonl").write_text('{"kind": "go", "node": 0, "nproc": [2]}\n')
-    with SshBackend().bringing_logs(run, Selection(1)):
+    with over_ssh().bringing_logs(run, Selection(1)):
         assert both.acquire(timeout=PATIENCE)
         handle(1, N2, N3).write(run)
         assert both.acquire(timeout=PATIENCE)
@@ -215,8 +213,8 @@ def test_a_first_start_that_was_torn_away_before_its_agents_were_started_gets_it
     handle(0, N1, N2, state=HandleStatus.INTENT).write(run)
     for node, machine in enumerate((N1, N2)):
         Seen(0, machine, None).write(run, node)
-    monkeypatch.setattr(SshBackend, "clean_up", lambda *_: [])
-    monkeypatch.setattr(SshBackend, "collect", lambda *_: None)
+    monkeypatch.setattr(Agents, "clean_up", lambda *_: [])
+    monkeypatch.setattr(Agents, "collect", lambda *_: None)
     assert reconcile(tmp_path, run) is None  # an agent may turn up yet
     monkeypatch.setattr(observe, "AGENT_PATIENCE", 0.0)
     verdict = reconcile(tmp_path, run)
@@ -229,7 +227,7 @@ def test_looks_are_held_longer_the_more_nodes_there_are(run: RunDir) -> None:
     handle(0, *many).write(run)
     machine = Answering()
     for node in (0, 1, 511):
-        NodeFollower(run, node, machine).update()  # type: ignore[arg-type]
+        NodeFollower(run, node, machine).update()
     assert machine.held == [1.0, 4.0, 4.0]
 
 
@@ -237,7 +235,7 @@ def test_what_only_tells_how_far_the_ranks_are_is_no_news(run: RunDir) -> None:
     """Each pass over a run looks at all nodes: were it made for each node's beat, that would take the square."""
     handle(0, N1).write(run)
     machine = Answering()
-    follower = NodeFollower(run, 0, machine)  # type: ignore[arg-type]
+    follower = NodeFollower(run, 0, machine)
 
     def brings(*names: str) -> bool:
         machine.files = [[name, 0, None, "1", False] for name in names]

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Collection
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from orchestrator.backends.agents.backend import over_ssh
+from orchestrator.backends.agents.handle import SECRETS, Handle
+from orchestrator.backends.agents.relaunch import credentials_of, in_order, machines
+from orchestrator.backends.agents.ways import blamed
 from orchestrator.backends.remote.hosts import all_of
 from orchestrator.backends.settings import Host, SshSettings
-from orchestrator.backends.ssh.backend import SshBackend
-from orchestrator.backends.ssh.handle import SECRETS, Handle
-from orchestrator.backends.ssh.relaunch import credentials_of, in_order, machines
-from orchestrator.backends.ssh.ways import blamed
 from orchestrator.errors import BackendError
 from orchestrator.protocol.restart import Progress
 from orchestrator.runs.restarts.recovery import Reserves
@@ -19,6 +21,8 @@ from orchestrator.runs.restarts.relaunch import Relaunch
 from orchestrator.runs.state import HandleStatus
 from orchestrator.runs.store import RunDir
 from orchestrator.transport.address import Address
+from orchestrator.transport.machine import Machine
+from tests.machines import FakeMachine, FakePool, Told
 
 PROFILE: dict[str, Any] = {
     "hosts": [{"host": f"n{number}", "addr": f"n{number}"} for number in (1, 2, 3)],
@@ -38,31 +42,24 @@ def test_node_0_of_another_start_is_where_the_newest_checkpoint_is() -> None:
     assert in_order([0, 1], {0: Progress(saved=1.0), 1: Progress(saved=2.0)}, none) == [1, 0]
 
 
-class Machines:
-    """A connection pool whose hosts answer, or are off; on ways that are `broken` nothing gets through."""
+class Machines(FakePool):
+    """Hosts that answer, or are off; on ways that are `broken` nothing gets through."""
 
-    def __init__(self, *off: str, broken: set[tuple[str, str]] | None = None) -> None:
-        self.off, self.broken = set(off), broken or set()
+    def __init__(self, *off: str, broken: Collection[tuple[str, str]] = ()) -> None:
+        self.off, self.broken = set(off), broken
+        answers: dict[str, Told] = {"hello": {"addresses": []}, "listen": {"port": 1}}
+        names = [f"n{number}" for number in range(1, 6)]
+        super().__init__(*(FakeMachine(name, {**answers, "probe": partial(self._probe, name)}) for name in names))
 
     def session(self, address: Address, workdir: str) -> Machine:
         if address.host in self.off:
             raise BackendError(f"{address.host}: timed out", transient=True)
-        return Machine(address.host, self.broken)
+        return super().session(address, workdir)
 
-
-@dataclass
-class Machine:
-    """One of them."""
-
-    name: str
-    broken: set[tuple[str, str]]
-
-    def call(self, do: str, **values: Any) -> tuple[dict[str, Any], bytes]:
-        if do == "probe":
-            (other,) = values["addrs"]
-            broken = {(self.name, other), (other, self.name)} & self.broken  # TCP needs both directions
-            return ({"addr": None, "problems": [f"{other}: timed out"]} if broken else {"addr": other}), b""
-        return {"hello": {"addresses": []}, "listen": {"port": 1}}[do], b""
+    def _probe(self, name: str, addrs: tuple[str, ...], **_: Any) -> dict[str, Any]:
+        (other,) = addrs
+        is_broken = (name, other) in self.broken or (other, name) in self.broken  # TCP needs both directions
+        return {"addr": None, "problems": [f"{other}: timed out"]} if is_broken else {"addr": other}
 
 
 def chosen(
@@ -74,7 +71,7 @@ def chosen(
         pool.session(host.address, settings.workdir).call("hello")
 
     errors = {host: refused[host.name] for host in settings.machines.values() if host.name in refused}
-    return machines(run, pool, settings, again, check, errors)  # type: ignore[arg-type]
+    return machines(run, pool, settings, again, check, errors)
 
 
 def test_a_replacement_is_recorded_once_while_another_node_is_waited_for(tmp_path: Path) -> None:
@@ -200,10 +197,10 @@ def test_the_forecast_of_a_start_has_the_machines_that_the_start_chooses_from(tm
     n1, n2, n3, n4, _ = settings.machines.values()
     run.write("run.json", {"profile": PROFILE})
     has = Reserves(("n1", "n2", "n3"), ("n4", "n5"), frozenset(), None, 900)
-    assert SshBackend().reserves(run) == has
+    assert over_ssh().reserves(run) == has
     Handle(HandleStatus.SUBMITTED, 1, (n1, n4), {}, (0, 1), (n2, n3)).write(run)  # n3 was left out
     now = replace(has, hosts=("n1", "n4", "n3"), free=("n5", "n2"), former=frozenset({"n2", "n3"}))
-    assert SshBackend().reserves(run) == now
+    assert over_ssh().reserves(run) == now
 
 
 def test_every_machine_that_refuses_a_start_is_known_by_its_own_error() -> None:

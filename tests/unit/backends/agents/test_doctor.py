@@ -1,74 +1,72 @@
-"""What doctor and nodes make of machines' answers, and how they show it."""
+"""What doctor and nodes conclude from the machines' answers, and how they show it."""
 
 from __future__ import annotations
 
+import os
+import sys
+import time
+from pathlib import Path
 from typing import Any
 
+import pytest
+
+from orchestrator.backends import backend
+from orchestrator.backends.agents import doctor
+from orchestrator.backends.agents.holdings import holdings
 from orchestrator.backends.base import Check
 from orchestrator.backends.remote import upload
 from orchestrator.backends.settings import SshSettings
-from orchestrator.backends.ssh import doctor
-from orchestrator.backends.ssh.holdings import holdings
 from orchestrator.cli.render import results
 from orchestrator.errors import BackendError, PythonMissingError
-from orchestrator.specs.profile import SshProfile
+from orchestrator.specs.documents.loader import load_profile
 from orchestrator.specs.profiles import PROFILE
-from orchestrator.transport.address import Address
+from orchestrator.transport.address import HERE, Address
+from orchestrator.transport.machine import Machine
+from tests.machines import FakeMachine, FakePool, Told
 
 HELLO = {"host": "h", "python": "3.11.2", "uid": 1, "home": "/home/me", "workdir": "/home/me/.orch", "cores": 8,
          "gpus": 0, "addresses": ["10.0.0.1", "127.0.0.1"], "time": 0.0, "free": 1 << 40, "memory": 1 << 34,
          "shm": 1 << 33, "lacks_tls": ""}  # fmt: skip
 
 
-class Machines:
-    """Answers as the named hosts would; one that is missing is out of reach."""
+REACHED = {"addr": "10.0.0.1", "own": "10.0.0.2", "interface": "ib0"}
+ANSWERS: dict[str, Told] = {
+    "hash_environments": {"environments": {}},
+    "listen": {"port": 20001},
+    "examine_gpus": {"gpus": []},
+    "look_at_queue": {
+        "places": {"gpu-0": {"uid": 1001, "user": "bob", "run": "r-1", "since": 1}, "gpu-1": None},
+        "tickets": [], "uid": 1000, "now": 1,
+    },
+}  # fmt: skip
+
+
+class Machines(FakePool):
+    """The named hosts; every other host is out of reach."""
 
     def __init__(self, torch: dict[str, str | None], hello: dict[str, Any], reaches: dict[str, bool]) -> None:
-        self.torch, self.hello, self.reaches = torch, hello, reaches
-        self.broken: PythonMissingError | None = None
-        self.environments: dict[str, dict[str, list[str | None]]] = {}
-        self.cut: set[tuple[str, str]] = set()  # (machine, address): no packet gets from here to there
+        self.fakes = {name: FakeMachine(name, answers=dict(ANSWERS)) for name in torch}
+        super().__init__(*self.fakes.values())
+        self.broken: dict[str, BackendError] = {}
+        for name, machine in self.fakes.items():
+            machine.answers |= {
+                "hello": lambda name=name, **_: {**HELLO, "host": name, "time": time.time(), **hello},
+                "interpreter": {"python": "3.11.2", "torch": torch[name]},
+                "probe": REACHED if reaches.get(name, True) else {"addr": None, "problems": ["10.0.0.1: timed out"]},
+            }
 
-    def session(self, address: Address, workdir: str) -> Any:
-        if address.host not in self.torch:
-            raise self.broken or BackendError(f"{address.host}: no answer", f"try: ssh {address.host}")
-        return Answers(self, address.host)
-
-
-class Answers:
-    def __init__(self, machines: Machines, name: str) -> None:
-        self.machines, self.name = machines, name
-
-    def call(self, do: str, **values: Any) -> tuple[dict[str, Any], bytes]:
-        if do == "hello":
-            import time
-
-            return {**HELLO, "host": self.name, "time": time.time(), **self.machines.hello}, b""
-        if do == "interpreter":
-            return {"python": "3.11.2", "torch": self.machines.torch[self.name]}, b""
-        if do == "hash_environments":
-            return {"environments": self.machines.environments.get(self.name, {})}, b""
-        if do == "listen":
-            return {"port": 20001}, b""
-        if do == "examine_gpus":
-            return {"gpus": []}, b""
-        if do == "look_at_queue":
-            places = {"gpu-0": {"uid": 1001, "user": "bob", "run": "r-1", "since": 1}, "gpu-1": None}
-            return {"places": places, "tickets": [], "uid": 1000, "now": 1}, b""
-        if (self.name, values["addrs"][0]) in self.machines.cut:
-            return {"addr": None, "problems": [f"{values['addrs'][0]}: timed out"]}, b""
-        if self.machines.reaches.get(self.name, True):
-            return {"addr": "10.0.0.1", "own": "10.0.0.2", "interface": "ib0"}, b""
-        return {"addr": None, "problems": ["10.0.0.1: timed out"]}, b""
+    def session(self, address: Address, workdir: str) -> Machine:
+        if address.host in self.broken:
+            raise self.broken[address.host]
+        return super().session(address, workdir)
 
 
 def found(machines: Machines, **profile: Any) -> dict[tuple[str, str], Check]:
     values = {"kind": "ssh", "name": "lab", "hosts": ["a", "b", "c"], "nodes": 3, "nproc_per_node": 4, **profile}
-    where = PROFILE.validate_python(values)
-    assert isinstance(where, SshProfile)
-    checks = doctor.examine(where, machines)  # type: ignore[arg-type]
-    with_gpus = bool({**HELLO, **machines.hello}["gpus"])  # of which nothing more is told
-    assert len(checks) == 3 * (len(doctor.CHECKS) + bool(machines.environments) + with_gpus)
+    checks = doctor.examine(PROFILE.validate_python(values), machines)
+    made = {check.what for check in checks}
+    assert made - {doctor.ENVIRONMENTS, "gpus"} == set(doctor.CHECKS)
+    assert len(checks) == 3 * len(made)
     return {(check.host, check.what): check for check in checks}
 
 
@@ -93,7 +91,8 @@ def test_a_machine_that_is_listed_twice_is_refused() -> None:
 
 def test_a_way_between_neighbours_is_tried_as_a_start_tries_it() -> None:
     machines = Machines(dict.fromkeys("abc", "2.9"), {}, {})
-    machines.cut = {("b", "10.0.0.3")}
+    lost = {"addr": None, "problems": ["10.0.0.3: timed out"]}
+    machines.fakes["b"].answers["probe"] = lambda addrs, **_: lost if addrs[0] == "10.0.0.3" else REACHED
     hosts = [{"host": name, "addr": f"10.0.0.{number}"} for number, name in enumerate("abc", 1)]
     checks = found(machines, hosts=hosts)
     assert [checks[host, "master"].level for host in "abc"] == ["ok", "fail", "ok"]
@@ -109,9 +108,9 @@ def test_each_failure_is_said_with_its_remedy() -> None:
     assert [checks["a", what].level for what in ("shm", "ranks", "training")] == ["warn", "warn", "ok"]
     assert (checks["b", "training"].level, checks["b", "master"].level) == ("fail", "fail")
     page = results.doctor_page(list(checks.values()))
-    assert "fail  node 1 (b), training: python 3.11.2, torch missing\n      install torch for python3" in page
+    assert "fail  node 1 (b), training: python3: python 3.11.2, torch missing\n      install torch for python3" in page
     assert "fail  node 1 (b), master: 10.0.0.1: timed out\n      open port 20001 to it, or set addr: of a" in page
-    assert "fail  node 2 (c), ssh: c: no answer\n      try: ssh c" in page
+    assert "fail  node 2 (c), ssh: c: timed out\n      try: ssh c" in page
     assert page.endswith("3 of 30 checks failed")
 
 
@@ -123,17 +122,22 @@ def test_a_torch_that_differs_from_the_others_is_found() -> None:
 
 def test_an_environment_that_is_altered_or_differs_from_the_others_is_found() -> None:
     machines = Machines(dict.fromkeys("abc", "2.9"), {}, {})
-    machines.environments = {
-        "a": {"k" * 64: ["1", None]},
-        "b": {"k" * 64: ["2", None]},
-        "c": {"k" * 64: ["1", None], "l" * 64: ["3", "l is not as it was installed: x.py"]},
-    }
+
+    def installed(**environments: dict[str, list[str | None]]) -> None:
+        for name, machine in machines.fakes.items():
+            machine.answers["hash_environments"] = {"environments": environments.get(name, {})}
+
+    installed(
+        a={"k" * 64: ["1", None]},
+        b={"k" * 64: ["2", None]},
+        c={"k" * 64: ["1", None], "l" * 64: ["3", "l is not as it was installed: x.py"]},
+    )
     checks = found(machines)
     said = {host: checks[host, doctor.ENVIRONMENTS] for host in "abc"}
     assert (said["a"].level, said["a"].value) == ("ok", "1, as installed")
     assert (said["b"].level, "kkkkkkkkkkkk holds other files" in said["b"].value) == ("fail", True)
     assert (said["c"].level, said["c"].value) == ("fail", "l is not as it was installed: x.py")
-    machines.environments = {"a": {"k" * 64: ["2", "k is not as it was installed: x.py"]}, "b": {"k" * 64: ["1", None]}}
+    installed(a={"k" * 64: ["2", "k is not as it was installed: x.py"]}, b={"k" * 64: ["1", None]})
     checks = found(machines)
     assert [checks[host, doctor.ENVIRONMENTS].level for host in "abc"] == ["fail", "ok", "-"]
 
@@ -144,13 +148,14 @@ def test_a_python_that_can_not_prove_itself_is_found_where_nodes_are_several() -
     assert checks["b", "python3"].level == "fail"
     assert checks["b", "python3"].value.startswith("3.11.2; its Python has no ssl module, by which nodes prove")
     alone = PROFILE.validate_python({"kind": "ssh", "name": "lab", "hosts": ["a"], "nproc_per_node": 4})
-    levels = {check.what: check.level for check in doctor.examine(alone, machines)}  # type: ignore[arg-type]
+    levels = {check.what: check.level for check in doctor.examine(alone, machines)}
     assert levels["python3"] == "ok"
 
 
 def test_a_python3_that_does_not_work_is_no_failure_of_ssh() -> None:
     machines = Machines({"a": "2.9", "c": "2.9"}, {}, {})
-    machines.broken = PythonMissingError("b: its python3 does not start orch's server: it ended with code 1", "try it")
+    said = "b: its python3 does not start orch's server: it ended with code 1"
+    machines.broken["b"] = PythonMissingError(said, "try it")
     checks = found(machines)
     assert (checks["b", "ssh"].level, checks["b", "python3"].level) == ("ok", "fail")
     assert checks["b", "python3"].value.endswith("it ended with code 1")
@@ -170,12 +175,12 @@ def test_a_clock_that_differs_is_no_failure() -> None:
 
 def test_who_holds_what_is_shown_for_every_host() -> None:
     settings = SshSettings.of({"hosts": [{"host": "a"}], "spares": [{"host": "b"}]})
-    rows = holdings(settings, Machines({"a": "2.9"}, {"gpus": 2}, {}))  # type: ignore[arg-type]
+    rows = holdings(settings, Machines({"a": "2.9"}, {"gpus": 2}, {}))
     page = results.nodes_page(rows).splitlines()
     assert page[1].split("  ")[0] == "a"
     assert page[1].endswith("gpu-0 bob: r-1, gpu-1 free")
     assert page[2].startswith("b (spare)")
-    assert page[2].endswith("b: no answer")
+    assert page[2].endswith("b: timed out")
 
 
 def test_hosts_that_are_alike_share_a_line() -> None:
@@ -186,3 +191,46 @@ def test_hosts_that_are_alike_share_a_line() -> None:
     assert [" ".join(line.split()) for line in page[1:]] == [
         "n[1-62] 8 1 from 10.0 GiB gpu-0 free", "n63 8 1 9.0 GiB gpu-0 bob: r-1"
     ]  # fmt: skip
+
+
+def here(
+    folder: Path, torch: str | None, monkeypatch: pytest.MonkeyPatch, *sets: str, **hello: Any
+) -> dict[str, Check]:
+    """The checks of this machine for a local profile, whose interpreter has this torch."""
+    (folder / "p.yaml").write_text("kind: local\nnproc_per_node: 2\npython: /opt/python\n")
+    monkeypatch.setenv("ORCH_HOME", str(folder / "home"))
+    machine = FakeMachine(HERE, answers=dict(ANSWERS))
+    machine.answers["hello"] = lambda workdir, **_: {**HELLO, "time": time.time(), "workdir": workdir, **hello}
+    machine.answers["interpreter"] = {"python": "3.11.2", "torch": torch}
+    checks = doctor.examine(load_profile(str(folder / "p.yaml"), sets=sets), FakePool(machine))
+    return {check.what: check for check in checks}
+
+
+def test_this_machine_is_checked_as_any_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = here(tmp_path, "2.9.0", monkeypatch, cores=2)
+    assert set(rows) == {"python3", "workdir", "ranks", "shm", "training"}
+    assert (rows["training"].level, rows["training"].host) == ("ok", os.uname().nodename)
+    assert rows["training"].value == "/opt/python: python 3.11.2, torch 2.9.0"
+    assert rows["python3"].value == f"3.11.2, {sys.executable}"
+    assert rows["ranks"].value == "2 on 0 GPUs, 2 cores"
+    assert rows["workdir"].value.startswith(f"{tmp_path}/home, ")
+
+
+def test_each_lack_of_this_machine_has_a_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = here(tmp_path, None, monkeypatch, "profile.nodes=3", cores=2, free=upload.LEAST_FREE, shm=1)
+    assert {what: row.level for what, row in rows.items()} == {
+        "python3": "ok", "workdir": "warn", "ranks": "warn", "shm": "warn", "training": "fail",
+    }  # fmt: skip
+    assert all(row.hint for row in rows.values() if row.level != "ok")
+    assert rows["ranks"].value == "6 on 0 GPUs, 2 cores"  # of all nodes together
+    assert rows["training"].value.endswith("torch missing")
+
+
+def test_this_machines_own_answers_are_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It needs neither a connection nor a folder that is there already."""
+    (tmp_path / "p.yaml").write_text("kind: local\npython: /nowhere/python\n")
+    monkeypatch.setenv("ORCH_HOME", str(tmp_path / "home"))
+    checks = backend("local").doctor(load_profile(str(tmp_path / "p.yaml")), on_node=False)
+    failed = {check.what: check.value for check in checks if check.level == "fail"}
+    assert list(failed) == ["training"]
+    assert "/nowhere/python" in failed["training"]

@@ -1,4 +1,4 @@
-"""Another start of an SSH run: on which machines, which of them is node 0, and what each is told."""
+"""Another start of a run on other machines: chooses the machines, node 0 among them, and each node's task."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
+from orchestrator.backends.agents.handle import SECRETS, read_handle
+from orchestrator.backends.agents.liveness import unreachable_nodes
+from orchestrator.backends.agents.start import Start, is_cancelled
+from orchestrator.backends.agents.ways import cut_off
 from orchestrator.backends.remote.given import newest_here, newest_there, with_given_checkpoint
 from orchestrator.backends.remote.hosts import MachinesError, on_all
 from orchestrator.backends.remote.transfer import Copy, update_all
 from orchestrator.backends.remote.upload import SERVER_PYTHON, check_machine
 from orchestrator.backends.settings import Host, SshSettings, profile_of, remote_folder
-from orchestrator.backends.ssh.agents import is_cancelled, start_agents
-from orchestrator.backends.ssh.handle import SECRETS, read_handle
-from orchestrator.backends.ssh.liveness import unreachable_nodes
-from orchestrator.backends.ssh.ways import cut_off
 from orchestrator.errors import BackendError
 from orchestrator.protocol.events import EventKind
 from orchestrator.protocol.gpu_errors import Blame, gpu_error_of
@@ -29,10 +29,10 @@ from orchestrator.runs.state import Event
 from orchestrator.runs.store import RunDir
 from orchestrator.runs.verdict import items
 from orchestrator.transport.credentials import credentials_for, entrusted
-from orchestrator.transport.pool import ConnectionPool
+from orchestrator.transport.machine import Machines
 
 
-def relaunch(run: RunDir, pool: ConnectionPool, again: Relaunch) -> bool:
+def relaunch(run: RunDir, pool: Machines, again: Relaunch) -> bool:
     """Start the agents again on enough machines. Return False while the run waits for machines, and after a cancel.
 
     A machine that refuses for any reason counts as lost, and the machines are chosen again without it.
@@ -54,7 +54,7 @@ def relaunch(run: RunDir, pool: ConnectionPool, again: Relaunch) -> bool:
         hosts = {node: by_plan_node[plan_node] for node, plan_node in enumerate(order)}
         tasks = _tasks(run, planned, settings, again, order, hosts)
         try:
-            start_agents(pool, run, settings, hosts, tasks, tuple(order))
+            Start(pool, run, settings, hosts).begin(tasks, tuple(order))
         except MachinesError as error:
             refused |= {hosts[node]: each for node, each in error.by_number.items()}
         else:
@@ -64,7 +64,7 @@ def relaunch(run: RunDir, pool: ConnectionPool, again: Relaunch) -> bool:
 
 def machines(
     run: RunDir,
-    pool: ConnectionPool,
+    pool: Machines,
     settings: SshSettings,
     again: Relaunch,
     check: Callable[[int, Host], object],
@@ -142,9 +142,10 @@ def _record_replaced(
 
 
 def in_order(plan_nodes: Collection[int], newest: Mapping[int, Progress], here: Progress) -> list[int]:
-    """Return the plan's nodes in the order of the next start: first the one whose machine has the newest checkpoint.
+    """Return the plan's nodes in the order of the next start: the machine with the newest checkpoint comes first.
 
-    In their own order where none has one, or where a newer one is `here`, from where node 0 is given it. Pure.
+    The order is the plan's if no machine has a checkpoint, or if this machine has a newer one and gives it to node 0.
+    Pure.
     """
     found = max(plan_nodes, key=lambda number: (newest.get(number, Progress()), -number))
     if newest.get(found, Progress()) < here or found not in newest or newest[found] == Progress():
@@ -153,15 +154,15 @@ def in_order(plan_nodes: Collection[int], newest: Mapping[int, Progress], here: 
 
 
 def _newest_of_each(
-    run: RunDir, pool: ConnectionPool, settings: SshSettings, by_plan_node: Mapping[int, Host]
+    run: RunDir, pool: Machines, settings: SshSettings, by_plan_node: Mapping[int, Host]
 ) -> dict[int, Progress]:
-    """Return how far the newest checkpoint of the run is that each machine has."""
+    """Return how far the newest checkpoint of the run is on each machine."""
     found, _ = on_all(lambda _, host: newest_there(pool.session(host.address, settings.workdir), run), by_plan_node)
     return found
 
 
 def _said(run: RunDir, kind: str, again: Relaunch) -> list[dict[str, Any]]:
-    """Return what has been recorded of this kind for this start: nothing is said twice, however often it is tried."""
+    """Return the events of this kind for this start; a start that is tried again records none of them twice."""
     return [each for each in run.events() if each["kind"] == kind and each.get("start") == again.start]
 
 
@@ -178,12 +179,12 @@ def _wait_for(run: RunDir, again: Relaunch, lost: Mapping[str, str], limit: floa
 
 
 def _alike(said: Any, why: list[str]) -> bool:
-    """Tell whether these reasons differ only in numbers, such as the free disk space."""
+    """Return True if these reasons differ only in numbers, such as the free disk space."""
     return [re.sub(r"\d+", "", str(each)) for each in items(said)] == [re.sub(r"\d+", "", each) for each in why]
 
 
-def _bring_logs_of_renumbered(run: RunDir, pool: ConnectionPool, settings: SshSettings, order: list[int]) -> None:
-    """Bring all logs of machines that get another number: afterwards only those of the new number are looked for."""
+def _bring_logs_of_renumbered(run: RunDir, pool: Machines, settings: SshSettings, order: list[int]) -> None:
+    """Copy all logs of machines that get another number, because later only logs of the new number are copied."""
     handle = read_handle(run)
     assert handle is not None
     numbers = {plan_node: node for node, plan_node in enumerate(order)}
@@ -234,7 +235,7 @@ def _python_of(host: Host, settings: SshSettings) -> str:
 
 
 def credentials_of(run: RunDir, kept: Mapping[str, Any], again: Relaunch, nnodes: int) -> str:
-    """Return the start's credentials, kept with the secrets: a start that was cut off goes on with the same ones."""
+    """Return the start's credentials, which are kept with the secrets: an interrupted start continues with them."""
     if kept.get("start") == again.start and bool(kept["credentials"]) == (nnodes > 1):
         return str(kept["credentials"])
     credentials = credentials_for(nnodes)

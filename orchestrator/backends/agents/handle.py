@@ -1,0 +1,134 @@
+"""The record of a run's agents (handle.json): their machines, the start that they belong to, and their pids."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from orchestrator.backends.settings import Host, SshSettings, profile_of
+from orchestrator.errors import StoreError
+from orchestrator.node.system.processes import Process
+from orchestrator.runs.state import HandleStatus
+from orchestrator.runs.store import RunDir
+from orchestrator.transport.address import HERE, Address
+
+SENDING: Final = "sending"  # exists from before anything is sent to the hosts until the agents have been started
+SECRETS: Final = "secrets.json"  # what another start needs; mode 0600, removed with the verdict
+NOBODY: Final = Process(0, 0)  # an agent that was started and whose record is damaged
+
+
+@dataclass(frozen=True)
+class Handle:
+    """One start of a run's agents.
+
+    A node of the plan keeps its number through all starts. The nodes of a start have numbers of their own: nodes that
+    are lost have none, and the machine with the newest checkpoint comes first.
+    """
+
+    state: HandleStatus
+    start: int
+    hosts: tuple[Host, ...]
+    agents: dict[int, tuple[int, int]]  # node -> (pid, start time)
+    plan_nodes: tuple[int, ...]  # the plan's number of each node
+    former: tuple[Host, ...] = ()  # machines of earlier starts that take no part in this start
+    here: str = field(default_factory=lambda: os.uname().nodename)  # the name of the machine that wrote the handle
+
+    def write(self, run: RunDir) -> None:
+        """Write the handle into the run's folder."""
+        agents = {str(node): {"pid": pid, "started": started} for node, (pid, started) in self.agents.items()}
+        hosts, former = ([host.to_json() for host in each] for each in (self.hosts, self.former))
+        values = {"state": self.state, "start": self.start, "host": self.here, "hosts": hosts, "agents": agents}
+        run.write("handle.json", {**values, "seats": self.plan_nodes, "former": former})
+
+    @staticmethod
+    def of_start(before: Handle | None, start: int, hosts: tuple[Host, ...], plan_nodes: tuple[int, ...]) -> Handle:
+        """Return the handle of a start that is about to be made; `before` is the handle of the start before it."""
+        known = (*before.former, *before.hosts) if before is not None else ()
+        now = set(hosts)
+        former = tuple(dict.fromkeys(host for host in known if host not in now))
+        return Handle(HandleStatus.INTENT, start, hosts, {}, plan_nodes, former)
+
+    @property
+    def by_plan_node(self) -> dict[int, Host]:
+        """Return the machine of each of the plan's nodes that takes part."""
+        return dict(zip(self.plan_nodes, self.hosts, strict=True))
+
+    def hosts_of_plan(self, settings: SshSettings) -> dict[int, Host]:
+        """Return the machine of each of the plan's nodes, also of a node that this start does without."""
+        return {number: self.by_plan_node.get(number, host) for number, host in enumerate(settings.hosts)}
+
+    def free_machines(self, settings: SshSettings) -> list[Host]:
+        """Return the profile's machines that no node uses: first the spares, last those of former starts.
+
+        A machine that a spare has replaced is such a machine: it may be back by now.
+        """
+        taken = set(self.hosts_of_plan(settings).values())
+        free = [host for host in (*settings.spares, *settings.hosts) if host not in taken]
+        return sorted(free, key=lambda host: host in self.former)
+
+    @property
+    def other_machine(self) -> str:
+        """Return the machine on which a local run was started, if it is not this one: a state folder may be shared."""
+        is_local = any(host.is_here for host in self.hosts)
+        return self.here if is_local and self.here not in ("", os.uname().nodename) else ""
+
+
+def read_handle(run: RunDir) -> Handle | None:
+    """Return the run's handle, or None before a handle is written.
+
+    If handle.json is damaged, return the profile's hosts, without agents; None if the profile is lost too.
+    """
+    try:
+        return run.made_of("handle.json", _handle_of)
+    except (StoreError, KeyError, TypeError, ValueError, AttributeError):
+        try:
+            profile = profile_of(run)
+        except StoreError:
+            return None
+        if not profile:
+            return None
+        return first_handle(SshSettings.of(profile))
+
+
+def first_handle(settings: SshSettings) -> Handle:
+    """Return the handle of a first start on the profile's hosts, with no agents."""
+    return Handle(HandleStatus.SUBMITTED, 0, settings.hosts, {}, tuple(range(len(settings.hosts))), here="")
+
+
+def _handle_of(run: RunDir) -> Handle | None:
+    data = run.read("handle.json")
+    if data is None:
+        return None
+    agents = {int(node): (int(each["pid"]), int(each["started"])) for node, each in data["agents"].items()}
+    if "hosts" in data or profile_of(run).get("hosts"):
+        hosts = tuple(map(Host.from_json, data["hosts"]))
+    else:  # a local run of an older orch
+        hosts = (Host(Address(HERE)),) * max(1, run.record().nnodes)
+    plan_nodes = tuple(map(int, data.get("seats") or range(len(hosts))))
+    if len(plan_nodes) != len(hosts):
+        raise ValueError("a node of the plan for each host")
+    former = tuple(map(Host.from_json, data.get("former", ())))
+    return Handle(
+        HandleStatus(data["state"]), data.get("start", 0), hosts, agents, plan_nodes, former, str(data.get("host", ""))
+    )
+
+
+def agents_here(run: RunDir, handle: Handle | None) -> dict[int, Process]:
+    """Return the agents of a local run: those of the handle, and each agent that has recorded itself.
+
+    A submit that was killed may have started agents that its handle does not name.
+    """
+    agents = {node: Process(*each) for node, each in handle.agents.items()} if handle is not None else {}
+    for folder in sorted((run.path / "nodes").glob("*")):
+        if folder.name.isdigit() and (own := run.read(f"nodes/{folder.name}/agent.json")):
+            agents[int(folder.name)] = _process(own) or agents.get(int(folder.name), NOBODY)
+    return agents
+
+
+def _process(values: Mapping[str, Any]) -> Process | None:
+    """Return the process of a record; None if the record is damaged."""
+    if [type(values.get(name)) for name in ("pid", "started")] != [int, int]:
+        return None
+    return Process(values["pid"], values["started"])

@@ -1,0 +1,185 @@
+"""One start of a run's agents: every machine is prepared, then the agents of all nodes are started, or none."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+from orchestrator.backends.agents.handle import Handle, read_handle
+from orchestrator.backends.places.needs import Need, divided, needs_of
+from orchestrator.backends.remote.hosts import all_of, on_all
+from orchestrator.backends.settings import Host, SshSettings
+from orchestrator.errors import BackendError
+from orchestrator.protocol.places.devices import VISIBLE, shown
+from orchestrator.protocol.task import NodeTask, task_json
+from orchestrator.runs.state import HandleStatus
+from orchestrator.runs.store import RunDir, write_durably
+from orchestrator.transport.machine import Machine, Machines
+
+Tasks = tuple[NodeTask, ...]
+Hellos = dict[int, dict[str, Any]]
+"""A description of each machine, by the number of its first node. This machine has all nodes of its runs."""
+
+
+@dataclass(frozen=True)
+class Start:
+    """One start of a run: its settings, and the host of each node."""
+
+    pool: Machines
+    run: RunDir
+    settings: SshSettings
+    hosts: Mapping[int, Host]
+
+    @property
+    def is_here(self) -> bool:
+        """Return True if all nodes are on this machine."""
+        return all(host.is_here for host in self.hosts.values())
+
+    def machine(self, node: int) -> Machine:
+        """Return the machine of a node. Raises BackendError if it can't be reached."""
+        return self.pool.session(self.hosts[node].address, self.settings.workdir)
+
+    def begin(self, tasks: Tasks, plan_nodes: tuple[int, ...]) -> None:
+        """Prepare every machine and start all agents.
+
+        plan_nodes: the number of each host in the plan. No agent is started while a host can't take part. If an agent
+        can't be started, the other agents of this start are ended, unless it is the run's first start. Raises
+        MachinesError, which names each host that can't take part.
+        """
+        start, before = tasks[0].start, read_handle(self.run)
+        hellos = self._prepare_here() if self.is_here else self._prepare_others(tasks, before)
+        tasks = self._with_environment(tasks, hellos)
+        with self.with_places(tasks, hellos, began=before is not None) as (found, places):
+            told = found if self.is_here else self._with_addresses(found, hellos)  # the plan has this machine's
+            handle = Handle.of_start(before, start, tuple(self.hosts[node] for node in sorted(self.hosts)), plan_nodes)
+            handle.write(self.run)
+            # A cancel is recorded before its sender looks for this handle, so either side notices the other.
+            if start > 0 and is_cancelled(self.run):
+                raise BackendError("the run was cancelled before its agents were started again", transient=True)
+
+            def start_one(node: int, host: Host) -> tuple[int, int]:
+                task, archive = task_json(told[node]), f"{self.run.path}/node.pyz" if host.is_here else None
+                reply, _ = self.machine(node).call("start_agent", task, places=places[node], archive=archive)
+                return reply["pid"], reply["started"]
+
+            agents, failed = on_all(start_one, self.hosts)
+            state = HandleStatus.INTENT if failed else HandleStatus.SUBMITTED
+            replace(handle, state=state, agents=agents).write(self.run)
+            if failed and start > 0:
+                self._take_back(agents, start)
+                replace(handle, agents={}).write(self.run)
+            if failed:
+                raise all_of(failed)
+
+    def _prepare_here(self) -> Hellos:
+        """Write the agents' program into the run's folder, which has all their other files."""
+        from orchestrator.node.system.gpus.devices import machine_devices  # noqa: PLC0415 (needed here only)
+        from orchestrator.transport.node_archive import kept_archive  # noqa: PLC0415 (as above)
+
+        write_durably(self.run.path / "node.pyz", kept_archive(self.run.root))
+        return {0: {"devices": [each._asdict() for each in machine_devices()], "visible": os.environ.get(VISIBLE)}}
+
+    def _prepare_others(self, tasks: Tasks, before: Handle | None) -> Hellos:
+        """Check every machine, and send it the files that its agent needs."""
+        from orchestrator.backends.remote.given import checkpoint_to_give  # noqa: PLC0415 (a run here sends nothing)
+        from orchestrator.backends.remote.upload import check_shared, prepare_node  # noqa: PLC0415 (as above)
+
+        start, workdir, given = tasks[0].start, self.settings.workdir, checkpoint_to_give(self.run, tasks[0])
+
+        def prepare(node: int, host: Host) -> dict[str, Any]:
+            is_new = start > 0 and (before is None or before.hosts[node : node + 1] != (host,))
+            of_node_0 = given if node == 0 else None
+            return prepare_node(self.machine(node), self.run, tasks[node], workdir, of_node_0, is_new=is_new)
+
+        hellos, failed = on_all(prepare, self.hosts)
+        if failed := failed or listed_twice(self.hosts, hellos):
+            raise all_of(failed)
+        if self.settings.shared:
+            check_shared({node: self.machine(node) for node in sorted(self.hosts)}, tasks[0], workdir)
+        return hellos
+
+    def _with_environment(self, tasks: Tasks, hellos: Hellos) -> Tasks:
+        if self.run.record().job.get("environment") is None:
+            return tasks
+        from orchestrator.backends.environments import with_environment  # noqa: PLC0415 (most jobs have none)
+
+        machines, settings = {node: self.machine(node) for node in sorted(hellos)}, self.settings
+        return with_environment(self.run, tasks, machines, settings.workdir, shared=settings.shared)
+
+    @contextmanager
+    def with_places(self, tasks: Tasks, hellos: Hellos, *, began: bool) -> Iterator[tuple[Tasks, dict[int, list[str]]]]:
+        """Hold the places of all nodes; yield the tasks, which name each node's GPUs, and the places of each node.
+
+        Raises PlacesTakenError if the run was put into the queue. began: as of `leased`.
+        """
+        nodes_of: dict[int, Sequence[int]] = {
+            node: [node] if len(hellos) > 1 else sorted(self.hosts) for node in hellos
+        }
+        needs, told = dict.fromkeys(hellos, Need()), dict(enumerate(tasks))
+        for first, nodes in nodes_of.items() if self.settings.leases else ():
+            try:
+                mine, needs[first] = needs_of(tasks, nodes, self.hosts[first].name, hellos[first], self.settings.slots)
+            except BackendError as error:
+                raise all_of({first: error}) from error
+            told |= zip(nodes, mine, strict=True)
+        tasks, places = tuple(told.values()), {node: list[str]() for node in self.hosts}
+        if not any(need.count for need in needs.values()):
+            yield tasks, places
+            return
+        from orchestrator.backends.places.leases import leased  # noqa: PLC0415 (most local runs need no place)
+
+        machines = {first: self.hosts[first] for first in hellos}
+        with leased(self.pool, self.run, self.settings, machines, tasks[0].start, needs, began=began) as held:
+            for first, nodes in nodes_of.items():
+                places |= zip(nodes, divided(held[first], [tasks[node] for node in nodes]), strict=True)
+            yield tuple(replace(each, env={**each.env, **shown(places[each.node_rank])}) for each in tasks), places
+
+    def _with_addresses(self, tasks: Tasks, hellos: Hellos) -> Tasks:
+        addresses = leader_addresses(self.hosts[0], hellos[0])
+        names = tuple(self.hosts[node].name for node in sorted(self.hosts))
+        return tuple(replace(task, leader_addrs=addresses, hosts=names) for task in tasks)
+
+    def _take_back(self, nodes: Collection[int], start: int) -> None:
+        """End the agents of these nodes, because the start is tried again with other machines."""
+        folder = f"{self.settings.workdir}/runs/{self.run.run_id}"
+
+        def end(node: int, _: Host) -> None:
+            self.machine(node).call("clean_up", run_dir=folder, run_id=self.run.run_id, node=node, undo=start)
+
+        on_all(end, {node: self.hosts[node] for node in nodes})  # the next try detects a machine that is lost meanwhile
+
+
+def listed_twice(hosts: Mapping[int, Host], hellos: Mapping[int, Mapping[str, Any]]) -> dict[int, BackendError]:
+    """Return an error for each machine that an earlier entry of the profile's hosts names too. Pure.
+
+    Two entries are one machine if its name and all its addresses are the same. The machine's id would not do, because
+    copied disk images and containers share it.
+    """
+    known: dict[tuple[str, frozenset[str]], int] = {}
+    errors = {}
+    for node, hello in sorted(hellos.items()):
+        addresses = frozenset(each for each in hello["addresses"] if not each.startswith("127."))
+        first = known.setdefault((hello["host"], addresses), node)
+        if addresses and first != node:
+            said = f"it is the same machine as {hosts[first].name} ({', '.join(sorted(addresses))})"
+            hint = "list each machine once in hosts:; nproc_per_node: says how many ranks it has"
+            errors[node] = BackendError(f"{hosts[node].name}: {said}", hint)
+    return errors
+
+
+def is_cancelled(run: RunDir) -> bool:
+    """Return True if a cancel is recorded; then no agent may be started any more."""
+    return (run.path / "cancel.json").exists()
+
+
+def leader_addresses(host: Host, hello: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the addresses of node 0: its `addr`, else the name that ssh resolves and the machine's own addresses."""
+    from orchestrator.transport.openssh import resolve  # noqa: PLC0415 (a run on this machine does without)
+
+    if host.addr:
+        return (host.addr,)
+    own = [addr for addr in hello["addresses"] if not addr.startswith("127.")]
+    return tuple(dict.fromkeys([resolve(host.address).hostname, *own]))

@@ -1,0 +1,107 @@
+"""Finds the machines that can't reach the others, before another start: its gang would wait for `limits.join`."""
+
+from __future__ import annotations
+
+import secrets
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from orchestrator.backends.agents.start import leader_addresses
+from orchestrator.backends.remote.hosts import on_all
+from orchestrator.backends.settings import Host, SshSettings
+from orchestrator.errors import BackendError
+from orchestrator.protocol.gang import gang_ports
+from orchestrator.specs.plan import port_range
+from orchestrator.transport.machine import Machines
+
+Ways = dict[tuple[int, int], str]  # (from, to) -> why no connection can be made
+
+
+def cut_off(
+    pool: Machines, settings: SshSettings, hosts: Mapping[int, Host], witnesses: Iterable[Host] = ()
+) -> dict[int, BackendError]:
+    """Return the machines that must be left out so that all others reach each other, with the reason for each.
+
+    If a way does not work, the `witnesses` (free spares) show which of its two ends is cut off.
+    """
+    broken, all_hosts = _broken(pool, settings, hosts), hosts
+    if broken and (others := dict(enumerate(witnesses, max(hosts) + 1))):
+        all_hosts = {**hosts, **others}
+        broken = _broken(pool, settings, all_hosts)
+    words = {number: f"{_in_words(number, way, all_hosts)}: {broken[way]}" for number, way in blamed(broken).items()}
+    return {
+        number: BackendError(f"{hosts[number].name}: {problem}", transient=True)
+        for number, problem in words.items()
+        if number in hosts
+    }
+
+
+def _broken(pool: Machines, settings: SshSettings, hosts: Mapping[int, Host]) -> Ways:
+    return try_ways(pool, settings, hosts).broken if len(hosts) > 1 else {}
+
+
+def blamed(broken: Iterable[tuple[int, int]]) -> dict[int, tuple[int, int]]:
+    """Return as few machines as explain all broken ways, each with one of its own broken ways. Pure.
+
+    The machine with the most broken ways comes first. Of two alike the later is blamed, because the first is node 0.
+    """
+    left, found = sorted(broken), dict[int, tuple[int, int]]()
+    while left:
+        counts = Counter(number for way in left for number in way)
+        worst = max(counts, key=lambda number: (counts[number], number))
+        of_it = [way for way in left if worst in way]
+        found[worst] = next((way for way in of_it if way[0] == worst), of_it[0])
+        left = [way for way in left if worst not in way]
+    return found
+
+
+@dataclass(frozen=True)
+class Tried:
+    """The answers of machines that tried to connect to one another."""
+
+    ports: Mapping[int, int]
+    answers: Mapping[tuple[int, int], Mapping[str, Any]]  # (from, to) -> addr, own, interface, or problems
+    failed: Mapping[int, BackendError]  # machines that could not try, and the first machine if it could not listen
+
+    @property
+    def broken(self) -> Ways:
+        """Return the ways between two machines on which no connection could be made, and why."""
+        between = ((way, answer) for way, answer in self.answers.items() if way[0] != way[1])
+        lost = {way: answer for way, answer in between if answer["addr"] is None}
+        return {way: "; ".join(answer["problems"]) for way, answer in lost.items()}
+
+
+def try_ways(pool: Machines, settings: SshSettings, hosts: Mapping[int, Host]) -> Tried:
+    """Try the connections that a gang needs: from each machine to the first and to the next.
+
+    The first tries to reach itself too. A machine that this machine can't reach has no answer.
+    """
+    if not hosts:
+        return Tried({}, {}, {})
+    numbers, ports = sorted(hosts), gang_ports(secrets.token_hex(), port_range(settings.ports))
+
+    def listen(_: int, host: Host) -> tuple[tuple[str, ...], int]:
+        session = pool.session(host.address, settings.workdir)
+        hello = session.call("hello", workdir=settings.workdir, shared_parent=settings.shared_parent)[0]
+        addrs = leader_addresses(host, hello)
+        return addrs, session.call("listen", addrs=addrs, interface=settings.interface, ports=ports)[0]["port"]
+
+    listening, failed = on_all(listen, hosts)
+    after = dict(zip(numbers, [*numbers[1:], *numbers[:1]], strict=True))
+
+    def probe(number: int, host: Host) -> dict[int, dict[str, Any]]:
+        others = {numbers[0], after[number]} & set(listening)
+        session = pool.session(host.address, settings.workdir)
+        return {each: session.call("probe", addrs=listening[each][0], port=listening[each][1])[0] for each in others}
+
+    found, lost = on_all(probe, hosts)
+    answers = {(number, other): each for number, others in found.items() for other, each in others.items()}
+    silent = {number: error for number, error in failed.items() if number == numbers[0]}
+    return Tried({number: port for number, (_, port) in listening.items()}, answers, {**lost, **silent})
+
+
+def _in_words(number: int, way: tuple[int, int], hosts: Mapping[int, Host]) -> str:
+    start, end = way
+    return f"it can't reach {hosts[end].name}" if number == start else f"{hosts[start].name} can't reach it"

@@ -1,0 +1,82 @@
+"""The places that each node's ranks need of its machine, and the division of one machine's GPUs among several nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from orchestrator.errors import BackendError
+from orchestrator.protocol.places.devices import VISIBLE, Device, named_by, why_not
+from orchestrator.protocol.task import NodeTask
+
+VISIBLE_HINT: Final = f"change {VISIBLE} in the job's env, or leave it out"
+
+
+@dataclass(frozen=True)
+class Need:
+    """The places that a machine's ranks need."""
+
+    count: int = 0
+    among: tuple[str, ...] | None = None  # the only places that they may have; None: any
+
+
+def needs_of(
+    tasks: tuple[NodeTask, ...], nodes: Sequence[int], name: str, hello: Mapping[str, Any], slots: int | None
+) -> tuple[tuple[NodeTask, ...], Need]:
+    """Return the tasks of these nodes of one machine, and the places that they need together.
+
+    Several nodes divide the machine's GPUs: each task is given its number of ranks. If not every node would get a GPU,
+    all compute on the CPU, over gloo. Raises BackendError if the job contradicts itself or the machine, or if it
+    demands nccl and the GPUs are too few.
+    """
+    mine = tuple(tasks[node] for node in nodes)
+    try:
+        if len(mine) == 1:
+            return mine, need_of(mine[0], hello, slots)
+        whole = need_of(replace(mine[0], nproc=None, gpus=None), hello, None)
+        if mine[0].gpus is None and whole.count:
+            share = max(1, whole.count // len(mine))
+            mine = tuple(replace(task, nproc=task.nproc or share) for task in mine)
+        counts = [need_of(task, hello, None).count for task in mine]
+    except ValueError as error:
+        raise BackendError(f"{name}: {error}", VISIBLE_HINT) from error
+    if not whole.count or (all(counts) and sum(counts) <= whole.count):
+        return mine, Need(sum(counts), whole.among)
+    if "nccl" in mine[0].backend:
+        asked = sum(task.gpus or task.nproc or 1 for task in mine)
+        hint = "lower nproc_per_node or nodes, or set backend: gloo"
+        raise BackendError(f"{name}: it has {whole.count} GPUs for {asked} ranks with nccl", hint)
+    return tuple(replace(task, backend="gloo", uses_gpus=False, env={**task.env, VISIBLE: ""}) for task in mine), Need()
+
+
+def need_of(task: NodeTask, hello: Mapping[str, Any], slots: int | None) -> Need:
+    """Return how many GPUs or slots one node's ranks hold, and of which. Raises ValueError for a contradiction.
+
+    Ranks that train on the CPU of a machine with GPUs hold none.
+    """
+    devices = [Device(**each) for each in hello["devices"]]
+    if not devices:
+        return Need((task.nproc or slots) if slots else 0)
+    asked = task.env.get(VISIBLE)
+    if why := why_not(asked, hello["visible"], devices):
+        raise ValueError(why)
+    usable = named_by(hello["visible"] if asked is None else asked, devices)
+    nproc = task.nproc or len(usable)
+    count = task.gpus or (len(usable) if task.all_gpus else nproc)
+    if task.gpus is not None and asked is not None and usable and task.gpus > len(usable):
+        raise ValueError(f"the job asks for {task.gpus} GPUs, and its {VISIBLE}={asked} names {len(usable)}")
+    fits = task.uses_gpus and count <= len(usable)
+    return Need(count if fits else 0, tuple(each.name for each in usable) if asked is not None else None)
+
+
+def divided(places: Sequence[str], tasks: Sequence[NodeTask]) -> list[list[str]]:
+    """Return each node's part of the places that are held on its machine."""
+    if len(tasks) == 1:
+        return [list(places)]
+    parts, rest = [], list(places)
+    for task in tasks:
+        count = task.gpus or task.nproc or 0
+        parts.append(rest[:count])
+        rest = rest[count:]
+    return parts

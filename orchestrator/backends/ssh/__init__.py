@@ -1,1 +1,0 @@
-"""Machines reached over SSH: an agent each, relaunched by the supervisor."""

@@ -1,0 +1,76 @@
+"""The record of a run's agents, of this version and of older ones."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from orchestrator.backends.agents.backend import on_this_machine
+from orchestrator.backends.agents.handle import Handle, read_handle
+from orchestrator.backends.settings import Host
+from orchestrator.node.system.processes import MARK, identify
+from orchestrator.node.system.processes import mark as mark_of
+from orchestrator.runs.state import HandleStatus
+from orchestrator.runs.store import RunDir, create_run
+from orchestrator.transport.address import HERE, Address
+from tests.patience import PATIENCE
+
+
+def test_a_handle_comes_back_and_a_damaged_one_still_knows_the_hosts(tmp_path: Path) -> None:
+    run = RunDir(tmp_path)
+    assert read_handle(run) is None
+    handle = Handle(
+        HandleStatus.SUBMITTED, 2, (Host(Address("a")), Host(Address("b"), python="p")), {1: (7, 9)}, (0, 2)
+    )
+    handle.write(run)
+    assert read_handle(run) == handle
+    again = Handle.of_start(handle, 3, (Host(Address("a")), Host(Address("c"))), (0, 1))
+    again.write(run)
+    assert read_handle(run) == again
+    assert again.former == (Host(Address("b"), python="p"),)
+    back = Handle.of_start(again, 4, (Host(Address("b"), python="p"), Host(Address("c"))), (0, 1))
+    assert back.former == (Host(Address("a")),)
+    run.write("run.json", {"profile": {"hosts": [{"host": "a"}], "nodes": 1}})
+    (tmp_path / "handle.json").write_text('{"state": "submitted", "sta')
+    assert read_handle(run) == Handle(HandleStatus.SUBMITTED, 0, (Host(Address("a")),), {}, (0,), here="")
+
+
+@pytest.mark.parametrize("machine", [os.uname().nodename, "another"])
+def test_a_local_run_of_an_older_orch_has_this_machine_for_each_node(tmp_path: Path, machine: str) -> None:
+    run, agent = RunDir(tmp_path), {"pid": 7, "started": 9}
+    run.write("run.json", {"kind": "local", "nnodes": 2, "profile": {"kind": "local", "nodes": 2}})
+    run.write("handle.json", {"state": "submitted", "host": machine, "agents": {"1": agent}})
+    here, other = Host(Address(HERE)), machine if machine == "another" else ""
+    assert read_handle(run) == Handle(HandleStatus.SUBMITTED, 0, (here, here), {1: (7, 9)}, (0, 1), here=machine)
+    sight = on_this_machine().look(run)
+    assert (sight.alive, sight.other_machine) == ({1: None if other else False}, other)
+    (proof,) = on_this_machine().clean_up(run)
+    assert (proof.host, proof.is_unreachable) == (machine, bool(other))
+
+
+def test_what_is_left_of_a_local_run_is_ended_whatever_its_records_say(tmp_path: Path) -> None:
+    run = create_run(tmp_path, "r-234567", {"kind": "local", "nnodes": 1})
+    mark = {**os.environ, MARK: mark_of("r-234567", 0)}
+    with subprocess.Popen(["sleep", "600"], env=mark) as process:
+        for name in ("run.json", "handle.json"):
+            (run.path / name).write_text("{")
+        (proof,) = on_this_machine().clean_up(run)
+        assert (proof.ended, proof.is_clean) == (1, True)
+        assert process.wait(PATIENCE) == -signal.SIGKILL
+
+
+def test_what_an_agent_has_recorded_of_itself_counts_if_its_submit_has_written_no_handle(tmp_path: Path) -> None:
+    run, me = RunDir(tmp_path), identify(os.getpid())
+    assert me is not None
+    run.write("run.json", {"kind": "local", "nnodes": 3, "profile": {"kind": "local", "nodes": 3}})
+    run.write("handle.json", {"state": "intent", "start": 0, "host": os.uname().nodename, "agents": {}})
+    for node, own in enumerate(({"pid": me.pid, "started": me.started}, {"pid": me.pid, "started": 1}, {"pid": "x"})):
+        run.node(node).mkdir(parents=True)
+        run.write(f"nodes/{node}/agent.json", own)
+    assert on_this_machine().look(run).alive == {0: True, 1: False, 2: False}
+    (tmp_path / "handle.json").write_text("{")
+    assert on_this_machine().look(run).alive == {0: True, 1: False, 2: False}

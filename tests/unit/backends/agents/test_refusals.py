@@ -1,0 +1,126 @@
+"""A submit names each machine that can't take part, and what to do; nothing is started, and nothing stays there."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.backends.agents.backend import Agents
+from orchestrator.backends.remote.hosts import MachinesError
+from orchestrator.errors import BackendError
+from orchestrator.runs.store import create_run
+from tests.machines import FakeMachine, FakePool, Health, Told
+from tests.unit.specs.test_plan import job, planned, profile
+
+NAMES = ("n1", "n2", "n3")
+HELLO: dict[str, Any] = {
+    "host": "", "python": "3.11.2", "workdir": "/home/me/.orch", "cores": 8, "gpus": 0, "devices": [], "visible": None,
+    "addresses": [], "free": 1 << 40, "memory": 1 << 34, "shm": 1 << 33, "lacks_tls": "", "interface": None,
+}  # fmt: skip
+WELL: dict[str, Told] = {
+    "missing": ({}, b"[]"), "unpack": {"files": 0}, "write_file": {"size": 0}, "interpreter": {"python": "3.11.2"},
+    "remove": {"removed": True}, "start_agent": {"pid": 1, "started": 1},
+}  # fmt: skip
+
+
+class Lab:
+    """Three machines, and the submit of a run to them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.machines = {name: FakeMachine(name, answers=dict(WELL)) for name in NAMES}
+        self.pool = FakePool(*self.machines.values())
+        for name in NAMES:
+            self.says(name)
+
+    def says(self, name: str, **hello: Any) -> None:
+        """Let a machine describe itself so."""
+        told = {**HELLO, "host": name, **hello}
+        self.machines[name].answers["hello"] = lambda **_: {**told, "time": time.time()}
+
+    def submit(self, resources: dict[str, Any] | None = None, **fields: Any) -> None:
+        where = profile("ssh", **{"hosts": list(NAMES), "nodes": 3, "nproc_per_node": 1, **fields})
+        what = job(resources=resources or {})
+        launch = planned(what, where)
+        record = {"kind": "ssh", "nnodes": 3, "profile": launch.profile, "job": launch.job}
+        run = create_run(self.folder, "r-234567", {"run_id": "r-234567", **record})
+        run.write("code.json", {"files": {}})
+        run.write("plan.json", launch.to_json())
+        Agents(self.pool).submit(launch, launch.tasks, run)  # type: ignore[arg-type]
+
+    def refused(self, **fields: Any) -> BackendError:
+        """Return the error of a submit after which nothing is anywhere."""
+        with pytest.raises(BackendError) as caught:
+            self.submit(**fields)
+        for machine in self.machines.values():
+            assert "start_agent" not in machine.verbs()
+            assert machine.health is Health.DEAD or machine.verbs()[-1] == "remove"
+        (run,) = (self.folder / "runs").iterdir()
+        assert not (run / "handle.json").exists()
+        assert not (run / "sending").exists()
+        return caught.value
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> Lab:
+    return Lab(tmp_path)
+
+
+def test_machines_that_can_take_part_are_all_started(lab: Lab) -> None:
+    lab.submit()
+    assert ["start_agent" in machine.verbs() for machine in lab.machines.values()] == [True] * 3
+
+
+def test_all_machines_that_are_out_of_reach_are_named(lab: Lab) -> None:
+    lab.machines["n2"].health = Health.DEAD
+    del lab.pool.machines["n3"], lab.machines["n3"]
+    error = lab.refused()
+    assert isinstance(error, MachinesError)
+    assert sorted(error.by_number) == [1, 2]
+    assert error.message.splitlines() == ["n2: the connection was closed", "n3: timed out"]
+    assert error.transient
+
+
+@pytest.mark.parametrize(
+    ("hello", "fields", "said", "hint"),
+    [
+        ({}, {"backend": "nccl"}, "n2: it has 0 GPUs for 1 ranks with nccl", "set backend: gloo"),
+        ({}, {"resources": {"gpus": 2}}, "n2: it has 0 GPUs, and the job asks for 2", "see resources.gpus of the job"),
+        ({"free": 1 << 20}, {}, "n2: /home/me/.orch has only 1 MiB left", "make room there"),
+        ({"lacks_tls": "its Python has no ssl"}, {}, "n2: its Python has no ssl, by which nodes", "OpenSSL 1.1.1"),
+    ],
+)
+def test_what_a_machine_lacks_is_told_with_a_remedy(
+    lab: Lab, hello: dict[str, Any], fields: dict[str, Any], said: str, hint: str
+) -> None:
+    for name in ("n1", "n3"):
+        lab.says(name, gpus=8)
+    lab.says("n2", **hello)
+    error = lab.refused(**fields)
+    assert error.message.startswith(said)
+    assert hint in error.hint
+    assert len(error.message.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("verb", "said"),
+    [
+        ("hello", "/usr/lib/orch can't be used"),
+        ("interpreter", "its training interpreter /opt/none/python can't be started: No such file or directory"),
+        ("unpack", "/home/me/.orch: No space left on device"),
+    ],
+)
+def test_a_machine_that_refuses_a_request_is_named(lab: Lab, verb: str, said: str) -> None:
+    lab.machines["n3"].answers[verb] = BackendError(f"n3: {said}")
+    assert lab.refused(python="/opt/none/python").message == f"n3: {said}"
+
+
+def test_a_folder_that_is_not_shared_though_the_profile_says_so(lab: Lab) -> None:
+    for machine in lab.machines.values():
+        machine.answers["read_file"] = ({}, b"")
+    error = lab.refused(shared=True)
+    assert error.message == ("n1, n2, n3: ~/.orch is not the folder that n1 has there, though the profile says shared")
+    assert "set shared: false" in error.hint
