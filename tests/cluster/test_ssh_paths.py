@@ -28,7 +28,7 @@ def forming(lab: Lab) -> str:
 
 @pytest.mark.full(
     "tests/cluster/test_outputs.py::test_what_a_machine_has_that_a_spare_replaced_is_said_and_fetched",
-    "tests/unit/backends/ssh/test_relaunch.py::test_without_a_spare_who_can_not_be_reached_is_waited_for_with_the_reason",
+    "tests/unit/backends/agents/test_relaunch.py::test_without_a_spare_who_can_not_be_reached_is_waited_for_with_the_reason",
 )
 def test_a_node_that_hears_nothing_of_node_0_is_replaced_by_a_spare(lab: Lab) -> None:
     run = training(lab, limits=LINK, spares=["n3"])
