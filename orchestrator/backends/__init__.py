@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 _REGISTRY = {
     "local": "orchestrator.backends.local:LocalBackend",
     "ssh": "orchestrator.backends.ssh.backend:SshBackend",
-    "slurm": "orchestrator.backends.slurm.backend:SlurmBackend",
-    "slurm-login": "orchestrator.backends.slurm.login.backend:LoginBackend",
+    "slurm": "orchestrator.backends.slurm.scheduler:here",
+    "slurm-login": "orchestrator.backends.slurm.scheduler:through_login",
 }
 
 _made: Final[dict[str, Backend]] = {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from orchestrator.backends.settings import SlurmSettings
+from orchestrator.backends.slurm.settings import SlurmSettings
 from orchestrator.errors import BackendError
 
 # (what sbatch says, what it means, what to do; {field} is the profile's)

@@ -12,6 +12,7 @@ import time
 from dataclasses import dataclass, replace
 from typing import Final
 
+from orchestrator.backends.batch.scheduler import Job
 from orchestrator.runs.job_use import JobUse
 
 SQUEUE_FORMAT: Final = "%i|%T|%r|%S|%N|%j|%k|%o"
@@ -26,7 +27,7 @@ ACTIVE: Final = frozenset(
     {"RUNNING", "CONFIGURING", "COMPLETING", "SUSPENDED", "STOPPED", "RESIZING", "SIGNALING", "STAGE_OUT",
      "POWER_UP_NODE", "UPDATE_DB", "LAUNCH_FAILED", "RECONFIG_FAIL", "EXPEDITING"}
 )  # fmt: skip
-FORGOTTEN: Final = "FORGOTTEN"  # no word of Slurm's: for a job that it has lost
+FORGOTTEN: Final = "FORGOTTEN"  # not a word of Slurm: the state of a job that Slurm has lost
 ENDED: Final = {
     "COMPLETED": "the job is over",
     "FAILED": "its batch script failed",
@@ -82,16 +83,9 @@ STUCK: Final = (
 
 
 @dataclass(frozen=True)
-class JobLine:
-    """One job as one of Slurm's programs shows it; what a program does not tell is empty."""
+class JobLine(Job):
+    """One job as one of Slurm's programs shows it."""
 
-    job_id: str  # 17, or 17_3 of an array
-    state: str  # Slurm's word: PENDING, RUNNING, ...
-    name: str = ""
-    reason: str = ""
-    start: str = ""  # when it began, or may begin
-    nodes: str = ""
-    by: str = ""  # the number of the user who cancelled it
     code: int | None = None
     signal: int | None = None
     restarts: int = 0
@@ -106,16 +100,64 @@ class JobLine:
         return name == self.name or COMMENT.format(name) == self.comment or f"/{name}/" in self.command
 
     @property
-    def is_stuck(self) -> bool:
-        """Tell whether it waits for what may never come, unless somebody changes the job or the cluster."""
-        return re.fullmatch(STUCK, self.reason) is not None
-
-    @property
     def phase(self) -> str:
-        """Return waiting, active or ended; `active` for words that this version of orch doesn't know."""
+        """See Job."""
         if self.state in WAITING:
             return "waiting"
         return "ended" if self.state in ENDED else "active"
+
+    @property
+    def is_stuck(self) -> bool:
+        """See Job."""
+        return re.fullmatch(STUCK, self.reason) is not None
+
+    @property
+    def is_suspended(self) -> bool:
+        """See Job."""
+        return self.state in ("SUSPENDED", "STOPPED")
+
+    @property
+    def is_deferred(self) -> bool:
+        """See Job."""
+        return self.reason == "BeginTime"
+
+    @property
+    def ending(self) -> str:
+        """See Job."""
+        return self.state.lower() if self.state in ("COMPLETED", "FAILED", "CANCELLED") else ""
+
+    @property
+    def cause(self) -> str:
+        """See Job."""
+        return {"TIMEOUT": "timeout", "DEADLINE": "timeout", "PREEMPTED": "preempted"}.get(self.state, "infra")
+
+    def why_it_waits(self, *, has_run: bool = False) -> str:
+        """See Job. A reason that is not known is shown in Slurm's own word."""
+        when = self.start.replace("T", " ")
+        if self.is_deferred:
+            words = [*(["requeued"] if has_run else []), f"eligible from {when or 'a later time'}"]
+            return f"Slurm job {self.job_id} pending: {', '.join(words)} (BeginTime)"
+        known = (sentence for pattern, sentence in REASONS if re.fullmatch(pattern, self.reason))
+        sentence = next(known, "Slurm holds it back")
+        word = f" ({self.reason})" if self.reason else ""
+        return f"Slurm job {self.job_id} pending: {sentence}{word}{f'; may start at {when}' if when else ''}"
+
+    def how_it_ended(self, user: str = "") -> str:
+        """See Job."""
+        sentence = ENDED.get(self.state, f"its state is {self.state}")
+        if self.state == "CANCELLED" and (user or self.by):
+            sentence += f" by {user or f'user {self.by}'}"
+        if self.state == "FAILED" and self.signal == CANT_OPEN:
+            sentence = f"its first node can't write to the run's folder, {NOT_SHARED}"
+        elif self.state == "FAILED" and not self.nodes:
+            sentence = "Slurm ended it before it had a node"
+        elif self.state == "FAILED" and self.signal:
+            sentence += f", killed by {_signal_name(self.signal)}"
+        elif self.state == "FAILED" and self.code:
+            sentence += f" with exit code {self.code}"
+        if self.state == "NODE_FAIL" and self.nodes:
+            sentence += f" (of {self.nodes})"
+        return f"Slurm job {self.job_id}: {sentence} ({self.state})"
 
 
 def parse_squeue(text: str) -> list[JobLine]:
@@ -238,50 +280,12 @@ def job_id_of(answer: str) -> str | None:
     return match[1] if match else None
 
 
-def number_of(job_id: str) -> int:
-    """Return the number of a job, or of the array that it is a task of."""
-    return int(job_id.partition("_")[0])
-
-
 def wait_seconds(start: str, now: float) -> float:
     """Return how far Slurm's `2026-03-01T10:00:00`, in this machine's time zone, lies ahead; 0 without a time."""
     try:
         return time.mktime(time.strptime(start, "%Y-%m-%dT%H:%M:%S")) - now
     except (ValueError, OverflowError):
         return 0.0
-
-
-def why_it_waits(job: JobLine, *, has_run: bool = False) -> str:
-    """Return why a pending job waits, in a sentence, and when it may start; an unknown reason as it is.
-
-    has_run: it has been started before, and was requeued.
-    """
-    if job.reason == "BeginTime":
-        words = [*(["requeued"] if has_run else []), f"eligible from {job.start.replace('T', ' ') or 'a later time'}"]
-        return f"Slurm job {job.job_id} pending: {', '.join(words)} (BeginTime)"
-    known = (sentence for pattern, sentence in REASONS if re.fullmatch(pattern, job.reason))
-    sentence = next(known, "Slurm holds it back")
-    word = f" ({job.reason})" if job.reason else ""
-    when = f"; may start at {job.start.replace('T', ' ')}" if job.start else ""
-    return f"Slurm job {job.job_id} pending: {sentence}{word}{when}"
-
-
-def how_it_ended(job: JobLine, user: str = "") -> str:
-    """Return how a job ended, in a sentence; `user` is the name of who cancelled it, where that is known."""
-    sentence = ENDED.get(job.state, f"its state is {job.state}")
-    if job.state == "CANCELLED" and (user or job.by):
-        sentence += f" by {user or f'user {job.by}'}"
-    if job.state == "FAILED" and job.signal == CANT_OPEN:
-        sentence = f"its first node can't write to the run's folder, {NOT_SHARED}"
-    elif job.state == "FAILED" and not job.nodes:
-        sentence = "Slurm ended it before it had a node"
-    elif job.state == "FAILED" and job.signal:
-        sentence += f", killed by {_signal_name(job.signal)}"
-    elif job.state == "FAILED" and job.code:
-        sentence += f" with exit code {job.code}"
-    if job.state == "NODE_FAIL" and job.nodes:
-        sentence += f" (of {job.nodes})"
-    return f"Slurm job {job.job_id}: {sentence} ({job.state})"
 
 
 def _signal_name(number: int) -> str:

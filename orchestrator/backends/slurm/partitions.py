@@ -7,10 +7,11 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from orchestrator.backends.base import CheckResult, Level
-from orchestrator.backends.settings import SlurmSettings
-from orchestrator.backends.slurm.client import Client, first_line
+from orchestrator.backends.batch.site import Site, first_line
+from orchestrator.backends.slurm.environment import filled
 from orchestrator.backends.slurm.errors import refusal
 from orchestrator.backends.slurm.script import asked_of, cores_per_node, gpus_in, options_in
+from orchestrator.backends.slurm.settings import SlurmSettings
 from orchestrator.errors import BackendError
 from orchestrator.specs.units import seconds
 
@@ -65,9 +66,9 @@ def _limit(text: str) -> int | None:
         return None
 
 
-def partitions(client: Client) -> list[Partition]:
+def partitions(site: Site) -> list[Partition]:
     """Return the cluster's partitions, as sinfo lists them now; BackendError where Slurm can't be asked."""
-    answer = client.call("sinfo", "-h", "-o", SINFO_FORMAT)
+    answer = site.call("sinfo", "-h", "-o", SINFO_FORMAT)
     if answer.code != 0:
         raise BackendError(f"Slurm can't be asked: {first_line(answer.err)}", "scontrol ping", transient=True)
     return parse_sinfo(answer.out)
@@ -142,15 +143,15 @@ def _most(number: str) -> int | None:
     return int(number) if number.isdecimal() else None
 
 
-def refused(said: str, client: Client, launch: LaunchPlan) -> BackendError:
+def refused(said: str, site: Site, launch: LaunchPlan) -> BackendError:
     """Return the error for what sbatch printed of a plan, with the numbers that make its partition unfit."""
     settings = asked_of(launch.profile, launch.job, 0)
     settings = replace(settings, cpus_per_task=cores_per_node(launch), time=launch.time_limit)
-    error = refusal(said, settings, launch.time_limit, client.runner.where)
+    error = refusal(said, settings, launch.time_limit, site.where)
     if error.transient:
         return error
     try:
-        found = fits(settings, partitions(client))
+        found = fits(settings, partitions(site))
     except BackendError:
         return error
     if found.level is not Level.FAIL or found.value in error.message:
@@ -158,12 +159,26 @@ def refused(said: str, client: Client, launch: LaunchPlan) -> BackendError:
     return BackendError(f"{error.message}; {found.value}", error.hint)
 
 
-def would_take(client: Client, script: str, launch: LaunchPlan) -> CheckResult:
-    """Return the output of `sbatch --test-only` for a plan's batch script. No job is queued."""
-    answer = client.call("sbatch", "--test-only", *options_in(script), stdin=script)
+def would_take(site: Site, launch: LaunchPlan) -> CheckResult:
+    """Return the answer of `sbatch --test-only` for a plan's batch script. No job is queued."""
+    script = site.scheduler.script(launch)
+    answer = site.call("sbatch", "--test-only", *options_in(script), stdin=script)
     said = answer.err.strip() or answer.out.strip()
     if answer.code == 0:
         when = said.removeprefix("sbatch: ").partition(" to start ")[2].replace("T", " ")
         return CheckResult(Level.OK, when or said)
-    error = refused(said.replace("allocation failure:", "error:"), client, launch)
+    error = refused(said.replace("allocation failure:", "error:"), site, launch)
     return CheckResult(Level.FAIL, error.message, error.hint)
+
+
+def with_share_of_cores(launch: LaunchPlan, site: Site) -> LaunchPlan:
+    """Return the plan with a GPU's share of the cores. Without an answer that sbatch would take, it stays as it is."""
+    settings = SlurmSettings.of(filled(launch, site.environment())[0].profile)
+    rows = partitions(site)
+    names = settings.partition.split(",") if settings.partition else [row.name for row in rows if row.is_default]
+    shown = site.call("scontrol", "show", "partition", "-o", *names[:1]).out  # without a name it shows all
+    if (share := cores_per_gpu(settings, rows, shown)) is None:
+        return launch
+    fuller = replace(launch, profile={**launch.profile, "cpus_per_gpu": share})
+    site.need("sbatch")
+    return fuller if would_take(site, filled(fuller, site.environment())[0]).level is not Level.FAIL else launch

@@ -4,33 +4,25 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from orchestrator.backends.settings import SlurmSettings
 from orchestrator.backends.slurm.parse import COMMENT
+from orchestrator.backends.slurm.settings import SlurmSettings
 
-if TYPE_CHECKING:  # who only looks at runs must not wait for pydantic
+if TYPE_CHECKING:  # a look at runs must not wait for pydantic
+    from orchestrator.backends.batch.scheduler import Array
     from orchestrator.specs.plan import LaunchPlan
 
-FOLDER: Final = "slurm"  # of the run directory: script, pickle, the logs of batch shell and agents
+FOLDER: Final = "slurm"  # in a run's folder: script, pickle, the logs of batch shell and agents
+ARCHIVE: Final = "submitit.pyz"  # submitit and what it imports, as one program
 WARN_SECONDS: Final = 90  # how long before the time limit the ranks are told to stop
 LEAST_WARNING: Final = 10
 GRES_GPUS: Final = re.compile(r"\bgpu(?::[^:,()]+)??(?::(\d{1,5}))?(?=[,(]|$)")
 # One failing agent ends the step; one that has ended well waits for the others, who may be saving.
 # With --export=NONE srun passes no variables on, so the batch shell exports those that the agents need.
 STEP_RULES: Final = ("--export=ALL", "--unbuffered", "--kill-on-bad-exit=1", "--wait=0")
-
-
-@dataclass(frozen=True)
-class Array:
-    """Runs that are the tasks of one array, and differ in nothing that sbatch is asked for."""
-
-    sweep: str
-    folder: str  # what they share: script, pickle, agent
-    count: int
-    parallel: int | None = None  # how many at a time; None: as Slurm decides
 
 
 @dataclass(frozen=True)
@@ -169,11 +161,17 @@ def warning(time_limit: int | None) -> int:
     return WARN_SECONDS if time_limit is None else max(LEAST_WARNING, min(WARN_SECONDS, time_limit // 4))
 
 
-def step(launch: LaunchPlan, python: Sequence[str], array: Array | None = None) -> str:
-    """Return the shell words before `-m submitit...`: one srun over all nodes, with logs that no other start has."""
-    shell = in_shell(launch, array)
+def step(launch: LaunchPlan, array: Array | None = None) -> str:
+    """Return the shell words that start submitit's side of each task: one srun, with logs that no other start has.
+
+    submitit's side is an archive beside the agent, so the nodes need no submitit. Python imports from the archive, not
+    from the folder of the submit, in which srun starts it.
+    """
+    shell, top = in_shell(launch, array), array.folder if array else launch.tasks[0].run_dir
     log = f'--output={shell.run}/{FOLDER}/agent.{shell.log}."${{SLURM_RESTART_COUNT:-0}}".%t.log'
-    return f"srun {shlex.join(step_rules(launch))} {log} {shlex.join(python)}"
+    python, *_ = launch.commands[0]
+    words = shlex.join([python, "-u", f"{top}/{ARCHIVE}", f"{top}/{FOLDER}"])
+    return f"srun {shlex.join(step_rules(launch))} {log} {words}"
 
 
 def step_rules(launch: LaunchPlan) -> list[str]:
