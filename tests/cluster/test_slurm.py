@@ -146,7 +146,7 @@ def test_the_dry_run_is_the_script_that_is_submitted(alice: User) -> None:
     page = alice.orch("submit", f"{FOLDER}/count.yaml", "-p", f"{FOLDER}/p.yaml", "--dry-run").out
     shown = page.partition("the batch script, for sbatch:\n")[2].partition("\nwhat its task")[0]
     shown = "\n".join(line[2:] for line in shown.splitlines())
-    submitted = run.text(f"slurm/{run.job}_submission.sh")
+    submitted = run.text("slurm/submission.sh")
     assert shown.strip() == submitted.replace(run.run_id, "count-dryrun").strip()
     assert run.end()["state"] == "succeeded"
     assert "GPUs 0,1" in run.text("nodes/0/attempt_0/rank_0.log")  # Slurm's own choice stays
