@@ -200,6 +200,7 @@ def test_they_are_read_once_to_prove_the_end_of_a_slurm_job(run: RunDir, looks: 
     client: Any = SimpleNamespace(
         queue=lambda **_: SimpleNamespace(jobs=None), snapshot=SimpleNamespace(problem="it does not answer"),
         scheduler=Slurm(),
+        arrays={},
     )  # fmt: skip
     assert [each.host for each in job.end(client, run)] == ["n0", "n1", "n2"]
     assert len(looks) == 1

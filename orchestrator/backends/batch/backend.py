@@ -86,7 +86,7 @@ class Batch(Backend):
 
     def site_of(self, run: RunDir) -> Site:
         """Return the site that has the run's job."""
-        return self.site(profile_of(run))
+        return self.site(profile_of(run) if self.is_remote else {})
 
     def check_python(self, site: Site, python: str, *, is_alone: bool = True) -> None:
         """Raise BackendError if the nodes' interpreter, as the login node sees it, can't run the job's tasks.
@@ -212,13 +212,13 @@ class Batch(Backend):
 
     def look(self, run: RunDir, *, recorded: bool = False) -> Sight:
         """Return what the scheduler reports of the run's job. All nodes' agents live or are gone as the job is."""
-        number = job.job_id_of(run, self.scheduler)
+        ident = job.ident_of(run, self.site_of(run))
         if recorded:
-            return Sight(job=number)
-        status = self.scheduler_status(run)
-        return Sight(status.alive(max(1, run.record().nnodes)), job=number, scheduler=status)
+            return Sight(job=ident.job_id)
+        status = self.scheduler_status(run, ident)
+        return Sight(status.alive(max(1, run.record().nnodes)), job=ident.job_id, scheduler=status)
 
-    def scheduler_status(self, run: RunDir) -> SchedulerStatus:
+    def scheduler_status(self, run: RunDir, ident: job.Ident | None = None) -> SchedulerStatus:
         """Return what the scheduler reports of the run's job. Raises nothing if it can't be asked.
 
         Through a login node it is what the supervisor has recorded. After a submit that was interrupted before it
@@ -229,7 +229,7 @@ class Batch(Backend):
                 return seen
             if not _was_begun(run):
                 return SchedulerStatus("none")
-        return job.scheduler_status(self.site_of(run), run)
+        return job.scheduler_status(self.site_of(run), run, ident)
 
     def wait(self, run: RunDir, timeout: float) -> None:
         """Return after `timeout` seconds, or after several times as long while the job waits in the queue.
@@ -393,17 +393,19 @@ class Batch(Backend):
 
     def used(self, run: RunDir) -> JobUse | None:
         """Return what the accounting reports of the run's job; None before the run has a job."""
-        name, number = job.name_and_number(run, self.scheduler)
-        return None if number is None else self.site_of(run).used(number, name)
+        site = self.site_of(run)
+        ident = job.ident_of(run, site)
+        return None if ident.job_id is None else site.used(ident.job_id, ident.name)
 
     def unsaid(self, run: RunDir) -> str:
         """Return a sentence about what the run's profile leaves open; "" if nothing."""
-        return self.scheduler.unsaid(run.record(), job.given_by_shell(run))
+        return self.scheduler.unsaid(run.record(), job.given_by_shell(run, self.site_of(run)))
 
     def excess(self, run: RunDir) -> str:
         """Return, in numbers, what the run asks for that its queue never gives; "" if the scheduler can't be asked."""
+        site = self.site_of(run)
         try:
-            return self.scheduler.excess(run.record(), job.given_by_shell(run), self.site_of(run))
+            return self.scheduler.excess(run.record(), job.given_by_shell(run, site), site)
         except BackendError:
             return ""
 

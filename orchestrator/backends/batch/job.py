@@ -10,7 +10,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from orchestrator.backends.base import NodeProof
 from orchestrator.backends.batch.site import SNAPSHOT_SECONDS, array_of
@@ -29,13 +29,38 @@ TICK: Final = 0.1  # seconds: file timestamps can lag the write by this much
 LAST_BYTES: Final = 1 << 20  # of a log, in which its last line is searched
 
 
-def job_of(site: Site, run: RunDir, *, fresh: bool = False) -> tuple[str, Job | None]:
+class Ident(NamedTuple):
+    """What the folder of a run tells of its job."""
+
+    folder: RunDir  # of the job's handle: the run's own, or that of its sweep
+    name: str
+    task: str  # the run's number in the array of that name; "" if the run belongs to no array
+    job_id: str | None  # None if the answer of the submit was lost
+
+
+def ident_of(run: RunDir, site: Site) -> Ident:
+    """Return what the run's folder tells of its job: from the handle, else from the files that the job has made.
+
+    The number of an array is read once for all of its runs.
+    """
+    array = _handle_of(run).get("array")
+    if not isinstance(array, str):
+        return Ident(run, run.run_id, "", _number(run, site.scheduler))
+    if (known := site.arrays.get(array)) is None:
+        folder = RunDir(Path(array))
+        known = Ident(folder, folder.run_id, "", _number(folder, site.scheduler))
+        if known.job_id is not None:
+            site.arrays[array] = known
+    task = run.run_id.rpartition(".")[2]
+    return known._replace(task=task, job_id=f"{known.job_id}_{task}" if known.job_id is not None else None)
+
+
+def job_of(site: Site, run: RunDir, *, fresh: bool = False, ident: Ident | None = None) -> tuple[str, Job | None]:
     """Return (phase, job). The phase is that of a SchedulerStatus."""
     snapshot = site.queue(fresh=fresh)
     if snapshot.jobs is None:
         return "unknown", None
-    folder, name, task = _named(run)
-    job_id = _number_in(site, folder, task)
+    folder, name, task, job_id = ident or ident_of(run, site)
     job = site.find(job_id, name, task)
     if job is None and job_id is not None and (since := _cancelled_since(run, folder)) is not None:
         # A queue that lacks a cancelled job proves its end, so no query is needed for each run of a cancelled sweep.
@@ -64,12 +89,14 @@ def _cancelled_since(run: RunDir, folder: RunDir) -> float | None:
         return None
 
 
-def scheduler_status(site: Site, run: RunDir) -> SchedulerStatus:
+def scheduler_status(site: Site, run: RunDir, ident: Ident | None = None) -> SchedulerStatus:
     """Return what the scheduler reports of the run's job."""
-    phase, job = job_of(site, run)
+    ident = ident or ident_of(run, site)
+    phase, job = job_of(site, run, ident=ident)
     kind = site.scheduler
     if phase == "waiting" and job is not None:
-        return SchedulerStatus(phase, job.why_it_waits(has_run=_has_run(run, kind)), is_stuck=job.is_stuck)
+        has_run = job.is_deferred and _has_run(run, kind)
+        return SchedulerStatus(phase, job.why_it_waits(has_run=has_run), is_stuck=job.is_stuck)
     if phase == "active" and job is not None:
         said = f"{kind.title} job {job.job_id} is {job.state} on {job.nodes or 'its nodes'}"
         return SchedulerStatus(phase, said, is_suspended=job.is_suspended)
@@ -79,7 +106,7 @@ def scheduler_status(site: Site, run: RunDir) -> SchedulerStatus:
         return SchedulerStatus(phase, outcome="cancelled")
     if job is None or job.ending == "completed":
         return SchedulerStatus(phase)  # the run's own files tell the rest
-    job = site.ended(job.job_id, _named(run)[1], job) or job
+    job = site.ended(job.job_id, ident.name, job) or job
     reason = job.how_it_ended(site.user_name(job.by))
     if job.ending == "failed":
         reason += _last_words(run, job.job_id, kind)
@@ -147,7 +174,7 @@ def cancel(site: Site, run: RunDir) -> None:
 
 def cancel_waiting(site: Site, runs: Sequence[RunDir]) -> None:
     """Take the jobs that have not begun out of the queue, by one command for each array or job."""
-    for number in {array_of(number) for run in runs if (number := job_id_of(run, site.scheduler)) is not None}:
+    for number in {array_of(number) for run in runs if (number := ident_of(run, site).job_id) is not None}:
         site.cancel(site.scheduler.cancel_waiting(number), number)
     site.queue(fresh=True)  # as in `cancel`
 
@@ -171,7 +198,7 @@ def end(site: Site, run: RunDir) -> list[NodeProof]:
         left = (
             f"{site.scheduler.title} job {job.job_id} ({job.state})" if job and phase in ("waiting", "active") else ""
         )
-    is_unknown = phase == "unknown" and _may_have_a_job(run)
+    is_unknown = phase == "unknown" and _may_have_a_job(site, run)
     unknown = f"{site.scheduler.title} can't be asked: {site.snapshot.problem}" if is_unknown else ""
     said: dict[Any, list[Event]] = {}
     for event in _newest_start(run):
@@ -186,9 +213,9 @@ def _newest_start(run: RunDir) -> list[Event]:
     return newest_start(run.events())
 
 
-def _may_have_a_job(run: RunDir) -> bool:
+def _may_have_a_job(site: Site, run: RunDir) -> bool:
     """Tell whether the scheduler may have taken the run. The handle is written before the job is submitted."""
-    return (_named(run)[0].path / "handle.json").exists()
+    return (ident_of(run, site).folder.path / "handle.json").exists()
 
 
 def wait_for_end(site: Site, run: RunDir) -> tuple[str, Job | None]:
@@ -206,34 +233,15 @@ def wait_for_end(site: Site, run: RunDir) -> tuple[str, Job | None]:
 # -- what the run's folder says of its job
 
 
-def job_id_of(run: RunDir, kind: Scheduler) -> str | None:
-    """Return the number of the run's job: from the handle, else from the names of the files that the job has made."""
-    folder, _, task = _named(run)
-    return _task(_number(folder, kind), task)
-
-
 def submitted_as(job_id: str, by_shell: ByShell) -> Record:
     """Return the handle of a job that was queued: its number, and the options that the shell has set."""
     return {"state": HandleStatus.SUBMITTED, "job": job_id, **({"by_shell": by_shell} if by_shell else {})}
 
 
-def given_by_shell(run: RunDir) -> ByShell:
+def given_by_shell(run: RunDir, site: Site) -> ByShell:
     """Return the options that the shell has set for the run's job."""
-    found = _handle_of(_named(run)[0]).get("by_shell")
+    found = _handle_of(ident_of(run, site).folder).get("by_shell")
     return found if isinstance(found, dict) else {}
-
-
-def name_and_number(run: RunDir, kind: Scheduler) -> tuple[str, str | None]:
-    """Return the name and the number of the run's job."""
-    return _named(run)[1], job_id_of(run, kind)
-
-
-def _named(run: RunDir) -> tuple[RunDir, str, str]:
-    """Return (folder of the job's handle, the job's name, the run's number in the array or "")."""
-    array = _handle_of(run).get("array")
-    if not isinstance(array, str):
-        return run, run.run_id, ""
-    return RunDir(Path(array)), Path(array).name, run.run_id.rpartition(".")[2]
 
 
 def _handle_of(folder: RunDir) -> Record:
@@ -249,19 +257,6 @@ def _handle_of(folder: RunDir) -> Record:
 
 def _read_handle(folder: RunDir) -> Record:
     return folder.read("handle.json") or {}
-
-
-def _number_in(site: Site, folder: RunDir, task: str) -> str | None:
-    """Return as `_number`; the number of an array is read once for all of its runs."""
-    if not task:
-        return _number(folder, site.scheduler)
-    if (known := site.arrays.get(folder.path)) is None and (known := _number(folder, site.scheduler)) is not None:
-        site.arrays[folder.path] = known
-    return _task(known, task)
-
-
-def _task(number: str | None, task: str) -> str | None:
-    return f"{number}_{task}" if number and task else number
 
 
 def _number(folder: RunDir, kind: Scheduler) -> str | None:

@@ -13,8 +13,7 @@ from orchestrator.errors import BackendError
 from orchestrator.transport.address import HERE
 
 if TYPE_CHECKING:  # a look at recorded runs runs no program
-    from pathlib import Path
-
+    from orchestrator.backends.batch.job import Ident
     from orchestrator.backends.batch.scheduler import Job, Query, Scheduler
     from orchestrator.runs.job_use import JobUse
     from orchestrator.transport.machine import Machine, Output
@@ -57,7 +56,7 @@ class Site:
         self.scheduler, self.machine, self.where, self.workdir = scheduler, machine, where, workdir
         self.shared_parent = shared_parent
         self.snapshot, self._asking, self.is_slow = QueueSnapshot(), threading.Lock(), False
-        self.arrays: dict[Path, str] = {}  # the number of the array that was submitted from a sweep's folder
+        self.arrays: dict[str, Ident] = {}  # the array that was submitted from a sweep's folder
         self._user = None if workdir else os.getuid()
 
     @property

@@ -95,7 +95,7 @@ def test_a_look_from_before_the_submit_counts_for_nothing(run: RunDir, monkeypat
     run.write("slurm.json", {**vars(SchedulerStatus("none")), "time": 1.0})
     run.write("handle.json", {"state": "intent"})
     asked = SchedulerStatus("waiting", "asked now")
-    monkeypatch.setattr("orchestrator.backends.batch.job.scheduler_status", lambda client, run: asked)
+    monkeypatch.setattr("orchestrator.backends.batch.job.scheduler_status", lambda *_: asked)
     assert machine.scheduler_status(run) == asked
     record_status(run, Slurm(), SchedulerStatus("none"))  # and one from after it does
     assert machine.scheduler_status(run) == SchedulerStatus("none")
