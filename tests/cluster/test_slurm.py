@@ -356,12 +356,6 @@ def test_what_slurm_takes_but_cannot_start_is_said(alice: User, profile: str, nu
     assert alice.orch("cancel", run.run_id).code == 0
 
 
-def test_without_slurms_programs_the_message_says_where_to_go(alice: User) -> None:
-    said = alice.refused("kind: slurm\nnproc_per_node: 1\n", PATH="/nowhere")
-    assert "there is no sbatch, srun, squeue, scancel on this machine" in said
-    assert "login node" in said
-
-
 def test_rank_0_may_save_long_after_the_others_have_left(alice: User) -> None:
     """Longer than Slurm's KillWait: agents leave together, and srun waits for all of them."""
     named = alice.write("save.yaml", "command: [bash, -c, 'if [ $RANK = 0 ]; then sleep 13; fi']\n")

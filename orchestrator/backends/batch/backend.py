@@ -12,7 +12,8 @@ import os
 import shutil
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, ClassVar, Final
@@ -273,17 +274,14 @@ class Batch(Backend):
         reply, _ = site.machine().call("has_begun", run_dir=remote_folder(run), folder=folder)
         return bool(reply["begun"])
 
-    @contextlib.contextmanager
-    def bringing_logs(self, run: RunDir, selection: Selection) -> Iterator[None]:
-        """While the context lasts, copy the chosen logs here as they grow. On this machine they are here already."""
+    def bringing_logs(self, run: RunDir, selection: Selection) -> AbstractContextManager[None]:
+        """While the context lasts, copy the chosen logs from the login node as they grow."""
         if not self.is_remote:
-            yield
-            return
+            return contextlib.nullcontext()
         from orchestrator.backends.batch.watcher import source_of
         from orchestrator.backends.remote.mirror import watching_logs
 
-        with watching_logs(run, [source_of(run, self.site_of(run))], selection):
-            yield
+        return watching_logs(run, [source_of(run, self.site_of(run))], selection)
 
     def reach(self, run: RunDir, node: int, argv: Sequence[str], *, terminal: bool) -> list[str]:
         """Return the argv that runs the command in the run's job while that runs; with a login node, by ssh to it."""
@@ -314,64 +312,61 @@ class Batch(Backend):
         If a login node can't be reached, the supervisor repeats the cancel.
         """
         site = self.site_of(run)
-        if not self.is_remote:
+        with self._unless_away():
+            if self.is_remote:
+                recorded = run.read("cancel.json") or {}
+                # `write_file` would make the folder again, although another command may have fetched and removed it.
+                site.machine().call("cancel", run_dir=remote_folder(run), node=0, cancel=recorded)
             job.cancel(site, run)
-            return
-        with contextlib.suppress(BackendError):
-            recorded = run.read("cancel.json") or {}
-            # Unlike `write_file`, this verb makes no folder: another command may have fetched and removed the folder.
-            site.machine().call("cancel", run_dir=remote_folder(run), node=0, cancel=recorded)
-            job.cancel(site, run)
-            if (status := job.scheduler_status(site, run)).phase == "ended":  # it had not begun
+            if self.is_remote and (status := job.scheduler_status(site, run)).phase == "ended":  # it had not begun
                 job.record_status(run, self.scheduler, status)
 
     def cancel_waiting(self, runs: Sequence[RunDir]) -> None:
         """Take the jobs that have not begun out of the queue, by one command for each array or job."""
-        if not self.is_remote:
+        with self._unless_away():
             job.cancel_waiting(self.site_of(runs[0]), runs)
-            return
-        with contextlib.suppress(BackendError):  # the supervisor repeats it for each run
-            job.cancel_waiting(self.site_of(runs[0]), runs)
+
+    def _unless_away(self) -> AbstractContextManager[None]:
+        """Ignore a login node that can't be reached, because the supervisor repeats the work for each run."""
+        return contextlib.suppress(BackendError) if self.is_remote else contextlib.nullcontext()
 
     def clean_up(self, run: RunDir) -> list[NodeProof]:
         """End the job, and prove its end. If a login node can't be reached, every node is unreachable."""
-        site = self.site_of(run)
-        if not self.is_remote:
-            return job.end(site, run)
         if not _was_begun(run):
             return []
+        site = self.site_of(run)
         proofs = job.end(site, run)
+        if not self.is_remote:
+            return proofs
         status = job.scheduler_status(site, run)
         job.record_status(run, self.scheduler, status)
         return [replace(proof, is_unreachable=True) for proof in proofs] if status.phase == "unknown" else proofs
 
     def collect(self, run: RunDir) -> None:
         """Fetch what is still on the login node, then remove the run's folder there."""
-        if not self.is_remote:
-            return
-        from orchestrator.backends.batch.watcher import source_of
-        from orchestrator.backends.remote.mirror import finish
-
         with self._lock:
             watcher = self._watchers.pop(run.run_id, None)
         if watcher is not None:
             watcher.stop()
-        if _was_begun(run):
-            site = self.site_of(run)
-            job.wait_for_end(site, run)  # its batch shell outlives the agents by a moment
-            if watcher is None and not self._has_begun(site, run):
-                site.machine().call("remove", run_dir=remote_folder(run), run_id=run.run_id)
-            else:
-                finish(run, [source_of(run, site)])
-
-    def bring_outputs(self, run: RunDir) -> None:
-        """Fetch the outputs that are still on the login node; once the run has ended, remove its folder there."""
         if not self.is_remote or not _was_begun(run):
             return
         from orchestrator.backends.batch.watcher import source_of
-        from orchestrator.backends.remote.mirror import bring_outputs
+        from orchestrator.backends.remote.mirror import finish
 
-        bring_outputs(run, [source_of(run, self.site_of(run))])
+        site = self.site_of(run)
+        job.wait_for_end(site, run)  # its batch shell outlives the agents by a moment
+        if watcher is None and not self._has_begun(site, run):
+            site.machine().call("remove", run_dir=remote_folder(run), run_id=run.run_id)
+        else:
+            finish(run, [source_of(run, site)])
+
+    def bring_outputs(self, run: RunDir) -> None:
+        """Fetch the outputs that are still on the login node; once the run has ended, remove its folder there."""
+        if self.is_remote and _was_begun(run):
+            from orchestrator.backends.batch.watcher import source_of
+            from orchestrator.backends.remote.mirror import bring_outputs
+
+            bring_outputs(run, [source_of(run, self.site_of(run))])
 
     # -- what the scheduler knows
 

@@ -198,8 +198,7 @@ def end(site: Site, run: RunDir) -> list[NodeProof]:
         left = (
             f"{site.scheduler.title} job {job.job_id} ({job.state})" if job and phase in ("waiting", "active") else ""
         )
-    is_unknown = phase == "unknown" and _may_have_a_job(site, run)
-    unknown = f"{site.scheduler.title} can't be asked: {site.snapshot.problem}" if is_unknown else ""
+    unknown = f"{site.scheduler.title} can't be asked: {site.snapshot.problem}" if phase == "unknown" else ""
     said: dict[Any, list[Event]] = {}
     for event in _newest_start(run):
         said.setdefault(event.get("node"), []).append(event)
@@ -211,11 +210,6 @@ def _newest_start(run: RunDir) -> list[Event]:
     from orchestrator.runs.restarts.relaunch import newest_start
 
     return newest_start(run.events())
-
-
-def _may_have_a_job(site: Site, run: RunDir) -> bool:
-    """Tell whether the scheduler may have taken the run. The handle is written before the job is submitted."""
-    return (ident_of(run, site).folder.path / "handle.json").exists()
 
 
 def wait_for_end(site: Site, run: RunDir) -> tuple[str, Job | None]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from orchestrator.backends.base import CheckResult
 from orchestrator.errors import BackendError, UsageError
@@ -144,15 +144,12 @@ def in_words(by_shell: ByShell) -> str:
     return f"the profile leaves open what the shell gives: {', '.join(said)}" if said else ""
 
 
+Put = Callable[[str, bytes], object]
+"""Writes a file, given its path and content, on the machine that submits a job. Raises BackendError if it can't."""
+
+
 class RefusedError(BackendError):
     """The scheduler has refused a job; the message is what its program printed."""
-
-
-class Put(Protocol):
-    """Writes a file on the machine whose scheduler gets a job."""
-
-    def __call__(self, path: str, data: bytes, /) -> None:
-        """Write the file whole. Raises BackendError if the machine refuses it."""
 
 
 class Scheduler(ABC):

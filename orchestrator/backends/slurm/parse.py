@@ -101,38 +101,32 @@ class JobLine(Job):
 
     @property
     def phase(self) -> str:
-        """See Job."""
         if self.state in WAITING:
             return "waiting"
         return "ended" if self.state in ENDED else "active"
 
     @property
     def is_stuck(self) -> bool:
-        """See Job."""
         return re.fullmatch(STUCK, self.reason) is not None
 
     @property
     def is_suspended(self) -> bool:
-        """See Job."""
         return self.state in ("SUSPENDED", "STOPPED")
 
     @property
     def is_deferred(self) -> bool:
-        """See Job."""
         return self.reason == "BeginTime"
 
     @property
     def ending(self) -> str:
-        """See Job."""
         return self.state.lower() if self.state in ("COMPLETED", "FAILED", "CANCELLED") else ""
 
     @property
     def cause(self) -> str:
-        """See Job."""
         return {"TIMEOUT": "timeout", "DEADLINE": "timeout", "PREEMPTED": "preempted"}.get(self.state, "infra")
 
     def why_it_waits(self, *, has_run: bool = False) -> str:
-        """See Job. A reason that is not known is shown in Slurm's own word."""
+        """A reason that is not known is shown in Slurm's own word."""
         when = self.start.replace("T", " ")
         if self.is_deferred:
             words = [*(["requeued"] if has_run else []), f"eligible from {when or 'a later time'}"]
@@ -143,7 +137,6 @@ class JobLine(Job):
         return f"Slurm job {self.job_id} pending: {sentence}{word}{f'; may start at {when}' if when else ''}"
 
     def how_it_ended(self, user: str = "") -> str:
-        """See Job."""
         sentence = ENDED.get(self.state, f"its state is {self.state}")
         if self.state == "CANCELLED" and (user or self.by):
             sentence += f" by {user or f'user {self.by}'}"

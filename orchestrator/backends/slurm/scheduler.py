@@ -45,55 +45,45 @@ class Slurm(Scheduler):
     # -- queries
 
     def queue(self, user: int) -> Query[Sequence[Job]]:
-        """See Scheduler."""
         words = ("--noheader", "--states=all", "--array", f"--user={user}", f"--format={parse.SQUEUE_FORMAT}")
         return Query(("squeue", *words), parse.parse_squeue)
 
     def details(self, job_id: str) -> Query[Job | None]:
-        """See Scheduler."""
         return Query(("scontrol", "show", "job", "-o", job_id), parse.parse_scontrol)
 
     def accounting(self, job_id: str) -> Query[Sequence[Job]]:
-        """See Scheduler."""
         return Query(("sacct", "-n", "-X", "-P", "-j", job_id, "-o", parse.SACCT_FIELDS), parse.parse_sacct)
 
     def use(self, user: int, job_id: str, name: str) -> Query[JobUse | None]:
-        """See Scheduler."""
         words = ("-n", "-P", "-u", str(user), "-j", job_id, "-o", parse.USE_FIELDS)
         return Query(("sacct", *words), partial(parse.parse_use, name=name))
 
     def ping(self) -> Query[str]:
-        """See Scheduler. squeue itself tries for a minute and a half while no controller is up."""
+        """squeue itself tries for a minute and a half while no controller is up."""
         return Query(("scontrol", "ping"), parse.controller_trouble)
 
     def lost(self, job_id: str, name: str) -> Job:
-        """See Scheduler."""
         return parse.JobLine(job_id, parse.FORGOTTEN, name)
 
     # -- what an error message means
 
     def is_unknown(self, said: str) -> bool:
-        """See Scheduler."""
         return "Invalid job id" in said
 
     def is_unreachable(self, said: str) -> bool:
-        """See Scheduler."""
         from orchestrator.backends.slurm import errors
 
         return errors.is_unreachable(said)
 
     def is_unanswered(self, said: str) -> bool:
-        """See Scheduler."""
         from orchestrator.backends.slurm import errors
 
         return errors.is_unanswered(said)
 
     def is_over(self, said: str) -> bool:
-        """See Scheduler."""
         return "Invalid job id" in said or "already completing" in said
 
     def refusal(self, said: str, launch: LaunchPlan, site: Site) -> BackendError:
-        """See Scheduler."""
         from orchestrator.backends.slurm import partitions
 
         return partitions.refused(said, site, launch)
@@ -101,27 +91,24 @@ class Slurm(Scheduler):
     # -- commands
 
     def submit(self, order: Order, put: Put, call: Callable[[Sequence[str]], Output]) -> str:
-        """See Scheduler. submitit does it."""
+        """submitit does it."""
         from orchestrator.backends.slurm import submission
 
         return submission.submit(order, put, call)
 
     def script(self, launch: LaunchPlan) -> str:
-        """See Scheduler."""
         from orchestrator.backends.slurm import submission
 
         return submission.script(Order(launch))
 
     def cancel(self, job_id: str, signal: str = "") -> Sequence[str]:
-        """See Scheduler."""
         return ("scancel", *([f"--signal={signal}"] if signal else []), job_id)
 
     def cancel_waiting(self, job_id: str) -> Sequence[str]:
-        """See Scheduler."""
         return ("scancel", "--state=PENDING", job_id)
 
     def hasten(self, job: Job) -> Sequence[str] | None:
-        """See Scheduler. Slurm holds a requeued job back for two minutes, to be sure that its last start has ended.
+        """Slurm holds a requeued job back for two minutes, to be sure that its last start has ended.
 
         A node refuses a start in the second in which it ended the start before, and Slurm then ends the job for good.
         """
@@ -130,26 +117,23 @@ class Slurm(Scheduler):
         return ("scontrol", "update", f"jobid={job.job_id}", f"starttime=now+{AFTER_REQUEUE}")
 
     def step(self, job_id: str, node: int, argv: Sequence[str], *, terminal: bool) -> list[str]:
-        """See Scheduler. The step shares the node with the agent's own step."""
+        """The step shares the node with the agent's own step."""
         words = ("--export=ALL", "--overlap", "--nodes=1", "--ntasks=1", f"--relative={node}", "--mem=0")
         # Without --unbuffered, Slurm holds a program's bytes back until a line is complete.
         view = ["--pty"] if terminal else ["--quiet", "--unbuffered"]
         return hiding(["srun", f"--jobid={job_id}", *words, *view, *argv])
 
     def dependency(self, job_ids: Sequence[str], *, succeeds: bool) -> str:
-        """See Scheduler."""
         return ":".join(["afterok" if succeeds else "afterany", *job_ids])
 
     # -- what a plan asks for
 
     def asked(self, launch: LaunchPlan) -> Mapping[str, Any]:
-        """See Scheduler."""
         from orchestrator.backends.slurm import script
 
         return {name: value for name, value in script.parameters(launch).items() if name not in MAY_DIFFER}
 
     def filled(self, launch: LaunchPlan, environ: Mapping[str, str]) -> tuple[LaunchPlan, ByShell]:
-        """See Scheduler."""
         return filled(launch, environ)
 
     def completed(self, launch: LaunchPlan, site: Callable[[], Site]) -> LaunchPlan:
@@ -167,7 +151,6 @@ class Slurm(Scheduler):
             raise UsageError(f"Slurm replaces '{odd}' in the path of a log, and {folder} has this character", hint)
 
     def begins_later(self, profile: Mapping[str, Any]) -> bool:
-        """See Scheduler."""
         return "begin" in (profile.get("sbatch") or {})
 
     # -- advice
@@ -179,7 +162,7 @@ class Slurm(Scheduler):
         return partitions.would_take(site, launch)
 
     def unsaid(self, record: RunRecord, by_shell: ByShell) -> str:
-        """See Scheduler. It is the number of cores that go with a GPU."""
+        """It is the number of cores that go with a GPU."""
         from orchestrator.backends.slurm import script
 
         cores = (
@@ -190,7 +173,6 @@ class Slurm(Scheduler):
         return "; ".join(filter(None, [in_words(by_shell), cores if is_open else ""]))
 
     def excess(self, record: RunRecord, by_shell: ByShell, site: Site) -> str:
-        """See Scheduler."""
         from orchestrator.backends.slurm import partitions, script
 
         ranks = -(-(record.world_size or 0) // max(1, record.nnodes))
@@ -200,7 +182,6 @@ class Slurm(Scheduler):
         return found.value if found.level is Level.FAIL else ""
 
     def doctor(self, trial: Trial, *, on_node: bool) -> list[Check]:
-        """See Scheduler."""
         from orchestrator.backends.slurm import doctor
         from orchestrator.backends.slurm.settings import SlurmSettings
 

@@ -18,7 +18,6 @@ from typing import BinaryIO
 
 from orchestrator.node.server.request import Answer, Part, RefusedError, Request
 from orchestrator.node.system.shortages import shortage
-from orchestrator.node.system.workers import Workers
 from orchestrator.protocol.json_text import parse_json
 
 FORGOTTEN_SECONDS = 900.0
@@ -53,6 +52,8 @@ def serve() -> int:
     """Answer the requests of the standard input until it ends; the exit code."""
     source, sink, lock = sys.stdin.buffer, os.fdopen(os.dup(1), "wb"), threading.Lock()
     os.dup2(2, 1)  # nothing that prints may get between two replies
+    from orchestrator.node.system.workers import Workers  # noqa: PLC0415 (a LocalMachine only calls `answer`)
+
     asked = threading.Event()
     with contextlib.suppress(RuntimeError):  # no thread can be started: sshd ends this process in the end
         threading.Thread(target=_end_when_forgotten, args=(asked,), daemon=True).start()

@@ -114,6 +114,16 @@ def test_what_is_refused_is_refused_though_slurm_keeps_a_record_of_the_job(
         cluster.submit(launch(str(tmp_path / "r")))
 
 
+@both
+def test_without_slurms_programs_the_error_says_where_to_go(kind: Callable[[], Batch], tmp_path: Path) -> None:
+    backend = kind()
+    cluster, names = cluster_of(backend, tmp_path), ["sbatch", "srun"]
+    cluster.machine.answers["missing_programs"] = {"missing": names}
+    with pytest.raises(BackendError, match=r"there is no sbatch, srun on (this machine|me@far)") as refused:
+        cluster.site.need(*Slurm.programs)
+    assert "login" in refused.value.hint
+
+
 LOST = (refuses("Batch job submission failed: Socket timed out on send/recv operation"), {"code": None, "err": ""})
 
 
