@@ -41,7 +41,6 @@ if TYPE_CHECKING:  # `orch status` must wait neither for pydantic nor for fabric
     from orchestrator.transport.machine import Machine
 
 NO_TLS: Final = "can't speak TLS 1.3, by which the nodes of a run prove themselves to one another"
-MIN_PYTHON: Final = (3, 10)  # of submitit
 OTHER_PYTHON: Final = "set python: in the profile to an interpreter that login and compute nodes share"
 
 
@@ -101,8 +100,9 @@ class Batch(Backend):
         except BackendError as error:
             raise BackendError(error.message, error.hint or OTHER_PYTHON, transient=error.transient) from error
         problem = ""
-        if tuple(map(int, found["python"].split(".")[:2])) < MIN_PYTHON:
-            problem = f"is Python {found['python']}; submitit needs 3.10 or newer"
+        who, *least = self.scheduler.needs_python
+        if tuple(map(int, found["python"].split(".")[:2])) < tuple(least):
+            problem = f"is Python {found['python']}; {who} needs {'.'.join(map(str, least))} or newer"
         elif not is_alone and not found["tls"]:
             problem = NO_TLS
         if problem:

@@ -182,6 +182,8 @@ class Scheduler(ABC):
     """What to do if the programs are not on this machine."""
     hint_login: ClassVar[str]
     """What to do if the programs are not on the login node."""
+    needs_python: ClassVar[tuple[str, int, int]] = ("orch", 3, 9)
+    """What starts the tasks of a job, and the least version of Python that it needs."""
     hide: ClassVar[tuple[str, ...]] = ()
     """Prefixes of the variables that the programs would read as options."""
     keep: ClassVar[tuple[str, ...]] = ()
@@ -239,9 +241,9 @@ class Scheduler(ABC):
     def is_over(self, said: str) -> bool:
         """Tell whether a cancel failed only because the job has ended."""
 
-    @abstractmethod
     def refusal(self, said: str, launch: LaunchPlan, site: Site) -> BackendError:
         """Return the error for what the scheduler said when it refused a job: a sentence that names the field."""
+        return BackendError(f"{self.programs[0]} refused the job: {said.strip()}")
 
     # -- commands
 

@@ -35,6 +35,7 @@ class Slurm(Scheduler):
     programs = ("sbatch", "srun", "squeue", "scancel")
     hint_here = "submit from a login node, where sbatch is on PATH, or through one: set login: in the profile"
     hint_login = "name a machine in login: on which sbatch is on PATH, if only for login shells"
+    needs_python = ("submitit", 3, 10)
     hide = (*STRANGE, "SUBMITIT_")
     keep = NEEDED
     plain: Mapping[str, str] = {"SLURM_TIME_FORMAT": "standard", "LC_ALL": "C"}  # type: ignore[misc]
