@@ -130,19 +130,8 @@ class Batch(Backend):
         return self.scheduler.script(launch)
 
     def submit(self, plan: LaunchPlan, tasks: tuple[NodeTask, ...], run: RunDir) -> None:
-        """Queue the job. A job whose number was lost is found by its name later."""
-        from orchestrator.backends.batch import submission
-
-        site, home = self._ready(plan)
-        tasks = self._tasks_at(run, tasks, home, site.machine())
-        plan, by_shell = self.scheduler.filled(submission.plan_at(plan, home), site.environment())
-        run.write("handle.json", {"state": HandleStatus.INTENT})  # from here on there may be something to remove
-        if self.is_remote:
-            submission.send_own_files(site.machine(), run, tasks[0])
-        submission.lay_run(site.machine(), run, tasks)
-        if (number := submission.queued(site, plan)) is not None:
-            run.write("handle.json", job.submitted_as(number, by_shell))
-        self._record_now(site, run)
+        """Queue the run's job. A job whose number was lost is found by its name later."""
+        self._submit([plan], [tasks], [run], None, None)
 
     def submit_all(
         self, plans: Sequence[LaunchPlan], tasks: Sequence[tuple[NodeTask, ...]], runs: Sequence[RunDir], folder: Path,
@@ -153,22 +142,32 @@ class Batch(Backend):
         The handle of a run names only the array, because the run's id says which task it is. So nothing has to be
         written for each run when the scheduler has answered.
         """
+        self._submit(plans, tasks, runs, folder, parallel)
+
+    def _submit(
+        self, plans: Sequence[LaunchPlan], tasks: Sequence[tuple[NodeTask, ...]], runs: Sequence[RunDir],
+        sweep: Path | None, parallel: int | None,
+    ) -> None:  # fmt: skip
+        """Queue one job: the array of a sweep's runs, or the job of the one run."""
         from orchestrator.backends.batch import submission
-        from orchestrator.backends.batch.scheduler import Array
+        from orchestrator.backends.batch.scheduler import Array, Order
 
         site, home = self._ready(plans[0])
-        machine = site.machine()
-        all_tasks = [self._tasks_at(run, its, home, machine) for run, its in zip(runs, tasks, strict=True)]
+        at_site = [self._tasks_at(run, its, home, site.machine()) for run, its in zip(runs, tasks, strict=True)]
         first, by_shell = self.scheduler.filled(submission.plan_at(plans[0], home), site.environment())
-        top = PurePosixPath(first.tasks[0].run_dir).parents[1]
-        array = Array(folder.name, str(top / "sweeps" / folder.name), len(runs), parallel)
+        top = f"{orchs_folder(first.tasks[0])}/sweeps"
+        array = Array(sweep.name, f"{top}/{sweep.name}", len(runs), parallel) if sweep else None
+        order, handle = Order(first, array), RunDir(sweep) if sweep else runs[0]
+        # From here on something may be on the site, which has to be fetched or removed.
+        named = {"array": str(sweep)} if sweep else {}
         for run in runs:
-            run.write("handle.json", {"state": HandleStatus.INTENT, "array": str(folder)})
-        submission.lay_array(site, array, runs, all_tasks, own_files=self.is_remote)
-        if (number := submission.queued(site, first, array)) is not None:
-            RunDir(folder).write("handle.json", job.submitted_as(number, by_shell))
-        for run in runs:
-            self._record_now(site, run)
+            run.write("handle.json", {"state": HandleStatus.INTENT, **named})
+        submission.lay(site, order.folder, runs, at_site, own_files=self.is_remote)
+        if (number := submission.queued(site, order)) is not None:
+            handle.write("handle.json", job.submitted_as(number, by_shell))
+        if self.is_remote:
+            for run in runs:
+                job.record_status(run, self.scheduler, job.scheduler_status(site, run))
 
     def check_alike(self, plans: Sequence[LaunchPlan]) -> None:
         """Raise UsageError if two of the plans would ask the scheduler for different things."""
@@ -203,11 +202,7 @@ class Batch(Backend):
             return tasks
         from orchestrator.backends.environments import with_environment
 
-        return with_environment(run, tasks, {0: machine}, str(PurePosixPath(tasks[0].run_dir).parents[1]))
-
-    def _record_now(self, site: Site, run: RunDir) -> None:
-        if self.is_remote:
-            job.record_status(run, self.scheduler, job.scheduler_status(site, run))
+        return with_environment(run, tasks, {0: machine}, orchs_folder(tasks[0]))
 
     # -- looking
 
@@ -446,6 +441,11 @@ class Batch(Backend):
         if self.is_remote:
             site.hello()  # it refuses a folder that others may write into
         return [] if dry_run else tidy_cache(site.machine(), str(PurePosixPath(place.run_dir).parents[1]))
+
+
+def orchs_folder(task: NodeTask) -> str:
+    """Return orch's folder on the machine that has a task's files."""
+    return str(PurePosixPath(task.run_dir).parents[1])
 
 
 def _was_begun(run: RunDir) -> bool:

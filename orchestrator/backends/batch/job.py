@@ -256,9 +256,7 @@ def _read_handle(folder: RunDir) -> Record:
 def _number(folder: RunDir, kind: Scheduler) -> str | None:
     recorded = _handle_of(folder).get("job")
     if not isinstance(recorded, str):
-        files = folder.path / kind.folder
-        named = [path.name.partition("_")[0] for path in files.glob("*_submitted.pkl")]
-        named += [path.name.split(".")[1] for path in files.glob("*.*.*.log")]
+        named = (path.name.split(".")[1] for path in (folder.path / kind.folder).glob("*.*.*.log"))
         recorded = max((name for name in named if name.isdecimal()), key=int, default=None)
     return recorded
 

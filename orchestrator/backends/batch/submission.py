@@ -8,12 +8,12 @@ from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
-from orchestrator.backends.batch.scheduler import Array, Order, RefusedError
+from orchestrator.backends.batch.scheduler import Order, RefusedError
 from orchestrator.backends.batch.site import array_of
 from orchestrator.backends.remote.hosts import all_of, on_all
 from orchestrator.errors import BackendError
 from orchestrator.protocol.ranks import RANK_VARIABLES
-from orchestrator.protocol.task import NodeTask, at_home, task_json
+from orchestrator.protocol.task import NodeTask, at_home
 from orchestrator.transport.node_archive import kept_archive
 
 if TYPE_CHECKING:
@@ -34,8 +34,32 @@ def plan_at(plan: LaunchPlan, home: str) -> LaunchPlan:
     )
 
 
-def send_own_files(machine: Machine, run: RunDir, task: NodeTask) -> None:
-    """Send a login node the run's code and the checkpoint that it continues from."""
+def lay(
+    site: Site, folder: str, runs: Sequence[RunDir], tasks: Sequence[tuple[NodeTask, ...]], *, own_files: bool
+) -> None:
+    """Write the agent into the job's folder, and into the folder of each run the tasks of its nodes.
+
+    own_files: also send each run's code, and the checkpoint that it continues from.
+    """
+    machine, archive = site.machine(), f"{folder}/node.pyz"
+    machine.call("write_file", kept_archive(runs[0].root), path=archive)
+
+    def one(index: int, run: RunDir) -> None:
+        its = tasks[index]
+        if own_files:
+            _send_own_files(machine, run, its[0])
+        payload = json.dumps([task.to_json() for task in its]).encode()
+        machine.call(
+            "prepare_array_run", payload, run_dir=its[0].run_dir, folder=site.scheduler.folder, archive=archive
+        )
+
+    one(0, runs[0])  # after this the code is there, and is copied for the other runs
+    _, failed = on_all(one, dict(list(enumerate(runs))[1:]))
+    if failed:
+        raise all_of(failed)
+
+
+def _send_own_files(machine: Machine, run: RunDir, task: NodeTask) -> None:
     from orchestrator.backends.remote.given import checkpoint_to_give, give
     from orchestrator.backends.remote.upload import send_code
 
@@ -44,41 +68,12 @@ def send_own_files(machine: Machine, run: RunDir, task: NodeTask) -> None:
         give(machine, run, given)
 
 
-def lay_run(machine: Machine, run: RunDir, tasks: Sequence[NodeTask]) -> None:
-    """Write what the job of a run needs: the agent, and the task of each node."""
-    top = tasks[0].run_dir
-    machine.call("write_file", kept_archive(run.root), path=f"{top}/node.pyz")
-    for task in tasks:
-        machine.call("write_file", task_json(task), path=f"{top}/nodes/{task.node_rank}/task.json")
-
-
-def lay_array(
-    site: Site, array: Array, runs: Sequence[RunDir], tasks: Sequence[tuple[NodeTask, ...]], *, own_files: bool
-) -> None:
-    """Write what the tasks of an array share, and what each run has for itself. own_files: also send its code."""
-    machine, archive, folder = site.machine(), f"{array.folder}/node.pyz", site.scheduler.folder
-    machine.call("write_file", kept_archive(runs[0].root), path=archive)
-
-    def one(index: int, run: RunDir) -> None:
-        its = tasks[index]
-        if own_files:
-            send_own_files(machine, run, its[0])
-        payload = json.dumps([task.to_json() for task in its]).encode()
-        machine.call("prepare_array_run", payload, run_dir=its[0].run_dir, folder=folder, archive=archive)
-
-    one(0, runs[0])  # after this the code is there, and is copied for the other runs
-    _, failed = on_all(one, dict(list(enumerate(runs))[1:]))
-    if failed:
-        raise all_of(failed)
-
-
-def queued(site: Site, plan: LaunchPlan, array: Array | None = None) -> str | None:
+def queued(site: Site, order: Order) -> str | None:
     """Queue the job, and return its number; None if the answer was lost and the job can be found only later.
 
     Raises BackendError if the scheduler refuses the job.
     """
-    machine, order = site.machine(), Order(plan, array)
-    hidden = (*RANK_VARIABLES, *plan.secret_names)
+    machine, hidden = site.machine(), (*RANK_VARIABLES, *order.launch.secret_names)
 
     def put(path: str, data: bytes) -> None:
         machine.call("write_file", data, path=path)
@@ -98,10 +93,10 @@ def queued(site: Site, plan: LaunchPlan, array: Array | None = None) -> str | No
         is_refused = isinstance(error, RefusedError)
         is_lost = site.scheduler.is_unanswered(error.message) if is_refused else error.transient
         snapshot = site.queue(fresh=True)
-        found = site.find(None, order.name, "0" if array else "")
+        found = site.find(None, order.name, "0" if order.array else "")
         # A scheduler may keep a job that it has refused in its records as a failed job.
         if found is not None and (is_lost or found.phase != "ended"):
             return array_of(found.job_id)
         if snapshot.jobs is None and is_lost:
             return None
-        raise (site.scheduler.refusal(error.message, plan, site) if is_refused else error) from error
+        raise (site.scheduler.refusal(error.message, order.launch, site) if is_refused else error) from error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from orchestrator.backends.slurm.parse import is_unreachable
 from orchestrator.backends.slurm.settings import SlurmSettings
 from orchestrator.errors import BackendError
 
@@ -39,19 +40,6 @@ REFUSALS: Final = (
     ("Protocol authentication error", "Slurm does not believe who you are: {said}",
      "munge on {where} and on the controller must have the same key and clocks that agree"),
 )  # fmt: skip
-UNREACHABLE: Final = ("Unable to contact slurm controller", "Socket timed out", "Zero Bytes", "Connection refused",
-                      "Connection timed out", "Transport endpoint", "configuration source")  # fmt: skip
-UNANSWERED: Final = ("Socket timed out", "Zero Bytes")  # the request went out: the job may be queued all the same
-
-
-def is_unreachable(said: str) -> bool:
-    """Tell whether one of Slurm's programs could not ask the controller."""
-    return any(words.lower() in said.lower() for words in UNREACHABLE)
-
-
-def is_unanswered(said: str) -> bool:
-    """Tell whether the job may have been queued, although sbatch failed."""
-    return any(words.lower() in said.lower() for words in UNANSWERED)
 
 
 def refusal(said: str, settings: SlurmSettings, time_limit: int | None, where: str = "this machine") -> BackendError:

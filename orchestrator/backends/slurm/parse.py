@@ -74,6 +74,9 @@ REASONS: Final = (
     (r"Cleaning|RaisedSignal.*|NonZeroExitCode|SystemFailure|JobLaunchFailure", "its last start is being tidied up"),
     (r"Prolog", "the nodes are being prepared for it"),
 )  # fmt: skip
+UNREACHABLE: Final = ("Unable to contact slurm controller", "Socket timed out", "Zero Bytes", "Connection refused",
+                      "Connection timed out", "Transport endpoint", "configuration source")  # fmt: skip
+UNANSWERED: Final = ("Socket timed out", "Zero Bytes")  # the request went out: the job may be queued all the same
 CANT_OPEN: Final = 53  # slurmd's own: no process was started
 NOT_SHARED: Final = "which has to be shared with the login node: set workdir: in the profile to such a folder"
 STUCK: Final = (
@@ -279,6 +282,16 @@ def wait_seconds(start: str, now: float) -> float:
         return time.mktime(time.strptime(start, "%Y-%m-%dT%H:%M:%S")) - now
     except (ValueError, OverflowError):
         return 0.0
+
+
+def is_unreachable(said: str) -> bool:
+    """Tell whether one of Slurm's programs could not ask the controller."""
+    return any(words.lower() in said.lower() for words in UNREACHABLE)
+
+
+def is_unanswered(said: str) -> bool:
+    """Tell whether the job may have been queued, although sbatch failed."""
+    return any(words.lower() in said.lower() for words in UNANSWERED)
 
 
 def _signal_name(number: int) -> str:

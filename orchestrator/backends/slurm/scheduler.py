@@ -72,14 +72,10 @@ class Slurm(Scheduler):
         return "Invalid job id" in said
 
     def is_unreachable(self, said: str) -> bool:
-        from orchestrator.backends.slurm import errors
-
-        return errors.is_unreachable(said)
+        return parse.is_unreachable(said)
 
     def is_unanswered(self, said: str) -> bool:
-        from orchestrator.backends.slurm import errors
-
-        return errors.is_unanswered(said)
+        return parse.is_unanswered(said)
 
     def is_over(self, said: str) -> bool:
         return "Invalid job id" in said or "already completing" in said

@@ -1,4 +1,4 @@
-"""On a login node: the folder of one run of a job array, which takes the archive that all of them share."""
+"""The folder of one run of a batch job, which takes the archive that all runs of the job share."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from orchestrator.protocol.layout import archive_file, node_folder
 def prepare_array_run(request: Request, payload: bytes) -> Answer:
     """Make the folder of a run: its nodes' tasks, which are the payload, and a link to the `archive`.
 
-    folder: what the run is to have besides, of which the logs of its job are written to. May be asked for twice.
+    folder: the run's folder for the logs of its job. The request may be repeated.
     """
     run_dir = at_user(request["run_dir"])
     os.makedirs(f"{run_dir}/{request['folder']}", mode=0o700, exist_ok=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 from orchestrator.backends.batch.backend import Batch
 from orchestrator.backends.batch.scheduler import Job, Order, Put, Query, RefusedError, Scheduler
 from orchestrator.errors import BackendError, UsageError
-from orchestrator.protocol.task import task_json
+from orchestrator.protocol.task import NodeTask
 from orchestrator.runs.job_use import JobUse
 from orchestrator.runs.store import RunDir, create_run
 from orchestrator.specs.plan import LaunchPlan
@@ -137,7 +138,7 @@ def test_a_job_is_queued_seen_and_ended(site: Site) -> None:
     site.submit()
     assert site.run.read("handle.json") == {"state": "submitted", "job": "7"}
     assert (site.run.path / "toy" / "script").read_text() == "/bin/true"
-    assert (site.run.node(2) / "task.json").read_bytes() == task_json(site.plan.tasks[2])
+    assert NodeTask.from_json(json.loads((site.run.node(2) / "task.json").read_text())) == site.plan.tasks[2]
     seen = site.backend.look(site.run)
     assert (seen.job, seen.scheduler and seen.scheduler.detail) == ("7", "Toy job 7 waits")
     site.see("7 R j-abc234")

@@ -252,7 +252,7 @@ def test_a_job_whose_number_was_lost_is_found_by_its_name(site: Site) -> None:
     assert site.scheduler_status() == SchedulerStatus("none")
     assert site.backend.look(site.run).alive == {}
     (site.run.path / "slurm").mkdir()
-    (site.run.path / "slurm" / "19_submitted.pkl").touch()  # it has run, and named its pickle
+    (site.run.path / "slurm" / "batch.19.0.log").touch()  # it has run, and named its log
     assert site.scheduler_status() == SchedulerStatus("ended")
 
 

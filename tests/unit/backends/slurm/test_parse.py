@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from orchestrator.backends.slurm.errors import is_unanswered, refusal
+from orchestrator.backends.slurm.errors import refusal
 from orchestrator.backends.slurm.parse import (
     ACTIVE,
     ENDED,
@@ -14,6 +14,7 @@ from orchestrator.backends.slurm.parse import (
     JobLine,
     cpu_seconds,
     exit_code,
+    is_unanswered,
     job_id_of,
     memory_in,
     parse_sacct,

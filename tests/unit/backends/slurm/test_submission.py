@@ -13,7 +13,7 @@ from submitit.slurm.slurm import SlurmExecutor
 
 from orchestrator.backends.batch.backend import Batch
 from orchestrator.backends.batch.scheduler import Array, Order
-from orchestrator.backends.batch.submission import lay_run, queued
+from orchestrator.backends.batch.submission import lay, queued
 from orchestrator.backends.slurm.scheduler import Slurm, here, through_login
 from orchestrator.backends.slurm.script import options_in
 from orchestrator.errors import BackendError
@@ -50,7 +50,7 @@ class Cluster:
         return {"sbatch": self.sbatch, "squeue": self.queue}.get(argv[0], {"code": 1, "err": "not here"})
 
     def submit(self, plan: LaunchPlan) -> str | None:
-        return queued(self.site, plan)
+        return queued(self.site, Order(plan))
 
 
 def cluster_of(kind: Batch, folder: Path, sbatch: Said = TAKEN, queue: str = "") -> Cluster:
@@ -80,7 +80,8 @@ def test_submitits_executor_submits(kind: Callable[[], Batch], tmp_path: Path, m
 @both
 def test_both_ways_write_the_same_files(kind: Callable[[], Batch], tmp_path: Path) -> None:
     cluster, plan = cluster_of(kind(), tmp_path), launch(str(tmp_path / "runs" / "j-abc234"))
-    lay_run(cluster.site.machine(), create_run(tmp_path / "home", "j-abc234", {"nnodes": 3}), plan.tasks)
+    run = create_run(tmp_path / "home", "j-abc234", {"nnodes": 3})
+    lay(cluster.site, plan.tasks[0].run_dir, [run], [plan.tasks], own_files=False)
     cluster.submit(plan)
     top = Path(plan.tasks[0].run_dir)
     found = {str(path.relative_to(top)): oct(path.stat().st_mode & 0o777) for path in top.rglob("*") if path.is_file()}
