@@ -91,7 +91,9 @@ class Site:
                 argv, stdin.encode(), patience=timeout, env=kind.plain, hide=kind.hide, keep=kind.keep
             )
         except BackendError as error:
-            raise BackendError(error.message, error.hint or self.hint, transient=error.transient) from error
+            if error.transient or error.hint:
+                raise
+            raise BackendError(error.message, self.hint) from error  # the program is missing
 
     def need(self, *names: str) -> None:
         """Raise BackendError if one of these programs is missing."""

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from orchestrator.backends.base import CheckResult, Level
 from orchestrator.backends.batch.backend import Batch
@@ -38,7 +38,7 @@ class Slurm(Scheduler):
     needs_python = ("submitit", 3, 10)
     hide = (*STRANGE, "SUBMITIT_")
     keep = NEEDED
-    plain: Mapping[str, str] = {"SLURM_TIME_FORMAT": "standard", "LC_ALL": "C"}  # type: ignore[misc]
+    plain: ClassVar[Mapping[str, str]] = {"SLURM_TIME_FORMAT": "standard", "LC_ALL": "C"}
     chatter = ("submitit INFO",)
     shell = PRINT_FILLS
     end_seconds = 40.0  # KillWait, 30 s by default, and some more
@@ -60,7 +60,7 @@ class Slurm(Scheduler):
         return Query(("sacct", *words), partial(parse.parse_use, name=name))
 
     def ping(self) -> Query[str]:
-        """squeue itself tries for a minute and a half while no controller is up."""
+        # squeue itself tries for a minute and a half while no controller is up.
         return Query(("scontrol", "ping"), parse.controller_trouble)
 
     def lost(self, job_id: str, name: str) -> Job:
@@ -88,7 +88,6 @@ class Slurm(Scheduler):
     # -- commands
 
     def submit(self, order: Order, put: Put, call: Callable[[Sequence[str]], Output]) -> str:
-        """submitit does it."""
         from orchestrator.backends.slurm import submission
 
         return submission.submit(order, put, call)
@@ -105,16 +104,14 @@ class Slurm(Scheduler):
         return ("scancel", "--state=PENDING", job_id)
 
     def hasten(self, job: Job) -> Sequence[str] | None:
-        """Slurm holds a requeued job back for two minutes, to be sure that its last start has ended.
-
-        A node refuses a start in the second in which it ended the start before, and Slurm then ends the job for good.
-        """
+        # Slurm holds a requeued job back for two minutes, to be sure that its last start has ended. A node refuses a
+        # start in the second in which it ended the start before, and Slurm then ends the job for good.
         if parse.wait_seconds(job.start, time.time()) <= 2 * AFTER_REQUEUE:
             return None
         return ("scontrol", "update", f"jobid={job.job_id}", f"starttime=now+{AFTER_REQUEUE}")
 
     def step(self, job_id: str, node: int, argv: Sequence[str], *, terminal: bool) -> list[str]:
-        """The step shares the node with the agent's own step."""
+        # --overlap shares the node with the agent's own step.
         words = ("--export=ALL", "--overlap", "--nodes=1", "--ntasks=1", f"--relative={node}", "--mem=0")
         # Without --unbuffered, Slurm holds a program's bytes back until a line is complete.
         view = ["--pty"] if terminal else ["--quiet", "--unbuffered"]
@@ -159,7 +156,6 @@ class Slurm(Scheduler):
         return partitions.would_take(site, launch)
 
     def unsaid(self, record: RunRecord, by_shell: ByShell) -> str:
-        """It is the number of cores that go with a GPU."""
         from orchestrator.backends.slurm import script
 
         cores = (
