@@ -12,7 +12,7 @@ import os
 import shutil
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 from orchestrator.backends.base import Backend, Check, CheckResult, Finding, Judge, NodeProof, Sight
 from orchestrator.backends.batch import job
 from orchestrator.backends.batch.site import Site
-from orchestrator.backends.settings import profile_of, remote_folder, workdir_of
+from orchestrator.backends.settings import WORKDIR, profile_of, remote_folder, workdir_of
 from orchestrator.errors import BackendError, UsageError
 from orchestrator.runs.scheduler_status import SchedulerStatus
 from orchestrator.runs.state import HandleStatus
@@ -58,7 +58,7 @@ class Batch(Backend):
             from orchestrator.backends.remote.hosts import connections
 
             self.pool = connections()
-        self._sites: dict[tuple[str, ...], Site] = {}
+        self._sites: dict[tuple[str, str, bool], Site] = {}
         self._watchers: dict[str, RunWatcher] = {}
         self._lock = threading.Lock()
 
@@ -68,21 +68,17 @@ class Batch(Backend):
         """Return the machine on which the scheduler of a profile's jobs is asked; one object for each machine."""
         login = str(profile.get("login") or "") if self.is_remote else ""
         workdir = workdir_of(profile) if login else ""
-        is_shared = bool(login and profile.get("shared_parent"))
-        key = (login, workdir, str(is_shared))
+        key = (login, workdir, bool(login and profile.get("shared_parent")))
         with self._lock:
-            if key not in self._sites:
-                self._sites[key] = self._new_site(login, workdir, is_shared=is_shared)
-            return self._sites[key]
+            if (site := self._sites.get(key)) is None:
+                machine = self._login_node(login, workdir) if login else LocalMachine
+                site = self._sites[key] = Site(self.scheduler, machine, login or HERE, workdir, shared_parent=key[2])
+            return site
 
-    def _new_site(self, login: str, workdir: str, *, is_shared: bool) -> Site:
-        if not login or self.pool is None:
-            here = LocalMachine()
-            return Site(self.scheduler, lambda: here, HERE)
+    def _login_node(self, login: str, workdir: str) -> Callable[[], Machine]:
         pool, address = self.pool, parse_address(login)
-        return Site(
-            self.scheduler, lambda: pool.session(address, workdir), login, workdir=workdir, shared_parent=is_shared
-        )
+        assert pool is not None, "only a remote backend reads login:"
+        return lambda: pool.session(address, workdir)
 
     def site_of(self, run: RunDir) -> Site:
         """Return the site that has the run's job."""
@@ -114,14 +110,14 @@ class Batch(Backend):
         """Return the run's folder: in `workdir`, which every node must see at the same path, or in orch's own."""
         from orchestrator.specs.plan import Place
 
-        if workdir is not None and not workdir.startswith(("/", "~/")):
+        top = workdir if workdir is None or self.is_remote else os.path.expanduser(workdir)
+        if top is not None and not top.startswith(("/", "~/")):
             raise UsageError(f"workdir is '{workdir}'", "write it from the root: /shared/me/orch, or ~/orch")
         if self.is_remote:  # `~` is expanded on the login node
-            top, python = workdir or "~/.orch", python or "python3"
+            top, python = top or WORKDIR, python or "python3"
         else:
-            top = str(Path(workdir).expanduser()) if workdir else str(run.path.parents[1])
-            python = sys.executable
-        folder = f"{top}/runs/{run.run_id}" if workdir or self.is_remote else str(run.path)
+            top, python = top or str(run.path.parents[1]), sys.executable
+        folder = f"{top}/runs/{run.run_id}"
         self.scheduler.check_folder(folder)
         return Place(folder, f"{folder}/code", f"{top}/inputs", python, python)
 
