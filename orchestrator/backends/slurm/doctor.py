@@ -1,4 +1,4 @@
-"""What a submit to a Slurm profile would meet, and what its job would find on a node: the checks of `orch doctor`."""
+"""The checks of `orch doctor` for a Slurm profile: those of a submit, and those of a job on a node."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ JOB_NAME: Final = "orch-doctor"
 RUNS: Final = 20
 GPU_LINE: Final = '{"said": '
 NOT_SHARED: Final = "set workdir: in the profile to a folder that login and compute nodes share"
-# Run by one task on a node: is what was written on the login node there, what is the interpreter, and how are its GPUs?
+# One task runs this on a node. It checks that the login node's file is there, the interpreter, and the GPUs.
 LOOK: Final = """
 echo orch-look
 hostname
@@ -151,7 +151,7 @@ def last_save(profile: str) -> float | None:
 
 
 def _on_node(site: Site, launch: LaunchPlan, folder: str) -> dict[str, CheckResult]:
-    """Have one short job look for a token that was written here, start the interpreter that trains, and try the GPUs.
+    """Run one short job that looks for a token file, starts the interpreter that trains, and tries the GPUs.
 
     The job is submitted and started as a run is: by a batch script with the same options, and a step of srun.
     """

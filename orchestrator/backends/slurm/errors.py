@@ -1,4 +1,4 @@
-"""What sbatch says when it refuses a job, in sentences that name the field to change. Pure."""
+"""Turns the message of an sbatch that refused a job into a sentence that names the field to change. Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from orchestrator.backends.slurm.parse import is_unreachable
 from orchestrator.backends.slurm.settings import SlurmSettings
 from orchestrator.errors import BackendError
 
-# (what sbatch says, what it means, what to do; {field} is the profile's)
+# (words of sbatch, their meaning, the hint; {field} is a field of the profile)
 REFUSALS: Final = (
     ("Invalid partition name", "Slurm has no partition '{partition}'", "sinfo lists the partitions; set partition:"),
     ("Invalid account", "Slurm has no account '{account}' for you, or not in this partition",
@@ -43,7 +43,7 @@ REFUSALS: Final = (
 
 
 def refusal(said: str, settings: SlurmSettings, time_limit: int | None, where: str = "this machine") -> BackendError:
-    """Return the error for what sbatch printed there; what is not known is shown as sbatch's own last line."""
+    """Return the error for the output of sbatch. A message that is not known is shown as its last line."""
     lines = [line.strip() for line in said.splitlines() if line.strip()]
     lines = [line for line in lines if not line.startswith("Try ")]  # sbatch prints it after an unknown option
     last = (lines or ["it did not say why"])[-1].removeprefix("sbatch: ").removeprefix("error: ")

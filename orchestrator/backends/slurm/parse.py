@@ -1,7 +1,7 @@
-"""What squeue, scontrol and sacct print, as values: jobs, their states and reasons, and both in English. Pure.
+"""Parses the output of squeue, scontrol and sacct, and has an English sentence for each state and reason. Pure.
 
-Only formats that every Slurm since 20.02 prints alike are read: `-o` of squeue, `-o` of scontrol, `-P` of sacct. The
-JSON output changes its shape between versions.
+It reads only formats that every Slurm since 20.02 prints alike: `-o` of squeue, `-o` of scontrol, `-P` of sacct. The
+JSON output changes between versions.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ ENDED: Final = {
     FORGOTTEN: "Slurm does not know it any more, and has no record of its end: submit it again if it had not begun",
 }
 
-# The words of Slurm's reasons are many; each family of limits has one sentence.
+# Slurm has many words for its reasons, so each family of limits shares a sentence.
 REASONS: Final = (
     (r"Priority", "other jobs are ahead of it in the queue"),
     (r"Resources", "it is next, as soon as enough nodes are free"),
@@ -76,8 +76,8 @@ REASONS: Final = (
 )  # fmt: skip
 UNREACHABLE: Final = ("Unable to contact slurm controller", "Socket timed out", "Zero Bytes", "Connection refused",
                       "Connection timed out", "Transport endpoint", "configuration source")  # fmt: skip
-UNANSWERED: Final = ("Socket timed out", "Zero Bytes")  # the request went out: the job may be queued all the same
-CANT_OPEN: Final = 53  # slurmd's own: no process was started
+UNANSWERED: Final = ("Socket timed out", "Zero Bytes")  # the request was sent, so the job may be queued
+CANT_OPEN: Final = 53  # the exit code of slurmd itself if it can't open the job's log
 NOT_SHARED: Final = "which has to be shared with the login node: set workdir: in the profile to such a folder"
 STUCK: Final = (
     r"Partition(Config|NodeLimit|TimeLimit)|BadConstraints|DependencyNeverSatisfied|Invalid(Account|QOS)|"
@@ -129,7 +129,7 @@ class JobLine(Job):
         return {"TIMEOUT": "timeout", "DEADLINE": "timeout", "PREEMPTED": "preempted"}.get(self.state, "infra")
 
     def why_it_waits(self, *, has_run: bool = False) -> str:
-        """A reason that is not known is shown in Slurm's own word."""
+        """Return a sentence about why the job waits; it shows a reason that is not known in Slurm's own word."""
         when = self.start.replace("T", " ")
         if self.is_deferred:
             words = [*(["requeued"] if has_run else []), f"eligible from {when or 'a later time'}"]
@@ -157,7 +157,7 @@ class JobLine(Job):
 
 
 def parse_squeue(text: str) -> list[JobLine]:
-    """Return the jobs that `squeue --noheader -o SQUEUE_FORMAT` lists; a line of another shape is left out."""
+    """Return the jobs that `squeue --noheader -o SQUEUE_FORMAT` lists. Lines of another shape are ignored."""
     jobs = []
     for line in text.splitlines():
         parts = [part.strip() for part in line.split("|", 7)]
@@ -170,7 +170,7 @@ def parse_squeue(text: str) -> list[JobLine]:
 
 
 def parse_scontrol(text: str) -> JobLine | None:
-    """Return the job that `scontrol show job -o ID` shows; None where it shows none."""
+    """Return the job that `scontrol show job -o ID` shows; None if it shows no job."""
     fields = dict(re.findall(r"(?:^|\s)([A-Za-z][\w/:]*)=(\S*)", text))
     if "JobId" not in fields or "JobState" not in fields:
         return None
@@ -194,19 +194,19 @@ def parse_scontrol(text: str) -> JobLine | None:
 
 
 def _comment_in(shown: str) -> str:
-    """Return the comment of a job in what `scontrol show job -o` prints: it may hold spaces."""
+    """Return the comment of a job, which may have spaces, from the output of `scontrol show job -o`."""
     match = re.search(r"\sComment=(.*?)(?=\s[A-Z][\w/:]*=|$)", shown, re.MULTILINE)
     return _said(match[1].strip()) if match else ""
 
 
 def controller_trouble(ping: str) -> str:
-    """Return what `scontrol ping` says where no controller is up; empty where one is."""
+    """Return the output of `scontrol ping` in one line if no controller is up; "" if one is up."""
     lines = [line.strip() for line in ping.splitlines() if line.strip()]
     return "" if any(line.endswith(" UP") for line in lines) else "; ".join(lines)
 
 
 def parse_sacct(text: str) -> list[JobLine]:
-    """Return the jobs that `sacct -n -X -P -o SACCT_FIELDS` lists, newest last; none without accounting."""
+    """Return the jobs that `sacct -n -X -P -o SACCT_FIELDS` lists, the newest last; empty without accounting."""
     jobs = []
     for line in text.splitlines():
         parts = [part.strip() for part in line.split("|", 5)]
@@ -219,7 +219,7 @@ def parse_sacct(text: str) -> list[JobLine]:
 
 
 def parse_use(text: str, name: str) -> JobUse | None:
-    """Return the job that `sacct -n -P -j NUMBER -o USE_FIELDS` lists with its steps, as seff reckons it.
+    """Return the job that `sacct -n -P -j NUMBER -o USE_FIELDS` lists with its steps, with seff's rules.
 
     A number may have been another job's before, so the newest job of this name is returned. If no job has the name,
     the newest job is returned, because a site or a user may have renamed it.
@@ -244,13 +244,13 @@ def parse_use(text: str, name: str) -> JobUse | None:
 
 
 def memory_in(tres: str) -> int | None:
-    """Return the bytes of `cpu=8,mem=4000M,node=2`; None where it has none."""
+    """Return the bytes of memory in `cpu=8,mem=4000M,node=2`; None if it names no memory."""
     match = re.search(r"(?:^|,)mem=(\d+(?:\.\d+)?)([KMGTP]?)", tres)
     return int(float(match[1]) * 1024 ** " KMGTP".index(match[2] or " ")) if match else None
 
 
 def cpu_seconds(text: str) -> float | None:
-    """Return the seconds of `1-02:03:04`, `02:03:04` or `03:04.567`; None for something else."""
+    """Return the seconds of `1-02:03:04`, `02:03:04` or `03:04.567`; None for any other text."""
     match = re.fullmatch(r"(?:(?:(\d+)-)?(\d+):)?(\d+):(\d+(?:\.\d+)?)", text)
     if match is None:
         return None
@@ -265,19 +265,19 @@ def state_word(text: str) -> tuple[str, str]:
 
 
 def exit_code(text: str) -> tuple[int | None, int | None]:
-    """Return (exit code, signal) of `1:0`; None where there is none."""
+    """Return (exit code, signal) of `1:0`; None for a number that is missing."""
     match = re.fullmatch(r"(\d+):(\d+)", text.strip())
     return (int(match[1]), int(match[2]) or None) if match else (None, None)
 
 
 def job_id_of(answer: str) -> str | None:
-    """Return the number in `Submitted batch job 17`, or in what `--parsable` prints; None where there is none."""
+    """Return the number in `Submitted batch job 17`, or in the output of `--parsable`; None if there is no number."""
     match = re.search(r"job (\d+)", answer) or re.fullmatch(r"(\d+)(?:;\S*)?", answer.strip())
     return match[1] if match else None
 
 
 def wait_seconds(start: str, now: float) -> float:
-    """Return how far Slurm's `2026-03-01T10:00:00`, in this machine's time zone, lies ahead; 0 without a time."""
+    """Return how far Slurm's `2026-03-01T10:00:00`, in this machine's time zone, is ahead of now; 0 without a time."""
     try:
         return time.mktime(time.strptime(start, "%Y-%m-%dT%H:%M:%S")) - now
     except (ValueError, OverflowError):
@@ -285,12 +285,12 @@ def wait_seconds(start: str, now: float) -> float:
 
 
 def is_unreachable(said: str) -> bool:
-    """Tell whether one of Slurm's programs could not ask the controller."""
+    """Tell whether an error message says that the controller could not be asked."""
     return any(words.lower() in said.lower() for words in UNREACHABLE)
 
 
 def is_unanswered(said: str) -> bool:
-    """Tell whether the job may have been queued, although sbatch failed."""
+    """Tell whether an error message of sbatch leaves it open that the job was queued."""
     return any(words.lower() in said.lower() for words in UNANSWERED)
 
 

@@ -1,4 +1,4 @@
-"""What a Slurm cluster has and takes: its partitions, and whether a profile fits them before anything is queued."""
+"""The partitions of a Slurm cluster, and whether a profile fits them before a job is queued."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class Partition:
     limit: int | None  # seconds; None for no limit
     nodes: int
     idle: int
-    cores: str  # a node; `8+` where some have more
-    memory: str  # MiB a node
+    cores: str  # of a node; `8+` if some nodes have more
+    memory: str  # MiB of a node
     gres: str
     hosts: str = ""  # the nodes' names, as `n[1-3]`
 
@@ -42,7 +42,7 @@ class Partition:
 
 
 def parse_sinfo(text: str) -> list[Partition]:
-    """Return the rows of `sinfo -h -o SINFO_FORMAT`; one of another shape is left out."""
+    """Return the rows of `sinfo -h -o SINFO_FORMAT`. Rows of another shape are ignored."""
     found = []
     for line in text.splitlines():
         parts = [part.strip() for part in line.split("|", 8)]
@@ -59,7 +59,7 @@ def parse_sinfo(text: str) -> list[Partition]:
 
 
 def _limit(text: str) -> int | None:
-    """Return seconds of `10:00`, `1:00:00` or `2-00:00:00`; None for `infinite` and what can't be read."""
+    """Return the seconds of `10:00`, `1:00:00` or `2-00:00:00`; None for `infinite` and any other text."""
     try:
         return seconds(f"0:{text}" if text.count(":") == 1 and "-" not in text else text)
     except ValueError:
@@ -67,7 +67,7 @@ def _limit(text: str) -> int | None:
 
 
 def partitions(site: Site) -> list[Partition]:
-    """Return the cluster's partitions, as sinfo lists them now; BackendError where Slurm can't be asked."""
+    """Return the cluster's partitions, as sinfo lists them now. Raises BackendError if Slurm can't be asked."""
     answer = site.call("sinfo", "-h", "-o", SINFO_FORMAT)
     if answer.code != 0:
         raise BackendError(f"Slurm can't be asked: {first_line(answer.err)}", "scontrol ping", transient=True)
@@ -75,10 +75,10 @@ def partitions(site: Site) -> list[Partition]:
 
 
 def cores_per_gpu(settings: SlurmSettings, rows: list[Partition], shown: str) -> int | None:
-    """Return the cores that go with one GPU in the profile's partition; None where nobody knows. Pure.
+    """Return the cores that go with one GPU in the profile's partition; None if that is unknown. Pure.
 
-    What Slurm gives by itself comes first, else a node's cores, or as many as the partition gives of them, divided by
-    its GPUs. shown: what `scontrol show partition -o` prints of the partition.
+    It is the number that Slurm gives by default. Otherwise it is a node's cores, or the partition's limit of them,
+    divided by the node's GPUs. shown: the output of `scontrol show partition -o`.
     """
     if by_default := re.search(r"\bDefCpuPerGPU=(\d+)", shown):
         return int(by_default[1])
@@ -114,7 +114,7 @@ def fits(settings: SlurmSettings, rows: list[Partition]) -> CheckResult:
         said = f"{name} gives {limit // 60} min, the profile asks for {settings.time // 60}"
         return CheckResult(Level.FAIL, said, "set time: to less")
     by_name = {each.name: [row for row in own if row.name == each.name] for each in own}
-    small = {each: _too_small(settings, its) for each, its in by_name.items()}  # Slurm takes any of them
+    small = {each: _too_small(settings, its) for each, its in by_name.items()}  # Slurm may choose any of them
     if all(small.values()) and (found := small[name]):
         return CheckResult(Level.FAIL, f"{name}: {found[0]}", f"set {found[1]}: to less, or another partition:")
     if not own[0].is_up:

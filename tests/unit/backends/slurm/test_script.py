@@ -133,15 +133,14 @@ def test_starts_do_not_share_a_log(tmp_path: Path) -> None:
     assert sorted(path.name for path in (run / FOLDER).glob("batch.*")) == ["batch.17.0.log", "batch.17.1.log"]
 
 
-def test_a_pickle_whose_submit_was_killed_gets_the_jobs_number(tmp_path: Path) -> None:
+def test_the_pickle_gets_the_jobs_number(tmp_path: Path) -> None:
     run = tmp_path / "run"
     (run / FOLDER).mkdir(parents=True)
-    (run / FOLDER / "0123abcd.pkl").write_text("pickle")
-    in_a_job(run, srun_code=0)
-    assert (run / FOLDER / "17_submitted.pkl").read_text() == "pickle"
-    os.rename(run / FOLDER / "0123abcd.pkl", run / FOLDER / "17_submitted.pkl")  # the submit was only slow
-    in_a_job(run, srun_code=0, SLURM_RESTART_COUNT="1")
-    assert (run / FOLDER / "17_submitted.pkl").read_text() == "pickle"
+    (run / FOLDER / f"{'0123abcd' * 4}.pkl").write_text("pickle")
+    for start in range(2):
+        in_a_job(run, srun_code=0, SLURM_RESTART_COUNT=str(start))
+        assert (run / FOLDER / "17_submitted.pkl").read_text() == "pickle"
+        assert (run / FOLDER / f"batch.17.{start}.log").read_text() == ""
 
 
 def test_the_shell_fills_in_what_the_profile_leaves_open() -> None:
