@@ -18,6 +18,7 @@ from submitit.slurm.slurm import SlurmExecutor, _make_sbatch_string
 
 from orchestrator.backends.batch.scheduler import Order, Put, RefusedError
 from orchestrator.backends.slurm.script import ARCHIVE, FOLDER, command_of, options_in, parameters, step
+from orchestrator.errors import BackendError
 from orchestrator.runs.store import state_root
 from orchestrator.transport.node_archive import kept_submitit
 
@@ -30,8 +31,12 @@ Call = Callable[[Sequence[str]], "Output"]
 def submit(order: Order, put: Put, call: Call) -> str:
     """Write the job's files, have sbatch queue the job, and return its number. Raises RefusedError."""
     argv = command_of(order.array, order.launch) if order.array else order.launch.commands[0]
-    with tempfile.TemporaryDirectory(prefix="orch-") as scratch:
-        return str(Executor(order, Path(scratch), put, call).submit(os.execvp, argv[0], list(argv)).job_id)
+    try:
+        with tempfile.TemporaryDirectory(prefix="orch-") as scratch:
+            return str(Executor(order, Path(scratch), put, call).submit(os.execvp, argv[0], list(argv)).job_id)
+    except OSError as error:
+        where = error.filename or tempfile.gettempdir()
+        raise BackendError(f"{where} can't be written: {error.strerror}", "make room there, or set TMPDIR") from error
 
 
 def script(order: Order) -> str:

@@ -17,6 +17,7 @@ from orchestrator.backends.batch.submission import lay, queued
 from orchestrator.backends.slurm.scheduler import Slurm, here, through_login
 from orchestrator.backends.slurm.script import options_in
 from orchestrator.errors import BackendError
+from orchestrator.node.system import private
 from orchestrator.runs.store import create_run
 from orchestrator.specs.plan import LaunchPlan
 from orchestrator.transport.machine import Output
@@ -150,6 +151,21 @@ def test_a_file_that_can_not_be_written_is_no_lost_answer(kind: Callable[[], Bat
     with pytest.raises(BackendError, match="No space left"):
         cluster.submit(launch(str(tmp_path / "r")))
     assert cluster.ran == []
+
+
+def test_a_job_has_the_users_umask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Slurm gives a job the umask of its sbatch."""
+    monkeypatch.setattr(private, "_users", 0o027)
+    cluster = cluster_of(here(), tmp_path)
+    del cluster.machine.answers["run_program"]
+    assert cluster.site.run_submit(["sh", "-c", "umask"], ()).out == "0027\n"
+
+
+def test_a_pickle_that_can_not_be_written_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "gone"))
+    with pytest.raises(BackendError, match=r"gone.* can't be written: No such file") as refused:
+        cluster_of(here(), tmp_path).submit(launch(str(tmp_path / "r")))
+    assert "TMPDIR" in refused.value.hint
 
 
 def test_an_arrays_tasks_share_the_script_and_the_pickle(tmp_path: Path) -> None:
