@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from orchestrator.runs.store import RunDir
@@ -90,36 +90,6 @@ class SshSettings:
             ports=profile.get("ports"),
             interface=profile.get("interface"),
         )
-
-
-@dataclass(frozen=True)
-class SlurmSettings:
-    """A slurm profile: what sbatch is asked for, and the login node that it is asked through."""
-
-    name: str = ""
-    nodes: int = 1
-    partition: str | None = None
-    account: str | None = None
-    qos: str | None = None
-    time: int | None = None  # seconds
-    gres: str | None = None
-    gpus_per_node: int | None = None
-    cpus_per_gpu: int | None = None
-    cpus_per_task: int | None = None
-    mem: int | None = None  # bytes a node
-    constraint: str | None = None
-    exclude: str | None = None
-    sbatch: Mapping[str, str | int | bool] = field(default_factory=dict)
-    login: str = ""  # empty: this machine is the login node
-    workdir: str = WORKDIR  # orch's folder there, `~` unexpanded
-    shared_parent: bool = False  # may others write into the folders above it?
-    python: str | None = None
-
-    @staticmethod
-    def of(profile: Mapping[str, Any]) -> SlurmSettings:
-        """Return what a slurm profile says."""
-        names = [each.name for each in fields(SlurmSettings)]
-        return SlurmSettings(**{name: profile[name] for name in names if profile.get(name) is not None})
 
 
 def workdir_of(profile: Mapping[str, Any]) -> str:

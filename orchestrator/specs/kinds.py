@@ -93,8 +93,8 @@ SSH: Final = _Ssh("ssh", f"{_MODELS}:SshProfile", f"{_BACKENDS}.agents.backend:o
 SLURM: Final = Kind(
     "slurm",
     "orchestrator.specs.slurm_profile:SlurmProfile",
-    f"{_BACKENDS}.slurm.backend:SlurmBackend",
-    f"{_BACKENDS}.slurm.login.backend:LoginBackend",
+    f"{_BACKENDS}.slurm.scheduler:here",
+    f"{_BACKENDS}.slurm.scheduler:through_login",
     scheduler="Slurm",
     verb="slurm",
     runtimes=("docker", "podman", "apptainer", "pyxis"),

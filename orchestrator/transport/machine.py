@@ -95,8 +95,9 @@ class Machine(ABC):
     ) -> Output:
         """Run a program on the machine and return what it printed.
 
-        patience: the program's time limit in seconds. env: variables to set. hide: prefixes of variables that the
-        program must not see; keep: names that stay all the same. Raises a transient BackendError at the time limit.
+        patience: the program's time limit in seconds. env: variables to set. hide: prefixes of the variables that the
+        program must not see, or a whole name with `=`. keep: variables with such a prefix that it sees all the same.
+        Raises a transient BackendError at the time limit.
         """
         reply, out = self.call(
             "run_program", stdin, timeout=patience + TRAVEL_SECONDS, argv=list(argv), patience=patience,

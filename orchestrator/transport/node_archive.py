@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import io
 import marshal
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from importlib.machinery import SourceFileLoader
 from importlib.util import MAGIC_NUMBER, find_spec, source_hash
@@ -22,6 +22,7 @@ if TYPE_CHECKING:  # an archive that is kept must not wait for what makes one
     from importlib.resources.abc import Traversable
 
 _MAIN = b"import sys\nfrom orchestrator.node.__main__ import main\nsys.exit(main())\n"
+_OF_SUBMITIT: Final = ("submitit", "cloudpickle", "typing_extensions")
 _PARTS: Final = ("protocol", "node", "training")
 _ROOT: Final = ("__init__.py", "version.py")
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # the same sources, and the same Python, give the same bytes
@@ -66,24 +67,34 @@ def _of(code: CodeType, name: str) -> CodeType:
 
 
 def kept_archive(state: Path) -> bytes:
-    """Return the same bytes; they are kept in the state folder, and made anew where a source has changed."""
+    """Return `node_archive()` from the cache in the state folder, which is made anew if a source has changed."""
     package = Path(__file__).parents[1]
     of_root = [(name, (package / name).stat().st_mtime_ns) for name in _ROOT]
-    key = kept.key_of(MAGIC_NUMBER.hex(), of_root, kept.sources(str(package), _PARTS))
-    path = str(state / "cache" / "node.pyz")
-    if (found := kept.take(path, key)) is None:
-        found = node_archive()
-        kept.keep(path, key, found)
+    return _kept(state / "cache" / "node.pyz", node_archive, of_root, kept.sources(str(package), _PARTS))
+
+
+def kept_submitit(state: Path) -> bytes:
+    """Return `submitit_archive()` from the cache in the state folder, which is made anew if a source has changed."""
+    found = [_installed(name) for name in _OF_SUBMITIT]
+    parts = [str(path if path.name != "__init__.py" else path.parent) for path in found]
+    return _kept(state / "cache" / "submitit.pyz", submitit_archive, kept.sources("", parts))
+
+
+def _kept(path: Path, make: Callable[[], bytes], *decided_by: object) -> bytes:
+    key = kept.key_of(MAGIC_NUMBER.hex(), *decided_by)
+    if (found := kept.take(str(path), key)) is None:
+        found = make()
+        kept.keep(str(path), key, found)
     return found
 
 
 @cache
 def submitit_archive() -> bytes:
-    """Return submitit and its imports as one program, for an interpreter that has none: its side of a task."""
+    """Return submitit's side of a task as one program, with all that it imports, for nodes without submitit."""
     members = {"__main__.py": b"from submitit.core.submission import submitit_main\n\nsubmitit_main()\n"}
-    for name in ("submitit", "cloudpickle"):
-        members.update(_sources(_installed(name).parent, name))
-    members["typing_extensions.py"] = _installed("typing_extensions").read_bytes()
+    for path in map(_installed, _OF_SUBMITIT):
+        is_package = path.name == "__init__.py"
+        members.update(_sources(path.parent, path.parent.name) if is_package else {path.name: path.read_bytes()})
     return _zipped({path: data for path, data in members.items() if not path.rpartition("/")[2].startswith("test_")})
 
 

@@ -147,7 +147,7 @@ def test_the_dry_run_is_the_script_that_is_submitted(alice: User) -> None:
     page = alice.orch("submit", f"{FOLDER}/count.yaml", "-p", f"{FOLDER}/p.yaml", "--dry-run").out
     shown = page.partition("the batch script, for sbatch:\n")[2].partition("\nwhat its task")[0]
     shown = "\n".join(line[2:] for line in shown.splitlines())
-    submitted = run.text(f"slurm/{run.job}_submission.sh")
+    submitted = run.text("slurm/submission.sh")
     assert shown.strip() == submitted.replace(run.run_id, "count-dryrun").strip()
     assert run.end()["state"] == "succeeded"
     assert "GPUs 0,1" in run.text("nodes/0/attempt_0/rank_0.log")  # Slurm's own choice stays
@@ -370,12 +370,6 @@ def test_what_slurm_takes_but_cannot_start_is_said(alice: User, profile: str, nu
     run = Run(alice, done.out.strip())
     assert run.status()["state"] == "pending"
     assert alice.orch("cancel", run.run_id).code == 0
-
-
-def test_without_slurms_programs_the_message_says_where_to_go(alice: User) -> None:
-    said = alice.refused("kind: slurm\nnproc_per_node: 1\n", PATH="/nowhere")
-    assert "there is no sbatch, srun, squeue, scancel on this machine" in said
-    assert "login node" in said
 
 
 def test_rank_0_may_save_long_after_the_others_have_left(alice: User) -> None:

@@ -60,7 +60,7 @@ def test_a_sweep_is_one_array(alice: User) -> None:
     assert done.code == 100, done.err
     assert "4 runs: 3 succeeded, 1 failed" in done.err
     array = array_of(alice, sweep)
-    script = alice.testbed.output("ctl", "cat", f"{ORCH}/sweeps/{sweep}/slurm/{array}_submission.sh")
+    script = alice.testbed.output("ctl", "cat", f"{ORCH}/sweeps/{sweep}/slurm/submission.sh")
     assert "#SBATCH --array=0-3%3\n" in script
 
     def listed() -> list[str]:

@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 
 from orchestrator.backends.agents.handle import Handle, read_handle
+from orchestrator.backends.batch import job
 from orchestrator.backends.remote.output_record import Home, Kept, Left, Sizes, record_left
 from orchestrator.backends.settings import Host
-from orchestrator.backends.slurm import job
+from orchestrator.backends.slurm.scheduler import Slurm
 from orchestrator.node.agent.listener import Stranger, Strangers
 from orchestrator.node.agent.missing_rank import missing_rank
 from orchestrator.node.container.argv import odd_image
@@ -197,8 +198,10 @@ def test_they_are_read_once_to_prove_the_end_of_a_slurm_job(run: RunDir, looks: 
         words = {"node": node, "kind": "agent_started", "host": f"n{node}"}
         (run.node(node) / "events.jsonl").write_text(json.dumps(words) + "\n")
     client: Any = SimpleNamespace(
-        queue=lambda **_: SimpleNamespace(jobs=None), snapshot=SimpleNamespace(problem="it does not answer")
-    )
+        queue=lambda **_: SimpleNamespace(jobs=None), snapshot=SimpleNamespace(problem="it does not answer"),
+        scheduler=Slurm(),
+        arrays={},
+    )  # fmt: skip
     assert [each.host for each in job.end(client, run)] == ["n0", "n1", "n2"]
     assert len(looks) == 1
 

@@ -26,7 +26,7 @@ PIPE = "a pipe or a socket of this process"
 APPENDED = "orch's own log on this machine, which is only added to"
 OTHERS: dict[str, dict[str, str]] = {
     "backends/environments.py": {"_send": OWN},
-    "backends/slurm/backend.py": {"_make_submission_command": "the script that submitit has just written here"},
+    "backends/slurm/submission.py": {"_submit_command": "the pickle that submitit has just written here"},
     "backends/remote/checkpoints.py": {"bring_file": "a copy that this process makes, and hashes before it counts"},
     "cli/__init__.py": {"open_closed_streams": "/dev/null, in the place of a closed standard stream"},
     "cli/commands/machines/doctor.py": {"_is_new": NEW},

@@ -1,1 +1,1 @@
-"""One Slurm job a run, on a login node or through one."""
+"""Slurm: its commands with their parsers, its batch script, its error messages and its checks."""

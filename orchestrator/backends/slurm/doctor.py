@@ -1,34 +1,36 @@
-"""What a submit to a Slurm profile would meet, and what its job would find on a node: the checks of `orch doctor`."""
+"""The checks of `orch doctor` for a Slurm profile: those of a submit, and those of a job on a node."""
 
 from __future__ import annotations
 
-import base64
 import re
 import secrets
 import shlex
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
 
 from orchestrator.backends import gpu_checks
 from orchestrator.backends.base import Check, CheckResult, Level
-from orchestrator.backends.settings import SlurmSettings
-from orchestrator.backends.slurm.client import NO_SLURM, NO_TLS, Client, first_line
-from orchestrator.backends.slurm.environment import Filled, filled, in_words
-from orchestrator.backends.slurm.parse import COMMENT, JobLine, job_id_of
+from orchestrator.backends.batch.backend import NO_TLS, OTHER_PYTHON
+from orchestrator.backends.batch.scheduler import Folder, Job, Trial, in_words
+from orchestrator.backends.batch.site import Site, first_line
+from orchestrator.backends.slurm.environment import filled
+from orchestrator.backends.slurm.parse import COMMENT, job_id_of
 from orchestrator.backends.slurm.partitions import fits, partitions, refused, would_take
 from orchestrator.backends.slurm.script import cores_per_node, gpus_per_node, options_in, parameters, step_rules
+from orchestrator.backends.slurm.settings import SlurmSettings
+from orchestrator.backends.slurm.submission import rendered
 from orchestrator.errors import BackendError, PythonMissingError
 from orchestrator.node.server.machine import ASK_INTERPRETER
 from orchestrator.protocol.json_text import parse_json
 from orchestrator.protocol.quantities import size
 from orchestrator.runs.store import newest_runs, read_lines, state_root
+from orchestrator.transport.node_archive import node_archive
 
 if TYPE_CHECKING:
-    from orchestrator.specs.plan import LaunchPlan, Place
-    from orchestrator.specs.profiles import AnyProfile
+    from orchestrator.specs.plan import LaunchPlan
 
 OK, WARN, FAIL = Level.OK, Level.WARN, Level.FAIL
 PROGRAMS: Final = ("sbatch", "srun", "squeue", "scancel")
@@ -43,7 +45,7 @@ JOB_NAME: Final = "orch-doctor"
 RUNS: Final = 20
 GPU_LINE: Final = '{"said": '
 NOT_SHARED: Final = "set workdir: in the profile to a folder that login and compute nodes share"
-# Run by one task on a node: is what was written on the login node there, what is the interpreter, and how are its GPUs?
+# One task runs this on a node. It checks that the login node's file is there, the interpreter, and the GPUs.
 LOOK: Final = """
 echo orch-look
 hostname
@@ -53,39 +55,11 @@ if [ -e "$1.pyz" ]; then "$3" "$1.pyz" gpus "$3" "$5"; fi
 """
 
 
-@dataclass(frozen=True)
-class Folder:
-    """The folder of all runs on the machine where sbatch runs."""
-
-    path: str
-    top: str  # what it lies in, and is there already
-    free: int  # bytes
-    is_writable: bool = True
-
-
-@dataclass(frozen=True)
-class Trial:
-    """A Slurm cluster, and the plan of a job to check."""
-
-    client: Client
-    launch: LaunchPlan
-    script: Callable[[LaunchPlan], str]
-    check_python: Callable[[], None]  # BackendError where what starts the agents isn't there, as far as that is known
-
-
-def trial_plan(profile: AnyProfile, place: Place) -> LaunchPlan:
-    """Return the plan of a job that does nothing."""
-    from orchestrator.specs.job import Job  # noqa: PLC0415 (loads pydantic)
-    from orchestrator.specs.plan import plan  # noqa: PLC0415 (loads pydantic)
-
-    return plan(Job(name="doctor", command=("true",)), profile, "doctor", place)
-
-
-def examine(settings: SlurmSettings, trial: Trial, runs_folder: Callable[[], Folder], *, on_node: bool) -> list[Check]:
+def examine(settings: SlurmSettings, trial: Trial, *, on_node: bool) -> list[Check]:
     """Make the checks, in the order of CHECKS; `on_node` queues one job of two minutes at most."""
     found: dict[str, CheckResult] = {}
     try:
-        _examine(settings, trial, runs_folder, found, on_node=on_node)
+        _examine(settings, trial, found, on_node=on_node)
     except BackendError as error:
         failed = "login" if settings.login and "login" not in found else "partition"
         if failed == "login" and isinstance(error, PythonMissingError):
@@ -96,38 +70,25 @@ def examine(settings: SlurmSettings, trial: Trial, runs_folder: Callable[[], Fol
     return [Check(0, settings.login or "Slurm", what, *found.get(what, unknown)) for what in made]
 
 
-def _examine(
-    settings: SlurmSettings,
-    trial: Trial,
-    runs_folder: Callable[[], Folder],
-    found: dict[str, CheckResult],
-    *,
-    on_node: bool,
-) -> None:
-    """Add the checks one by one to what has been found, until one can't be made: BackendError then."""
-    client, folder = trial.client, runs_folder()
+def _examine(settings: SlurmSettings, trial: Trial, found: dict[str, CheckResult], *, on_node: bool) -> None:
+    """Add the checks to `found` one by one. Raises BackendError at the first check that can't be made."""
+    site, folder = trial.site, trial.folder()
     if settings.login:
         found["login"] = CheckResult(OK, "connected")
         found["python"] = _python(settings, trial)
     found["workdir"] = _room(folder, on_node=on_node)
-    if missing := client.runner.missing(PROGRAMS):
-        found["programs"] = CheckResult(FAIL, f"no {', '.join(missing)} on {client.runner.where}", NO_SLURM)
+    if missing := site.missing(PROGRAMS):
+        found["programs"] = CheckResult(FAIL, f"no {', '.join(missing)} on {site.where}", site.hint)
         return
     found["programs"] = CheckResult(OK, "sbatch")
-    launch, by_shell = filled(trial.launch, client.runner.environment())
+    launch, by_shell = filled(trial.launch, site.environment())
     settings = SlurmSettings.of(launch.profile)
-    asked = replace(settings, cpus_per_task=cores_per_node(launch))
-    found["partition"] = _noted(fits(asked, partitions(client)), by_shell, launch.profile)
-    found["sbatch"] = would_take(client, trial.script(launch), launch)
-    found["grace"] = _grace(client, settings)
+    fitting = fits(replace(settings, cpus_per_task=cores_per_node(launch)), partitions(site))
+    found["partition"] = fitting._replace(value="; ".join(filter(None, [fitting.value, in_words(by_shell)])))
+    found["sbatch"] = would_take(site, launch)
+    found["grace"] = _grace(site, settings)
     if on_node:
-        found |= _on_node(client, launch, folder.path)
-
-
-def _noted(found: CheckResult, by_shell: Filled, profile: Mapping[str, Any]) -> CheckResult:
-    """Return the check, with the options that the shell sets."""
-    said = in_words(by_shell, {**profile["sbatch"], **profile})
-    return found._replace(value="; ".join(filter(None, [found.value, said])))
+        found |= _on_node(site, launch, folder.path)
 
 
 def _python(settings: SlurmSettings, trial: Trial) -> CheckResult:
@@ -151,10 +112,10 @@ def _room(folder: Folder, *, on_node: bool) -> CheckResult:
 # -- how long a rank may save
 
 
-def _grace(client: Client, settings: SlurmSettings) -> CheckResult:
+def _grace(site: Site, settings: SlurmSettings) -> CheckResult:
     """Check that a preempted rank has the time for a checkpoint like the last one of a run with this profile."""
-    config = client.call("scontrol", "show", "config").out
-    shown = client.call("scontrol", "show", "partition", "-o", *filter(None, [settings.partition])).out
+    config = site.call("scontrol", "show", "config").out
+    shown = site.call("scontrol", "show", "partition", "-o", *filter(None, [settings.partition])).out
     kill_wait, grace_time = seconds_of(config, "KillWait"), max(seconds_in(shown, "GraceTime"), default=0)
     if kill_wait is None:
         return CheckResult(Level.UNKNOWN, "Slurm does not say how long it waits")
@@ -193,25 +154,26 @@ def last_save(profile: str) -> float | None:
 # -- from a node
 
 
-def _on_node(client: Client, launch: LaunchPlan, folder: str) -> dict[str, CheckResult]:
-    """Have one short job look for a token that was written here, start the interpreter that trains, and try the GPUs.
+def _on_node(site: Site, launch: LaunchPlan, folder: str) -> dict[str, CheckResult]:
+    """Run one short job that looks for a token file, starts the interpreter that trains, and tries the GPUs.
 
     The job is submitted and started as a run is: by a batch script with the same options, and a step of srun.
     """
-    token = secrets.token_hex(8)
+    token, machine = secrets.token_hex(8), site.machine()
     path = f"{folder}/.doctor-{token}"
-    made = client.call("sh", "-c", 'mkdir -p "$1" && printf %s "$2" >"$3"', "sh", folder, token, path)
-    if made.code != 0:
-        return {"node": CheckResult(FAIL, f"{folder} can't be written: {first_line(made.err)}", NOT_SHARED)}
     settings, gpus = SlurmSettings.of(launch.profile), gpus_per_node(launch)
     python = settings.python or ("python3" if settings.login else sys.executable)
     words = ("sh", "-c", LOOK, "sh", path, token, python, ASK_INTERPRETER, str(int(gpu_checks.TRY_SECONDS)))
     try:
+        machine.call("write_file", token.encode(), path=path)
         if gpus:
-            _send_archive(client, f"{path}.pyz")
-        seen = _looked(client, launch, f"{path}.out", words)
+            machine.call("write_file", node_archive(), path=f"{path}.pyz")
+    except BackendError as error:
+        return {"node": CheckResult(FAIL, f"{folder} can't be written: {error.message}", NOT_SHARED)}
+    try:
+        seen = _looked(site, launch, f"{path}.out", words)
     finally:
-        client.call("rm", "-f", path, f"{path}.pyz", f"{path}.out")
+        site.call("rm", "-f", path, f"{path}.pyz", f"{path}.out")
     if isinstance(seen, CheckResult):
         return {"node": seen}
     lines = seen.splitlines()
@@ -220,19 +182,19 @@ def _on_node(client: Client, launch: LaunchPlan, folder: str) -> dict[str, Check
     return {"node": seen_there(out, folder, python), **gpus_there(on_gpus, gpus)}
 
 
-def _looked(client: Client, launch: LaunchPlan, out: str, words: Sequence[str]) -> str | CheckResult:
+def _looked(site: Site, launch: LaunchPlan, out: str, words: Sequence[str]) -> str | CheckResult:
     """Run these words in a job of one node, and return its output. Return a failed check if the job did not run."""
     script = _script(launch, out, words)
-    answer = client.call("sbatch", *options_in(script), stdin=script)
+    answer = site.call("sbatch", *options_in(script), stdin=script)
     number = job_id_of(answer.out)
     if answer.code != 0 or number is None:
-        error = refused(answer.err or answer.out, client, launch)
+        error = refused(answer.err or answer.out, site, launch)
         return CheckResult(FAIL, error.message, error.hint)
     end = time.monotonic() + NODE_SECONDS
-    while (job := _job(client, number)) is not None and job.phase != "ended":
+    while (job := _job(site, number)) is not None and job.phase != "ended":
         late = time.monotonic() - end
         if late > (0 if job.phase == "waiting" else 2 * NODE_SECONDS):
-            client.scancel(number)
+            site.cancel(("scancel", number), number)
             if job.phase == "waiting":
                 said = f"no node was free within {NODE_SECONDS} s"
                 return CheckResult(WARN, said, "try again when sinfo shows an idle node")
@@ -242,7 +204,7 @@ def _looked(client: Client, launch: LaunchPlan, out: str, words: Sequence[str]) 
                 "ask the cluster's administrator to check that node",
             )
         time.sleep(LOOK_SECONDS)  # Slurm sends no message when a job ends, so it is polled
-    read = client.call("cat", out)
+    read = site.call("cat", out)
     if read.code == 0:
         return read.out
     host = (job.nodes if job is not None else "") or "the node"
@@ -250,8 +212,8 @@ def _looked(client: Client, launch: LaunchPlan, out: str, words: Sequence[str]) 
     return CheckResult(FAIL, f"{host} does not see {folder} as this side does", NOT_SHARED)
 
 
-def _job(client: Client, number: str) -> JobLine | None:
-    snapshot = client.queue(fresh=True)
+def _job(site: Site, number: str) -> Job | None:
+    snapshot = site.queue(fresh=True)
     if snapshot.jobs is None:
         raise BackendError(f"Slurm can't be asked: {snapshot.problem}", transient=True)
     return snapshot.jobs.get(number)
@@ -259,8 +221,6 @@ def _job(client: Client, number: str) -> JobLine | None:
 
 def _script(launch: LaunchPlan, out: str, words: Sequence[str]) -> str:
     """Return the batch script of a job of one node that is started as a run's is, and runs these words."""
-    from submitit.slurm.slurm import _make_sbatch_string  # noqa: PLC0415 (60 ms)
-
     asked = parameters(launch)
     extras = {name: value for name, value in asked["additional_parameters"].items() if "requeue" not in name}
     own = {
@@ -268,15 +228,7 @@ def _script(launch: LaunchPlan, out: str, words: Sequence[str]) -> str:
         "teardown": [], "additional_parameters": {**extras, "no-requeue": True, "output": out},
     }  # fmt: skip
     command = f"srun {shlex.join([*step_rules(launch), *words])}"
-    return str(_make_sbatch_string(command=command, folder=out.rpartition("/")[0], **{**asked, **own}))
-
-
-def _send_archive(client: Client, path: str) -> None:
-    """Put what asks a node's GPUs beside the token; without it they are not asked."""
-    from orchestrator.transport.node_archive import node_archive  # noqa: PLC0415 (only this sends it)
-
-    words = ("sh", "-c", 'umask 077; base64 -d >"$1" || rm -f "$1"', "sh", path)
-    client.call(*words, stdin=base64.b64encode(node_archive()).decode())
+    return rendered(command, out.rpartition("/")[0], {**asked, **own})
 
 
 def gpus_there(lines: Sequence[str], asked: int | None) -> gpu_checks.Rows:
@@ -304,8 +256,7 @@ def seen_there(out: str, folder: str, python: str) -> CheckResult:
         found = parse_json(rest[-1])
     except (IndexError, ValueError):
         said = f"{host}: {python} can't be started there: {(rest or ['it says nothing'])[-1]}"
-        hint = "set python: in the profile to an interpreter that login and compute nodes share"
-        return CheckResult(FAIL, said, hint)
+        return CheckResult(FAIL, said, OTHER_PYTHON)
     if not found["torch"]:
         hint = f"install torch for {python}, or set python: in the profile"
         return CheckResult(FAIL, f"{host}: {python} has no torch", hint)

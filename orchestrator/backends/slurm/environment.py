@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:  # commands that only read runs must not wait for pydantic
+    from orchestrator.backends.batch.scheduler import ByShell
     from orchestrator.specs.plan import LaunchPlan
 
 STRANGE: Final = (
@@ -33,13 +34,6 @@ _HIDING: Final = (
 )
 PRINT_FILLS: Final = ("sh", "-c", "env | grep ^SBATCH_ || :")
 
-Filled = dict[str, str]  # maps each option to the variable that has set it
-
-
-def is_strange(name: str) -> bool:
-    """Tell whether a variable would change what Slurm's programs do."""
-    return name.startswith(STRANGE) and name not in NEEDED
-
 
 def hiding(argv: Sequence[str]) -> list[str]:
     """Return the argv that runs a program of Slurm without the strange variables of its shell, on any machine."""
@@ -53,20 +47,14 @@ def fills_in(environ: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name in FILLS if (value := environ.get(name, "").strip()) and value.isprintable()}
 
 
-def filled(launch: LaunchPlan, environ: Mapping[str, str]) -> tuple[LaunchPlan, Filled]:
+def filled(launch: LaunchPlan, environ: Mapping[str, str]) -> tuple[LaunchPlan, ByShell]:
     """Return the plan with the options that the shell sets, and the variable of each. The profile leaves these open."""
     profile: dict[str, Any] = dict(launch.profile)
     sbatch = dict(profile.get("sbatch") or {})
-    used: Filled = {}
+    used: ByShell = {}
     for variable, value in fills_in(environ).items():
         option = FILLS[variable]
         place = profile if option in FIELDS else sbatch
         if place.get(option) is None:
-            place[option], used[option] = value, variable
+            place[option], used[option] = value, {"value": value, "by": variable}
     return replace(launch, profile={**profile, "sbatch": sbatch}), used
-
-
-def in_words(used: Mapping[str, str], values: Mapping[str, Any]) -> str:
-    """Return a sentence about the options that the shell has set; empty if there are none."""
-    said = [f"{option} {values.get(option, '')} by {variable}" for option, variable in used.items()]
-    return f"the profile leaves open what the shell gives: {', '.join(said)}" if said else ""

@@ -1,13 +1,14 @@
-"""What sbatch says when it refuses a job, in sentences that name the field to change. Pure."""
+"""Turns the message of an sbatch that refused a job into a sentence that names the field to change. Pure."""
 
 from __future__ import annotations
 
 from typing import Final
 
-from orchestrator.backends.settings import SlurmSettings
+from orchestrator.backends.slurm.parse import is_unreachable
+from orchestrator.backends.slurm.settings import SlurmSettings
 from orchestrator.errors import BackendError
 
-# (what sbatch says, what it means, what to do; {field} is the profile's)
+# (words of sbatch, their meaning, the hint; {field} is a field of the profile)
 REFUSALS: Final = (
     ("Invalid partition name", "Slurm has no partition '{partition}'", "sinfo lists the partitions; set partition:"),
     ("Invalid account", "Slurm has no account '{account}' for you, or not in this partition",
@@ -39,23 +40,10 @@ REFUSALS: Final = (
     ("Protocol authentication error", "Slurm does not believe who you are: {said}",
      "munge on {where} and on the controller must have the same key and clocks that agree"),
 )  # fmt: skip
-UNREACHABLE: Final = ("Unable to contact slurm controller", "Socket timed out", "Zero Bytes", "Connection refused",
-                      "Connection timed out", "Transport endpoint", "configuration source")  # fmt: skip
-UNANSWERED: Final = ("Socket timed out", "Zero Bytes")  # the request went out: the job may be queued all the same
-
-
-def is_unreachable(said: str) -> bool:
-    """Tell whether one of Slurm's programs could not ask the controller."""
-    return any(words.lower() in said.lower() for words in UNREACHABLE)
-
-
-def is_unanswered(said: str) -> bool:
-    """Tell whether the job may have been queued, although sbatch failed."""
-    return any(words.lower() in said.lower() for words in UNANSWERED)
 
 
 def refusal(said: str, settings: SlurmSettings, time_limit: int | None, where: str = "this machine") -> BackendError:
-    """Return the error for what sbatch printed there; what is not known is shown as sbatch's own last line."""
+    """Return the error for the output of sbatch. A message that is not known is shown as its last line."""
     lines = [line.strip() for line in said.splitlines() if line.strip()]
     lines = [line for line in lines if not line.startswith("Try ")]  # sbatch prints it after an unknown option
     last = (lines or ["it did not say why"])[-1].removeprefix("sbatch: ").removeprefix("error: ")

@@ -1,7 +1,7 @@
-"""What squeue, scontrol and sacct print, as values: jobs, their states and reasons, and both in English. Pure.
+"""Parses the output of squeue, scontrol and sacct, and has an English sentence for each state and reason. Pure.
 
-Only formats that every Slurm since 20.02 prints alike are read: `-o` of squeue, `-o` of scontrol, `-P` of sacct. The
-JSON output changes its shape between versions.
+It reads only formats that every Slurm since 20.02 prints alike: `-o` of squeue, `-o` of scontrol, `-P` of sacct. The
+JSON output changes between versions.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import time
 from dataclasses import dataclass, replace
 from typing import Final
 
+from orchestrator.backends.batch.scheduler import Job
 from orchestrator.runs.job_use import JobUse
 
 SQUEUE_FORMAT: Final = "%i|%T|%r|%S|%N|%j|%k|%o"
@@ -26,7 +27,7 @@ ACTIVE: Final = frozenset(
     {"RUNNING", "CONFIGURING", "COMPLETING", "SUSPENDED", "STOPPED", "RESIZING", "SIGNALING", "STAGE_OUT",
      "POWER_UP_NODE", "UPDATE_DB", "LAUNCH_FAILED", "RECONFIG_FAIL", "EXPEDITING"}
 )  # fmt: skip
-FORGOTTEN: Final = "FORGOTTEN"  # no word of Slurm's: for a job that it has lost
+FORGOTTEN: Final = "FORGOTTEN"  # not a word of Slurm: the state of a job that Slurm has lost
 ENDED: Final = {
     "COMPLETED": "the job is over",
     "FAILED": "its batch script failed",
@@ -41,7 +42,7 @@ ENDED: Final = {
     FORGOTTEN: "Slurm does not know it any more, and has no record of its end: submit it again if it had not begun",
 }
 
-# The words of Slurm's reasons are many; each family of limits has one sentence.
+# Slurm has many words for its reasons, so each family of limits shares a sentence.
 REASONS: Final = (
     (r"Priority", "other jobs are ahead of it in the queue"),
     (r"Resources", "it is next, as soon as enough nodes are free"),
@@ -73,7 +74,10 @@ REASONS: Final = (
     (r"Cleaning|RaisedSignal.*|NonZeroExitCode|SystemFailure|JobLaunchFailure", "its last start is being tidied up"),
     (r"Prolog", "the nodes are being prepared for it"),
 )  # fmt: skip
-CANT_OPEN: Final = 53  # slurmd's own: no process was started
+UNREACHABLE: Final = ("Unable to contact slurm controller", "Socket timed out", "Zero Bytes", "Connection refused",
+                      "Connection timed out", "Transport endpoint", "configuration source")  # fmt: skip
+UNANSWERED: Final = ("Socket timed out", "Zero Bytes")  # the request was sent, so the job may be queued
+CANT_OPEN: Final = 53  # the exit code of slurmd itself if it can't open the job's log
 NOT_SHARED: Final = "which has to be shared with the login node: set workdir: in the profile to such a folder"
 STUCK: Final = (
     r"Partition(Config|NodeLimit|TimeLimit)|BadConstraints|DependencyNeverSatisfied|Invalid(Account|QOS)|"
@@ -82,16 +86,9 @@ STUCK: Final = (
 
 
 @dataclass(frozen=True)
-class JobLine:
-    """One job as one of Slurm's programs shows it; what a program does not tell is empty."""
+class JobLine(Job):
+    """One job as one of Slurm's programs shows it."""
 
-    job_id: str  # 17, or 17_3 of an array
-    state: str  # Slurm's word: PENDING, RUNNING, ...
-    name: str = ""
-    reason: str = ""
-    start: str = ""  # when it began, or may begin
-    nodes: str = ""
-    by: str = ""  # the number of the user who cancelled it
     code: int | None = None
     signal: int | None = None
     restarts: int = 0
@@ -106,20 +103,61 @@ class JobLine:
         return name == self.name or COMMENT.format(name) == self.comment or f"/{name}/" in self.command
 
     @property
-    def is_stuck(self) -> bool:
-        """Tell whether it waits for what may never come, unless somebody changes the job or the cluster."""
-        return re.fullmatch(STUCK, self.reason) is not None
-
-    @property
     def phase(self) -> str:
-        """Return waiting, active or ended; `active` for words that this version of orch doesn't know."""
         if self.state in WAITING:
             return "waiting"
         return "ended" if self.state in ENDED else "active"
 
+    @property
+    def is_stuck(self) -> bool:
+        return re.fullmatch(STUCK, self.reason) is not None
+
+    @property
+    def is_suspended(self) -> bool:
+        return self.state in ("SUSPENDED", "STOPPED")
+
+    @property
+    def is_deferred(self) -> bool:
+        return self.reason == "BeginTime"
+
+    @property
+    def ending(self) -> str:
+        return self.state.lower() if self.state in ("COMPLETED", "FAILED", "CANCELLED") else ""
+
+    @property
+    def cause(self) -> str:
+        return {"TIMEOUT": "timeout", "DEADLINE": "timeout", "PREEMPTED": "preempted"}.get(self.state, "infra")
+
+    def why_it_waits(self, *, has_run: bool = False) -> str:
+        """Return a sentence about why the job waits; it shows a reason that is not known in Slurm's own word."""
+        when = self.start.replace("T", " ")
+        if self.is_deferred:
+            words = [*(["requeued"] if has_run else []), f"eligible from {when or 'a later time'}"]
+            return f"Slurm job {self.job_id} pending: {', '.join(words)} (BeginTime)"
+        known = (sentence for pattern, sentence in REASONS if re.fullmatch(pattern, self.reason))
+        sentence = next(known, "Slurm holds it back")
+        word = f" ({self.reason})" if self.reason else ""
+        return f"Slurm job {self.job_id} pending: {sentence}{word}{f'; may start at {when}' if when else ''}"
+
+    def how_it_ended(self, user: str = "") -> str:
+        sentence = ENDED.get(self.state, f"its state is {self.state}")
+        if self.state == "CANCELLED" and (user or self.by):
+            sentence += f" by {user or f'user {self.by}'}"
+        if self.state == "FAILED" and self.signal == CANT_OPEN:
+            sentence = f"its first node can't write to the run's folder, {NOT_SHARED}"
+        elif self.state == "FAILED" and not self.nodes:
+            sentence = "Slurm ended it before it had a node"
+        elif self.state == "FAILED" and self.signal:
+            sentence += f", killed by {_signal_name(self.signal)}"
+        elif self.state == "FAILED" and self.code:
+            sentence += f" with exit code {self.code}"
+        if self.state == "NODE_FAIL" and self.nodes:
+            sentence += f" (of {self.nodes})"
+        return f"Slurm job {self.job_id}: {sentence} ({self.state})"
+
 
 def parse_squeue(text: str) -> list[JobLine]:
-    """Return the jobs that `squeue --noheader -o SQUEUE_FORMAT` lists; a line of another shape is left out."""
+    """Return the jobs that `squeue --noheader -o SQUEUE_FORMAT` lists. Lines of another shape are ignored."""
     jobs = []
     for line in text.splitlines():
         parts = [part.strip() for part in line.split("|", 7)]
@@ -132,7 +170,7 @@ def parse_squeue(text: str) -> list[JobLine]:
 
 
 def parse_scontrol(text: str) -> JobLine | None:
-    """Return the job that `scontrol show job -o ID` shows; None where it shows none."""
+    """Return the job that `scontrol show job -o ID` shows; None if it shows no job."""
     fields = dict(re.findall(r"(?:^|\s)([A-Za-z][\w/:]*)=(\S*)", text))
     if "JobId" not in fields or "JobState" not in fields:
         return None
@@ -156,19 +194,19 @@ def parse_scontrol(text: str) -> JobLine | None:
 
 
 def _comment_in(shown: str) -> str:
-    """Return the comment of a job in what `scontrol show job -o` prints: it may hold spaces."""
+    """Return the comment of a job, which may have spaces, from the output of `scontrol show job -o`."""
     match = re.search(r"\sComment=(.*?)(?=\s[A-Z][\w/:]*=|$)", shown, re.MULTILINE)
     return _said(match[1].strip()) if match else ""
 
 
 def controller_trouble(ping: str) -> str:
-    """Return what `scontrol ping` says where no controller is up; empty where one is."""
+    """Return the output of `scontrol ping` in one line if no controller is up; "" if one is up."""
     lines = [line.strip() for line in ping.splitlines() if line.strip()]
     return "" if any(line.endswith(" UP") for line in lines) else "; ".join(lines)
 
 
 def parse_sacct(text: str) -> list[JobLine]:
-    """Return the jobs that `sacct -n -X -P -o SACCT_FIELDS` lists, newest last; none without accounting."""
+    """Return the jobs that `sacct -n -X -P -o SACCT_FIELDS` lists, the newest last; empty without accounting."""
     jobs = []
     for line in text.splitlines():
         parts = [part.strip() for part in line.split("|", 5)]
@@ -181,7 +219,7 @@ def parse_sacct(text: str) -> list[JobLine]:
 
 
 def parse_use(text: str, name: str) -> JobUse | None:
-    """Return the job that `sacct -n -P -j NUMBER -o USE_FIELDS` lists with its steps, as seff reckons it.
+    """Return the job that `sacct -n -P -j NUMBER -o USE_FIELDS` lists with its steps, with seff's rules.
 
     A number may have been another job's before, so the newest job of this name is returned. If no job has the name,
     the newest job is returned, because a site or a user may have renamed it.
@@ -206,13 +244,13 @@ def parse_use(text: str, name: str) -> JobUse | None:
 
 
 def memory_in(tres: str) -> int | None:
-    """Return the bytes of `cpu=8,mem=4000M,node=2`; None where it has none."""
+    """Return the bytes of memory in `cpu=8,mem=4000M,node=2`; None if it names no memory."""
     match = re.search(r"(?:^|,)mem=(\d+(?:\.\d+)?)([KMGTP]?)", tres)
     return int(float(match[1]) * 1024 ** " KMGTP".index(match[2] or " ")) if match else None
 
 
 def cpu_seconds(text: str) -> float | None:
-    """Return the seconds of `1-02:03:04`, `02:03:04` or `03:04.567`; None for something else."""
+    """Return the seconds of `1-02:03:04`, `02:03:04` or `03:04.567`; None for any other text."""
     match = re.fullmatch(r"(?:(?:(\d+)-)?(\d+):)?(\d+):(\d+(?:\.\d+)?)", text)
     if match is None:
         return None
@@ -227,61 +265,33 @@ def state_word(text: str) -> tuple[str, str]:
 
 
 def exit_code(text: str) -> tuple[int | None, int | None]:
-    """Return (exit code, signal) of `1:0`; None where there is none."""
+    """Return (exit code, signal) of `1:0`; None for a number that is missing."""
     match = re.fullmatch(r"(\d+):(\d+)", text.strip())
     return (int(match[1]), int(match[2]) or None) if match else (None, None)
 
 
 def job_id_of(answer: str) -> str | None:
-    """Return the number in `Submitted batch job 17`, or in what `--parsable` prints; None where there is none."""
+    """Return the number in `Submitted batch job 17`, or in the output of `--parsable`; None if there is no number."""
     match = re.search(r"job (\d+)", answer) or re.fullmatch(r"(\d+)(?:;\S*)?", answer.strip())
     return match[1] if match else None
 
 
-def number_of(job_id: str) -> int:
-    """Return the number of a job, or of the array that it is a task of."""
-    return int(job_id.partition("_")[0])
-
-
 def wait_seconds(start: str, now: float) -> float:
-    """Return how far Slurm's `2026-03-01T10:00:00`, in this machine's time zone, lies ahead; 0 without a time."""
+    """Return how far Slurm's `2026-03-01T10:00:00`, in this machine's time zone, is ahead of now; 0 without a time."""
     try:
         return time.mktime(time.strptime(start, "%Y-%m-%dT%H:%M:%S")) - now
     except (ValueError, OverflowError):
         return 0.0
 
 
-def why_it_waits(job: JobLine, *, has_run: bool = False) -> str:
-    """Return why a pending job waits, in a sentence, and when it may start; an unknown reason as it is.
-
-    has_run: it has been started before, and was requeued.
-    """
-    if job.reason == "BeginTime":
-        words = [*(["requeued"] if has_run else []), f"eligible from {job.start.replace('T', ' ') or 'a later time'}"]
-        return f"Slurm job {job.job_id} pending: {', '.join(words)} (BeginTime)"
-    known = (sentence for pattern, sentence in REASONS if re.fullmatch(pattern, job.reason))
-    sentence = next(known, "Slurm holds it back")
-    word = f" ({job.reason})" if job.reason else ""
-    when = f"; may start at {job.start.replace('T', ' ')}" if job.start else ""
-    return f"Slurm job {job.job_id} pending: {sentence}{word}{when}"
+def is_unreachable(said: str) -> bool:
+    """Tell whether an error message says that the controller could not be asked."""
+    return any(words.lower() in said.lower() for words in UNREACHABLE)
 
 
-def how_it_ended(job: JobLine, user: str = "") -> str:
-    """Return how a job ended, in a sentence; `user` is the name of who cancelled it, where that is known."""
-    sentence = ENDED.get(job.state, f"its state is {job.state}")
-    if job.state == "CANCELLED" and (user or job.by):
-        sentence += f" by {user or f'user {job.by}'}"
-    if job.state == "FAILED" and job.signal == CANT_OPEN:
-        sentence = f"its first node can't write to the run's folder, {NOT_SHARED}"
-    elif job.state == "FAILED" and not job.nodes:
-        sentence = "Slurm ended it before it had a node"
-    elif job.state == "FAILED" and job.signal:
-        sentence += f", killed by {_signal_name(job.signal)}"
-    elif job.state == "FAILED" and job.code:
-        sentence += f" with exit code {job.code}"
-    if job.state == "NODE_FAIL" and job.nodes:
-        sentence += f" (of {job.nodes})"
-    return f"Slurm job {job.job_id}: {sentence} ({job.state})"
+def is_unanswered(said: str) -> bool:
+    """Tell whether an error message of sbatch leaves it open that the job was queued."""
+    return any(words.lower() in said.lower() for words in UNANSWERED)
 
 
 def _signal_name(number: int) -> str:

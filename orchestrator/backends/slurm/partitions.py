@@ -1,4 +1,4 @@
-"""What a Slurm cluster has and takes: its partitions, and whether a profile fits them before anything is queued."""
+"""The partitions of a Slurm cluster, and whether a profile fits them before a job is queued."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from orchestrator.backends.base import CheckResult, Level
-from orchestrator.backends.settings import SlurmSettings
-from orchestrator.backends.slurm.client import Client, first_line
+from orchestrator.backends.batch.site import Site, first_line
+from orchestrator.backends.slurm.environment import filled
 from orchestrator.backends.slurm.errors import refusal
 from orchestrator.backends.slurm.script import asked_of, cores_per_node, gpus_in, options_in
+from orchestrator.backends.slurm.settings import SlurmSettings
 from orchestrator.errors import BackendError
 from orchestrator.specs.units import seconds
 
@@ -30,8 +31,8 @@ class Partition:
     limit: int | None  # seconds; None for no limit
     nodes: int
     idle: int
-    cores: str  # a node; `8+` where some have more
-    memory: str  # MiB a node
+    cores: str  # of a node; `8+` if some nodes have more
+    memory: str  # MiB of a node
     gres: str
     hosts: str = ""  # the nodes' names, as `n[1-3]`
 
@@ -41,7 +42,7 @@ class Partition:
 
 
 def parse_sinfo(text: str) -> list[Partition]:
-    """Return the rows of `sinfo -h -o SINFO_FORMAT`; one of another shape is left out."""
+    """Return the rows of `sinfo -h -o SINFO_FORMAT`. Rows of another shape are ignored."""
     found = []
     for line in text.splitlines():
         parts = [part.strip() for part in line.split("|", 8)]
@@ -58,26 +59,26 @@ def parse_sinfo(text: str) -> list[Partition]:
 
 
 def _limit(text: str) -> int | None:
-    """Return seconds of `10:00`, `1:00:00` or `2-00:00:00`; None for `infinite` and what can't be read."""
+    """Return the seconds of `10:00`, `1:00:00` or `2-00:00:00`; None for `infinite` and any other text."""
     try:
         return seconds(f"0:{text}" if text.count(":") == 1 and "-" not in text else text)
     except ValueError:
         return None
 
 
-def partitions(client: Client) -> list[Partition]:
-    """Return the cluster's partitions, as sinfo lists them now; BackendError where Slurm can't be asked."""
-    answer = client.call("sinfo", "-h", "-o", SINFO_FORMAT)
+def partitions(site: Site) -> list[Partition]:
+    """Return the cluster's partitions, as sinfo lists them now. Raises BackendError if Slurm can't be asked."""
+    answer = site.call("sinfo", "-h", "-o", SINFO_FORMAT)
     if answer.code != 0:
         raise BackendError(f"Slurm can't be asked: {first_line(answer.err)}", "scontrol ping", transient=True)
     return parse_sinfo(answer.out)
 
 
 def cores_per_gpu(settings: SlurmSettings, rows: list[Partition], shown: str) -> int | None:
-    """Return the cores that go with one GPU in the profile's partition; None where nobody knows. Pure.
+    """Return the cores that go with one GPU in the profile's partition; None if that is unknown. Pure.
 
-    What Slurm gives by itself comes first, else a node's cores, or as many as the partition gives of them, divided by
-    its GPUs. shown: what `scontrol show partition -o` prints of the partition.
+    It is the number that Slurm gives by default. Otherwise it is a node's cores, or the partition's limit of them,
+    divided by the node's GPUs. shown: the output of `scontrol show partition -o`.
     """
     if by_default := re.search(r"\bDefCpuPerGPU=(\d+)", shown):
         return int(by_default[1])
@@ -113,7 +114,7 @@ def fits(settings: SlurmSettings, rows: list[Partition]) -> CheckResult:
         said = f"{name} gives {limit // 60} min, the profile asks for {settings.time // 60}"
         return CheckResult(Level.FAIL, said, "set time: to less")
     by_name = {each.name: [row for row in own if row.name == each.name] for each in own}
-    small = {each: _too_small(settings, its) for each, its in by_name.items()}  # Slurm takes any of them
+    small = {each: _too_small(settings, its) for each, its in by_name.items()}  # Slurm may choose any of them
     if all(small.values()) and (found := small[name]):
         return CheckResult(Level.FAIL, f"{name}: {found[0]}", f"set {found[1]}: to less, or another partition:")
     if not own[0].is_up:
@@ -142,15 +143,15 @@ def _most(number: str) -> int | None:
     return int(number) if number.isdecimal() else None
 
 
-def refused(said: str, client: Client, launch: LaunchPlan) -> BackendError:
+def refused(said: str, site: Site, launch: LaunchPlan) -> BackendError:
     """Return the error for what sbatch printed of a plan, with the numbers that make its partition unfit."""
     settings = asked_of(launch.profile, launch.job, 0)
     settings = replace(settings, cpus_per_task=cores_per_node(launch), time=launch.time_limit)
-    error = refusal(said, settings, launch.time_limit, client.runner.where)
+    error = refusal(said, settings, launch.time_limit, site.where)
     if error.transient:
         return error
     try:
-        found = fits(settings, partitions(client))
+        found = fits(settings, partitions(site))
     except BackendError:
         return error
     if found.level is not Level.FAIL or found.value in error.message:
@@ -158,12 +159,26 @@ def refused(said: str, client: Client, launch: LaunchPlan) -> BackendError:
     return BackendError(f"{error.message}; {found.value}", error.hint)
 
 
-def would_take(client: Client, script: str, launch: LaunchPlan) -> CheckResult:
-    """Return the output of `sbatch --test-only` for a plan's batch script. No job is queued."""
-    answer = client.call("sbatch", "--test-only", *options_in(script), stdin=script)
+def would_take(site: Site, launch: LaunchPlan) -> CheckResult:
+    """Return the answer of `sbatch --test-only` for a plan's batch script. No job is queued."""
+    script = site.scheduler.script(launch)
+    answer = site.call("sbatch", "--test-only", *options_in(script), stdin=script)
     said = answer.err.strip() or answer.out.strip()
     if answer.code == 0:
         when = said.removeprefix("sbatch: ").partition(" to start ")[2].replace("T", " ")
         return CheckResult(Level.OK, when or said)
-    error = refused(said.replace("allocation failure:", "error:"), client, launch)
+    error = refused(said.replace("allocation failure:", "error:"), site, launch)
     return CheckResult(Level.FAIL, error.message, error.hint)
+
+
+def with_share_of_cores(launch: LaunchPlan, site: Site) -> LaunchPlan:
+    """Return the plan with a GPU's share of the cores. Without an answer that sbatch would take, it stays as it is."""
+    settings = SlurmSettings.of(filled(launch, site.environment())[0].profile)
+    rows = partitions(site)
+    names = settings.partition.split(",") if settings.partition else [row.name for row in rows if row.is_default]
+    shown = site.call("scontrol", "show", "partition", "-o", *names[:1]).out  # without a name it shows all
+    if (share := cores_per_gpu(settings, rows, shown)) is None:
+        return launch
+    fuller = replace(launch, profile={**launch.profile, "cpus_per_gpu": share})
+    site.need("sbatch")
+    return fuller if would_take(site, filled(fuller, site.environment())[0]).level is not Level.FAIL else launch

@@ -1,173 +1,197 @@
-"""What both ways to a Slurm have in common: on its login node, and through one."""
+"""Slurm: each of its commands with the parser of what it prints."""
 
 from __future__ import annotations
 
-import os
-from abc import abstractmethod
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from orchestrator.backends.base import Backend, Check, CheckResult, Finding, Judge, Level, Sight
-from orchestrator.backends.settings import SlurmSettings, profile_of
-from orchestrator.backends.slurm import job
-from orchestrator.backends.slurm.environment import filled, in_words
+from orchestrator.backends.base import CheckResult, Level
+from orchestrator.backends.batch.backend import Batch
+from orchestrator.backends.batch.scheduler import ByShell, Job, Order, Put, Query, Scheduler, Trial, in_words
+from orchestrator.backends.slurm import parse
+from orchestrator.backends.slurm.environment import NEEDED, PRINT_FILLS, STRANGE, filled, hiding
 from orchestrator.errors import BackendError, UsageError
-from orchestrator.runs.job_use import JobUse
-from orchestrator.runs.store import RunDir, state_root
 
 if TYPE_CHECKING:  # `orch status` must not wait for pydantic
-    from orchestrator.backends.slurm.client import Client
-    from orchestrator.backends.slurm.doctor import Folder
-    from orchestrator.backends.slurm.partitions import Partition
-    from orchestrator.runs.scheduler_status import SchedulerStatus
+    from orchestrator.backends.base import Check
+    from orchestrator.backends.batch.site import Site
+    from orchestrator.runs.job_use import JobUse
+    from orchestrator.runs.record import RunRecord
     from orchestrator.specs.plan import LaunchPlan
-    from orchestrator.specs.profiles import AnyProfile
-    from orchestrator.transport.machine import Machine
+    from orchestrator.transport.machine import Output
+
+AFTER_REQUEUE: Final = 5  # seconds
+MAY_DIFFER: Final = ("job_name", "comment", "setup", "teardown")  # between the tasks of an array
 
 
-class SlurmScheduler(Backend):
-    """Runs as Slurm jobs: what differs is where Slurm's programs are run, and where the run directory lies."""
+class Slurm(Scheduler):
+    """Slurm since 20.02, by the formats that all versions print alike."""
 
-    takes_sweeps: ClassVar[bool] = True
+    title = "Slurm"
+    folder = "slurm"
+    programs = ("sbatch", "srun", "squeue", "scancel")
+    hint_here = "submit from a login node, where sbatch is on PATH, or through one: set login: in the profile"
+    hint_login = "name a machine in login: on which sbatch is on PATH, if only for login shells"
+    needs_python = ("submitit", 3, 10)
+    hide = (*STRANGE, "SUBMITIT_")
+    keep = NEEDED
+    plain: ClassVar[Mapping[str, str]] = {"SLURM_TIME_FORMAT": "standard", "LC_ALL": "C"}
+    chatter = ("submitit INFO",)
+    shell = PRINT_FILLS
+    end_seconds = 40.0  # KillWait, 30 s by default, and some more
 
-    @abstractmethod
-    def client(self, settings: SlurmSettings) -> Client:
-        """Return the Slurm of a profile."""
+    # -- queries
 
-    @abstractmethod
-    def runs_folder(self, settings: SlurmSettings, launch: LaunchPlan) -> Folder:
-        """Return the folder of all runs, as sbatch's machine has it; BackendError where that is out of reach."""
+    def queue(self, user: int) -> Query[Sequence[Job]]:
+        words = ("--noheader", "--states=all", "--array", f"--user={user}", f"--format={parse.SQUEUE_FORMAT}")
+        return Query(("squeue", *words), parse.parse_squeue)
 
-    def check_python(self, settings: SlurmSettings, python: str, *, is_alone: bool = True) -> None:
-        """Raise BackendError where what starts the agents can't, as sbatch's machine knows; here it is orch's."""
+    def details(self, job_id: str) -> Query[Job | None]:
+        return Query(("scontrol", "show", "job", "-o", job_id), parse.parse_scontrol)
 
-    @abstractmethod
-    def cache_of(self, settings: SlurmSettings, workdir: str | None) -> tuple[Machine, str]:
-        """Return the machine that has orch's folder of a profile, and that folder; UsageError, BackendError."""
+    def accounting(self, job_id: str) -> Query[Sequence[Job]]:
+        return Query(("sacct", "-n", "-X", "-P", "-j", job_id, "-o", parse.SACCT_FIELDS), parse.parse_sacct)
 
-    def client_of(self, run: RunDir) -> Client:
-        """Return the Slurm that has the run's job."""
-        return self.client(SlurmSettings.of(profile_of(run)))
+    def use(self, user: int, job_id: str, name: str) -> Query[JobUse | None]:
+        words = ("-n", "-P", "-u", str(user), "-j", job_id, "-o", parse.USE_FIELDS)
+        return Query(("sacct", *words), partial(parse.parse_use, name=name))
 
-    def look(self, run: RunDir, *, recorded: bool = False) -> Sight:
-        """Return what Slurm reports of the run's job; all nodes' agents live or are gone as the job is."""
-        number = job.job_id_of(run)
-        if recorded:
-            return Sight(job=number)
-        status = self.scheduler_status(run)
-        return Sight(status.alive(max(1, run.record().nnodes)), job=number, scheduler=status)
+    def ping(self) -> Query[str]:
+        # squeue itself tries for a minute and a half while no controller is up.
+        return Query(("scontrol", "ping"), parse.controller_trouble)
 
-    @abstractmethod
-    def scheduler_status(self, run: RunDir) -> SchedulerStatus:
-        """Return what Slurm reports of the run's job. Raises nothing if Slurm can't be asked."""
+    def lost(self, job_id: str, name: str) -> Job:
+        return parse.JobLine(job_id, parse.FORGOTTEN, name)
 
-    def used(self, run: RunDir) -> JobUse | None:
-        """Ask sacct."""
-        return job.used_by(self.client_of(run), run)
+    # -- what an error message means
 
-    def would_take(self, launch: LaunchPlan) -> CheckResult:
-        """Ask `sbatch --test-only`; BackendError where there is no sbatch."""
-        from orchestrator.backends.slurm.partitions import would_take  # noqa: PLC0415 (only this asks)
+    def is_unknown(self, said: str) -> bool:
+        return "Invalid job id" in said
 
-        client = self.client(SlurmSettings.of(launch.profile))
-        client.need("sbatch")
-        launch, _ = filled(launch, client.runner.environment())
-        return would_take(client, self.script(launch), launch)
+    def is_unreachable(self, said: str) -> bool:
+        return parse.is_unreachable(said)
 
-    def completed(self, launch: LaunchPlan, *, by_shell: bool = False) -> LaunchPlan:
-        """Return the plan with a GPU's share of the cores, if nobody says how many go with a GPU and Slurm knows it.
+    def is_unanswered(self, said: str) -> bool:
+        return parse.is_unanswered(said)
 
-        If sbatch would not take that, or Slurm can't be asked, the plan stays as it is.
-        """
-        launch = self._with_share_of_cores(launch)
-        is_here = by_shell and not launch.profile.get("login")
-        return filled(launch, os.environ)[0] if is_here else launch
+    def is_over(self, said: str) -> bool:
+        return "Invalid job id" in said or "already completing" in said
 
-    def _with_share_of_cores(self, launch: LaunchPlan) -> LaunchPlan:
-        from orchestrator.backends.slurm.partitions import cores_per_gpu, partitions  # noqa: PLC0415 (as above)
-        from orchestrator.backends.slurm.script import leaves_cores_open  # noqa: PLC0415 (as above)
+    def refusal(self, said: str, launch: LaunchPlan, site: Site) -> BackendError:
+        from orchestrator.backends.slurm import partitions
 
-        if not leaves_cores_open(launch.profile, launch.job):
+        return partitions.refused(said, site, launch)
+
+    # -- commands
+
+    def submit(self, order: Order, put: Put, call: Callable[[Sequence[str]], Output]) -> str:
+        from orchestrator.backends.slurm import submission
+
+        return submission.submit(order, put, call)
+
+    def script(self, launch: LaunchPlan) -> str:
+        from orchestrator.backends.slurm import submission
+
+        return submission.script(Order(launch))
+
+    def cancel(self, job_id: str, signal: str = "") -> Sequence[str]:
+        return ("scancel", *([f"--signal={signal}"] if signal else []), job_id)
+
+    def cancel_waiting(self, job_id: str) -> Sequence[str]:
+        return ("scancel", "--state=PENDING", job_id)
+
+    def hasten(self, job: Job) -> Sequence[str] | None:
+        # Slurm holds a requeued job back for two minutes, to be sure that its last start has ended. A node refuses a
+        # start in the second in which it ended the start before, and Slurm then ends the job for good.
+        if parse.wait_seconds(job.start, time.time()) <= 2 * AFTER_REQUEUE:
+            return None
+        return ("scontrol", "update", f"jobid={job.job_id}", f"starttime=now+{AFTER_REQUEUE}")
+
+    def step(self, job_id: str, node: int, argv: Sequence[str], *, terminal: bool) -> list[str]:
+        # --overlap shares the node with the agent's own step.
+        words = ("--export=ALL", "--overlap", "--nodes=1", "--ntasks=1", f"--relative={node}", "--mem=0")
+        # Without --unbuffered, Slurm holds a program's bytes back until a line is complete.
+        view = ["--pty"] if terminal else ["--quiet", "--unbuffered"]
+        return hiding(["srun", f"--jobid={job_id}", *words, *view, *argv])
+
+    def dependency(self, job_ids: Sequence[str], *, succeeds: bool) -> str:
+        return ":".join(["afterok" if succeeds else "afterany", *job_ids])
+
+    # -- what a plan asks for
+
+    def asked(self, launch: LaunchPlan) -> Mapping[str, Any]:
+        from orchestrator.backends.slurm import script
+
+        return {name: value for name, value in script.parameters(launch).items() if name not in MAY_DIFFER}
+
+    def filled(self, launch: LaunchPlan, environ: Mapping[str, str]) -> tuple[LaunchPlan, ByShell]:
+        return filled(launch, environ)
+
+    def completed(self, launch: LaunchPlan, site: Callable[[], Site]) -> LaunchPlan:
+        """Return the plan with a GPU's share of the cores, if nobody says how many go with a GPU and Slurm knows."""
+        from orchestrator.backends.slurm import partitions, script
+
+        if not script.leaves_cores_open(launch.profile, launch.job):
             return launch
-        try:
-            client = self.client(SlurmSettings.of(launch.profile))
-            settings = SlurmSettings.of(filled(launch, client.runner.environment())[0].profile)
-            rows = partitions(client)
-            shown = client.call("scontrol", "show", "partition", "-o", *_named(settings, rows)).out
-            if (share := cores_per_gpu(settings, rows, shown)) is None:
-                return launch
-            fuller = replace(launch, profile={**launch.profile, "cpus_per_gpu": share})
-            return fuller if self.would_take(fuller).level is not Level.FAIL else launch
-        except BackendError:
-            return launch
+        return partitions.with_share_of_cores(launch, site())
 
-    def unsaid(self, run: RunDir) -> str:
-        """Return that nobody knows how many cores go with the run's GPUs; empty where that is known."""
-        from orchestrator.backends.slurm.script import leaves_cores_open  # noqa: PLC0415 (as above)
+    def check_folder(self, folder: str) -> None:
+        """Raise UsageError if sbatch would read the path of the runs' folder as a pattern."""
+        if odd := next((sign for sign in "\\%" if sign in folder), None):
+            hint = "set workdir: in the profile to another folder"
+            raise UsageError(f"Slurm replaces '{odd}' in the path of a log, and {folder} has this character", hint)
 
-        record = run.record()
-        given = job.given_by_shell(run)
-        values = {option: each.get("value") for option, each in given.items()}
-        said = in_words({option: str(each.get("by")) for option, each in given.items()}, values)
-        if not leaves_cores_open(record.profile, record.job):
-            return said
-        return (f"{said}; " if said else "") + (
+    def begins_later(self, profile: Mapping[str, Any]) -> bool:
+        return "begin" in (profile.get("sbatch") or {})
+
+    # -- advice
+
+    def would_take(self, launch: LaunchPlan, site: Site) -> CheckResult:
+        """See Scheduler. `sbatch --test-only` answers."""
+        from orchestrator.backends.slurm import partitions
+
+        return partitions.would_take(site, launch)
+
+    def unsaid(self, record: RunRecord, by_shell: ByShell) -> str:
+        from orchestrator.backends.slurm import script
+
+        cores = (
             "neither the profile nor Slurm says how many cores go with a GPU, so each rank has one, or what Slurm "
             "gives by itself: set cpus_per_gpu to a node's cores divided by its GPUs"
         )
+        is_open = script.leaves_cores_open(record.profile, record.job)
+        return "; ".join(filter(None, [in_words(by_shell), cores if is_open else ""]))
 
-    def excess(self, run: RunDir) -> str:
-        """Return by how much a run exceeds its partition; empty where it does not, or Slurm can't be asked."""
-        from orchestrator.backends.slurm.partitions import fits, partitions  # noqa: PLC0415 (as above)
-        from orchestrator.backends.slurm.script import asked_of  # noqa: PLC0415 (as above)
+    def excess(self, record: RunRecord, by_shell: ByShell, site: Site) -> str:
+        from orchestrator.backends.slurm import partitions, script
 
-        record = run.record()
         ranks = -(-(record.world_size or 0) // max(1, record.nnodes))
-        asked = asked_of(record.profile, record.job, ranks)
-        by_shell = job.given_by_shell(run).get("partition", {}).get("value")
-        try:
-            found = fits(replace(asked, partition=asked.partition or by_shell), partitions(self.client_of(run)))
-        except BackendError:
-            return ""
+        asked = script.asked_of(record.profile, record.job, ranks)
+        partition = asked.partition or by_shell.get("partition", {}).get("value")
+        found = partitions.fits(replace(asked, partition=partition), partitions.partitions(site))
         return found.value if found.level is Level.FAIL else ""
 
-    def waiting_for(self, runs: Sequence[RunDir], *, succeeds: bool) -> str | None:
-        """Return a dependency as sbatch takes it; None where a run's job isn't known."""
-        return job.dependency(self.client_of(runs[0]), runs, succeeds=succeeds)
+    def doctor(self, trial: Trial, *, on_node: bool) -> list[Check]:
+        from orchestrator.backends.slurm import doctor
+        from orchestrator.backends.slurm.settings import SlurmSettings
 
-    def doctor(self, profile: AnyProfile, *, on_node: bool) -> list[Check]:
-        """Check what a submit would meet, and with `on_node` what a short job finds on a node."""
-        from orchestrator.backends.slurm.doctor import Trial, examine, trial_plan  # noqa: PLC0415 (as above)
+        return doctor.examine(SlurmSettings.of(trial.launch.profile), trial, on_node=on_node)
 
-        place = self.place(RunDir(state_root() / "runs" / "doctor"), profile.workdir, profile.python)
-        settings, launch = SlurmSettings.of(profile.model_dump(mode="json")), trial_plan(profile, place)
-        python = launch.commands[0][0]
-        trial = Trial(self.client(settings), launch, self.script, lambda: self.check_python(settings, python))
-        return examine(settings, trial, lambda: self.runs_folder(settings, launch), on_node=on_node)
-
-    def collect_garbage(self, profile: AnyProfile, judge: Judge, *, dry_run: bool) -> list[Finding]:
-        """Remove what of the cache in orch's folder nothing has used for long; its jobs Slurm itself ends."""
-        from orchestrator.backends.environments import tidy_cache  # noqa: PLC0415 (as above)
-
-        machine, workdir = self.cache_of(SlurmSettings.of(profile.model_dump(mode="json")), profile.workdir)
-        return [] if dry_run else tidy_cache(machine, workdir)
-
-    def holdings(self, profile: AnyProfile) -> list[dict[str, Any]]:
+    def holdings(self, site: Site) -> list[dict[str, Any]]:
         """List the cluster's partitions."""
-        from orchestrator.backends.slurm.partitions import partitions  # noqa: PLC0415 (as above)
+        from orchestrator.backends.slurm import partitions
 
-        return [row.to_json() for row in partitions(self.client(SlurmSettings.of(profile.model_dump(mode="json"))))]
-
-
-def check_folder(folder: str) -> None:
-    """Raise UsageError if sbatch would read the path of the runs' folder as a pattern."""
-    if odd := next((sign for sign in "\\%" if sign in folder), None):
-        hint = "set workdir: in the profile to another folder"
-        raise UsageError(f"Slurm replaces '{odd}' in the path of a log, and {folder} has this character", hint)
+        return [row.to_json() for row in partitions.partitions(site)]
 
 
-def _named(settings: SlurmSettings, rows: Sequence[Partition]) -> list[str]:
-    """Return the profile's partition as an argument of scontrol's, which shows all where there is none."""
-    names = settings.partition.split(",") if settings.partition else [row.name for row in rows if row.is_default]
-    return names[:1]
+def here() -> Batch:
+    """Return the backend for jobs that are submitted on this machine."""
+    return Batch(Slurm(), is_remote=False)
+
+
+def through_login() -> Batch:
+    """Return the backend for jobs that are submitted on a login node."""
+    return Batch(Slurm(), is_remote=True)

@@ -1,61 +1,53 @@
-"""What sbatch is asked for: a plan's parameters in submitit's words, and the lines around its one srun. Pure."""
+"""The options of sbatch for a plan, in submitit's words, and the lines around the script's one srun. Pure."""
 
 from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from orchestrator.backends.settings import SlurmSettings
 from orchestrator.backends.slurm.parse import COMMENT
+from orchestrator.backends.slurm.settings import SlurmSettings
 
-if TYPE_CHECKING:  # who only looks at runs must not wait for pydantic
+if TYPE_CHECKING:  # a look at runs must not wait for pydantic
+    from orchestrator.backends.batch.scheduler import Array
     from orchestrator.specs.plan import LaunchPlan
 
-FOLDER: Final = "slurm"  # of the run directory: script, pickle, the logs of batch shell and agents
-WARN_SECONDS: Final = 90  # how long before the time limit the ranks are told to stop
+FOLDER: Final = "slurm"  # in a run's folder: script, pickle, the logs of batch shell and agents
+ARCHIVE: Final = "submitit.pyz"  # submitit and what it imports, as one program
+WARN_SECONDS: Final = 90  # before the time limit, when the ranks are sent the signal to stop
 LEAST_WARNING: Final = 10
 GRES_GPUS: Final = re.compile(r"\bgpu(?::[^:,()]+)??(?::(\d{1,5}))?(?=[,(]|$)")
-# One failing agent ends the step; one that has ended well waits for the others, who may be saving.
+# An agent that fails ends the step. An agent that succeeds waits for the others, which may be saving.
 # With --export=NONE srun passes no variables on, so the batch shell exports those that the agents need.
 STEP_RULES: Final = ("--export=ALL", "--unbuffered", "--kill-on-bad-exit=1", "--wait=0")
 
 
 @dataclass(frozen=True)
-class Array:
-    """Runs that are the tasks of one array, and differ in nothing that sbatch is asked for."""
-
-    sweep: str
-    folder: str  # what they share: script, pickle, agent
-    count: int
-    parallel: int | None = None  # how many at a time; None: as Slurm decides
-
-
-@dataclass(frozen=True)
 class InShell:
-    """What the batch script calls a run's job and its folders, in the shell's words."""
+    """The shell words by which the batch script names a run's job and its folders."""
 
-    job: str  # to stand between double quotes
+    job: str  # without the double quotes that it needs
     run: str
-    folder: str  # of script and pickle
-    log: str  # the job in a name for srun
+    folder: str  # the folder of script and pickle
+    log: str  # the job in srun's pattern for the name of a log
 
 
 def in_shell(launch: LaunchPlan, array: Array | None) -> InShell:
-    """Return the words for a run that is a job, or for whichever of an array's runs a task is."""
+    """Return the words for the job of one run; for an array, the words that fit each of its tasks."""
     run_dir = launch.tasks[0].run_dir
     if array is None:
         return InShell("$SLURM_JOB_ID", shlex.quote(run_dir), shlex.quote(f"{run_dir}/{FOLDER}"), "%j")
-    # The array's last task has the array's own number as its job id: what is said to that is said to all of them.
+    # The array's last task has the array's own number as its job id: a command for that number concerns all tasks.
     job = "${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID"
     run = shlex.quote(run_dir.rpartition(".")[0] + ".") + '"$SLURM_ARRAY_TASK_ID"'
     return InShell(job, run, shlex.quote(f"{array.folder}/{FOLDER}"), "%A_%a")
 
 
 def command_of(array: Array, launch: LaunchPlan) -> tuple[str, ...]:
-    """Return what each task of the array starts on each node: the agent, which asks Slurm which run is its own."""
+    """Return the command of each task of the array: the agent, which learns from Slurm which run it belongs to."""
     python, *_ = launch.commands[0]
     runs = launch.tasks[0].run_dir.rpartition(".")[0]
     return (python, f"{array.folder}/node.pyz", "slurm", f"{runs}.%a")
@@ -88,8 +80,8 @@ def parameters(launch: LaunchPlan, array: Array | None = None) -> dict[str, Any]
         "wckey": None,
         "signal_delay_s": warning(launch.time_limit),
         "stderr_to_stdout": True,
-        "use_srun": False,  # its own line would write all attempts into one log; `step` is the srun
-        "setup": _setup(shell, of_array=array is not None, stays=stays_ended(launch)),
+        "use_srun": False,  # submitit's srun would write all attempts into one log, so `step` has its own
+        "setup": _setup(shell, stays=stays_ended(launch)),
         "teardown": _teardown(shell, stays=stays_ended(launch)),
     }
     # Slurm itself starts a job again if its nodes have failed or it was preempted.
@@ -113,9 +105,9 @@ def options_in(script: str) -> list[str]:
 
 
 def cores_per_node(launch: LaunchPlan) -> int | None:
-    """Return the cores that each node's agent asks for: where nobody says it the GPUs' share, or one a rank.
+    """Return the cores of each node's task: those requested, else the GPUs' share, but at least one for each rank.
 
-    None if nobody knows.
+    None if nothing is known.
     """
     counts = [task.nproc for task in launch.tasks if task.nproc is not None]
     ranks = max(counts) if len(counts) == launch.nnodes else 0
@@ -137,24 +129,24 @@ def asked_of(profile: Mapping[str, Any], job: Mapping[str, Any], ranks: int) -> 
 
 
 def gpus_per_node(launch: LaunchPlan) -> int | None:
-    """Return the GPUs that each node is asked for; None for none, or where only other options of sbatch say it."""
+    """Return the number of GPUs of each node; None if it is 0, or known only to other options of sbatch."""
     settings = SlurmSettings.of(launch.profile)
     asked: int | None = launch.job["resources"]["gpus"]
     return gpus_of(settings, asked)
 
 
 def gpus_of(settings: SlurmSettings, asked: int | None) -> int | None:
-    """Return the GPUs that a profile asks each node for, of which a job may ask another number; None for none."""
+    """Return the GPUs that a profile requests of each node, or the job's own number of them; None if it is 0."""
     return (settings.gpus_per_node and (asked or settings.gpus_per_node)) or gpus_in(settings.gres or "") or None
 
 
 def gpus_in(gres: str) -> int:
-    """Return the GPUs in Slurm's list of generic resources, as an option has it or sinfo prints it of a node."""
+    """Return the number of GPUs in a list of generic resources, as an option has it or sinfo prints it."""
     return sum(int(count or 1) for count in GRES_GPUS.findall(gres))
 
 
 def leaves_cores_open(profile: Mapping[str, Any], job: Mapping[str, Any]) -> bool:
-    """Tell whether GPUs are asked for, and neither profile nor job says how many cores go with them."""
+    """Tell whether GPUs are requested, and neither profile nor job says how many cores go with them."""
     settings, resources = SlurmSettings.of(profile), job.get("resources") or {}
     said = resources.get("cpus") or settings.cpus_per_task or settings.cpus_per_gpu
     by_sbatch = any(name.startswith(("cpus", "cores", "exclusive")) for name in settings.sbatch)
@@ -162,18 +154,24 @@ def leaves_cores_open(profile: Mapping[str, Any], job: Mapping[str, Any]) -> boo
 
 
 def warning(time_limit: int | None) -> int:
-    """Return seconds before the limit at which the ranks are told; less where the limit itself is short.
+    """Return how many seconds before the time limit the ranks are warned; less if the limit itself is short.
 
-    Slurm looks at its clocks every 30 s and tells up to 60 s early.
+    Slurm checks its limits every 30 s, and may send the signal up to 60 s early.
     """
     return WARN_SECONDS if time_limit is None else max(LEAST_WARNING, min(WARN_SECONDS, time_limit // 4))
 
 
-def step(launch: LaunchPlan, python: Sequence[str], array: Array | None = None) -> str:
-    """Return the shell words before `-m submitit...`: one srun over all nodes, with logs that no other start has."""
-    shell = in_shell(launch, array)
+def step(launch: LaunchPlan, array: Array | None = None) -> str:
+    """Return the shell words that start submitit's side of each task: one srun, with logs that no other start has.
+
+    submitit's side is an archive beside the agent, so the nodes need no submitit. Python imports from the archive, not
+    from the folder of the submit, in which srun starts it.
+    """
+    shell, top = in_shell(launch, array), array.folder if array else launch.tasks[0].run_dir
     log = f'--output={shell.run}/{FOLDER}/agent.{shell.log}."${{SLURM_RESTART_COUNT:-0}}".%t.log'
-    return f"srun {shlex.join(step_rules(launch))} {log} {shlex.join(python)}"
+    python, *_ = launch.commands[0]
+    words = shlex.join([python, "-u", f"{top}/{ARCHIVE}", f"{top}/{FOLDER}"])
+    return f"srun {shlex.join(step_rules(launch))} {log} {words}"
 
 
 def step_rules(launch: LaunchPlan) -> list[str]:
@@ -182,29 +180,20 @@ def step_rules(launch: LaunchPlan) -> list[str]:
     return [*STEP_RULES, *([f"--cpus-per-task={cpus}"] if cpus else [])]
 
 
-def _setup(shell: InShell, *, of_array: bool, stays: bool) -> list[str]:
+def _setup(shell: InShell, *, stays: bool) -> list[str]:
     # The last start allowed one requeue, in case the job's `retry` has it start again.
     forbid = f'[ "${{SLURM_RESTART_COUNT:-0}}" = 0 ] || scontrol update "jobid={shell.job}" requeue=0'
-    lines = [
-        f'exec >{shell.run}/{FOLDER}/batch."{shell.job}.${{SLURM_RESTART_COUNT:-0}}".log 2>&1',
-        "# Where the submit was killed after sbatch had answered, its pickle still lacks the job's number.",
-        f'task={shell.folder}/"{shell.job}"_submitted.pkl',
-        *([forbid] if stays else []),
-    ]
-    if not of_array:
-        return [*lines, f'[ -e "$task" ] || ln {shell.folder}/*.pkl "$task" || [ -e "$task" ]']
-    # One pickle for all tasks, which may get its name at this very moment.
-    link = '{ [ -e "$made" ] && ln "$made" "$task"; }'
-    unnamed = f'ln {shell.folder}/{"?" * 32}.pkl "$task"'
     return [
-        *lines,
-        f'made={shell.folder}/"$SLURM_ARRAY_JOB_ID"_submitted.pkl',
-        f'[ -e "$task" ] || {link} || {unnamed} || {link} || [ -e "$task" ]',
+        f'exec >{shell.run}/{FOLDER}/batch."{shell.job}.${{SLURM_RESTART_COUNT:-0}}".log 2>&1',
+        *([forbid] if stays else []),
+        "# submitit looks for the pickle by the job's number, which was not known when the pickle was written.",
+        f'task={shell.folder}/"{shell.job}"_submitted.pkl',
+        f'[ -e "$task" ] || ln {shell.folder}/{"?" * 32}.pkl "$task" || [ -e "$task" ]',
     ]
 
 
 def _teardown(shell: InShell, *, stays: bool) -> list[str]:
-    """Ask for another start where the agents have left word that they want one; here, because here is no container."""
+    """Return the lines that requeue the job if an agent has asked for it. The batch shell runs outside containers."""
     return [
         "code=$?",
         f'if [ -e {shell.run}/{FOLDER}/again."${{SLURM_RESTART_COUNT:-0}}" ] && [ ! -e {shell.run}/cancel.json ]; then',

@@ -146,9 +146,9 @@ def steps(request: Request, _: bytes) -> Answer:
 
 
 def has_begun(request: Request, _: bytes) -> Answer:
-    """Tell whether the run's Slurm job has ever begun here: its script opens a log before it does anything else."""
+    """Tell whether the run's job has ever begun: its script first opens a log in this folder of the run's folder."""
     try:
-        names = os.listdir(f"{at_user(request['run_dir'])}/slurm")
+        names = os.listdir(f"{at_user(request['run_dir'])}/{request['folder']}")
     except FileNotFoundError:  # anything else is no answer: what the job has written would be taken for nothing
         names = []
     return {"begun": any(name.endswith(".log") for name in names)}, b""

@@ -83,28 +83,6 @@ def interpreter(request: Request, _: bytes) -> Answer:
         raise RefusedError(f"its training interpreter {python} {error}") from error
 
 
-def write_file(request: Request, payload: bytes) -> Answer:
-    """Write a file whole, or the next piece of one; private unless said otherwise."""
-    path = at_user(request["path"])
-    os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
-    partial = f"{path}.partial"
-    offset = int(request.get("offset", 0))
-    flags = os.O_WRONLY
-    if not offset:
-        flags |= os.O_CREAT | os.O_EXCL
-        with contextlib.suppress(FileNotFoundError):  # of one that was cut off
-            os.unlink(partial)
-    with open(open_own(partial, flags, PRIVATE), "wb") as file:
-        file.seek(offset)
-        file.write(payload)
-        if request.get("last", True):
-            file.flush()
-            os.fsync(file.fileno())
-    if request.get("last", True):
-        os.replace(partial, path)
-    return {"size": offset + len(payload)}, b""
-
-
 def start_agent(request: Request, payload: bytes) -> Answer:
     """Start the agent of a task. A second request for the same start only returns the agent of the first.
 

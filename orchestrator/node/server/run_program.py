@@ -16,12 +16,13 @@ PROFILE_SECONDS = 10.0
 def run_program(request: Request, payload: bytes) -> Answer:
     """Run a program with the payload as its input. Its exit code is null if it did not end within `patience` seconds.
 
-    The program gets no variable that begins with a word of `hide`, except variables that `keep` names.
+    The program gets no variable that begins with a word of `hide`, except variables that `keep` names. A word of
+    `hide` that ends in `=` stands for the variable of exactly that name.
     """
     argv = [str(word) for word in request["argv"]]
     hide, keep = tuple(request["hide"]), request.get("keep", ())
     here = _environment(argv[0]).items()
-    kept = {name: value for name, value in here if name in keep or not name.startswith(hide)}
+    kept = {name: value for name, value in here if name in keep or not f"{name}=".startswith(hide)}
     try:
         done = subprocess.run(
             argv, input=payload, capture_output=True, timeout=float(request["patience"]), check=False,

@@ -24,8 +24,8 @@ FORGOTTEN_SECONDS = 900.0
 
 # Of which module each request is; it is loaded when the first one comes, for most servers answer few kinds.
 MODULES = {
-    "machine": ("hello", "interpreter", "write_file", "start_agent", "cancel", "clean_up", "remove"),
-    "array_run": ("prepare_array_run",),
+    "machine": ("hello", "interpreter", "start_agent", "cancel", "clean_up", "remove"),
+    "writing": ("write_file", "prepare_array_run"),
     "checkpoints": ("saved", "put_in_place"),
     "container": ("container",),
     "code_cache": ("missing", "unpack"),
@@ -54,6 +54,7 @@ def serve() -> int:
 
     source, sink, lock = sys.stdin.buffer, os.fdopen(os.dup(1), "wb"), threading.Lock()
     os.dup2(2, 1)  # nothing that prints may get between two replies
+
     asked = threading.Event()
     with contextlib.suppress(RuntimeError):  # no thread can be started: sshd ends this process in the end
         threading.Thread(target=_end_when_forgotten, args=(asked,), daemon=True).start()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from orchestrator.backends.settings import Host, SlurmSettings, SshSettings
+from orchestrator.backends.settings import Host, SshSettings
+from orchestrator.backends.slurm.settings import SlurmSettings
 from orchestrator.transport.address import Address
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,19 +12,19 @@ from typing import Any
 import pytest
 
 from orchestrator.backends import backend
-from orchestrator.backends.settings import SlurmSettings
-from orchestrator.backends.slurm import client
-from orchestrator.backends.slurm.backend import SlurmBackend
+from orchestrator.backends.batch import site as batch_site
+from orchestrator.backends.slurm.scheduler import here
 from orchestrator.backends.slurm.script import cores_per_node
 from orchestrator.cli.output import what_is_left
 from orchestrator.errors import BackendError, UsageError
 from orchestrator.runs.scheduler_status import SchedulerStatus
 from orchestrator.runs.store import RunDir, create_run, remove_run
 from orchestrator.supervisor.reconcile import state_of
+from tests.machines import FakeMachine, Said
 
 from .test_script import launch
 
-QUICK_SECONDS = client.QUICK_SECONDS
+QUICK_SECONDS = batch_site.QUICK_SECONDS
 SHOWN = "JobId=17 JobName=r-abc234 JobState=FAILED Reason=NonZeroExitCode Restarts=0 ExitCode=127:0 NodeList=n1"
 
 
@@ -35,13 +35,14 @@ class Site:
         self.bin = folder / "bin"
         self.bin.mkdir()
         monkeypatch.setenv("PATH", f"{self.bin}:/usr/bin:/bin")
-        monkeypatch.setattr(client, "QUICK_SECONDS", 60.0)
-        monkeypatch.setattr(client, "SNAPSHOT_SECONDS", 3600.0)
+        monkeypatch.setattr(batch_site, "QUICK_SECONDS", 60.0)
+        monkeypatch.setattr(batch_site, "SNAPSHOT_SECONDS", 3600.0)
         for name in ("squeue", "scontrol", "sacct", "scancel"):  # a real one must not be met
             self.program(name, "there is no Slurm here", code=1)
         self.run = create_run(folder / "home", "r-abc234", {"nnodes": 2, "kind": "slurm"})
         self.run.write("handle.json", {"state": "submitted", "job": "17"})
-        self.backend = SlurmBackend()
+        self.backend = here()
+        self.slurm = self.backend.site({})
 
     def program(self, name: str, out: str, code: int = 0) -> None:
         stream = ">&2 " if code else ""
@@ -57,9 +58,23 @@ class Site:
     def scheduler_status(self) -> SchedulerStatus:
         return self.backend.scheduler_status(self.run)
 
+    def answers(self, told: Callable[..., Said]) -> FakeMachine:
+        """Have a machine with these answers in the place of this one."""
+        machine = FakeMachine("this machine", {"run_program": told})
+        self.slurm.machine = lambda: machine
+        return machine
+
     def calls(self) -> list[str]:
         path = self.bin / "calls"
         return [line.split()[0] for line in path.read_text().splitlines()] if path.exists() else []
+
+
+SILENT: Said = {"code": None, "err": ""}
+
+
+def ran(out: str, code: int = 0) -> Said:
+    """Return what a machine answers when a program has printed this; to its error output if it failed."""
+    return ({"code": code, "err": out if code else ""}, b"" if code else out.encode())
 
 
 @pytest.fixture
@@ -81,7 +96,7 @@ def test_a_cancel_while_slurm_is_asked_is_not_taken_for_a_loss(site: Site, monke
     squeue = site.bin / "squeue"
     cancel = f"""echo '{{"kind": "cancel"}}' >>{site.run.path}/events.jsonl; echo '{{}}' >{site.run.path}/cancel.json"""
     squeue.write_text(squeue.read_text().replace("cat <<", f"{cancel}\ncat <<"))
-    monkeypatch.setattr(backend("slurm"), "slurm", site.backend.slurm)
+    monkeypatch.setattr(backend("slurm"), "_sites", site.backend._sites)
     assert state_of(site.run).state == "cancelled"
 
 
@@ -130,11 +145,10 @@ def test_slurm_that_does_not_answer_concludes_nothing(site: Site) -> None:
     assert "Slurm can't be asked: Unable to contact slurm controller" in said.detail
 
 
-def test_a_machine_without_slurm_concludes_nothing(site: Site, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    assert site.scheduler_status() == SchedulerStatus(
-        "unknown", "Slurm can't be asked: there is no squeue on this machine"
-    )
+def test_a_machine_without_slurm_concludes_nothing(site: Site) -> None:
+    site.answers(lambda argv, **_: BackendError(f"this machine: there is no {argv[0]} here"))
+    said = "Slurm can't be asked: this machine: there is no squeue here"
+    assert site.scheduler_status() == SchedulerStatus("unknown", said)
 
 
 def test_what_the_queue_has_forgotten_scontrol_knows(site: Site) -> None:
@@ -168,7 +182,7 @@ def test_without_accounting_the_runs_own_files_are_left(site: Site) -> None:
 
 
 def test_a_cancel_without_accounting_names_nobody(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client, "ACCOUNTING_LAG", 0.1)
+    monkeypatch.setattr(batch_site, "ACCOUNTING_LAG", 0.1)
     site.queue("17|CANCELLED|None|N/A|n1|r-abc234")
     assert site.scheduler_status().reason == "Slurm job 17: it was cancelled (CANCELLED)"
 
@@ -201,72 +215,51 @@ def test_a_controller_that_went_away_between_two_questions_concludes_nothing(sit
     assert site.scheduler_status() == SchedulerStatus("unknown", said)
 
 
-def test_a_controller_that_is_down_is_named_without_waiting_for_all_tries_of_squeue(
-    site: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A squeue that has not answered by the test's own time limit has been given up before."""
-    (site.bin / "squeue").write_text("#!/bin/sh\nexec sleep 600\n")
-    site.program("scontrol", "Slurmctld(primary) at ctl is DOWN\nSlurmctld(backup) at ctl2 is DOWN")
-    real = site.backend.slurm.runner.run
-    monkeypatch.setattr(
-        site.backend.slurm.runner, "run", lambda argv, stdin, _: real(argv, stdin, 0.3 if argv[0] == "squeue" else 60.0)
-    )
-    told = "Slurmctld(primary) at ctl is DOWN; Slurmctld(backup) at ctl2 is DOWN"
-    assert site.scheduler_status() == SchedulerStatus("unknown", f"Slurm can't be asked: {told}")
+DOWN = "Slurmctld(primary) at ctl is DOWN\nSlurmctld(backup) at ctl2 is DOWN"
 
 
-def test_a_controller_that_is_down_holds_status_up_for_two_seconds_at_most(
+def test_a_controller_that_is_down_is_named_and_holds_status_up_for_two_seconds_at_most(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     patience = []
-    monkeypatch.setattr(client, "QUICK_SECONDS", QUICK_SECONDS)
+    monkeypatch.setattr(batch_site, "QUICK_SECONDS", QUICK_SECONDS)
 
-    def silent(argv: Sequence[str], _stdin: str, timeout: float) -> client.Answer:
-        patience.append(timeout)
-        if argv[0] == "scontrol":
-            return client.Answer(0, "Slurmctld(primary) at ctl is DOWN", "")
-        raise BackendError(f"{argv[0]} did not answer for {timeout:g} s", transient=True)
+    def silent(argv: Sequence[str], patience_: float) -> Said:
+        patience.append(patience_)
+        return ran(DOWN) if argv[0] == "scontrol" else SILENT
 
-    monkeypatch.setattr(site.backend.slurm.runner, "run", silent)
-    for _ in range(20):  # of so many runs, one asks
-        assert site.scheduler_status().phase == "unknown"
+    site.answers(lambda argv, patience, **_: silent(argv, patience))
+    told = DOWN.replace("\n", "; ")
+    for _ in range(20):  # one query serves so many runs
+        assert site.scheduler_status() == SchedulerStatus("unknown", f"Slurm can't be asked: {told}")
     assert patience
     assert sum(patience) <= 2.0
 
 
-def test_a_controller_that_is_only_slow_is_waited_for(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    site.program("squeue", "17|RUNNING|None|N/A|n1|r-abc234")
-    site.program("scontrol", "Slurmctld(primary) at ctl is UP\nSlurmctld(backup) at ctl2 is DOWN")
-    real, late = site.backend.slurm.runner.run, ["squeue"]
-
-    def slow(argv: Sequence[str], stdin: str, _: float) -> client.Answer:
-        answer = real(argv, stdin, 60.0)
-        if argv[0] in late:  # its first answer comes too late
-            late.remove(argv[0])
-            raise BackendError(f"{argv[0]} did not answer", transient=True)
-        return answer
-
-    monkeypatch.setattr(site.backend.slurm.runner, "run", slow)
+def test_a_controller_that_is_only_slow_is_waited_for(site: Site) -> None:
+    up, queue = ran(DOWN.replace("DOWN", "UP")), ran("17|RUNNING|None|N/A|n1|r-abc234")
+    late = [SILENT, queue]  # its first answer comes too late
+    machine = site.answers(lambda argv, **_: up if argv[0] == "scontrol" else late.pop(0))
     assert site.scheduler_status().detail == "Slurm job 17 is RUNNING on n1"
-    assert site.calls() == ["squeue", "scontrol", "squeue"]
+    assert [values["argv"][0] for _, values in machine.asked] == ["squeue", "scontrol", "squeue"]
 
 
 def test_a_job_whose_number_was_lost_is_found_by_its_name(site: Site) -> None:
     site.run.write("handle.json", {"state": "intent"})
     site.queue("16|COMPLETED|None|N/A|n1|r-abc23", "19|RUNNING|None|N/A|n1|r-abc234")
     assert site.scheduler_status().detail == "Slurm job 19 is RUNNING on n1"
-    site.backend.slurm.snapshot.at = float("-inf")
+    site.slurm.snapshot.at = float("-inf")
     site.queue()
     assert site.scheduler_status() == SchedulerStatus("none")
     assert site.backend.look(site.run).alive == {}
     (site.run.path / "slurm").mkdir()
-    (site.run.path / "slurm" / "19_submitted.pkl").touch()  # it has run, and named its pickle
+    (site.run.path / "slurm" / "batch.19.0.log").touch()  # it has run, and named its log
     assert site.scheduler_status() == SchedulerStatus("ended")
 
 
 def test_a_cancelled_run_whose_job_is_in_no_queue_since_needs_no_more_questions(site: Site) -> None:
     site.queue()
-    site.backend.slurm.queue()
+    site.slurm.queue()
     site.run.write("cancel.json", {})
     for _ in range(3):  # the queue is asked once more: as it was seen last it may be from before the submit
         assert site.scheduler_status() == SchedulerStatus("ended", outcome="cancelled")
@@ -277,10 +270,10 @@ def test_a_cancelled_run_whose_job_is_in_no_queue_since_needs_no_more_questions(
 def test_a_job_that_is_handed_over_after_the_cancel_is_not_taken_for_gone(site: Site) -> None:
     site.run.write("cancel.json", {})
     site.queue()
-    site.backend.slurm.queue(fresh=True)  # after the cancel, and before sbatch has the job
+    site.slurm.queue(fresh=True)  # after the cancel, and before sbatch has the job
     site.queue("17|PENDING|Priority|N/A||r-abc234")
     site.run.write("handle.json", {"state": "submitted", "job": "17"})
-    assert site.backend.slurm.queue().jobs == {}
+    assert site.slurm.queue().jobs == {}
     assert site.scheduler_status().phase == "waiting"
 
 
@@ -288,7 +281,7 @@ def test_a_cancelled_run_is_not_over_while_slurm_can_not_be_asked_or_has_its_job
     site.run.write("cancel.json", {})
     site.program("squeue", "slurm_load_jobs error: Unable to contact slurm controller", code=1)
     assert site.scheduler_status().phase == "unknown"
-    site.backend.slurm.snapshot.at = float("-inf")
+    site.slurm.snapshot.at = float("-inf")
     site.queue("17|COMPLETING|None|N/A|n1|r-abc234")
     assert site.scheduler_status().phase == "active"
 
@@ -331,9 +324,9 @@ def test_a_cancel_while_slurm_does_not_answer_proves_nothing(site: Site) -> None
 
 
 def test_a_run_that_was_refused_before_sbatch_was_called_has_nothing_left(site: Site) -> None:
-    site.program("squeue", "slurm_load_jobs error: Unable to contact slurm controller", code=1)
-    (site.run.path / "handle.json").unlink(missing_ok=True)
-    assert [(proof.is_unreachable, proof.is_clean) for proof in site.backend.clean_up(site.run)] == [(False, True)] * 2
+    (site.run.path / "handle.json").unlink()
+    assert site.backend.clean_up(site.run) == []
+    assert site.calls() == []
 
 
 def test_a_controller_that_goes_away_before_the_scancel_proves_nothing(site: Site) -> None:
@@ -407,7 +400,7 @@ def test_sbatch_gets_the_profile_and_of_the_shell_only_what_it_leaves_open(
 def test_a_folder_that_sbatch_would_read_as_a_pattern_is_refused(tmp_path: Path) -> None:
     for workdir in ("/shared/a\\b", "/shared/50%"):
         with pytest.raises(UsageError, match="in the path of a log"):
-            SlurmBackend().place(RunDir(tmp_path / "runs" / "r-abc234"), workdir, None)
+            here().place(RunDir(tmp_path / "runs" / "r-abc234"), workdir, None)
 
 
 def test_what_is_asked_of_a_job_that_is_over_is_asked_once(site: Site) -> None:
@@ -419,7 +412,7 @@ def test_what_is_asked_of_a_job_that_is_over_is_asked_once(site: Site) -> None:
 
 
 def test_the_run_directory_lies_where_the_profile_says(tmp_path: Path) -> None:
-    run, backend = RunDir(tmp_path / "home" / "runs" / "r-abc234"), SlurmBackend()
+    run, backend = RunDir(tmp_path / "home" / "runs" / "r-abc234"), here()
     assert backend.place(run, None, None).run_dir == str(run.path)
     there = backend.place(run, "~/orch", None)
     assert there.run_dir == str(Path.home() / "orch" / "runs" / "r-abc234")
@@ -431,7 +424,8 @@ def test_the_run_directory_lies_where_the_profile_says(tmp_path: Path) -> None:
 def test_a_folder_that_can_not_be_looked_at_is_judged_by_the_one_above_it(tmp_path: Path) -> None:
     """As another user's folder of mode 700 can't; here its name is too long."""
     launch = SimpleNamespace(tasks=(SimpleNamespace(run_dir=f"{tmp_path}/{'x' * 300}/runs/doctor"),))
-    found = SlurmBackend().runs_folder(SlurmSettings(), launch)  # type: ignore[arg-type]
+    backend = here()
+    found = backend._runs_folder(backend.site({}), launch)  # type: ignore[arg-type]
     assert (found.top, found.is_writable) == (str(tmp_path), True)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import pickle
 import sys
 import zipfile
 from io import BytesIO
@@ -14,15 +13,15 @@ from typing import Any
 import pytest
 
 from orchestrator.backends import backend, kind_of
+from orchestrator.backends.batch import watcher
+from orchestrator.backends.batch.backend import Batch
+from orchestrator.backends.batch.job import record_status, recorded_status
+from orchestrator.backends.batch.site import Site
 from orchestrator.backends.remote.mirror import Source
 from orchestrator.backends.slurm import doctor
-from orchestrator.backends.slurm.backend import pickled
-from orchestrator.backends.slurm.client import Client, LocalRunner
 from orchestrator.backends.slurm.doctor import gpus_there, last_save, seconds_in, seconds_of, seen_there
 from orchestrator.backends.slurm.environment import NEEDED, STRANGE
-from orchestrator.backends.slurm.login import watcher
-from orchestrator.backends.slurm.login.backend import LoginBackend
-from orchestrator.backends.slurm.login.recorded_status import SEEN, record_status, recorded_status
+from orchestrator.backends.slurm.scheduler import Slurm, through_login
 from orchestrator.errors import UsageError
 from orchestrator.node.server import run_program
 from orchestrator.node.server.request import RefusedError
@@ -32,11 +31,13 @@ from orchestrator.specs.job import Job
 from orchestrator.specs.plan import plan
 from orchestrator.specs.profiles import PROFILE
 from orchestrator.transport.address import Address, parse_address
+from orchestrator.transport.machine import LocalMachine
 from orchestrator.transport.node_archive import submitit_archive
 from tests import nvml
 
 from .test_script import launch
 
+HERE = Site(Slurm(), LocalMachine)
 PLAIN: dict[str, Any] = {"patience": 30, "env": {}, "hide": ["SQUEUE_"]}
 
 
@@ -48,20 +49,21 @@ def run(tmp_path: Path) -> RunDir:
 
 def test_a_profile_with_a_login_node_has_a_backend_of_its_own() -> None:
     assert kind_of({"kind": "slurm", "login": None}) == kind_of({"kind": "slurm"}) == "slurm"
-    assert isinstance(backend(kind_of({"kind": "slurm", "login": "me@far"})), LoginBackend)
+    made = backend(kind_of({"kind": "slurm", "login": "me@far"}))
+    assert (type(made), made.is_remote) == (Batch, True)
     assert parse_address("me@far:2222") == Address("far", "me", 2222)
 
 
 def test_its_folder_is_the_login_nodes(run: RunDir) -> None:
-    place = LoginBackend().place(run, None, None)
+    place = through_login().place(run, None, None)
     assert (place.run_dir, place.agent_python) == ("~/.orch/runs/r-abc234", "python3")
-    assert LoginBackend().place(run, "/shared/me", "/env/python").agent_python == "/env/python"
+    assert through_login().place(run, "/shared/me", "/env/python").agent_python == "/env/python"
     with pytest.raises(UsageError, match="workdir is 'orch'"):
-        LoginBackend().place(run, "orch", None)
+        through_login().place(run, "orch", None)
 
 
-def test_its_task_becomes_the_agent_by_the_archive_that_travels(run: RunDir) -> None:
-    machine = LoginBackend()
+def test_submitits_side_of_its_task_is_the_archive_that_travels(run: RunDir) -> None:
+    machine = through_login()
     values = {
         "kind": "slurm",
         "name": "far",
@@ -74,31 +76,28 @@ def test_its_task_becomes_the_agent_by_the_archive_that_travels(run: RunDir) -> 
     launch = plan(Job(name="r", command=("true",)), profile, "r-abc234", machine.place(run, "/w", "/env/python"))
     line = next(line for line in machine.script(launch).splitlines() if line.startswith("srun"))
     assert line.endswith("/env/python -u /w/runs/r-abc234/submitit.pyz /w/runs/r-abc234/slurm")
-    task = pickle.loads(pickled(launch.commands[0]))  # noqa: S301 (our own)
-    argv = ["/env/python", "/w/runs/r-abc234/node.pyz", "slurm", "/w/runs/r-abc234"]
-    assert (task.function, task.args) == (os.execvp, ("/env/python", argv))
 
 
 def test_what_slurm_said_last_is_read_here(run: RunDir) -> None:
-    machine = LoginBackend()
+    machine = through_login()
     assert machine.scheduler_status(run) == SchedulerStatus("none")  # nothing was sent
     assert machine.look(run).alive == {}
     assert machine.clean_up(run) == []
     run.write("handle.json", {"state": "submitted", "job": "17"})
     for phase, lives in (("waiting", None), ("active", True), ("unknown", None), ("ended", False)):
-        record_status(run, SchedulerStatus(phase, f"it is {phase}"))
+        record_status(run, Slurm(), SchedulerStatus(phase, f"it is {phase}"))
         assert machine.scheduler_status(run) == SchedulerStatus(phase, f"it is {phase}")
         assert machine.look(run).alive == {0: lives, 1: lives}
 
 
 def test_a_look_from_before_the_submit_counts_for_nothing(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
-    machine = LoginBackend()
-    run.write(SEEN, {**vars(SchedulerStatus("none")), "time": 1.0})
+    machine = through_login()
+    run.write("slurm.json", {**vars(SchedulerStatus("none")), "time": 1.0})
     run.write("handle.json", {"state": "intent"})
     asked = SchedulerStatus("waiting", "asked now")
-    monkeypatch.setattr("orchestrator.backends.slurm.job.scheduler_status", lambda client, run: asked)
+    monkeypatch.setattr("orchestrator.backends.batch.job.scheduler_status", lambda *_: asked)
     assert machine.scheduler_status(run) == asked
-    record_status(run, SchedulerStatus("none"))  # and one from after it does
+    record_status(run, Slurm(), SchedulerStatus("none"))  # and one from after it does
     assert machine.scheduler_status(run) == SchedulerStatus("none")
 
 
@@ -210,7 +209,7 @@ def test_a_nodes_gpus_are_tried_by_the_doctors_job(tmp_path: Path, monkeypatch: 
     for name, value in stub.environment.items():
         monkeypatch.setenv(name, value)
     shape = launch(gpus_per_node=2, python=sys.executable)
-    found = doctor._on_node(Client(LocalRunner()), shape, str(tmp_path / "runs"))
+    found = doctor._on_node(HERE, shape, str(tmp_path / "runs"))
     asked = (tmp_path / "asked").read_text()
     assert "--gpus-per-node=2" in asked
     assert "--nodes=1" in asked
@@ -227,13 +226,13 @@ def test_the_doctors_job_is_started_as_a_run_is(tmp_path: Path, monkeypatch: pyt
     ends = "case \" $* \" in *' --export=ALL '*) ;; *) echo srun: error: no environment; exit 1;; esac\n"
     cluster.program("srun", ends + 'while [ "$1" != sh ]; do shift; done\nexec "$@"\n')
     shape = launch(python=sys.executable, sbatch={"export": "NONE", "nodelist": "n1"})
-    found = doctor._on_node(Client(LocalRunner()), shape, str(tmp_path / "runs"))
+    found = doctor._on_node(HERE, shape, str(tmp_path / "runs"))
     assert found["node"].level == "ok", found
     asked = (tmp_path / "asked").read_text()
     assert "--export=NONE" in asked
     assert "--nodelist=n1" in asked
     monkeypatch.setattr(doctor, "step_rules", lambda _: [])
-    found = doctor._on_node(Client(LocalRunner()), shape, str(tmp_path / "runs"))
+    found = doctor._on_node(HERE, shape, str(tmp_path / "runs"))
     assert found["node"][:2] == ("fail", "srun failed: no environment")
 
 
@@ -241,7 +240,7 @@ def test_a_node_that_does_not_see_the_folder_is_named(tmp_path: Path, monkeypatc
     cluster = Cluster(tmp_path, monkeypatch)
     cluster.program("sbatch", "echo Submitted batch job 7\n")
     cluster.program("squeue", "echo '7|FAILED|NonZeroExitCode|N/A|n1|orch-doctor'\n")
-    found = doctor._on_node(Client(LocalRunner()), launch(), str(tmp_path / "runs"))
+    found = doctor._on_node(HERE, launch(), str(tmp_path / "runs"))
     assert found["node"][:2] == ("fail", f"n1 does not see {tmp_path}/runs as this side does")
     assert "workdir:" in found["node"].hint
 
@@ -268,10 +267,10 @@ def test_an_end_is_recorded_only_when_all_that_was_written_before_it_is_here(
     monkeypatch.setattr(watcher.job, "release_requeued", lambda *_: None)
     monkeypatch.setattr(watcher, "update_all", lambda *_: done.append("copied"))
     source = Source("far", (0, 1), lambda: None)  # type: ignore[arg-type, return-value]
-    follower = watcher.LoginFollower(run, source, None)  # type: ignore[arg-type]
+    follower = watcher.LoginFollower(run, source, HERE)
     follower.update()
     assert done == ["copied", "active", "copied"]
-    assert recorded_status(run) == active
+    assert recorded_status(run, Slurm()) == active
     follower.update()
     assert done[3:] == ["copied", "ended", "copied"]
-    assert recorded_status(run) == ended
+    assert recorded_status(run, Slurm()) == ended

@@ -6,8 +6,7 @@ import time
 
 import pytest
 
-from orchestrator.backends.settings import SlurmSettings
-from orchestrator.backends.slurm.errors import is_unanswered, refusal
+from orchestrator.backends.slurm.errors import refusal
 from orchestrator.backends.slurm.parse import (
     ACTIVE,
     ENDED,
@@ -15,7 +14,7 @@ from orchestrator.backends.slurm.parse import (
     JobLine,
     cpu_seconds,
     exit_code,
-    how_it_ended,
+    is_unanswered,
     job_id_of,
     memory_in,
     parse_sacct,
@@ -24,8 +23,8 @@ from orchestrator.backends.slurm.parse import (
     parse_use,
     state_word,
     wait_seconds,
-    why_it_waits,
 )
+from orchestrator.backends.slurm.settings import SlurmSettings
 from orchestrator.runs.job_use import JobUse
 
 SQUEUE = """\
@@ -55,8 +54,8 @@ SCONTROL_25 = (
 
 def test_a_requeued_job_says_when_it_may_start_again() -> None:
     job = JobLine("7", "PENDING", reason="BeginTime", start="2026-03-01T04:26:13")
-    assert why_it_waits(job) == "Slurm job 7 pending: eligible from 2026-03-01 04:26:13 (BeginTime)"
-    assert why_it_waits(job, has_run=True).startswith("Slurm job 7 pending: requeued, eligible from 2026-03-01")
+    assert job.why_it_waits() == "Slurm job 7 pending: eligible from 2026-03-01 04:26:13 (BeginTime)"
+    assert job.why_it_waits(has_run=True).startswith("Slurm job 7 pending: requeued, eligible from 2026-03-01")
 
 
 def test_squeue_lists_the_jobs_that_are_whole() -> None:
@@ -132,7 +131,7 @@ def test_every_state_of_slurm_has_one_phase() -> None:
 def test_an_unknown_state_is_shown_and_ends_nothing() -> None:
     job = JobLine("7", "HOVERING")
     assert job.phase == "active"
-    assert how_it_ended(job) == "Slurm job 7: its state is HOVERING (HOVERING)"
+    assert job.how_it_ended() == "Slurm job 7: its state is HOVERING (HOVERING)"
 
 
 @pytest.mark.parametrize(
@@ -178,7 +177,7 @@ def test_the_number_in_sbatchs_answer(answer: str, job: str | None) -> None:
     ],
 )
 def test_why_a_job_waits(reason: str, words: str) -> None:
-    assert words in why_it_waits(JobLine("5", "PENDING", reason=reason))
+    assert words in JobLine("5", "PENDING", reason=reason).why_it_waits()
 
 
 @pytest.mark.parametrize(
@@ -211,21 +210,21 @@ def test_when_a_job_may_start() -> None:
     expected = (
         "Slurm job 5 pending: other jobs are ahead of it in the queue (Priority); may start at 2026-03-01 10:00:00"
     )
-    assert why_it_waits(job) == expected
+    assert job.why_it_waits() == expected
 
 
 def test_how_jobs_end() -> None:
-    assert how_it_ended(JobLine("5", "TIMEOUT")) == "Slurm job 5: its time limit was reached (TIMEOUT)"
-    assert how_it_ended(JobLine("5", "NODE_FAIL", nodes="n2")).startswith(
-        "Slurm job 5: one of its nodes failed (of n2)"
+    assert JobLine("5", "TIMEOUT").how_it_ended() == "Slurm job 5: its time limit was reached (TIMEOUT)"
+    assert (
+        JobLine("5", "NODE_FAIL", nodes="n2").how_it_ended().startswith("Slurm job 5: one of its nodes failed (of n2)")
     )
-    assert "it was cancelled by alice (" in how_it_ended(JobLine("5", "CANCELLED", by="1000"), "alice")
-    assert "it was cancelled by user 1000 (" in how_it_ended(JobLine("5", "CANCELLED", by="1000"))
-    assert "failed with exit code 127 (" in how_it_ended(JobLine("5", "FAILED", code=127, nodes="n1"))
-    assert "set workdir: in the profile" in how_it_ended(JobLine("5", "FAILED", code=0, signal=53))
+    assert "it was cancelled by alice (" in JobLine("5", "CANCELLED", by="1000").how_it_ended("alice")
+    assert "it was cancelled by user 1000 (" in JobLine("5", "CANCELLED", by="1000").how_it_ended()
+    assert "failed with exit code 127 (" in JobLine("5", "FAILED", code=127, nodes="n1").how_it_ended()
+    assert "set workdir: in the profile" in JobLine("5", "FAILED", code=0, signal=53).how_it_ended()
     killed = JobLine("5", "FAILED", code=0, signal=9, nodes="n1")
-    assert "failed, killed by SIGKILL (" in how_it_ended(killed)
-    assert "Slurm ended it before it had a node (" in how_it_ended(JobLine("5", "FAILED", code=0, signal=1))
+    assert "failed, killed by SIGKILL (" in killed.how_it_ended()
+    assert "Slurm ended it before it had a node (" in JobLine("5", "FAILED", code=0, signal=1).how_it_ended()
 
 
 PROFILE = SlurmSettings("p", nodes=3, partition="gpu", account="lab", gres="gpu:4", cpus_per_task=4)

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from orchestrator.backends.settings import SlurmSettings
 from orchestrator.backends.slurm.partitions import Partition, cores_per_gpu, fits, parse_sinfo
+from orchestrator.backends.slurm.settings import SlurmSettings
 from orchestrator.cli.render.results import partitions_page
 
 SINFO = """\

@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
-from orchestrator.backends.slurm.backend import SlurmBackend, _environment
-from orchestrator.backends.slurm.environment import filled, in_words
-from orchestrator.backends.slurm.script import FOLDER, cores_per_node, options_in, parameters, step, warning
+from orchestrator.backends.batch.scheduler import in_words
+from orchestrator.backends.slurm.environment import filled
+from orchestrator.backends.slurm.scheduler import Slurm
+from orchestrator.backends.slurm.script import FOLDER, cores_per_node, options_in, warning
 from orchestrator.specs.job import Job
 from orchestrator.specs.plan import LaunchPlan, Place, plan
 from orchestrator.specs.profiles import PROFILE
@@ -34,7 +35,7 @@ def options(script: str) -> dict[str, str]:
 
 
 def script(**values: Any) -> str:
-    return SlurmBackend().script(launch(**values))
+    return Slurm().script(launch(**values))
 
 
 def test_profile_and_job_reach_sbatch() -> None:
@@ -76,18 +77,6 @@ def test_times_are_whole_minutes_and_short_jobs_are_told_in_time() -> None:
     assert options(script(sbatch={"signal": "USR2@300"}))["signal"] == "USR2@300"
 
 
-def test_the_script_is_what_submitit_submits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from submitit.slurm.slurm import SlurmExecutor
-
-    (tmp_path / "srun").write_text("#!/bin/sh\n")
-    (tmp_path / "srun").chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    shape = launch(str(tmp_path / "a run"), time="3h", sbatch={"nice": 5})
-    executor = SlurmExecutor(folder=f"{tmp_path}/a run/slurm", python=step(shape, ("/env/bin/python", "-P")))
-    executor.update_parameters(**parameters(shape))
-    assert executor._make_submission_file_text(executor._submitit_command_str, "x") == SlurmBackend().script(shape)
-
-
 def in_a_job(
     run: Path, *, srun_code: int, job: dict[str, Any] | None = None, **environment: str
 ) -> tuple[int, list[str]]:
@@ -100,7 +89,7 @@ def in_a_job(
         (programs / name).chmod(0o755)
     called.unlink(missing_ok=True)
     (run / FOLDER).mkdir(parents=True, exist_ok=True)
-    text = SlurmBackend().script(launch(str(run), job))
+    text = Slurm().script(launch(str(run), job))
     values = {"PATH": f"{programs}:{os.environ['PATH']}", "SLURM_JOB_ID": "17", **environment}
     done = subprocess.run(["bash"], input=text, env=values, text=True, capture_output=True, check=False, cwd=run.parent)
     assert (done.stdout, done.stderr) == ("", "")  # all of it is in the start's own log
@@ -114,7 +103,7 @@ def test_the_scripts_code_is_that_of_the_agents(tmp_path: Path) -> None:
     assert called[0].startswith(
         "srun --export=ALL --unbuffered --kill-on-bad-exit=1 --wait=0 --cpus-per-task=4 --output="
     )
-    assert called[0].endswith(f"/env/bin/python -P -u -m submitit.core._submit {run}/slurm")
+    assert called[0].endswith(f"/env/bin/python -u {run}/submitit.pyz {run}/slurm")
     assert f"--output={run}/slurm/agent.%j.0.%t.log" in called[0]
 
 
@@ -144,33 +133,14 @@ def test_starts_do_not_share_a_log(tmp_path: Path) -> None:
     assert sorted(path.name for path in (run / FOLDER).glob("batch.*")) == ["batch.17.0.log", "batch.17.1.log"]
 
 
-def test_a_pickle_whose_submit_was_killed_gets_the_jobs_number(tmp_path: Path) -> None:
+def test_the_pickle_gets_the_jobs_number(tmp_path: Path) -> None:
     run = tmp_path / "run"
     (run / FOLDER).mkdir(parents=True)
-    (run / FOLDER / "0123abcd.pkl").write_text("pickle")
-    in_a_job(run, srun_code=0)
-    assert (run / FOLDER / "17_submitted.pkl").read_text() == "pickle"
-    os.rename(run / FOLDER / "0123abcd.pkl", run / FOLDER / "17_submitted.pkl")  # the submit was only slow
-    in_a_job(run, srun_code=0, SLURM_RESTART_COUNT="1")
-    assert (run / FOLDER / "17_submitted.pkl").read_text() == "pickle"
-
-
-def test_sbatch_is_given_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("API_KEY", "RANK", "ORCH_HOME", "SUBMITIT_EXECUTOR", "SBATCH_ACCOUNT"):
-        monkeypatch.setenv(name, "x")
-    with _environment(("API_KEY",)):
-        assert not {"API_KEY", "RANK", "ORCH_HOME", "SUBMITIT_EXECUTOR"} & set(os.environ)
-    assert os.environ["API_KEY"] == "x"
-
-
-def test_sbatch_reads_no_option_from_the_shell(monkeypatch: pytest.MonkeyPatch) -> None:
-    strange = ("SBATCH_JOB_NAME", "SBATCH_ARRAY_INX", "SLURM_EXPORT_ENV", "SLURM_JOB_ID", "SRUN_CPUS_PER_TASK")
-    for name in (*strange, "SLURM_CONF"):
-        monkeypatch.setenv(name, "x")
-    with _environment(()):
-        assert not set(strange) & set(os.environ)
-        assert os.environ["SLURM_CONF"] == "x"  # it says which Slurm it is
-    assert os.environ["SLURM_JOB_ID"] == "x"
+    (run / FOLDER / f"{'0123abcd' * 4}.pkl").write_text("pickle")
+    for start in range(2):
+        in_a_job(run, srun_code=0, SLURM_RESTART_COUNT=str(start))
+        assert (run / FOLDER / "17_submitted.pkl").read_text() == "pickle"
+        assert (run / FOLDER / f"batch.17.{start}.log").read_text() == ""
 
 
 def test_the_shell_fills_in_what_the_profile_leaves_open() -> None:
@@ -181,11 +151,13 @@ def test_the_shell_fills_in_what_the_profile_leaves_open() -> None:
         "SBATCH_TIMELIMIT": "1",
     }
     made, used = filled(launch(partition="main"), shell)
-    assert used == {"account": "SBATCH_ACCOUNT", "reservation": "SBATCH_RESERVATION"}
-    found = options(SlurmBackend().script(made))
+    assert {option: each["by"] for option, each in used.items()} == {
+        "account": "SBATCH_ACCOUNT", "reservation": "SBATCH_RESERVATION",
+    }  # fmt: skip
+    found = options(Slurm().script(made))
     assert (found["account"], found["partition"], found["reservation"]) == ("lab", "main", "ours")
     assert "time" not in found
-    assert in_words(used, {**made.profile, **made.profile["sbatch"]}) == (
+    assert in_words(used) == (
         "the profile leaves open what the shell gives: account lab by SBATCH_ACCOUNT, "
         "reservation ours by SBATCH_RESERVATION"
     )

@@ -13,7 +13,7 @@ from orchestrator.node.server.request import Part
 
 
 def test_a_job_has_begun_once_its_script_has_opened_a_log(tmp_path: Path) -> None:
-    asked = {"run_dir": str(tmp_path)}
+    asked = {"run_dir": str(tmp_path), "folder": "slurm"}
     assert has_begun(asked, b"")[0] == {"begun": False}
     (tmp_path / "slurm").mkdir()
     (tmp_path / "slurm" / "submission.sh").touch()
@@ -26,7 +26,7 @@ def test_a_job_has_begun_once_its_script_has_opened_a_log(tmp_path: Path) -> Non
 def test_a_folder_that_can_not_be_listed_is_not_called_unused(tmp_path: Path) -> None:
     (tmp_path / "slurm").touch()
     with pytest.raises(NotADirectoryError):
-        has_begun({"run_dir": str(tmp_path)}, b"")
+        has_begun({"run_dir": str(tmp_path), "folder": "slurm"}, b"")
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.node.server import array_run, files, machine
+from orchestrator.node.server import files, machine, writing
 from orchestrator.node.server.request import RefusedError
 from orchestrator.node.system.processes import Process, identify, wait_gone
 from orchestrator.protocol.task import task_json
@@ -42,11 +42,11 @@ def test_a_file_is_written_anew_and_through_no_link(tmp_path: Path) -> None:
     for name in ("file", "file.partial"):
         (path.parent / name).symlink_to(elsewhere)
     for offset, piece in ((0, b"one "), (4, b"two")):
-        machine.write_file({"path": str(path), "offset": offset, "last": offset > 0}, piece)
+        writing.write_file({"path": str(path), "offset": offset, "last": offset > 0}, piece)
     assert (path.read_bytes(), elsewhere.read_text()) == (b"one two", "mine")
     path.with_name("file.partial").symlink_to(elsewhere)
     with pytest.raises(OSError, match="it is a link"):
-        machine.write_file({"path": str(path), "offset": 4}, b"evil")
+        writing.write_file({"path": str(path), "offset": 4}, b"evil")
     assert elsewhere.read_text() == "mine"
 
 
@@ -118,7 +118,7 @@ def test_the_runs_of_an_array_share_an_archive_which_goes_with_the_last_of_them(
     names = ["tune-abc234.0", "tune-abc234.1"]
     for name in names * 2:  # its answer may have been lost
         asked = {"run_dir": str(tmp_path / "runs" / name), "folder": "slurm", "archive": str(archive)}
-        assert array_run.prepare_array_run(asked, json.dumps([{"token": "swordfish"}, {}]).encode()) == ({}, b"")
+        assert writing.prepare_array_run(asked, json.dumps([{"token": "swordfish"}, {}]).encode()) == ({}, b"")
     run = tmp_path / "runs" / names[1]
     assert (run / "node.pyz").stat().st_ino == archive.stat().st_ino
     task = run / "nodes" / "0" / "task.json"

@@ -1,0 +1,1 @@
+"""Runs as jobs of a batch scheduler, whose programs run on this machine or on a login node."""

@@ -1,0 +1,342 @@
+"""A run's job: found, judged, signalled and ended by the scheduler of a site.
+
+The run's own files are read in its folder here, to which a run on a login node has them copied.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from orchestrator.backends.base import NodeProof
+from orchestrator.backends.batch.site import SNAPSHOT_SECONDS, array_of
+from orchestrator.errors import BackendError, StoreError
+from orchestrator.runs.scheduler_status import SchedulerStatus
+from orchestrator.runs.state import HandleStatus
+from orchestrator.runs.store import Record, RunDir
+
+if TYPE_CHECKING:  # commands that only read runs must not wait for pydantic
+    from orchestrator.backends.batch.scheduler import ByShell, Job, Scheduler
+    from orchestrator.backends.batch.site import Site
+    from orchestrator.runs.state import Event
+
+ROUNDS: Final = 5  # in which a job in the queue is looked at once, because hundreds may wait
+TICK: Final = 0.1  # seconds: file timestamps can lag the write by this much
+LAST_BYTES: Final = 1 << 20  # of a log, in which its last line is searched
+
+
+class Ident(NamedTuple):
+    """What the folder of a run tells of its job."""
+
+    folder: RunDir  # of the job's handle: the run's own, or that of its sweep
+    name: str
+    task: str  # the run's number in the array of that name; "" if the run belongs to no array
+    job_id: str | None  # None if the answer of the submit was lost
+
+
+def ident_of(run: RunDir, site: Site) -> Ident:
+    """Return what the run's folder tells of its job: from the handle, else from the files that the job has made.
+
+    The number of an array is read once for all of its runs.
+    """
+    array = _handle_of(run).get("array")
+    if not isinstance(array, str):
+        return Ident(run, run.run_id, "", _number(run, site.scheduler))
+    if (known := site.arrays.get(array)) is None:
+        folder = RunDir(Path(array))
+        known = Ident(folder, folder.run_id, "", _number(folder, site.scheduler))
+        if known.job_id is not None:
+            site.arrays[array] = known
+    task = run.run_id.rpartition(".")[2]
+    return known._replace(task=task, job_id=f"{known.job_id}_{task}" if known.job_id is not None else None)
+
+
+def job_of(site: Site, run: RunDir, *, fresh: bool = False, ident: Ident | None = None) -> tuple[str, Job | None]:
+    """Return (phase, job). The phase is that of a SchedulerStatus."""
+    snapshot = site.queue(fresh=fresh)
+    if snapshot.jobs is None:
+        return "unknown", None
+    folder, name, task, job_id = ident or ident_of(run, site)
+    job = site.find(job_id, name, task)
+    if job is None and job_id is not None and (since := _cancelled_since(run, folder)) is not None:
+        # A queue that lacks a cancelled job proves its end, so no query is needed for each run of a cancelled sweep.
+        if site.queue(since=min(since, time.time())).jobs is None:  # a file server's clock may be ahead
+            return "unknown", None
+        if (job := site.find(job_id, name, task)) is None:
+            return "ended", None
+    if job is None and job_id is not None:
+        try:
+            job = site.ended(job_id, name, None)
+        except BackendError as error:
+            snapshot.problem = error.message
+            return "unknown", None
+        return ("ended", job) if job is None else (job.phase, job)
+    return ("none", None) if job is None else (job.phase, job)
+
+
+def _cancelled_since(run: RunDir, folder: RunDir) -> float | None:
+    """Return the time from which on the queue tells whether a cancelled run has a job; None if orch did not cancel it.
+
+    A cancel may come before the end of the submit. A queue from before the job was handed over proves nothing.
+    """
+    try:
+        return max(os.stat(path).st_mtime for path in (f"{run.path}/cancel.json", f"{folder.path}/handle.json")) + TICK
+    except FileNotFoundError:
+        return None
+
+
+def scheduler_status(site: Site, run: RunDir, ident: Ident | None = None) -> SchedulerStatus:
+    """Return what the scheduler reports of the run's job."""
+    ident = ident or ident_of(run, site)
+    phase, job = job_of(site, run, ident=ident)
+    kind = site.scheduler
+    if phase == "waiting" and job is not None:
+        has_run = job.is_deferred and _has_run(run, kind)
+        return SchedulerStatus(phase, job.why_it_waits(has_run=has_run), is_stuck=job.is_stuck)
+    if phase == "active" and job is not None:
+        said = f"{kind.title} job {job.job_id} is {job.state} on {job.nodes or 'its nodes'}"
+        return SchedulerStatus(phase, said, is_suspended=job.is_suspended)
+    if phase == "unknown":
+        return SchedulerStatus(phase, f"{kind.title} can't be asked: {site.queue().problem}")
+    if phase == "ended" and (run.path / "cancel.json").exists():  # also if it waited for its next start
+        return SchedulerStatus(phase, outcome="cancelled")
+    if job is None or job.ending == "completed":
+        return SchedulerStatus(phase)  # the run's own files tell the rest
+    job = site.ended(job.job_id, ident.name, job) or job
+    reason = job.how_it_ended(site.user_name(job.by))
+    if job.ending == "failed":
+        reason += _last_words(run, job.job_id, kind)
+    outcome = "cancelled" if job.ending == "cancelled" else "failed"
+    return SchedulerStatus(phase, outcome=outcome, cause=job.cause, reason=reason)
+
+
+def step_argv(site: Site, run: RunDir, node: int, argv: Sequence[str], *, terminal: bool) -> list[str]:
+    """Return the argv that runs a command on a node of the run's job. Raises BackendError if the job does not run."""
+    phase, job = job_of(site, run)
+    if phase == "waiting":  # it may have begun since the queue was last seen
+        phase, job = job_of(site, run, fresh=True)
+    if job is None or phase != "active":
+        words = "waits for its nodes" if phase == "waiting" else "has ended, and its nodes are not the run's any more"
+        raise BackendError(f"the {site.scheduler.title} job of run {run.run_id} {words}")
+    return site.scheduler.step(job.job_id, node, argv, terminal=terminal)
+
+
+def dependency(site: Site, runs: Sequence[RunDir], *, succeeds: bool) -> str | None:
+    """Return the condition that makes a job wait for these runs; None if a run's job has ended or is unknown.
+
+    Several runs of one array are represented by the array's own number, so the whole array is waited for.
+    """
+    found = [job_of(site, run) for run in runs]
+    numbers = [job.job_id for phase, job in found if job is not None and phase in ("waiting", "active")]
+    if len(numbers) < len(runs):
+        return None
+    if len(numbers) > 1:
+        numbers = list(dict.fromkeys(array_of(number) for number in numbers))
+    return site.scheduler.dependency(numbers, succeeds=succeeds)
+
+
+def wait_in_queue(site: Site, run: RunDir, timeout: float) -> None:
+    """Let `timeout` seconds pass, several times while the job waits in the queue, unless the run is cancelled."""
+    for _ in range(ROUNDS):
+        release_requeued(site, run)
+        time.sleep(timeout)  # a scheduler sends no message, and files on a shared folder send no events
+        if job_of(site, run)[0] != "waiting" or (run.path / "cancel.json").exists():
+            return
+
+
+def release_requeued(site: Site, run: RunDir) -> None:
+    """Have a job that was requeued start soon."""
+    phase, job = job_of(site, run)
+    if phase == "waiting" and job is not None and job.is_deferred and _has_run(run, site.scheduler):
+        site.hasten(job)
+
+
+def may_be_requeued(site: Site, run: RunDir) -> bool:
+    """Tell whether a job waits for a time that its profile does not name, as a job does that was requeued."""
+    phase, job = job_of(site, run)
+    is_later = phase == "waiting" and job is not None and job.is_deferred
+    return is_later and not site.scheduler.begins_later(run.record().profile)
+
+
+def cancel(site: Site, run: RunDir) -> None:
+    """Send TERM to the agents, which read the recorded cancel; take a job that still waits out of the queue."""
+    phase, job = job_of(site, run)
+    if job is not None and phase == "waiting":
+        site.cancel(site.scheduler.cancel(job.job_id), job.job_id)
+        site.queue(fresh=True)  # so that the user's command need not wait for the next query
+    elif job is not None and phase == "active":
+        site.cancel(site.scheduler.cancel(job.job_id, "TERM"), job.job_id)
+
+
+def cancel_waiting(site: Site, runs: Sequence[RunDir]) -> None:
+    """Take the jobs that have not begun out of the queue, by one command for each array or job."""
+    for number in {array_of(number) for run in runs if (number := ident_of(run, site).job_id) is not None}:
+        site.cancel(site.scheduler.cancel_waiting(number), number)
+    site.queue(fresh=True)  # as in `cancel`
+
+
+def end(site: Site, run: RunDir) -> list[NodeProof]:
+    """End the job, and prove its end by what the scheduler and the nodes' agents report.
+
+    A job whose agents have all ended is not cancelled: the scheduler would report a success as cancelled.
+    """
+    phase, job = job_of(site, run)
+    if phase != "ended":  # a job that has ended stays so
+        phase, job = job_of(site, run, fresh=True)
+    left = ""
+    if job is not None and phase in ("waiting", "active") and not _goes_by_itself(run, phase):
+        try:
+            site.cancel(site.scheduler.cancel(job.job_id, "KILL"), job.job_id)
+            site.cancel(site.scheduler.cancel(job.job_id), job.job_id)
+            phase, job = wait_for_end(site, run)
+        except BackendError as error:  # the server answered before, but not now
+            site.snapshot.problem, phase, job = error.message, "unknown", None
+        left = (
+            f"{site.scheduler.title} job {job.job_id} ({job.state})" if job and phase in ("waiting", "active") else ""
+        )
+    unknown = f"{site.scheduler.title} can't be asked: {site.snapshot.problem}" if phase == "unknown" else ""
+    said: dict[Any, list[Event]] = {}
+    for event in _newest_start(run):
+        said.setdefault(event.get("node"), []).append(event)
+    nodes = range(max(1, run.record().nnodes))
+    return [_proof(node, said.get(node, []), left, unknown=unknown) for node in nodes]
+
+
+def _newest_start(run: RunDir) -> list[Event]:
+    from orchestrator.runs.restarts.relaunch import newest_start
+
+    return newest_start(run.events())
+
+
+def wait_for_end(site: Site, run: RunDir) -> tuple[str, Job | None]:
+    """Return as `job_of`, once the job neither waits nor runs, or after the time that the scheduler takes."""
+    stop = time.monotonic() + site.scheduler.end_seconds
+    phase, job = job_of(site, run)
+    if phase != "ended":  # a job that has ended stays so
+        phase, job = job_of(site, run, fresh=True)
+    while phase in ("waiting", "active") and time.monotonic() < stop:
+        time.sleep(SNAPSHOT_SECONDS / 2)  # a scheduler sends no message when a job ends, so it is polled
+        phase, job = job_of(site, run, fresh=True)
+    return phase, job
+
+
+# -- what the run's folder says of its job
+
+
+def submitted_as(job_id: str, by_shell: ByShell) -> Record:
+    """Return the handle of a job that was queued: its number, and the options that the shell has set."""
+    return {"state": HandleStatus.SUBMITTED, "job": job_id, **({"by_shell": by_shell} if by_shell else {})}
+
+
+def given_by_shell(run: RunDir, site: Site) -> ByShell:
+    """Return the options that the shell has set for the run's job."""
+    found = _handle_of(ident_of(run, site).folder).get("by_shell")
+    return found if isinstance(found, dict) else {}
+
+
+def _handle_of(folder: RunDir) -> Record:
+    """Return the handle of a run or an array; empty if it is missing or damaged, because names tell the job as well.
+
+    It is cached, because each look reads it several times, and reads an array's for each of its runs.
+    """
+    try:
+        return folder.made_of("handle.json", _read_handle)
+    except StoreError:
+        return {}
+
+
+def _read_handle(folder: RunDir) -> Record:
+    return folder.read("handle.json") or {}
+
+
+def _number(folder: RunDir, kind: Scheduler) -> str | None:
+    recorded = _handle_of(folder).get("job")
+    if not isinstance(recorded, str):
+        named = (path.name.split(".")[1] for path in (folder.path / kind.folder).glob("*.*.*.log"))
+        recorded = max((name for name in named if name.isdecimal()), key=int, default=None)
+    return recorded
+
+
+def _goes_by_itself(run: RunDir, phase: str) -> bool:
+    if phase == "waiting" or (run.path / "cancel.json").exists():
+        return False
+    now = _newest_start(run)
+    started = {event.get("node") for event in now if event.get("kind") == "agent_started"}
+    ended = {event.get("node") for event in now if event.get("kind") == "agent_ended"}
+    return bool(started) and started <= ended
+
+
+def _has_run(run: RunDir, kind: Scheduler) -> bool:
+    try:
+        names = os.listdir(f"{run.path}/{kind.folder}")
+    except FileNotFoundError:
+        return False
+    return any(name.endswith(".log") and name.count(".") > 2 for name in names)
+
+
+def _last_words(run: RunDir, job_id: str, kind: Scheduler) -> str:
+    """Return the last line of the last start's agents, else of its batch shell: it failed before an agent could."""
+    from orchestrator.protocol.reading import read_part
+
+    logs = sorted((run.path / kind.folder).glob(f"*.{job_id}.*.log"))  # agent, batch
+    start = max((_start_of(path) for path in logs), default=0)
+    for path in (path for path in logs if _start_of(path) == start):
+        try:
+            text = read_part(path, -LAST_BYTES, LAST_BYTES, run.path).decode(errors="replace")
+        except OSError:
+            continue
+        lines = [line.strip() for line in text.splitlines() if line.strip()]
+        if said := [line for line in lines if not line.startswith(kind.chatter)]:
+            return f"; {path.name}: {said[-1][:300]}"
+    return ""
+
+
+def _start_of(log: Path) -> int:
+    """Return the start in `agent.JOB.START.NODE.log` and `batch.JOB.START.log`."""
+    number = log.name.split(".")[2]
+    return int(number) if number.isdecimal() else 0
+
+
+def _proof(node: int, own: Sequence[Event], left: str, *, unknown: str) -> NodeProof:
+    """Return the proof of one node from its agent's last events. `left` names the job if it has not ended yet.
+
+    unknown: why the scheduler does not answer. A node is then unreachable unless its agent reported its end.
+    """
+    hosts = [str(event.get("host")) for event in own if event.get("kind") == "agent_started"]
+    ends = [event for event in own if event.get("kind") == "agent_ended"]
+    said: Mapping[str, Any] = ends[-1] if ends else {}
+    stuck = tuple(f"process {pid}" for pid in said.get("survivors") or ())
+    stuck += tuple(f"container {each}" for each in said.get("containers") or ())
+    ended = said.get("swept", 0)
+    survivors = (*stuck, *([left] if left else []))
+    host = hosts[-1] if hosts else "?"
+    return NodeProof(node, host, ended if isinstance(ended, int) else 0, survivors, bool(unknown) and not ends, unknown)
+
+
+# -- what the scheduler reported last of a run behind a login node, so that `orch status` asks no machine
+
+
+def record_status(run: RunDir, kind: Scheduler, status: SchedulerStatus) -> None:
+    """Record what the scheduler reports, and when."""
+    before, now = run.read(f"{kind.folder}.json") or {}, asdict(status)
+    if {**before, "time": None} != {**now, "time": None} or status.phase == "none":
+        run.write(f"{kind.folder}.json", {**now, "time": time.time()})
+
+
+def recorded_status(run: RunDir, kind: Scheduler) -> SchedulerStatus | None:
+    """Return what was recorded last; None if nothing was, or if it was before the submit that there was no job."""
+    seen = run.read(f"{kind.folder}.json")
+    if seen is None or (seen["phase"] == "none" and _is_submitted_since(run, seen["time"])):
+        return None
+    return SchedulerStatus(**{name: value for name, value in seen.items() if name != "time"})
+
+
+def _is_submitted_since(run: RunDir, when: float) -> bool:
+    try:
+        return (run.path / "handle.json").stat().st_mtime > when
+    except OSError:
+        return False

@@ -1,0 +1,319 @@
+"""The contract of a batch scheduler: its commands, each with the parser of what the command prints.
+
+PSI/J's `pbs_base.py` is the model. `Batch` does the rest: it runs the commands, caches the queue, recovers jobs whose
+number was lost, proves the end of a run, and copies files.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+
+from orchestrator.backends.base import CheckResult
+from orchestrator.errors import BackendError, UsageError
+
+if TYPE_CHECKING:  # `orch status` must wait neither for pydantic nor for a submit
+    from orchestrator.backends.base import Check
+    from orchestrator.backends.batch.site import Site
+    from orchestrator.runs.job_use import JobUse
+    from orchestrator.runs.record import RunRecord
+    from orchestrator.specs.plan import LaunchPlan
+    from orchestrator.transport.machine import Output
+
+T = TypeVar("T")
+ByShell = dict[str, dict[str, str]]
+"""Each option that a variable of the shell has set: its `value`, and the variable (`by`)."""
+
+
+@dataclass(frozen=True)
+class Query(Generic[T]):
+    """A command, and the parser of what it prints."""
+
+    argv: Sequence[str]
+    parse: Callable[[str], T]
+
+
+@dataclass(frozen=True)
+class Job(ABC):
+    """A job as one of the scheduler's programs shows it. A field that the program does not show is empty."""
+
+    job_id: str  # 17, or 17_3: task 3 of array 17
+    state: str  # the scheduler's own word
+    name: str = ""
+    reason: str = ""  # the scheduler's own word for why the job waits
+    start: str = ""  # when the job began, or may begin
+    nodes: str = ""
+    by: str = ""  # the number of the user who cancelled the job
+
+    @property
+    @abstractmethod
+    def phase(self) -> str:
+        """Return waiting, active or ended; active if the state is not a known word."""
+
+    @property
+    def is_stuck(self) -> bool:
+        """Tell whether the job may wait forever unless somebody changes the job or the cluster."""
+        return False
+
+    @property
+    def is_suspended(self) -> bool:
+        """Tell whether the job has its nodes and the scheduler has stopped its processes."""
+        return False
+
+    @property
+    def is_deferred(self) -> bool:
+        """Tell whether the job waits for a time, as a job does that was requeued."""
+        return False
+
+    @property
+    def ending(self) -> str:
+        """Return completed (its script exited with 0), failed (its script failed), cancelled, or "" for another end."""
+        return ""
+
+    @property
+    def cause(self) -> str:
+        """Return the cause (of `runs.state.Cause`) of an end that the scheduler itself has brought about."""
+        return "infra"
+
+    def is_named(self, name: str) -> bool:
+        """Tell whether this is the job of the run or sweep of that name, and not a later job with the same number."""
+        return self.name == name
+
+    @abstractmethod
+    def why_it_waits(self, *, has_run: bool = False) -> str:
+        """Return a sentence about why the job waits. has_run: the job was started before, and was requeued."""
+
+    @abstractmethod
+    def how_it_ended(self, user: str = "") -> str:
+        """Return a sentence about the job's end. user: the name of the user who cancelled the job, if known."""
+
+
+@dataclass(frozen=True)
+class Folder:
+    """The folder of all runs on the machine that submits."""
+
+    path: str
+    top: str  # the nearest folder above it that exists
+    free: int  # bytes
+    is_writable: bool = True
+
+
+@dataclass(frozen=True)
+class Trial:
+    """The plan of a job that does nothing, for the checks of `orch doctor`."""
+
+    site: Site
+    launch: LaunchPlan
+    check_python: Callable[[], None]  # raises BackendError if the nodes' interpreter, as the site sees it, won't do
+    folder: Callable[[], Folder]  # raises BackendError if the site can't be reached
+
+
+@dataclass(frozen=True)
+class Array:
+    """Runs that are the tasks of one array. They differ in nothing that the scheduler is asked for."""
+
+    sweep: str
+    folder: str  # of what the runs share: script, pickle, agent
+    count: int
+    parallel: int | None = None  # the most tasks at a time; None if the scheduler decides
+
+
+@dataclass(frozen=True)
+class Order:
+    """A job to submit: one run, or the runs of an array, of which `launch` may be any."""
+
+    launch: LaunchPlan
+    array: Array | None = None
+
+    @property
+    def name(self) -> str:
+        """Return the job's name."""
+        return self.array.sweep if self.array else self.launch.run_id
+
+    @property
+    def folder(self) -> str:
+        """Return the folder of the files that all tasks of the job share."""
+        return self.array.folder if self.array else self.launch.tasks[0].run_dir
+
+
+def in_words(by_shell: ByShell) -> str:
+    """Return a sentence about the options that the shell has set; "" if there are none."""
+    said = [f"{option} {each.get('value')} by {each.get('by')}" for option, each in by_shell.items()]
+    return f"the profile leaves open what the shell gives: {', '.join(said)}" if said else ""
+
+
+Put = Callable[[str, bytes], object]
+"""Writes a file, given its path and content, on the machine that submits a job. Raises BackendError if it can't."""
+
+
+class RefusedError(BackendError):
+    """The scheduler has refused a job; the message is what its program printed."""
+
+
+class Scheduler(ABC):
+    """Describes one batch scheduler. A new scheduler implements the abstract methods; the others have a default.
+
+    An object has no state, and any thread may use it.
+
+    - **Queries.** `queue`, `details`, `accounting`, `use` and `ping` return a command with its parser. A parser is
+      pure. It leaves out a line of a shape that it does not know, and never raises. The commands run without the
+      variables that `hide` names, and with those of `plain`, so that their output does not depend on the user's shell.
+    - **Unknown is not ended.** A job is over only if the scheduler says so, or if it answers and does not know the job
+      (`is_unknown`). Everything else is "unknown now", from which nothing is concluded.
+    - **Repeats.** `submit` is called once for a job. If the answer is lost, the job is looked for by its name. So the
+      name of the run must be in the job, where `Job.is_named` finds it. A cancel of a job that has ended is no error
+      (`is_over`).
+    - **The job.** It starts one task on each node. Each task becomes the agent (`launch.commands`). The job's logs are
+      in `folder` of the run's folder, and their names are `batch.JOB.START.log` and `agent.JOB.START.NODE.log`, in
+      which START counts the starts of the job from 0.
+    - **Requeue.** If an agent has left `again.START` in `folder`, the job asks the scheduler for another start at its
+      end.
+    """
+
+    title: ClassVar[str]
+    """What people call the scheduler."""
+    folder: ClassVar[str]
+    """The folder of the job's script and logs in the folder of a run; also the name of the recorded status."""
+    programs: ClassVar[tuple[str, ...]]
+    """The programs that a submit needs; the first submits a job."""
+    hint_here: ClassVar[str]
+    """What to do if the programs are not on this machine."""
+    hint_login: ClassVar[str]
+    """What to do if the programs are not on the login node."""
+    needs_python: ClassVar[tuple[str, int, int]] = ("orch", 3, 9)
+    """What starts the tasks of a job, and the least version of Python that it needs."""
+    hide: ClassVar[tuple[str, ...]] = ()
+    """Prefixes of the variables that the programs would read as options."""
+    keep: ClassVar[tuple[str, ...]] = ()
+    """Variables with such a prefix that name the cluster and authenticate the user."""
+    plain: ClassVar[Mapping[str, str]] = {"LC_ALL": "C"}
+    """Variables that make the output of the programs the same for everybody."""
+    chatter: ClassVar[tuple[str, ...]] = ()
+    """The beginnings of log lines that say nothing about the end of a job."""
+    shell: ClassVar[Sequence[str]] = ("true",)
+    """The command that prints the variables of a login node's shell that `filled` reads."""
+    end_seconds: ClassVar[float] = 40.0
+    """How long a job may take to end after its cancel."""
+
+    # -- queries
+
+    @abstractmethod
+    def queue(self, user: int) -> Query[Sequence[Job]]:
+        """List the jobs of a user, each task of an array apart, and those that ended lately."""
+
+    @abstractmethod
+    def details(self, job_id: str) -> Query[Job | None]:
+        """Show one job, with details that the queue lacks; None if nothing was shown."""
+
+    @abstractmethod
+    def accounting(self, job_id: str) -> Query[Sequence[Job]]:
+        """List the jobs that have had this number, the newest last, as the accounting has them."""
+
+    @abstractmethod
+    def use(self, user: int, job_id: str, name: str) -> Query[JobUse | None]:
+        """Show what a job was given and what it has used; None if the accounting has no such job."""
+
+    def ping(self) -> Query[str] | None:
+        """Ask quickly whether the scheduler's server is up; the parser returns the problem, "" for none."""
+        return None
+
+    @abstractmethod
+    def lost(self, job_id: str, name: str) -> Job:
+        """Return the job of a run that neither the server nor the accounting knows any more: it has ended."""
+
+    # -- what an error message means
+
+    @abstractmethod
+    def is_unknown(self, said: str) -> bool:
+        """Tell whether a program says that the server does not know the job."""
+
+    @abstractmethod
+    def is_unreachable(self, said: str) -> bool:
+        """Tell whether a program could not ask the server."""
+
+    @abstractmethod
+    def is_unanswered(self, said: str) -> bool:
+        """Tell whether the server may have taken a job, although the submit failed."""
+
+    @abstractmethod
+    def is_over(self, said: str) -> bool:
+        """Tell whether a cancel failed only because the job has ended."""
+
+    def refusal(self, said: str, launch: LaunchPlan, site: Site) -> BackendError:
+        """Return the error for what the scheduler said when it refused a job: a sentence that names the field."""
+        return BackendError(f"{self.programs[0]} refused the job: {said.strip()}")
+
+    # -- commands
+
+    @abstractmethod
+    def submit(self, order: Order, put: Put, call: Callable[[Sequence[str]], Output]) -> str:
+        """Write the job's files, queue the job, and return its number. Raises RefusedError if it is refused."""
+
+    @abstractmethod
+    def script(self, launch: LaunchPlan) -> str:
+        """Return the batch script that a submit of this plan hands to the scheduler. Needs no scheduler."""
+
+    @abstractmethod
+    def cancel(self, job_id: str, signal: str = "") -> Sequence[str]:
+        """Return the command that ends a job; with a signal (TERM, KILL), the command that only sends the signal."""
+
+    @abstractmethod
+    def cancel_waiting(self, job_id: str) -> Sequence[str]:
+        """Return the command that takes the tasks of a job that have not begun out of the queue."""
+
+    def hasten(self, job: Job) -> Sequence[str] | None:
+        """Return the command that makes a requeued job start soon; None if that is not needed."""
+        return None
+
+    @abstractmethod
+    def step(self, job_id: str, node: int, argv: Sequence[str], *, terminal: bool) -> list[str]:
+        """Return the argv that runs a command on the node of this number in a job that runs."""
+
+    @abstractmethod
+    def dependency(self, job_ids: Sequence[str], *, succeeds: bool) -> str:
+        """Return the condition that makes a job wait for these jobs, as the scheduler takes it."""
+
+    # -- what a plan asks for
+
+    def asked(self, launch: LaunchPlan) -> Mapping[str, Any]:
+        """Return what must be the same for all tasks of an array."""
+        return {}
+
+    def filled(self, launch: LaunchPlan, environ: Mapping[str, str]) -> tuple[LaunchPlan, ByShell]:
+        """Return the plan with the options that the shell sets where the profile leaves them open."""
+        return launch, {}
+
+    def completed(self, launch: LaunchPlan, site: Callable[[], Site]) -> LaunchPlan:
+        """Return the plan with the values that only the scheduler knows. Raises BackendError if it can't be asked."""
+        return launch
+
+    def check_folder(self, folder: str) -> None:
+        """Raise UsageError if a job can't have its files in this folder."""
+
+    def begins_later(self, profile: Mapping[str, Any]) -> bool:
+        """Tell whether the profile itself makes its jobs wait for a time."""
+        return False
+
+    # -- advice
+
+    def would_take(self, launch: LaunchPlan, site: Site) -> CheckResult:
+        """Ask the scheduler, without a submit, if it would take the plan."""
+        raise UsageError(f"{self.title} can't be asked whether it would take a job")
+
+    def unsaid(self, record: RunRecord, by_shell: ByShell) -> str:
+        """Return a sentence about what the profile leaves open and should say; "" if nothing."""
+        return ""
+
+    def excess(self, record: RunRecord, by_shell: ByShell, site: Site) -> str:
+        """Return, in numbers, what a run asks for that its queue never gives; "" if nothing is known."""
+        return ""
+
+    def doctor(self, trial: Trial, *, on_node: bool) -> list[Check]:
+        """Check what a submit with a profile would meet; with `on_node`, also what a short job meets on a node."""
+        raise UsageError(f"doctor has no checks for {self.title}")
+
+    def holdings(self, site: Site) -> list[dict[str, Any]]:
+        """List the scheduler's queues or partitions."""
+        raise UsageError(f"orch can't list the queues of {self.title}")

@@ -1,0 +1,266 @@
+"""A scheduler's programs on one machine, run as seldom as possible: one query of the queue serves all runs."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from orchestrator.errors import BackendError
+from orchestrator.transport.address import HERE
+
+if TYPE_CHECKING:  # a look at recorded runs runs no program
+    from orchestrator.backends.batch.job import Ident
+    from orchestrator.backends.batch.scheduler import Job, Query, Scheduler
+    from orchestrator.runs.job_use import JobUse
+    from orchestrator.transport.machine import Machine, Output
+
+T = TypeVar("T")
+SNAPSHOT_SECONDS: Final = 2.0  # sites limit a user to about two calls a second
+PATIENCE: Final = 30.0
+SUBMIT_SECONDS: Final = 120.0
+QUICK_SECONDS: Final = 1.0  # after this time without an answer, the server is pinged
+ACCOUNTING_LAG: Final = 3.0
+
+
+@dataclass
+class QueueSnapshot:
+    """The queue as it was last seen; `jobs` is None if the scheduler could not be asked, and `problem` says why."""
+
+    at: float = float("-inf")  # monotonic clock, when the answer arrived
+    asked: float = float("-inf")  # wall clock, when the question was sent
+    jobs: dict[str, Job] | None = None
+    problem: str = ""
+    ended: dict[str, Job] = field(default_factory=dict)  # details of jobs that have ended
+
+
+class Site:
+    """One scheduler on one machine, and its queue as it was last seen.
+
+    workdir: orch's folder on a login node; "" for this machine. shared_parent: users who may write into the folders
+    above workdir are trusted.
+    """
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        machine: Callable[[], Machine],
+        where: str = HERE,
+        workdir: str = "",
+        *,
+        shared_parent: bool = False,
+    ) -> None:
+        self.scheduler, self.machine, self.where, self.workdir = scheduler, machine, where, workdir
+        self.shared_parent = shared_parent
+        self.snapshot, self._asking, self.is_slow = QueueSnapshot(), threading.Lock(), False
+        self.arrays: dict[str, Ident] = {}  # the array that was submitted from a sweep's folder
+        self._user = None if workdir else os.getuid()
+
+    @property
+    def hint(self) -> str:
+        """Return what to do if the scheduler's programs are missing."""
+        return self.scheduler.hint_login if self.workdir else self.scheduler.hint_here
+
+    def hello(self) -> dict[str, Any]:
+        """Return what the login node reports: home, workdir, free space. Raises BackendError if workdir is unsafe."""
+        return self.machine().call("hello", workdir=self.workdir, shared_parent=self.shared_parent)[0]
+
+    def user(self) -> int:
+        """Return the number of the user whose jobs these are."""
+        if self._user is None:
+            self._user = int(self.hello()["uid"])
+        return self._user
+
+    def environment(self) -> Mapping[str, str]:
+        """Return the variables of the shell in which jobs are submitted; of a login node, those that set options."""
+        if not self.workdir:
+            return os.environ
+        lines = self.machine().run(self.scheduler.shell, patience=PATIENCE).out.splitlines()
+        return {name: value for name, equals, value in (line.partition("=") for line in lines) if equals}
+
+    # -- programs
+
+    def call(self, *argv: str, stdin: str = "", timeout: float = PATIENCE) -> Output:
+        """Run one of the scheduler's programs. Raises BackendError if it is missing or does not answer."""
+        kind = self.scheduler
+        try:
+            return self.machine().run(
+                argv, stdin.encode(), patience=timeout, env=kind.plain, hide=kind.hide, keep=kind.keep
+            )
+        except BackendError as error:
+            if error.transient or error.hint:
+                raise
+            raise BackendError(error.message, self.hint) from error  # the program is missing
+
+    def need(self, *names: str) -> None:
+        """Raise BackendError if one of these programs is missing."""
+        if missing := self.missing(names):
+            raise BackendError(f"there is no {', '.join(missing)} on {self.where}", self.hint)
+
+    def missing(self, names: Sequence[str]) -> list[str]:
+        """Return those of these programs that the machine lacks."""
+        return list(self.machine().call("missing_programs", names=list(names))[0]["missing"])
+
+    def run_submit(self, argv: Sequence[str], hidden: Sequence[str]) -> Output:
+        """Run the command that submits a job, which gets the user's variables except those that `hidden` names."""
+        hide = (*self.scheduler.hide, "ORCH_", *(f"{name}=" for name in hidden))
+        return self.machine().run(argv, patience=SUBMIT_SECONDS, hide=hide, keep=self.scheduler.keep)
+
+    def _ask(self, query: Query[T]) -> T | None:
+        """Return the parsed output; None if the program is missing, refuses or does not answer."""
+        answer = self._answer(query.argv)
+        return query.parse(answer.out) if answer is not None and answer.code == 0 else None
+
+    def _answer(self, argv: Sequence[str]) -> Output | None:
+        try:
+            return self.call(*argv)
+        except BackendError:
+            return None
+
+    # -- the queue
+
+    def queue(self, *, fresh: bool = False, since: float = 0.0) -> QueueSnapshot:
+        """Return this user's jobs by number. The scheduler is asked at most every two seconds unless `fresh`.
+
+        since: the queue must have been asked after this time.
+        """
+        with self._asking:  # each run has a thread of its own, and one query serves all runs
+            is_old = self.snapshot.asked < since or time.monotonic() - self.snapshot.at > SNAPSHOT_SECONDS
+            if fresh or is_old:
+                self._ask_queue()
+        return self.snapshot
+
+    def _ask_queue(self) -> None:
+        self.snapshot.asked = time.time()
+        try:
+            query = self.scheduler.queue(self.user())
+            answer = self._call_soon(query.argv)
+            known = answer.code == 0
+            self.snapshot.jobs = {job.job_id: job for job in query.parse(answer.out)} if known else None
+            self.snapshot.problem = "" if known else first_line(answer.err)
+        except BackendError as error:
+            self.snapshot.jobs, self.snapshot.problem = None, error.message
+        self.snapshot.at = time.monotonic()
+
+    def _call_soon(self, argv: Sequence[str]) -> Output:
+        """Run a program as `call` does, but without its many tries if the server is down."""
+        ping = self.scheduler.ping()
+        if ping is not None and not self.is_slow:
+            try:
+                return self.call(*argv, timeout=QUICK_SECONDS)
+            except BackendError as error:
+                if not error.transient:
+                    raise
+                if trouble := ping.parse(self.call(*ping.argv, timeout=QUICK_SECONDS).out):
+                    raise BackendError(trouble, transient=True) from error
+        begun = time.monotonic()
+        answer = self.call(*argv)
+        self.is_slow = time.monotonic() - begun > QUICK_SECONDS
+        return answer
+
+    # -- one job
+
+    def find(self, job_id: str | None, name: str, task: str = "") -> Job | None:
+        """Find the run's job in the queue: by its number, or by its name if the answer of its submit was lost.
+
+        `task` is the run's number in the array of that name; empty if the run belongs to no array.
+        """
+        jobs = self.queue().jobs or {}
+        if job_id is not None:
+            found = jobs.get(job_id)
+            return found if found is not None and found.is_named(name) else None
+        named = (job for job in jobs.values() if job.is_named(name) and job.job_id.partition("_")[2] == task)
+        return max(named, key=lambda job: int(array_of(job.job_id)), default=None)
+
+    def ended(self, job_id: str, name: str, seen: Job | None) -> Job | None:
+        """Return a job that has ended, with all details that are known. None if nobody knows the job.
+
+        The scheduler may have given the number to another job since then; that job does not have this run's name. A
+        job that the server does not know has ended, whatever the accounting says. Raises BackendError if the server
+        does not answer.
+        """
+        if job_id in self.snapshot.ended:
+            return self.snapshot.ended[job_id]
+        found, is_known = seen, True
+        query = self.scheduler.details(job_id)
+        shown = self._answer(query.argv)
+        if shown is not None and shown.code == 0 and (job := query.parse(shown.out)) is not None:
+            is_known = job.is_named(name)
+            found = job if is_known else seen
+        elif shown is not None and self.scheduler.is_unknown(shown.err):
+            is_known = False
+        elif seen is None and shown is not None and self.scheduler.is_unreachable(shown.err):
+            raise BackendError(first_line(shown.err), transient=True)
+        if found is None:
+            found = self._in_accounting(job_id, name)
+            if not is_known and not _has_end(found):
+                found = self.scheduler.lost(job_id, name)
+        elif found.ending == "cancelled":
+            found = replace(found, by=self._cancelled_by(job_id, name))
+        if found is not None and found.phase == "ended":
+            self.snapshot.ended[job_id] = found
+        return found
+
+    def _in_accounting(self, job_id: str, name: str) -> Job | None:
+        """Return the job as the accounting has it; None if the accounting lacks it, or there is no accounting."""
+        listed = self._ask(self.scheduler.accounting(job_id))
+        return next((job for job in reversed(listed or ()) if job.is_named(name)), None)
+
+    def used(self, job_id: str, name: str) -> JobUse | None:
+        """Return what the accounting reports of a job's use; None if it lacks the job. Raises BackendError if it
+        can't be asked.
+        """
+        query = self.scheduler.use(self.user(), job_id, name)
+        self.need(query.argv[0])
+        answer = self.call(*query.argv)
+        if answer.code != 0:
+            what = f"{query.argv[0]} can't tell what {self.scheduler.title} job {job_id} has used"
+            raise BackendError(f"{what}: {first_line(answer.err)}")
+        return query.parse(answer.out)
+
+    def _cancelled_by(self, job_id: str, name: str) -> str:
+        """Return the number of the user who cancelled a job. Only the accounting knows it, some moments later."""
+        end = time.monotonic() + ACCOUNTING_LAG
+        while not self.missing(self.scheduler.accounting(job_id).argv[:1]):
+            listed = self._in_accounting(job_id, name)
+            if (listed is not None and listed.by) or time.monotonic() >= end:
+                return listed.by if listed is not None else ""
+            time.sleep(ACCOUNTING_LAG / 10)  # the accounting sends no message, so it is polled
+        return ""
+
+    def cancel(self, argv: Sequence[str], job_id: str) -> None:
+        """Run a command that ends or signals a job. It is no error if the job has ended."""
+        answer = self.call(*argv)
+        if answer.code != 0 and not self.scheduler.is_over(answer.err):
+            what = f"{argv[0]} can't end {self.scheduler.title} job {job_id}"
+            raise BackendError(f"{what}: {first_line(answer.err)}", transient=True)
+
+    def hasten(self, job: Job) -> None:
+        """Make a requeued job start soon, if its scheduler holds it back."""
+        if (argv := self.scheduler.hasten(job)) is not None:
+            self._answer(argv)
+
+    def user_name(self, number: str) -> str:
+        """Return the name of the user with this number; "" if the machine does not know it."""
+        answer = self._answer(("id", "-nu", number)) if number.isdecimal() else None
+        return answer.out.strip() if answer is not None and answer.code == 0 else ""
+
+
+def array_of(job_id: str) -> str:
+    """Return the number of a job, or of the array that it is a task of."""
+    return job_id.partition("_")[0]
+
+
+def _has_end(listed: Job | None) -> bool:
+    """Tell whether the accounting has the end of a job. A job that the server lost is cancelled by nobody in time."""
+    return listed is not None and listed.phase == "ended" and (listed.ending != "cancelled" or listed.by != "")
+
+
+def first_line(text: str) -> str:
+    """Return the first line that is not empty, without the program's name in front."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    said = [line.partition("error: ")[2] or line for line in lines]
+    return said[0] if said else "it did not say why"

@@ -1,0 +1,102 @@
+"""The files of a job, written on the machine that submits it, and the submit itself."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING
+
+from orchestrator.backends.batch.scheduler import Order, RefusedError
+from orchestrator.backends.batch.site import array_of
+from orchestrator.backends.remote.hosts import all_of, on_all
+from orchestrator.errors import BackendError
+from orchestrator.protocol.ranks import RANK_VARIABLES
+from orchestrator.protocol.task import NodeTask, at_home
+from orchestrator.transport.node_archive import kept_archive
+
+if TYPE_CHECKING:
+    from orchestrator.backends.batch.site import Site
+    from orchestrator.runs.store import RunDir
+    from orchestrator.specs.plan import LaunchPlan
+    from orchestrator.transport.machine import Machine, Output
+
+
+def plan_at(plan: LaunchPlan, home: str) -> LaunchPlan:
+    """Return the plan with `~` as the machine has it."""
+    return replace(
+        plan,
+        tasks=tuple(at_home(task, home) for task in plan.tasks),
+        commands=tuple(
+            tuple(home + word[1:] if word.startswith("~/") else word for word in argv) for argv in plan.commands
+        ),
+    )
+
+
+def lay(
+    site: Site, folder: str, runs: Sequence[RunDir], tasks: Sequence[tuple[NodeTask, ...]], *, own_files: bool
+) -> None:
+    """Write the agent into the job's folder, and into the folder of each run the tasks of its nodes.
+
+    own_files: also send each run's code, and the checkpoint that it continues from.
+    """
+    machine, archive = site.machine(), f"{folder}/node.pyz"
+    machine.call("write_file", kept_archive(runs[0].root), path=archive)
+
+    def one(index: int, run: RunDir) -> None:
+        its = tasks[index]
+        if own_files:
+            _send_own_files(machine, run, its[0])
+        payload = json.dumps([task.to_json() for task in its]).encode()
+        machine.call(
+            "prepare_array_run", payload, run_dir=its[0].run_dir, folder=site.scheduler.folder, archive=archive
+        )
+
+    one(0, runs[0])  # after this the code is there, and is copied for the other runs
+    _, failed = on_all(one, dict(list(enumerate(runs))[1:]))
+    if failed:
+        raise all_of(failed)
+
+
+def _send_own_files(machine: Machine, run: RunDir, task: NodeTask) -> None:
+    from orchestrator.backends.remote.given import checkpoint_to_give, give
+    from orchestrator.backends.remote.upload import send_code
+
+    send_code(machine, run, str(PurePosixPath(task.run_dir).parents[1]), task.code_dir)
+    if (given := checkpoint_to_give(run, task)) is not None:
+        give(machine, run, given)
+
+
+def queued(site: Site, order: Order) -> str | None:
+    """Queue the job, and return its number; None if the answer was lost and the job can be found only later.
+
+    Raises BackendError if the scheduler refuses the job.
+    """
+    machine, hidden = site.machine(), (*RANK_VARIABLES, *order.launch.secret_names)
+
+    def put(path: str, data: bytes) -> None:
+        machine.call("write_file", data, path=path)
+
+    is_handed_over = False
+
+    def call(argv: Sequence[str]) -> Output:
+        nonlocal is_handed_over
+        is_handed_over = True
+        return site.run_submit(argv, hidden)
+
+    try:
+        return site.scheduler.submit(order, put, call)
+    except BackendError as error:
+        if not is_handed_over:
+            raise
+        is_refused = isinstance(error, RefusedError)
+        is_lost = site.scheduler.is_unanswered(error.message) if is_refused else error.transient
+        snapshot = site.queue(fresh=True)
+        found = site.find(None, order.name, "0" if order.array else "")
+        # A scheduler may keep a job that it has refused in its records as a failed job.
+        if found is not None and (is_lost or found.phase != "ended"):
+            return array_of(found.job_id)
+        if snapshot.jobs is None and is_lost:
+            return None
+        raise (site.scheduler.refusal(error.message, order.launch, site) if is_refused else error) from error

@@ -1,0 +1,53 @@
+"""The supervisor's thread for a run behind a login node: it copies files, and records what the scheduler reports."""
+
+from __future__ import annotations
+
+from orchestrator.backends.batch import job
+from orchestrator.backends.batch.site import Site
+from orchestrator.backends.remote.mirror import POLL_SECONDS, Follower, RunWatcher, Source, Update
+from orchestrator.backends.remote.transfer import update_all
+from orchestrator.errors import BackendError
+from orchestrator.runs.scheduler_status import SchedulerStatus
+from orchestrator.runs.store import RunDir
+from orchestrator.transport.address import parse_address
+
+
+def source_of(run: RunDir, site: Site) -> Source:
+    """Return the login node as the source of the files of all nodes. Nothing is concluded while it can't be reached."""
+    nodes = range(max(1, run.record().nnodes))
+    return Source(parse_address(site.where).host, tuple(nodes), site.machine, is_vital=True)
+
+
+def watch(run: RunDir, site: Site) -> RunWatcher:
+    """Start the threads that copy what the run writes. Their `wait` returns after the next look."""
+    source = source_of(run, site)
+    return RunWatcher(run, [LoginFollower(run, source, site)], lambda: [source])
+
+
+class LoginFollower(Follower):
+    """Copies what all nodes write, and records what the scheduler reports once all files from before that are here."""
+
+    def __init__(self, run: RunDir, source: Source, site: Site) -> None:
+        self.run, self.source, self.site = run, source, site
+        self.copies = source.copies(run, [0])
+        self.status = SchedulerStatus("unknown")
+
+    def update(self) -> Update:
+        """Copy what is new, then ask. If the answer is new, copy once more, to have the last lines of the logs.
+
+        The recorded answer is older than the last copy. Otherwise a job could have ended since that copy, with lines
+        that are not here.
+        """
+        update_all(self.copies, self.source.session())  # first, because it notices sooner that the machine is silent
+        if (said := job.scheduler_status(self.site, self.run)) != self.status:
+            self.status = said
+            update_all(self.copies, self.source.session())
+        job.release_requeued(self.site, self.run)
+        job.record_status(self.run, self.site.scheduler, self.status)
+        return Update(self.copies[0].steps, POLL_SECONDS)
+
+    def record_loss(self, error: BackendError) -> None:
+        """Record that the scheduler can't be asked."""
+        kind = self.site.scheduler
+        self.status = SchedulerStatus("unknown", f"{kind.title} can't be asked: {error.message}")
+        job.record_status(self.run, kind, self.status)

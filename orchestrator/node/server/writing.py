@@ -1,0 +1,48 @@
+"""Files that the controlling side writes on this machine: a file, or the folder of one run of a batch job."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+
+from orchestrator.node.server.request import Answer, Request, at_user
+from orchestrator.protocol.files import PRIVATE, open_own, write_json
+from orchestrator.protocol.json_text import parse_json
+from orchestrator.protocol.layout import archive_file, node_folder
+
+
+def write_file(request: Request, payload: bytes) -> Answer:
+    """Write a file as a whole, or the next piece of it. The file is private."""
+    path = at_user(request["path"])
+    os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+    partial = f"{path}.partial"
+    offset = int(request.get("offset", 0))
+    flags = os.O_WRONLY
+    if not offset:
+        flags |= os.O_CREAT | os.O_EXCL
+        with contextlib.suppress(FileNotFoundError):  # of a write that was interrupted
+            os.unlink(partial)
+    with open(open_own(partial, flags, PRIVATE), "wb") as file:
+        file.seek(offset)
+        file.write(payload)
+        if request.get("last", True):
+            file.flush()
+            os.fsync(file.fileno())
+    if request.get("last", True):
+        os.replace(partial, path)
+    return {"size": offset + len(payload)}, b""
+
+
+def prepare_array_run(request: Request, payload: bytes) -> Answer:
+    """Make the folder of a run: its nodes' tasks, which are the payload, and a link to the `archive`.
+
+    folder: the run's folder for the logs of its job. The request may be repeated.
+    """
+    run_dir = at_user(request["run_dir"])
+    os.makedirs(f"{run_dir}/{request['folder']}", mode=0o700, exist_ok=True)
+    for node, task in enumerate(parse_json(payload)):
+        os.makedirs(node_folder(run_dir, node), mode=0o700, exist_ok=True)
+        write_json(f"{node_folder(run_dir, node)}/task.json", task, mode=PRIVATE)
+    with contextlib.suppress(FileExistsError):
+        os.link(at_user(request["archive"]), archive_file(run_dir))
+    return {}, b""

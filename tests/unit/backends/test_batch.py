@@ -1,0 +1,183 @@
+"""A scheduler that is not Slurm, made of commands and parsers, on a machine for tests: `Batch` does all the rest."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.backends.batch.backend import Batch
+from orchestrator.backends.batch.scheduler import Job, Order, Put, Query, RefusedError, Scheduler
+from orchestrator.errors import BackendError, UsageError
+from orchestrator.protocol.task import NodeTask
+from orchestrator.runs.job_use import JobUse
+from orchestrator.runs.store import RunDir, create_run
+from orchestrator.specs.plan import LaunchPlan
+from orchestrator.transport.machine import Output
+from tests.machines import FakeMachine, Health, Said
+
+from .slurm.test_script import launch
+
+
+class ToyJob(Job):
+    """A job of the toy scheduler."""
+
+    @property
+    def phase(self) -> str:
+        return {"Q": "waiting", "E": "ended"}.get(self.state, "active")
+
+    def why_it_waits(self, *, has_run: bool = False) -> str:
+        return f"Toy job {self.job_id} waits"
+
+    def how_it_ended(self, user: str = "") -> str:
+        return f"Toy job {self.job_id} has ended"
+
+
+def jobs_in(text: str) -> list[Job]:
+    return [ToyJob(*words) for line in text.splitlines() if len(words := line.split()) == 3]
+
+
+class Toy(Scheduler):
+    """As little as a scheduler can be."""
+
+    title, folder, programs = "Toy", "toy", ("tsub", "tstat", "tdel")
+    hint_here, hint_login = "submit elsewhere", "name another login node"
+    hide, keep = ("TOY_",), ("TOY_HOME",)
+
+    def queue(self, user: int) -> Query[Sequence[Job]]:
+        return Query(("tstat",), jobs_in)
+
+    def details(self, job_id: str) -> Query[Job | None]:
+        return Query(("tstat", job_id), lambda text: next(iter(jobs_in(text)), None))
+
+    def accounting(self, job_id: str) -> Query[Sequence[Job]]:
+        return Query(("tacct", job_id), jobs_in)
+
+    def use(self, user: int, job_id: str, name: str) -> Query[JobUse | None]:
+        return Query(("tacct", job_id), lambda _: None)
+
+    def lost(self, job_id: str, name: str) -> Job:
+        return ToyJob(job_id, "E", name)
+
+    def is_unknown(self, said: str) -> bool:
+        return "unknown" in said
+
+    def is_unreachable(self, said: str) -> bool:
+        return "no server" in said
+
+    def is_unanswered(self, said: str) -> bool:
+        return "timed out" in said
+
+    def is_over(self, said: str) -> bool:
+        return "unknown" in said
+
+    def submit(self, order: Order, put: Put, call: Callable[[Sequence[str]], Output]) -> str:
+        path = f"{order.folder}/{self.folder}/script"
+        put(path, self.script(order.launch).encode())
+        answer = call(["tsub", path])
+        if answer.code != 0:
+            raise RefusedError(answer.err)
+        return answer.out.strip()
+
+    def script(self, launch: LaunchPlan) -> str:
+        return " ".join(launch.commands[0])
+
+    def cancel(self, job_id: str, signal: str = "") -> Sequence[str]:
+        return ("tdel", *([signal] if signal else []), job_id)
+
+    def cancel_waiting(self, job_id: str) -> Sequence[str]:
+        return ("tdel", "Q", job_id)
+
+    def step(self, job_id: str, node: int, argv: Sequence[str], *, terminal: bool) -> list[str]:
+        return ["tstep", job_id, str(node), *argv]
+
+    def dependency(self, job_ids: Sequence[str], *, succeeds: bool) -> str:
+        return ",".join(job_ids)
+
+
+class Site:
+    """A machine with the toy's programs, which answer as a test says, and a run of three nodes."""
+
+    def __init__(self, folder: Path) -> None:
+        self.backend, self.jobs, self.ran = Batch(Toy(), is_remote=False), "", list[list[str]]()
+        self.machine = FakeMachine("this machine", {"run_program": self.program, "missing_programs": {"missing": []}})
+        self.backend.site({}).machine = lambda: self.machine
+        profile = {"kind": "slurm", "name": "p", "sbatch": {}}
+        self.run = create_run(folder / "home", "j-abc234", {"nnodes": 3, "kind": "slurm", "profile": profile})
+        plan = launch(str(self.run.path))
+        self.plan = replace(plan, commands=tuple(("/bin/true",) for _ in plan.commands))
+
+    def program(self, argv: list[str], **_: Any) -> Said:
+        self.ran.append(argv)
+        if argv[0] == "tsub":
+            self.jobs = "7 Q j-abc234"
+            return {"code": 0, "err": ""}, b"7\n"
+        if argv[0] == "tdel" and len(argv) == 2:
+            self.jobs = "7 E j-abc234"
+        return {"code": 0, "err": ""}, self.jobs.encode() if argv[0] == "tstat" else b""
+
+    def submit(self) -> None:
+        self.backend.submit(self.plan, self.plan.tasks, self.run)
+        self.see(self.jobs)
+
+    def see(self, jobs: str) -> None:
+        self.jobs = jobs
+        self.backend.site({}).queue(fresh=True)
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    return Site(tmp_path)
+
+
+def test_a_job_is_queued_seen_and_ended(site: Site) -> None:
+    site.submit()
+    assert site.run.read("handle.json") == {"state": "submitted", "job": "7"}
+    assert (site.run.path / "toy" / "script").read_text() == "/bin/true"
+    assert NodeTask.from_json(json.loads((site.run.node(2) / "task.json").read_text())) == site.plan.tasks[2]
+    seen = site.backend.look(site.run)
+    assert (seen.job, seen.scheduler and seen.scheduler.detail) == ("7", "Toy job 7 waits")
+    site.see("7 R j-abc234")
+    assert site.backend.look(site.run).alive == dict.fromkeys(range(3), True)
+    assert site.backend.reach(site.run, 2, ["true"], terminal=False) == ["tstep", "7", "2", "true"]
+    site.backend.cancel(site.run)
+    assert site.ran[-1] == ["tdel", "TERM", "7"]
+    assert [proof.is_clean for proof in site.backend.clean_up(site.run)] == [True] * 3
+    assert ["tdel", "KILL", "7"] in site.ran
+    assert site.backend.look(site.run).alive == dict.fromkeys(range(3), False)
+
+
+def test_a_machine_that_dies_makes_nothing_gone(site: Site) -> None:
+    site.submit()
+    site.machine.health = Health.DEAD
+    site.backend.site({}).queue(fresh=True)
+    seen = site.backend.look(site.run)
+    assert seen.alive == dict.fromkeys(range(3), None)
+    assert [proof.is_unreachable for proof in site.backend.clean_up(site.run)] == [True] * 3
+
+
+def test_a_refusal_is_the_programs_own_words_unless_the_scheduler_explains_it(site: Site) -> None:
+    site.machine.answers["run_program"] = lambda argv, **_: {"code": 1, "err": f"{argv[0]}: no such queue\n"}
+    with pytest.raises(BackendError, match="tsub refused the job: tsub: no such queue"):
+        site.submit()
+
+
+def test_what_a_scheduler_can_not_do_is_refused_by_name(site: Site) -> None:
+    assert site.backend.completed(site.plan, by_shell=True) == site.plan
+    assert (site.backend.unsaid(site.run), site.backend.excess(site.run)) == ("", "")
+    for ask in (
+        lambda: site.backend.would_take(site.plan),
+        lambda: site.backend.scheduler.holdings(site.backend.site({})),
+    ):
+        with pytest.raises(UsageError, match="Toy"):
+            ask()
+
+
+def test_a_run_that_was_handed_over_is_found_by_its_name(site: Site) -> None:
+    site.run.write("handle.json", {"state": "intent"})
+    site.see("8 R other\n9 R j-abc234")
+    assert site.backend.waiting_for([RunDir(site.run.path)], succeeds=True) == "9"
