@@ -51,7 +51,9 @@ def plot_page(
         lines.append(f"{said.get(row, ''):>{margin}} {edge}{cells}".rstrip())
     first, last = f"{box[0]:g}", f"{box[1]:g}"
     lines.append(f"{'':>{margin}} {corner}{floor * width}")
-    lines.append(f"{'':>{margin}}  {first}{x:^{max(0, width - len(first) - len(last))}}{last}")
+    room = width - len(first) - len(last)
+    between = f"{x:^{room}}" if room > len(x) else " "  # long numbers leave no room for the name of the axis
+    lines.append(f"{'':>{margin}}  {first}{between}{last}")
     return "\n".join([*lines, *_legend(curves, braille, style)])
 
 

@@ -11,7 +11,6 @@ import sys
 import time
 from typing import Any
 
-from orchestrator.protocol.events import EventKind
 from orchestrator.protocol.files import open_own
 from orchestrator.protocol.reading import opened
 
@@ -22,15 +21,14 @@ RESERVE_BYTES = 1 << 17
 class EventLog:
     """Appends events. A full disk is reported once on stderr, and raises nothing.
 
-    If the folder is removed, it is created again with two events: the first event, which identifies the run, and the
-    newest start of ranks (GO), without which the run would not count as running.
+    If the folder is removed, it is created again with the first event, which identifies the run.
     """
 
     def __init__(self, path: str, node_rank: int) -> None:
         self.path, self.node_rank = path, node_rank
         self.sequence, self.torn = _lines_in(path)
         self.complained = False
-        self.first = self.newest_go = b""
+        self.first = b""
         self.reserve = f"{path}.reserve"
         with contextlib.suppress(OSError), open(open_own(self.reserve, os.O_WRONLY | os.O_CREAT), "wb") as file:
             os.posix_fallocate(file.fileno(), 0, RESERVE_BYTES)
@@ -57,7 +55,6 @@ class EventLog:
             finally:
                 os.close(descriptor)
             self.first = self.first or line.lstrip()
-            self.newest_go = line.lstrip() if kind == EventKind.GO else self.newest_go
         except OSError as error:
             if error.errno == errno.ENOENT and self._make_folder():
                 self.write(kind, **values)
@@ -76,7 +73,7 @@ class EventLog:
         try:
             os.makedirs(folder, mode=0o700, exist_ok=True)
             with open(open_own(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND), "wb") as file:
-                file.write(self.first + self.newest_go)
+                file.write(self.first)
         except OSError:
             return False
         return True

@@ -37,20 +37,17 @@ def test_a_line_torn_by_a_crash_costs_only_itself(tmp_path: Path) -> None:
     assert [event["kind"] for event in read_lines(path)] == ["a", "b"]
 
 
-def test_a_folder_that_is_removed_costs_what_was_in_it_and_not_whose_events_these_are(
-    tmp_path: Path,
-) -> None:
+def test_a_folder_that_is_removed_costs_what_was_in_it_and_not_whose_events_these_are(tmp_path: Path) -> None:
     folder = tmp_path / "nodes" / "0"
     folder.mkdir(parents=True)
     log = EventLog(str(folder / "events.jsonl"), 0)
-    for kind in ("agent_started", "go", "restart", "go"):
+    for kind in ("agent_started", "go"):
         log.write(kind)
     shutil.rmtree(tmp_path / "nodes")
     for kind in ("gang_ended", "agent_ended"):
         log.write(kind)
     kept = [(event["kind"], event["seq"]) for event in read_lines(folder / "events.jsonl")]
-    assert [kind for kind, _ in kept] == ["agent_started", "go", "gang_ended", "agent_ended"]
-    assert [number for _, number in kept][:2] == [0, 3]  # the newest start of ranks
+    assert [kind for kind, _ in kept] == ["agent_started", "gang_ended", "agent_ended"]
     assert [number for _, number in kept] == sorted(number for _, number in kept)
     assert folder.stat().st_mode & 0o777 == 0o700
 
