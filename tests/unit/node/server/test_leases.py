@@ -115,6 +115,17 @@ def test_an_agent_holds_what_it_was_promised_or_is_not_started() -> None:
     assert leases.hand_over("three", []) == {}
 
 
+def test_each_agent_of_several_on_one_machine_gets_its_part_and_the_rest_stays_held() -> None:
+    assert ask("one", 2)[0] == ["slot-0", "slot-1"]
+    first = leases.hand_over("one", ["slot-1"])
+    assert leases.still_held({"run_id": "one"}, b"")[0] == {"places": ["slot-0"]}
+    close(first)
+    with pytest.raises(RefusedError, match="slot-1 is held no longer for run one"):
+        leases.hand_over("one", ["slot-0", "slot-1"])
+    assert leases.held == {}
+    assert ask("two", 2)[0] == ["slot-0", "slot-1"]
+
+
 def test_a_start_whose_answer_was_lost_is_told_what_its_agent_holds(tmp_path: Path) -> None:
     promised, _ = ask("one", 2)
     assert promised is not None
