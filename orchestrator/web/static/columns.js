@@ -24,7 +24,7 @@ const OWN = {
   note: { title: "Note", value: (row) => row.labels.note },
   reason: { title: "Progress or reason", value: (row) => row.note },
 };
-export const DEFAULTS = ["run", "state", "profile", "ranks", "submitted", "took", "tag", "reason"];
+export const DEFAULTS = ["run", "state", "reason", "tag", "ranks", "took", "submitted", "profile"]; // and suggested ones behind the reason
 const MOST_SUGGESTED = 2; // of settings, and of metrics
 const LEAST_SHARE = 0.2; // of the runs have a suggested column
 const SAYS_LITTLE = /(^|[._])(epochs?|steps?|seconds|time|script|seed|attempt|restarts|rank|rate|memory|mfu)$/;

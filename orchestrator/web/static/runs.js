@@ -52,7 +52,7 @@ export async function showRuns(main, _words, query, onlink) {
     if (!settings.isDefault) return settings.columns;
     const isUseful = { tag: () => rows.some((row) => row.labels.tags.length), profile: () => new Set(rows.map((row) => row.profile)).size > 1 };
     const usual = DEFAULTS.filter((key) => isUseful[key]?.() ?? true);
-    return usual.toSpliced(-1, 0, ...columns.suggested());
+    return usual.toSpliced(usual.indexOf("reason") + 1, 0, ...columns.suggested());
   }
 
   // Takes new settings into the page's address, and draws by them.
