@@ -127,6 +127,17 @@ def test_rows_are_sorted_with_those_without_a_value_last(page: Page) -> None:
     assert called(page, "columns", code, facts) == [[2, 10, "x", None], [10, 2, "x", None]]
 
 
+def test_the_settings_that_differ_and_the_metrics_that_say_most_are_suggested(page: Page) -> None:
+    code = "(columns, facts) => new columns.Columns(facts.map((each) => ({ facts: each }))).suggested()"
+    facts = [
+        {"config.lr": lr, "config.same": 1, "config.seed": lr, "config.opt": str(lr), "config.third": lr,
+         "metric.loss": lr, "result.loss": lr, "metric.accuracy": lr, "result.seconds": lr, "metric.epoch": lr}
+        for lr in range(5)
+    ]  # fmt: skip
+    facts[0]["config.rare"] = 1
+    assert called(page, "columns", code, facts) == ["config.lr", "config.opt", "metric.accuracy", "metric.loss"]
+
+
 def test_groups_have_a_mean_and_a_spread(page: Page) -> None:
     code = """(columns, facts) => {
       const rows = facts.map((each) => ({ facts: each }));

@@ -24,7 +24,7 @@ const OWN = {
   note: { title: "Note", value: (row) => row.labels.note },
   reason: { title: "Progress or reason", value: (row) => row.note },
 };
-export const DEFAULTS = ["run", "state", "profile", "ranks", "submitted", "took", "tag", "reason"];
+export const DEFAULTS = ["run", "state", "reason", "tag", "ranks", "took", "submitted", "profile"]; // and suggested ones behind the reason
 const MOST_SUGGESTED = 2; // of settings, and of metrics
 const LEAST_SHARE = 0.2; // of the runs have a suggested column
 const SAYS_LITTLE = /(^|[._])(epochs?|steps?|seconds|time|script|seed|attempt|restarts|rank|rate|memory|mfu)$/;
@@ -53,6 +53,7 @@ export function textOf(column_, row) {
 // All columns that these rows have. `find`, `names` and `text` are for a filter.
 export class Columns {
   constructor(rows) {
+    this.rows = rows;
     this.facts = [...new Set(rows.flatMap((row) => Object.keys(row.facts)))].sort();
     this.own = Object.keys(OWN);
     this.searched = new WeakMap();
@@ -70,7 +71,12 @@ export class Columns {
   }
 
   // The settings in which the runs differ, and the metrics that say most of them: what a table shows unasked.
-  suggested(rows) {
+  suggested() {
+    this.best ??= this.chosen(this.rows);
+    return this.best;
+  }
+
+  chosen(rows) {
     const values = new Map(this.facts.map((key) => [key, new Map()]));
     for (const row of rows) for (const [key, value] of Object.entries(row.facts)) values.get(key).set(value, (values.get(key).get(value) ?? 0) + 1);
     const count = (key) => [...values.get(key).values()].reduce((sum, each) => sum + each, 0);

@@ -29,7 +29,8 @@ export async function showCompare(main, _words, query) {
     fill(main, make("h1", {}, "Compare"), emptyNote("No run is chosen. Choose runs in ", make("a", { href: "#/" }, "the table"), "."));
     return () => {};
   }
-  const panel = await curvesPanel(rows.map((row) => row.run_id), "");
+  const none = (error) => ({ element: emptyNote(`The curves can't be shown: ${error.message}.`), close: () => {} }); // of an exported page
+  const panel = await curvesPanel(rows.map((row) => row.run_id), "").catch(none);
   fill(main, make("h1", {}, `Compare ${rows.length} runs`), select("Show", [["", "what differs"], ["all", "all columns"]], "", (value) => { all = value === "all"; draw(); }), place, make("div", { class: "curves" }, panel.element),
     rows.length === 2 ? section("Code", make("p", {}, make("a", { href: `#/diff/${rows.map((row) => encodeURIComponent(row.run_id)).join("/")}` }, "What changed in the job, the code and the versions"))) : null);
   draw();

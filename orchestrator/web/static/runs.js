@@ -1,6 +1,6 @@
 // The table of all runs: a summary, a filter, columns, order and groups that the user chooses. Changes come as rows.
 import { Columns, DEFAULTS, KINDS, column, grouped, isWaiting, meanAndSpread, sorted, textOf } from "./columns.js";
-import { button, emptyNote, fill, make, runLink, select, stateBadge } from "./dom.js";
+import { button, emptyNote, fill, make, runLink, select, stateBadge, table } from "./dom.js";
 import { compile } from "./filter.js";
 import { isFinal } from "./format.js";
 import { editLabels } from "./labels.js";
@@ -9,6 +9,12 @@ import { savedViews } from "./saved.js";
 
 const SHOWN = 40; // rows at first, and each time that their end comes near
 const ARROWS = { ArrowDown: 1, ArrowUp: -1 };
+
+const TERMS = [
+  ['"out of memory"', "with this text"], ["state:failed", "in this state; live, ended and waiting are several"], ["lr>0.1", "with such a number; also <, >=, <=, = and !="],
+  ["tag:ablation", "with this tag"], ["optimizer:adam,sgd", "with one of these words"], ["took>10m", "that took longer; ms, s, m, h, d, w"], ["ended:today", "that ended since midnight"], ["lr:*", "with any value"],
+  ["-tag:baseline", "for which the term does not hold"],
+];
 
 const known = new Map(); // run id -> what is known of it: who comes back to the table sees it at once
 let isRead = false;
@@ -29,7 +35,7 @@ export async function showRuns(main, _words, query, onlink) {
   const summary = make("ul", { class: "summary", "aria-label": "Summary" });
   const count = make("p", { role: "status", class: "count" });
   const problem = make("p", { class: "problem", role: "alert", id: "filter-problem" });
-  const table = make("table", { class: "runs", role: "table", onkeydown: step });
+  const grid = make("table", { class: "runs", role: "table", onkeydown: step });
   const empty = make("div");
   const more = button("Show more", () => { most += SHOWN; draw(); });
   const search = make("input", { type: "search", value: settings.filter, size: 48, "aria-describedby": "filter-problem",
@@ -52,7 +58,7 @@ export async function showRuns(main, _words, query, onlink) {
     if (!settings.isDefault) return settings.columns;
     const isUseful = { tag: () => rows.some((row) => row.labels.tags.length), profile: () => new Set(rows.map((row) => row.profile)).size > 1 };
     const usual = DEFAULTS.filter((key) => isUseful[key]?.() ?? true);
-    return usual.toSpliced(-1, 0, ...columns.suggested(rows));
+    return usual.toSpliced(usual.indexOf("reason") + 1, 0, ...columns.suggested());
   }
 
   // Takes new settings into the page's address, and draws by them.
@@ -79,7 +85,7 @@ export async function showRuns(main, _words, query, onlink) {
     search.setAttribute("aria-invalid", problem.textContent !== "");
     if (offered === columns.facts.join()) return; // an open list must not close
     offered = columns.facts.join();
-    const facts = columns.facts.map((key) => [key, key]);
+    const facts = columns.facts.filter((key) => !/^(metric|result)\./.test(key)).map((key) => [key, key]);
     fill(grouping, select("Group by", [["", "nothing"], ["name", "name"], ["profile", "profile"], ["state", "state"], ["sweep", "sweep"], ["tag", "tag"], ...facts],
       settings.group, (value) => { settings.group = value; open.clear(); change(); }));
   }
@@ -91,11 +97,11 @@ export async function showRuns(main, _words, query, onlink) {
     const by = column(settings.sort.replace(/^-/, "")) ?? column("submitted");
     const found = sorted(rows, by, settings.sort.startsWith("-"));
     const group = settings.group ? column(settings.group) : null;
-    const focused = table.contains(document.activeElement) ? document.activeElement.dataset.key : null;
-    fill(table, make("caption", { class: "hidden" }, "Runs"), head(by), group ? groupsOf(found, group) : bodyOf(found.slice(0, most)));
-    if (focused) table.querySelector(`[data-key="${CSS.escape(focused)}"]`)?.focus({ preventScroll: true });
+    const focused = grid.contains(document.activeElement) ? document.activeElement.dataset.key : null;
+    fill(grid, make("caption", { class: "hidden" }, "Runs"), head(by), group ? groupsOf(found, group) : bodyOf(found.slice(0, most)));
+    if (focused) grid.querySelector(`[data-key="${CSS.escape(focused)}"]`)?.focus({ preventScroll: true });
     more.hidden = group !== null || found.length <= most;
-    table.hidden = rows.length === 0;
+    grid.hidden = rows.length === 0;
     fill(empty, rows.length || !isRead ? null : nothing());
     count.textContent = isRead ? `${found.length.toLocaleString("en-US")} of ${known.size.toLocaleString("en-US")} runs` : "Loading …";
     tellChoice();
@@ -190,7 +196,7 @@ export async function showRuns(main, _words, query, onlink) {
     const way = ARROWS[event.key];
     const row = way && event.target.closest("tbody tr");
     if (!row) return;
-    const rows = [...table.querySelectorAll("tbody tr")];
+    const rows = [...grid.querySelectorAll("tbody tr")];
     const next = rows[rows.indexOf(row) + way];
     const at = [...row.querySelectorAll("a, button, input")].indexOf(event.target);
     const places = next ? [...next.querySelectorAll("a, button, input")] : [];
@@ -224,10 +230,18 @@ export async function showRuns(main, _words, query, onlink) {
     dialog.showModal();
   }
 
+  function explainFilter() {
+    const dialog = make("dialog", { "aria-label": "How to filter", onclose: () => dialog.remove() }, make("h2", {}, "How to filter"),
+      table("All terms have to hold", ["Term", "Runs"], TERMS.map(([term, meaning]) => [make("code", {}, term), meaning])),
+      make("p", {}, "The names of the columns are those of ", make("strong", {}, "Columns …"), ". The key / comes here, and the arrow keys go from row to row."), button("Close", () => dialog.close(), { autofocus: true }));
+    document.body.append(dialog);
+    dialog.showModal();
+  }
+
   const tools = make("form", { class: "tools", role: "search", onsubmit: (event) => event.preventDefault() },
-    make("label", { class: "filter" }, make("span", {}, "Filter "), search), grouping, button("Columns …", chooseColumns), exported ? null : views.element,
+    make("label", { class: "filter" }, make("span", {}, "Filter "), search), button("?", explainFilter, { "aria-label": "Help", title: "How to filter" }), grouping, button("Columns …", chooseColumns), exported ? null : views.element,
     make("span", { class: "apart" }, does.compare, does.curves, does.diff));
-  fill(main, make("h1", { class: "hidden" }, "Runs"), summary, tools, problem, count, make("div", { class: "wide", tabindex: "0", role: "region", "aria-label": "Runs" }, table), empty, more);
+  fill(main, make("h1", { class: "hidden" }, "Runs"), summary, tools, problem, count, make("div", { class: "wide", tabindex: "0", role: "region", "aria-label": "Runs" }, grid), empty, more);
   draw();
 
   function told(message) {
