@@ -6,7 +6,9 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Final, NamedTuple
+
+OUTLIERS: Final = 0.02  # the share of cells at each end that the colour scale leaves out, so that one cell can't fill it
 
 
 @dataclass(frozen=True)
@@ -20,7 +22,11 @@ class HeatRow:
 
 @dataclass(frozen=True)
 class HeatMap:
-    """Ranks x time; `times` are where the columns begin, by the wall clock."""
+    """Ranks x time. `times` are the starts of the columns by the wall clock, and `end` is where the last column ends.
+
+    `low` and `high` are the extremes; the colours go from `scale[0]` to `scale[1]`. Neither counts the columns `startup`,
+    in which nothing but the first steps of an attempt is known: these include warming up and compiling.
+    """
 
     what: str
     unit: str
@@ -29,6 +35,9 @@ class HeatMap:
     low: float | None = None
     high: float | None = None
     of: str = "rank"  # what the rows are numbered by
+    end: float = 0.0
+    scale: tuple[float, float] = (0.0, 0.0)
+    startup: tuple[int, ...] = ()
 
 
 class Span(NamedTuple):
@@ -37,6 +46,7 @@ class Span(NamedTuple):
     begin: float
     end: float
     values: Mapping[int, float]
+    is_startup: bool = False
 
 
 def span_map(
@@ -51,9 +61,12 @@ def span_map(
     width = max(end - start, 1e-6) / columns
     sums = {rank: [0.0] * columns for rank in ranks}
     weights = {rank: [0.0] * columns for rank in ranks}
+    steady = set[int]()
     for span in spans:
         first = min(columns - 1, max(0, int((span.begin - start) / width)))
         last = min(columns - 1, max(first, math.ceil((span.end - start) / width) - 1))
+        if not span.is_startup:
+            steady.update(range(first, last + 1))
         for column in range(first, last + 1):
             begin = start + column * width
             shared = max(1e-9, min(span.end, begin + width) - max(span.begin, begin))
@@ -64,9 +77,19 @@ def span_map(
     for group in _groups(ranks, rows or len(ranks)):
         known = ([sums[rank][at] / weights[rank][at] for rank in group if weights[rank][at]] for at in range(columns))
         made.append(HeatRow(group[0], group[-1], tuple(worst(values) if values else None for values in known)))
-    shown = [value for row in made for value in row.values if value is not None]
+    startup = tuple(at for at in range(columns) if at not in steady and any(row.values[at] is not None for row in made))
+    counted = [at for at in range(columns) if at in steady] or range(columns)
+    shown = sorted(value for row in made for at in counted if (value := row.values[at]) is not None)
     times = tuple(start + width * column for column in range(columns))
-    return HeatMap(what, unit, times, tuple(made), min(shown), max(shown), of)
+    return HeatMap(
+        what, unit, times, tuple(made), shown[0], shown[-1], of, end, _scale(shown), startup if steady else ()
+    )  # if no step but the first ones has been made yet, these are shown
+
+
+def _scale(values: Sequence[float]) -> tuple[float, float]:
+    """Return where the colours of sorted values begin and end."""
+    left_out = int(OUTLIERS * len(values))
+    return values[left_out], values[-1 - left_out]
 
 
 def _groups(ranks: Sequence[int], most: int) -> list[Sequence[int]]:

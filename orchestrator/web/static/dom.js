@@ -51,8 +51,8 @@ export function button(text, onclick, attributes = {}) {
   return make("button", { type: "button", onclick, ...attributes }, text);
 }
 
-export function runLink(id) {
-  return make("a", { href: `#/run/${encodeURIComponent(id)}` }, id);
+export function runLink(id, words = id) {
+  return make("a", { href: `#/run/${encodeURIComponent(id)}` }, words);
 }
 
 export function stateBadge(state) {

@@ -18,6 +18,17 @@ export function ask(path, query = {}) {
   return sent(address(path, query), { headers: headers() });
 }
 
+// Returns {data, size}: a part of a file as an ArrayBuffer, and the size of the whole file.
+export async function askBytes(path, query) {
+  if (exported) {
+    const { text } = await fromExport(path, { path: query.path });
+    const data = new TextEncoder().encode(text).buffer;
+    return { data, size: data.byteLength };
+  }
+  const answer = await answered(address(path, query), { headers: headers() });
+  return { data: await answer.arrayBuffer(), size: Number(answer.headers.get("x-orch-size")) };
+}
+
 export function post(path, body = {}) {
   return sent(path, { method: "POST", headers: headers(), body: JSON.stringify(body) });
 }
@@ -36,8 +47,12 @@ function headers() {
 }
 
 async function sent(where, options) {
+  return (await answered(where, options)).json();
+}
+
+async function answered(where, options) {
   const answer = await fetch(where, options);
-  if (answer.ok) return answer.json();
+  if (answer.ok) return answer;
   const text = await answer.text();
   let said = { error: text.trim(), hint: "" };
   try {
