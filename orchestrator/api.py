@@ -19,7 +19,7 @@ import contextlib
 import json
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,6 +28,7 @@ from orchestrator.errors import EXIT_NOT_FINISHED, EXIT_RUN_FAILED, OrchError, U
 from orchestrator.operations import runs as operations
 from orchestrator.protocol.json_text import parse_json
 from orchestrator.runs.files.logs import Selection, Tail, result_of
+from orchestrator.runs.labels import change_tags, labels_of, set_note
 from orchestrator.runs.state import RunState, Verdict
 from orchestrator.runs.store import RunDir, find_run, newest_runs, state_root
 from orchestrator.supervisor.reconcile import state_of
@@ -161,6 +162,24 @@ class Run:
         from orchestrator.operations.pull import pull  # noqa: PLC0415 (next to its only use)
 
         return pull(self._dir, Path(to), str(checkpoint))
+
+    @property
+    def tags(self) -> tuple[str, ...]:
+        """The run's tags."""
+        return labels_of(self._dir).tags
+
+    @property
+    def note(self) -> str:
+        """The run's note; empty if it has none."""
+        return labels_of(self._dir).note
+
+    def tag(self, *add: str, remove: Iterable[str] = ()) -> tuple[str, ...]:
+        """Add tags and remove others; return the run's tags. Raises UsageError for a word that can't be a tag."""
+        return change_tags(self._dir, add, remove).tags
+
+    def set_note(self, text: str) -> None:
+        """Replace the run's note; an empty text removes it. Raises UsageError if the text can't be a note."""
+        set_note(self._dir, text)
 
     @property
     def _dir(self) -> RunDir:

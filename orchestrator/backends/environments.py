@@ -21,6 +21,7 @@ from orchestrator.backends.settings import CACHE_DAYS
 from orchestrator.errors import BackendError, OrchError
 from orchestrator.node.environments.folder import interpreter as interpreter_of
 from orchestrator.protocol.events import EventKind
+from orchestrator.protocol.quantities import size
 from orchestrator.protocol.task import NodeTask
 from orchestrator.runs.store import RunDir
 
@@ -269,4 +270,4 @@ def tidy_cache(machine: Machine, workdir: str) -> list[Finding]:
     if not tidied["removed"]:
         return []
     what = f"{machine.host}: {tidied['removed']} files and environments of the cache"
-    return [Finding("file", what, "removed", f"unused for {CACHE_DAYS} days, {tidied['freed'] >> 20} MiB")]
+    return [Finding("file", what, "removed", f"unused for {CACHE_DAYS} days, {size(tidied['freed'])}")]

@@ -11,6 +11,7 @@ from typing import Any, Final, Protocol
 
 from orchestrator.backends.base import Check, CheckResult, Level
 from orchestrator.errors import BackendError
+from orchestrator.protocol.quantities import size
 
 OK, WARN, FAIL = Level.OK, Level.WARN, Level.FAIL
 CHECKS: Final = ("gpus", "driver", "cuda", "gpu health", "gpu use", "topology", "nccl", "infiniband", "ipc")
@@ -200,7 +201,7 @@ def _infiniband(said: Mapping[str, Any]) -> CheckResult | None:
     limit = said["memlock"]
     if limit is not None and limit < GIB:
         hint = "memlock unlimited in /etc/security/limits.d, and LimitMEMLOCK=infinity for sshd"
-        return CheckResult(FAIL, f"{value}; only {limit >> 20} MiB of memory may be locked", hint)
+        return CheckResult(FAIL, f"{value}; only {size(limit)} of memory may be locked", hint)
     return CheckResult(OK if active else WARN, value, "" if active else "ibstat shows why; NCCL will use TCP")
 
 

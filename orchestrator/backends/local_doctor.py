@@ -13,6 +13,7 @@ from orchestrator.backends.places.this_machine import ThisMachine
 from orchestrator.errors import BackendError
 from orchestrator.node.system.gpus.devices import gpus
 from orchestrator.node.system.host import cores
+from orchestrator.protocol.quantities import size
 from orchestrator.runs.store import state_root
 from orchestrator.specs.plan import nproc_by_node
 
@@ -47,7 +48,7 @@ def _room(folder: Path) -> CheckResult:
     there = next(each for each in (folder, *folder.parents) if each.exists())
     disk = os.statvfs(there)
     free = disk.f_bavail * disk.f_frsize
-    value = f"{folder}, {free >> 20} MiB free"
+    value = f"{folder}, {size(free)} free"
     if not os.access(there, os.W_OK):
         return CheckResult(FAIL, f"{folder} can't be written", "set ORCH_HOME to a folder of yours")
     return (
@@ -67,9 +68,9 @@ def _ranks(profile: AnyProfile) -> CheckResult:
 
 def _shared_memory() -> CheckResult:
     disk = os.statvfs("/dev/shm")  # noqa: S108 (its size is checked)
-    size = disk.f_blocks * disk.f_frsize
+    shared = disk.f_blocks * disk.f_frsize
     hint = "DataLoader workers share memory there: enlarge /dev/shm"
-    return CheckResult(OK, f"{size >> 20} MiB") if size >= LEAST_SHM else CheckResult(WARN, f"{size >> 20} MiB", hint)
+    return CheckResult(OK, size(shared)) if shared >= LEAST_SHM else CheckResult(WARN, size(shared), hint)
 
 
 def _training(machine: ThisMachine, python: str) -> CheckResult:

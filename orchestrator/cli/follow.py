@@ -18,9 +18,9 @@ def follow(
 ) -> int:  # fmt: skip
     """Print log lines until the run has ended, then how; return the outcome's exit code."""
     from orchestrator.cli.render import runs as render
-    from orchestrator.cli.render import tables
     from orchestrator.operations import runs
     from orchestrator.protocol.checkpoints import checkpoint_dir
+    from orchestrator.protocol.quantities import duration
     from orchestrator.runs.files.logs import Selection, Tail, result_of
 
     reader = Tail(run, selection or Selection(), wanted)
@@ -49,7 +49,7 @@ def follow(
     if as_json:
         print_json({**state.to_json(), "result": result, "folder": str(run.path)})
         return runs.exit_code(state)
-    took = f" after {tables.duration(state.ended - state.started)}" if state.ended and state.started else ""
+    took = f" after {duration(state.ended - state.started)}" if state.ended and state.started else ""
     say(f"{run.run_id} {state.state}{took}")
     if line := render.result_line(result):
         say(f"  result       {line}")

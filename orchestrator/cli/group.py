@@ -18,7 +18,7 @@ ROOMS: Final = {
     "submission": ("Start runs", ("submit", "run", "plan")),
     "lifecycle": (
         "Watch and stop runs",
-        ("status", "top", "ui", "metrics", "logs", "events", "why", "wait", "cancel", "rm"),
+        ("status", "top", "ui", "metrics", "logs", "events", "why", "wait", "cancel", "tag", "note", "rm"),
     ),
     "results": (
         "Results",

@@ -97,7 +97,7 @@ def _file(root: Path, profile: str) -> Path:
 
 
 def in_words(figure: Figure) -> str:
-    """Return one figure as a line."""
+    """Return one figure as a line; in powers of 1,000, as vendors and nccl-tests give the rate of a link."""
     rate = f" of {figure.line / 1e9:.2f} GB/s that the network gives" if figure.line else ""
     before = f"; last time {figure.before / 1e9:.2f}" if figure.before else ""
     return f"all-reduce, {figure.where}: {figure.now / 1e9:.2f} GB/s{rate}{before}"

@@ -31,7 +31,9 @@ from orchestrator.version import __version__
 LAST_LINES: Final = 200
 MAX_BYTES: Final = 4 << 20  # of each file; its end counts
 # What may be in an archive is listed, so that a file that somebody adds to the run directory tomorrow is not.
-RECORDS: Final = ("run.json", "plan.json", "verdict.json", "handle.json", "cancel.json", "code.json", "result.json")
+RECORDS: Final = (
+    "run.json", "plan.json", "verdict.json", "handle.json", "cancel.json", "code.json", "result.json", "labels.json",
+)  # fmt: skip
 LINES: Final = ("events.jsonl", "nodes/*/events.jsonl")
 TEXTS: Final = (
     "nodes/*/agent.log", "nodes/*/launcher.log", "nodes/*/attempt_*/error_*.json", "nodes/*/attempt_*/stacks*",

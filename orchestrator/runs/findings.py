@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from orchestrator.protocol.hostlist import nodes_in_words, numbers_in_words
+from orchestrator.protocol.quantities import rate
 from orchestrator.protocol.samples import GpuSample, RankSample, Sample, lasting
 from orchestrator.protocol.str_enum import StrEnum
 from orchestrator.runs.files.samples import NodeSamples
@@ -133,7 +134,7 @@ def _why_idle(rank: RankSample) -> str:
     if (rank.waited or 0.0) >= WAITING_SHARE:
         return "waiting for its data"
     if rank.read >= READS_MUCH:
-        return f"reading {rank.read / 1e6:.0f} MB/s from disk"
+        return f"reading {rate(rank.read, 'B')} from disk"
     if rank.cpu >= WORKS:
         return "computing on the CPU"
     return "and its CPU is idle too" if 100 * rank.cpu < IDLE_PERCENT else ""

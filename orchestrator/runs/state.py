@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
@@ -119,6 +120,9 @@ _VERDICT: Final[dict[str, tuple[type, ...]]] = {
 }  # fmt: skip
 
 
+_PLACED: Final = re.compile(r"(rank \d+ on node \d+ \([^()]*\)) ended with (.+)")
+
+
 @dataclass(frozen=True)
 class Verdict:
     """How a run ended and why; the culprit's fields are empty when no rank is to blame."""
@@ -141,6 +145,13 @@ class Verdict:
     def is_stopped_early(self) -> bool:
         """Tell whether the run's search has ended it, as it is meant to."""
         return self.cause is Cause.STOPPED_EARLY
+
+    @property
+    def why_and_where(self) -> tuple[str, str]:
+        """Return the first line of the reason without the place, and the place: `rank 2 on node 0 (vm)`."""
+        line = (self.reason.splitlines() or [""])[0]
+        found = _PLACED.fullmatch(line)
+        return (found[2], found[1]) if found else (line, "")
 
     def to_json(self) -> dict[str, Any]:
         """Return the verdict as JSON types."""

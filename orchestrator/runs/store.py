@@ -4,6 +4,7 @@
     ROOT/live/<run id>             there while the run may still be going on
     ROOT/runs/.removed-...         one that is being deleted
     ROOT/index                     run ids in the order of their creation; rebuilt from the runs when it is lost
+    ROOT/labelled                  the id of a run for each change of its tags or its note
 
 A live mark is made before its run directory and taken away after the verdict, so a crash at any point leaves at
 worst a mark too many, never a run that nobody looks after.

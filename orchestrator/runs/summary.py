@@ -239,6 +239,16 @@ def _hours(events: list[Event], nodes: Mapping[int, Event], now: float | None) -
     }
 
 
+def gpus_of(events: Iterable[Event]) -> int:
+    """Return how many GPUs the run's hosts have given it, each host counted once."""
+    by_host: dict[str, int] = {}
+    for event in events:
+        if event.get("kind") == EventKind.AGENT_STARTED and (count := _number(event.get("gpus"))):
+            host = str(event.get("host", event.get("node")))
+            by_host[host] = max(by_host.get(host, 0), int(count))
+    return sum(by_host.values())
+
+
 def _watt_hours(events: list[Event], samples: Iterable[NodeSamples]) -> float | None:
     """What the GPUs have taken while agents were on their nodes; None where no GPU has told."""
     starts: dict[str, str] = {}  # in words, for what is damaged may be anything

@@ -10,6 +10,7 @@ from typing import Any
 from orchestrator.protocol.events import EventKind
 from orchestrator.protocol.gpu_errors import gpu_error_in, gpu_error_of
 from orchestrator.protocol.hostlist import in_words, nodes_in_words
+from orchestrator.protocol.quantities import size
 from orchestrator.protocol.restart import progress_of
 from orchestrator.runs.state import (
     Cause,
@@ -293,7 +294,7 @@ def memory_in_words(error: Mapping[str, Any] | None) -> list[str]:
     memory = error.get("memory") if error else None
     if not isinstance(memory, Mapping) or not all(isinstance(memory.get(name), int) for name in MEMORY):
         return []
-    allocated, reserved, total = (f"{memory[name] / 2**30:.1f} GiB" for name in MEMORY)
+    allocated, reserved, total = (size(memory[name]) for name in MEMORY)
     peak = f"at its peak torch had {allocated} in tensors, and {reserved} of the GPU's {total} reserved"
     snapshot = error.get("snapshot") if error else None
     return [peak, *([f"orch outputs has a snapshot of it, {snapshot}"] if isinstance(snapshot, str) else [])]

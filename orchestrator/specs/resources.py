@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from orchestrator.protocol.quantities import size
+
 
 @dataclass(frozen=True)
 class Has:
@@ -23,5 +25,5 @@ def lacking(resources: Mapping[str, Any], has: Has) -> dict[str, str]:
         if (asked := resources.get(field) or 0) > there:
             found[field] = f"has {there} {what}, and the job asks for {asked}"
     if (asked := resources.get("mem") or 0) > has.memory:
-        found["mem"] = f"has {has.memory >> 20} MiB of memory, and the job asks for {asked >> 20}"
+        found["mem"] = f"has {size(has.memory)} of memory, and the job asks for {size(asked)}"
     return found

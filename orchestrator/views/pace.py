@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from statistics import fmean, median
 from typing import Final
 
+from orchestrator.protocol.quantities import duration, rate
 from orchestrator.protocol.samples import GpuSample, RankSample, Sample
 from orchestrator.runs.files.samples import NodeSamples
 from orchestrator.runs.findings import PACE_SECONDS, READS_MUCH, USUAL, gpus_of_ranks
@@ -56,18 +57,18 @@ def pace_of(nodes: Iterable[NodeSamples], hosts: Mapping[int, str]) -> Pace | No
     seconds, usual = median(each.seconds for each in ranks), _usual(ranks)
     if len(ranks) == 1:
         why = _why(ranks[0], usual)
-        return Pace(f"A step takes {_seconds(seconds)}{f'; the rank {why}' if why else ''}.", seconds, why=why)
+        return Pace(f"A step takes {duration(seconds)}{f'; the rank {why}' if why else ''}.", seconds, why=why)
     slowest = max(ranks, key=lambda each: each.seconds)
     slower = slowest.seconds / seconds - 1
     if slower >= SLOWER:
         why = _why(slowest, usual)
         sentence = (
-            f"{_name(slowest, hosts)} is slowest: a step takes {_seconds(slowest.seconds)}, "
-            f"+{100 * slower:.0f} % over the median ({_seconds(seconds)}); "
+            f"{_name(slowest, hosts)} is slowest: a step takes {duration(slowest.seconds)}, "
+            f"+{100 * slower:.0f} % over the median ({duration(seconds)}); "
             f"{f'it {why}' if why else 'no measurement shows why'}."
         )
         return Pace(sentence, seconds, slowest.rank, slowest.node, slower, why)
-    kept = f"All {len(ranks)} ranks keep pace: a step takes {_seconds(seconds)}."
+    kept = f"All {len(ranks)} ranks keep pace: a step takes {duration(seconds)}."
     for each in sorted(ranks, key=lambda each: -(each.waited or 0.0)):
         if why := _why(each, usual):
             sentence = f"{kept} {_name(each, hosts)} {why}, so the others may wait for it."
@@ -78,10 +79,6 @@ def pace_of(nodes: Iterable[NodeSamples], hosts: Mapping[int, str]) -> Pace | No
 def _name(rank: _Rank, hosts: Mapping[int, str]) -> str:
     host = hosts.get(rank.node)
     return f"Rank {rank.rank}{f' on {host}' if host else ''}"
-
-
-def _seconds(value: float) -> str:
-    return f"{1000 * value:.3g} ms" if value < 1 else f"{value:.3g} s"
 
 
 @dataclass(frozen=True)
@@ -115,7 +112,7 @@ def _why(rank: _Rank, usual: _Usual) -> str:
     if rank.throttled and not usual.all_throttled:
         return f"has a GPU that is held back ({rank.throttled})"
     if rank.read >= READS_MUCH and rank.read > 2 * usual.read:
-        return f"reads {rank.read / 1e6:.0f} MB/s from disk"
+        return f"reads {rate(rank.read, 'B')} from disk"
     if rank.is_cpu_full and not usual.all_cpus_full:
         return "is on a node whose CPU is fully used"
     if rank.gpu is not None and usual.gpu is not None and rank.gpu <= usual.gpu - IDLER_GPU:

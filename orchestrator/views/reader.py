@@ -17,11 +17,15 @@ from orchestrator.runs.files.file_cache import FileCache
 from orchestrator.runs.files.logs import beat_of, beats_of, last_line, result_of
 from orchestrator.runs.files.metrics import Series
 from orchestrator.runs.files.sample_looks import SampleLooks
+from orchestrator.runs.files.written_metrics import is_number, last_values
 from orchestrator.runs.findings import findings, in_words
+from orchestrator.runs.labels import Relabelled, labels_of
 from orchestrator.runs.state import Event, RunState
 from orchestrator.runs.store import RunDir, find_run, newest_ids
+from orchestrator.runs.summary import code_of, gpus_of
 from orchestrator.runs.sweeps import points_in
 from orchestrator.views.curves import Curves, curve_of
+from orchestrator.views.facts import Facts, facts_of
 from orchestrator.views.heat import HeatMap, span_map
 from orchestrator.views.logs import RankLog
 from orchestrator.views.pace import Pace, pace_of
@@ -38,8 +42,11 @@ Note = Callable[[RunState, Mapping[str, Any] | None, float, str], str]
 class Reader:
     """Looks at the runs of a state folder, again and again; one look at a time, from whichever thread."""
 
-    def __init__(self, root: Path, note: Note, clock: Callable[[], float] = time.time) -> None:
-        self.root, self._note, self._clock = root, note, clock
+    def __init__(
+        self, root: Path, note: Note, clock: Callable[[], float] = time.time, *, has_facts: bool = False
+    ) -> None:
+        self.root, self._note, self._clock, self._has_facts = root, note, clock, has_facts
+        self._relabelled = Relabelled(root)
         self._lock = RLock()
         self._ended: dict[str, RunRow] = {}
         self._known: dict[str, FileCache] = {}
@@ -65,6 +72,8 @@ class Reader:
             return self._runs(wanted, first, most, seconds)
 
     def _runs(self, wanted: RunFilter | None, first: int, most: int | None, seconds: float) -> RunsView:
+        for run_id in self._relabelled.look():
+            self._ended.pop(run_id, None)
         ids, rows, spent = newest_ids(self.root), list[RunRow](), 0.0
         for run_id in ids:
             row = self._ended.get(run_id)
@@ -192,11 +201,24 @@ class Reader:
         if not state.is_final:
             beat = beat or beat_of(run, state.attempt)
             last = "" if beat else last_line(run, state.attempt)
-        row = row_of(state, self._note(state, beat, self._clock(), last))
+        facts = self._facts(run, beat) if self._has_facts else ()
+        row = row_of(state, self._note(state, beat, self._clock(), last), labels_of(run), facts)
         if state.is_final and run.ending() is not None:  # it is not looked at again
             self._ended[run.run_id] = row
             self._known.pop(run.run_id, None)
         return row
+
+    def _facts(self, run: RunDir, beat: Mapping[str, Any] | None) -> Facts:
+        try:
+            events = run.events(self._known.setdefault(run.run_id, FileCache()))
+            record, result = run.record(), result_of(run)
+        except StoreError:  # the state says so
+            return ()
+        told = beat.get("metrics") if beat else None
+        of_beat = {name: value for name, value in told.items() if is_number(value)} if isinstance(told, Mapping) else {}
+        if beat and is_number(loss := beat.get("loss")):
+            of_beat["loss"] = loss
+        return facts_of(record, result, last_values(run) | of_beat, code_of(events), gpus_of(events))
 
     def _looked_at(self, run: RunDir) -> Series:
         series = self._series.setdefault(run.run_id, Series(run))

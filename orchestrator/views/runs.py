@@ -6,8 +6,10 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from orchestrator.runs.labels import NO_LABELS, Labels
 from orchestrator.runs.run_id import sweep_of
 from orchestrator.runs.state import RunState, RunStatus
+from orchestrator.views.facts import Facts
 
 
 @dataclass(frozen=True)
@@ -25,6 +27,9 @@ class RunRow:
     restarts: int = 0
     sweep: str | None = None
     note: str = ""  # the word that matters most about it
+    place: str = ""  # the rank and the node that failed, which the note names at its end
+    labels: Labels = NO_LABELS
+    facts: Facts = ()  # of a page only
 
     @property
     def is_final(self) -> bool:
@@ -65,11 +70,12 @@ class RunsView:
     unread: int = 0  # older ones that have not been looked at yet
 
 
-def row_of(state: RunState, note: str) -> RunRow:
+def row_of(state: RunState, note: str, labels: Labels = NO_LABELS, facts: Facts = ()) -> RunRow:
     """Return the row of a run."""
+    place = state.verdict.why_and_where[1] if state.verdict is not None else ""
     return RunRow(
         state.run_id, state.name, state.profile, state.state, state.created, state.started, state.ended,
-        state.world_size, state.restarts, sweep_of(state.run_id), note,
+        state.world_size, state.restarts, sweep_of(state.run_id), note, place, labels, facts,
     )  # fmt: skip
 
 

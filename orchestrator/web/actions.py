@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from orchestrator.errors import UsageError
 from orchestrator.operations import runs as operations
+from orchestrator.runs.labels import change_tags, labels_of, set_note
 from orchestrator.runs.store import find_run
 
 
@@ -42,6 +44,24 @@ def pull(root: Path, name: str, to: str) -> dict[str, Any]:
     target = _folder(to)
     pulled = collect(find_run(root, name, newest=False), target)
     return {"said": f"copied {len(pulled.files)} files to {target}"}
+
+
+def label(root: Path, name: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Change a run's tags (`add`, `remove`) or its note (`note`); return the labels that it has now."""
+    run = find_run(root, name, newest=False)
+    add, remove, note = given.get("add", []), given.get("remove", []), given.get("note")
+    if not _are_words(add) or not _are_words(remove) or not isinstance(note, str | None):
+        raise UsageError("add and remove are lists of words, and note is a text")
+    labels = labels_of(run)
+    if add or remove:
+        labels = change_tags(run, add, remove)
+    if note is not None:
+        labels = set_note(run, note)
+    return labels.to_json()
+
+
+def _are_words(value: object) -> TypeGuard[list[str]]:
+    return isinstance(value, list) and all(isinstance(each, str) for each in value)
 
 
 def _folder(to: str) -> Path:

@@ -54,7 +54,7 @@ def rows(reader: Reader) -> list[Json]:
 def row_json(row: RunRow) -> Json:
     """Return one row of the table; most of them never change."""
     found: Json = to_json(row)
-    return found
+    return {**found, "facts": dict(row.facts)}
 
 
 def run_page(reader: Reader, name: str) -> Json:

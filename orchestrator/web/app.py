@@ -17,7 +17,7 @@ from starlette.routing import Route
 from orchestrator.errors import OrchError, RunNotFoundError, StoreError, UsageError
 from orchestrator.protocol.json_text import parse_json
 from orchestrator.views.reader import Note, Reader
-from orchestrator.web import actions, answers, contents, openmetrics
+from orchestrator.web import actions, answers, contents, openmetrics, saved_views
 from orchestrator.web.access import Access
 from orchestrator.web.gate import Gate
 from orchestrator.web.watcher import Watcher
@@ -37,7 +37,7 @@ class Page:
     """One server's answers: the sessions, the table, the watcher."""
 
     def __init__(self, root: Path, note: Note, access: Access) -> None:
-        self.root, self.access, self.reader = root, access, Reader(root, note)
+        self.root, self.access, self.reader = root, access, Reader(root, note, has_facts=True)
         self.watcher = Watcher(self.reader)
 
     def app(self) -> ASGIApp:
@@ -53,6 +53,7 @@ class Page:
                 reader, ask.path_params["run"], ask.query_params.get("measure")
             ),
             "/api/runs/{run}/log": lambda ask: answers.watched_log(reader, ask.path_params["run"], ask.query_params),
+            "/api/views": lambda _: saved_views.views_of(root),
             "/api/curves": lambda ask: answers.curves(
                 reader, ask.query_params.getlist("run"), ask.query_params.getlist("metric"), ask.query_params
             ),
@@ -65,10 +66,12 @@ class Page:
             "cancel": lambda run, _: actions.cancel(root, run),
             "repeat": lambda run, _: actions.repeat(root, run),
             "pull": lambda run, given: actions.pull(root, run, str(given.get("to", ""))),
+            "labels": lambda run, given: actions.label(root, run, given),
         }
         routes = [
             *(Route(path, _answered(answer)) for path, answer in read.items()),
             *(Route(f"/api/runs/{{run}}/{name}", _acted(do), methods=["POST"]) for name, do in act.items()),
+            Route("/api/views/{name}", self._save_view, methods=["POST"]),
             Route("/", _file("index.html")),
             Route("/enter", _file("enter.html"), methods=["GET"]),
             Route("/enter", self._enter, methods=["POST"]),
@@ -90,6 +93,11 @@ class Page:
 
     async def _code(self, _: Request) -> Response:
         return _json({"code": self.access.new_code()})
+
+    async def _save_view(self, request: Request) -> Response:
+        given = await _body(request)
+        name = request.path_params["name"]
+        return await _said(lambda: _json(saved_views.save(self.root, name, given.get("query"))))
 
     def metrics(self) -> str:
         """Return all runs as OpenMetrics text."""

@@ -29,7 +29,7 @@ MOST_LOGS: Final = 16  # of a run
 MOST_METRICS: Final = 20
 MOST_DIFFS: Final = 45  # of ten runs, each with each
 _MODULES: Final = ("dom", "format", "source", "curves", "heat", "logs", "runs", "run", "diff", "sweep", "main")
-_COPIED: Final = ("icon.svg", "style.css", "uPlot.iife.min.js", "uPlot.min.css", "uPlot.LICENSE")
+_COPIED: Final = ("icon.svg", "style.css", "runs.css", "uPlot.iife.min.js", "uPlot.min.css", "uPlot.LICENSE")
 Words = tuple[str, ...]
 
 
@@ -62,7 +62,7 @@ def export_pages(root: Path, note: Note, folder: Path, runs: list[RunDir]) -> No
         if any(folder.iterdir()):
             raise UsageError(f"{folder} holds something already", "name another folder: --export DIR")
         found: Answers = {}
-        reader = Reader(root, note)
+        reader = Reader(root, note, has_facts=True)
         for run in runs:
             found |= _of_run(reader, run)
         found |= _of_several(reader, runs, found)

@@ -94,9 +94,9 @@ def test_what_an_ordinary_script_writes_comes_home_byte_for_byte(lab: Lab) -> No
     listed = lab.orch("outputs", run, "--json").json
     assert ({each["path"] for each in listed["files"]}, listed["left"]) == (NAMES, [])
     assert listed["passed_over"] == [f"/home/alice/.orch/runs/{run}/code/out"]
-    assert "10 output files (2.2 MB)" in lab.orch("outputs", run).out
+    assert "10 output files (2.2 MiB)" in lab.orch("outputs", run).out
     assert_fetched(lab, run)
-    assert "10 output files (2.2 MB) went with" in lab.orch("rm", run).err
+    assert "10 output files (2.2 MiB) went with" in lab.orch("rm", run).err
 
 
 def test_a_file_that_was_not_sent_and_a_module_that_is_not_there_are_explained(lab: Lab) -> None:
@@ -134,7 +134,7 @@ def test_what_is_over_the_limit_or_can_not_be_read_is_kept_there_and_fetched_whe
     assert lab.wait(run).code == 0, lab.orch("why", run).out
     assert set(outputs(lab, run)) == {"same", "mine", "large_0", "node_1/mine"}
     page = lab.orch("why", run).out
-    assert f"n2:~/.orch/runs/{run}: 2 files, 2.9 MB: 1 over outputs.max_size of the job" in page
+    assert f"n2:~/.orch/runs/{run}: 2 files, 2.9 MiB: 1 over outputs.max_size of the job" in page
     assert "can't be read there: locked" in page
     assert f"orch pull {run} --outputs" in page
     assert not lab.control.file("n1", f"/home/alice/.orch/runs/{run}").exists()

@@ -33,6 +33,7 @@ from orchestrator.protocol.outputs import (
     home_names,
     leads_out,
 )
+from orchestrator.protocol.quantities import size
 from orchestrator.runs.store import RunDir
 from orchestrator.transport.answers import data_of
 from orchestrator.transport.rpc import CALL_SECONDS
@@ -209,11 +210,11 @@ class Outputs:
                     self._check_room(entry.size)
                     self._fetch_large(fast, home, name, entry, found)
 
-    def _check_room(self, size: int) -> None:
+    def _check_room(self, count: int) -> None:
         """Raise BackendError where so many bytes would leave too little for the records of this and other runs."""
         free = shutil.disk_usage(self.run.path).free
-        if free < size + LEAST_FREE:
-            said = f"{free >> 20} MiB are free, and {-(-size >> 20)} MiB are to come from node {self.node}"
+        if free < count + LEAST_FREE:
+            said = f"{size(free)} are free, and {size(count)} are to come from node {self.node}"
             raise BackendError(f"no space left on device for {self.folder}: {said}", "make room there")
 
     def _fetch_small(self, session: Session, home: Home, found: _Listing, batch: Mapping[str, Entry]) -> None:

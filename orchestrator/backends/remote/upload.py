@@ -18,6 +18,7 @@ from orchestrator.backends.replay_stage import Order, replay_argv
 from orchestrator.backends.settings import profile_of
 from orchestrator.errors import BackendError
 from orchestrator.protocol.events import EventKind
+from orchestrator.protocol.quantities import size
 from orchestrator.protocol.reading import read_regular
 from orchestrator.protocol.task import NodeTask, task_json
 from orchestrator.runs.store import RunDir
@@ -162,7 +163,7 @@ def check_machine(session: Session, run: RunDir, task: NodeTask, workdir: str) -
             "install a python3 with OpenSSL 1.1.1 or newer there, or run on one node",
         )
     if hello["free"] < LEAST_FREE:
-        raise BackendError(f"{host}: {hello['workdir']} has only {hello['free'] >> 20} MiB left", "make room there")
+        raise BackendError(f"{host}: {hello['workdir']} has only {size(hello['free'])} left", "make room there")
     if task.container is None and task.python != SERVER_PYTHON:  # python3 itself has just answered
         session.call("interpreter", python=task.python, versions=False)
     return hello

@@ -23,6 +23,7 @@ from orchestrator.backends.slurm.script import cores_per_node, gpus_per_node, op
 from orchestrator.errors import BackendError, PythonMissingError
 from orchestrator.node.server.machine import ASK_INTERPRETER
 from orchestrator.protocol.json_text import parse_json
+from orchestrator.protocol.quantities import size
 from orchestrator.runs.store import newest_runs, read_lines, state_root
 
 if TYPE_CHECKING:
@@ -140,7 +141,7 @@ def _python(settings: SlurmSettings, trial: Trial) -> CheckResult:
 def _room(folder: Folder) -> CheckResult:
     if not folder.is_writable:
         return CheckResult(FAIL, f"{folder.top} can't be written", NOT_SHARED)
-    found = f"{folder.top}, {folder.free >> 20} MiB free; only --on-node can tell whether the nodes see it"
+    found = f"{folder.top}, {size(folder.free)} free; only --on-node can tell whether the nodes see it"
     return CheckResult(OK, found) if folder.free >= LEAST_FREE else CheckResult(WARN, found, "make room there")
 
 

@@ -18,6 +18,7 @@ from orchestrator.backends.ssh.agents import leader_addresses, listed_twice
 from orchestrator.backends.ssh.ways import broken_ways
 from orchestrator.errors import BackendError, PythonMissingError
 from orchestrator.protocol.gang import gang_ports
+from orchestrator.protocol.quantities import size
 from orchestrator.specs.plan import nproc_by_node, port_range
 from orchestrator.transport.pool import ConnectionPool
 
@@ -123,9 +124,9 @@ def _check_machine(session: Session, host: Host, settings: SshSettings, nproc: i
     trust = "; who may write above it is trusted: shared_parent" if settings.shared_parent else ""
     # A submit refuses a machine with less than upload.LEAST_FREE.
     level = FAIL if free < upload.LEAST_FREE else OK if free >= LEAST_FREE else WARN
-    node.add("workdir", level, f"{hello['workdir']}, {free >> 20} MiB free{trust}")
+    node.add("workdir", level, f"{hello['workdir']}, {size(free)} free{trust}")
     node.add("clock", OK if abs(skew) <= MOST_SKEW else WARN, f"{skew:+.1f} s")
-    node.add("shm", OK if shm >= LEAST_SHM else WARN, f"{shm >> 20} MiB")
+    node.add("shm", OK if shm >= LEAST_SHM else WARN, size(shm))
     gpus, cores = hello["gpus"], hello["cores"]
     hint = "more ranks than GPUs: they train on the CPU" if gpus else "more ranks than cores: they take turns"
     fits = nproc is None or nproc <= (gpus or cores)

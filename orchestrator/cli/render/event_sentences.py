@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from orchestrator.cli.render.tables import size
 from orchestrator.protocol.events import EventKind
+from orchestrator.protocol.quantities import duration, size
 from orchestrator.runs.state import how_it_ended
 from orchestrator.runs.verdict import culprit_in_words
 
@@ -43,7 +43,7 @@ def _agent_started(event: Event) -> str:
 
 def _launcher_imported(event: Event) -> str:
     torch = f"torch {event['torch']}" if event["torch"] else "no torch so far"
-    return f"the launcher of attempt {event['attempt']} is up after {event['seconds']:.1f} s, {torch}"
+    return f"the launcher of attempt {event['attempt']} is up after {duration(event['seconds'])}, {torch}"
 
 
 def _go(event: Event) -> str:
@@ -115,6 +115,6 @@ _SENTENCES: Final[dict[str, Callable[[Event], str]]] = {
         f"recorded the stacks of {_counted(event['ranks'], 'rank')}: orch stacks and orch why"
     ),
     EventKind.DISK_FULL: lambda event: f"{event['path']} can't be written",
-    EventKind.SLEPT: lambda event: f"the agent did not run for {event['seconds']:.1f} s",
+    EventKind.SLEPT: lambda event: f"the agent did not run for {duration(event['seconds'])}",
     EventKind.OUTPUTS_LEFT: _outputs_left,
 }

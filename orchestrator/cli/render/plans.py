@@ -8,9 +8,10 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.cli.render.escapes import one_line
-from orchestrator.cli.render.tables import duration, table
+from orchestrator.cli.render.tables import table
 from orchestrator.protocol.hostlist import FOLD_FROM, fold, in_words
 from orchestrator.protocol.layout import node_folder
+from orchestrator.protocol.quantities import duration, size
 from orchestrator.protocol.task import NodeTask
 
 MOST_ROWS = 64  # ranks; more are shown as ranges
@@ -78,8 +79,7 @@ def _are_many(launch: LaunchPlan) -> bool:
 
 def shipment_page(ships: Shipment) -> str:
     """Return what leaves this machine, and what runs on it beside orch itself."""
-    size = f"{ships.bytes / 1e6:.1f} MB" if ships.bytes >= 100_000 else f"{ships.bytes} bytes"
-    lines = ["shipped:", f"  {ships.folder}: {ships.files} files, {size}"]
+    lines = ["shipped:", f"  {ships.folder}: {ships.files} files, {size(ships.bytes)}"]
     lines += [f"  {one_line(ships.left_out.removeprefix('note: '))}"] if ships.left_out else []
     return "\n".join([*lines, *(["run on this machine:", *(f"  {line}" for line in ships.here)] if ships.here else [])])
 

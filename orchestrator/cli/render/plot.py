@@ -8,6 +8,7 @@ from typing import Final
 
 from orchestrator.cli.render.escapes import one_line
 from orchestrator.cli.render.tables import Style, plain
+from orchestrator.protocol import quantities
 
 COLOURS: Final = ("cyan", "yellow", "green", "magenta", "red", "blue")
 MARKS: Final = "*+xo#@%&"
@@ -35,7 +36,7 @@ def plot_page(
     xs, ys = ([point[axis] for curve in curves for point in curve.points] for axis in (0, 1))
     low, high = min(ys), max(ys)
     middle = (low + high) / 2
-    labels = [f"{value:.4g}" for value in (high, middle, low)]
+    labels = [quantities.number(value) for value in (high, middle, low)]
     margin = max(map(len, labels))
     width = max(LEAST[0], size[0] - margin - 3)
     height = max(LEAST[1], size[1] - len(curves) - 4)
@@ -90,5 +91,6 @@ def _legend(curves: Sequence[Curve], braille: bool, style: Style) -> Iterator[st
     for number, curve in enumerate(curves):
         mark = style("━" if braille else MARKS[number % len(MARKS)], COLOURS[number % len(COLOURS)])
         values = [y for _, y in curve.points]
-        facts = f"last {values[-1]:.6g}  lowest {min(values):.6g}  highest {max(values):.6g}"
+        last, lowest, highest = map(quantities.number, (values[-1], min(values), max(values)))
+        facts = f"last {last}  lowest {lowest}  highest {highest}"
         yield f"{mark} {one_line(curve.name):<{width}}  {facts}"

@@ -8,12 +8,14 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.cli.render.escapes import one_line
-from orchestrator.cli.render.tables import Style, alike, duration, output_files, plain, size, table, tables
+from orchestrator.cli.render.tables import Style, alike, output_files, plain, table, tables
 from orchestrator.operations.diff import Comparison, Row
 from orchestrator.operations.placing import Placed
 from orchestrator.operations.pull import Pulled
+from orchestrator.protocol import quantities
 from orchestrator.protocol.checkpoints.checkpoint_dir import CheckpointState
 from orchestrator.protocol.hostlist import FOLD_FROM, folded, in_words, nodes_in_words, numbers_in_words
+from orchestrator.protocol.quantities import duration, size
 from orchestrator.runs.files.checkpoints import Checkpoint, NotHere
 from orchestrator.runs.files.outputs import Output
 
@@ -36,7 +38,7 @@ def moment(when: float | None) -> str:
 
 def metrics(values: Mapping[str, float]) -> str:
     """Return metrics as `accuracy 0.9831, loss 0.0712`."""
-    return ", ".join(f"{name} {value:.4g}" for name, value in values.items()) or "-"
+    return ", ".join(f"{name} {quantities.number(value)}" for name, value in values.items()) or "-"
 
 
 def checkpoints_page(

@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.cli.render import escapes
 from orchestrator.cli.render.escapes import one_line
-from orchestrator.cli.render.tables import COLOURS, Style, ago, alike, duration, fold, output_files, plain, size, table
+from orchestrator.cli.render.tables import COLOURS, Style, ago, alike, fold, output_files, plain, table
 from orchestrator.protocol.hostlist import fold as fold_hosts
 from orchestrator.protocol.hostlist import in_words, nodes_in_words
+from orchestrator.protocol.quantities import duration, number, rate, size
+from orchestrator.runs.labels import NO_LABELS, Labels
 from orchestrator.runs.state import Attempt, NodeState, NodeStatus, Outcome, Recovery, RunState, RunStatus, Verdict
 
 if TYPE_CHECKING:  # `orch status` of ended runs must not wait for the supervisor's rules
@@ -32,7 +34,7 @@ def progress(heartbeat: Mapping[str, Any] | None) -> str:
     if shown := _shown_metric(heartbeat):
         parts.append(shown)
     if known.get("rate"):
-        parts.append(f"{known['rate']:,.0f} samples/s")
+        parts.append(rate(known["rate"], "samples"))
     if known.get("eta"):
         parts.append(f"ETA {duration(known['eta'])}")
     return ", ".join(parts)
@@ -50,7 +52,7 @@ def _shown_metric(heartbeat: Mapping[str, Any]) -> str:
     known = {**(metrics if isinstance(metrics, Mapping) else {}), **own}
     numbers = {str(name): value for name, value in known.items() if is_number(value)}
     name = shown_first(numbers)
-    return f"{one_line(name)} {numbers[name]:.4f}" if name in numbers else ""
+    return f"{one_line(name)} {number(numbers[name])}" if name in numbers else ""
 
 
 def result_line(result: Mapping[str, Any] | None) -> str:
@@ -64,7 +66,7 @@ def result_line(result: Mapping[str, Any] | None) -> str:
     for key in ("loss", "step", "seconds"):
         value = result.get(key)
         if isinstance(value, int | float):
-            words.append(f"{key} {value:.4g}" if isinstance(value, float) else f"{key} {value}")
+            words.append(f"{key} {number(value)}")
     if result.get("stand_in"):
         words.append("not the data asked for: see the log")
     return one_line(", ".join(words) or ", ".join(f"{key} {value}" for key, value in list(result.items())[:4]))
@@ -89,7 +91,7 @@ def status_lines(lines: Sequence[Sequence[str]], style: Style = plain, width: in
 def note(state: RunState, heartbeat: Mapping[str, Any] | None, now: float, last_line: str = "") -> str:
     """Return the word that matters most about a run; without a heartbeat, the last line of rank 0's log."""
     if state.verdict is not None:
-        return (state.verdict.reason.splitlines() or [""])[0]
+        return ", ".join(filter(None, state.verdict.why_and_where))
     if state.recovery is not None:  # what is shown of the training is of before
         return recovery_line(state.recovery, now)
     said = progress(heartbeat) or shown_line(last_line)
@@ -123,7 +125,7 @@ def out_of_reach(state: RunState, now: float) -> str:
 
 def status_page(
     state: RunState, heartbeat: Mapping[str, Any] | None, result: Mapping[str, Any] | None, folder: str, now: float,
-    style: Style = plain, *, last_line: str = "", width: int | None = None,
+    style: Style = plain, *, last_line: str = "", width: int | None = None, labels: Labels = NO_LABELS,
 ) -> str:  # fmt: skip
     """Return everything about one run on one screen; with a `width` no line is longer, but for the folder's."""
     away = [node.host for node in state.nodes if node.unreachable is not None and not state.is_final]
@@ -146,6 +148,8 @@ def status_page(
         "result": result_line(result),
         "machines": out_of_reach(state, now),
         "detail": "" if state.is_final or state.recovery else state.detail,
+        "tags": ", ".join(labels.tags),
+        "note": labels.note,
     }
     for name, value in facts.items():
         lines += _folded(f"  {name:<10} ", value, width) if value else []

@@ -22,7 +22,7 @@ def search_page_line(search: Search, trials: Sequence[Trial]) -> str:
     lacking = f", {without} without a value" if without else ""
     values = [(trial.value, trial.number) for trial in ended if trial.value is not None]
     value, number = (min if search.better is Better.LOWER else max)(values, default=(None, 0))
-    best = f"; best {value:.6g} in trial {number}" if value is not None else ""
+    best = f"; best {number(value)} in trial {number}" if value is not None else ""
     return f"{search.sampler}, {_wanted(search)}: {len(ended)} of {search.trials} trials have ended{lacking}{best}"
 
 

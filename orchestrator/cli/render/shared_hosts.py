@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from orchestrator.cli.render.tables import duration, table
+from orchestrator.cli.render.tables import table
 from orchestrator.protocol.hostlist import in_words
+from orchestrator.protocol.quantities import duration
 from orchestrator.runs.shared_hosts import SharedRun
 
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from orchestrator.cli.render.escapes import one_line
-from orchestrator.cli.render.tables import Style, cut, duration, plain, size
+from orchestrator.cli.render.tables import Style, cut, plain
+from orchestrator.protocol.quantities import duration, rate, size
 from orchestrator.protocol.samples import GpuSample, RankSample, Sample, merged
 from orchestrator.runs.files.samples import NodeSamples
 from orchestrator.runs.findings import step_seconds
@@ -70,7 +71,9 @@ def metrics_page(nodes: Sequence[NodeSamples], hosts: Mapping[int, str], view: V
         lines = [style(f"node {node.node} ({one_line(hosts.get(node.node, '?'))})", "cyan")]
         lines += [cut(line, view.width) for line in _lines_of(node, view)]
         parts.append("\n".join(lines))
-    return "\n\n".join([f"the last {duration(view.seconds)}; a column is {view.seconds / view.columns:.3g} s", *parts])
+    return "\n\n".join(
+        [f"the last {duration(view.seconds)}; a column is {duration(view.seconds / view.columns)}", *parts]
+    )
 
 
 def _lines_of(node: NodeSamples, view: View) -> Iterator[str]:
@@ -86,9 +89,9 @@ def _lines_of(node: NodeSamples, view: View) -> Iterator[str]:
     share = 100 * last.memory / last.memory_total if last.memory_total else 0.0
     used = f"{share:.0f} % of {size(last.memory_total)}"
     yield line("memory", lambda each: each.memory, used, last.memory_total)
-    disk = f"read {size(last.read)}/s, written {size(last.written)}/s"
+    disk = f"read {rate(last.read, 'B')}, written {rate(last.written, 'B')}"
     yield line("disk", lambda each: each.read + each.written, disk)
-    network = f"in {size(last.received)}/s, out {size(last.sent)}/s"
+    network = f"in {rate(last.received, 'B')}, out {rate(last.sent, 'B')}"
     yield line("network", lambda each: each.received + each.sent, network)
     for gpu in last.gpus:
         yield line(f"GPU {gpu.index}", _of_gpu(gpu.index, lambda each: each.use), gpu_text(gpu), 100.0)
@@ -115,7 +118,7 @@ def _of_rank(number: int, value: Callable[[RankSample], float | None]) -> Value:
 
 
 def gpu_text(gpu: GpuSample) -> str:
-    """Return `97 %, 12.0 GB, 312 W, 64 C, held back (thermal)`; what the GPU does not tell is left out."""
+    """Return `97 %, 12.0 GiB, 312 W, 64 C, held back (thermal)`; what the GPU does not tell is left out."""
     said = [
         None if gpu.use is None else f"{gpu.use:.0f} %",
         None if gpu.memory is None else size(gpu.memory),
@@ -127,11 +130,11 @@ def gpu_text(gpu: GpuSample) -> str:
 
 
 def rank_text(rank: RankSample, step_seconds: float | None = None) -> str:
-    """Return `98 % CPU, 1.2 GB, train, 0.12 s a step, waits 80 %`."""
+    """Return `98 % CPU, 1.2 GiB, train, 120 ms a step, waits 80 %`."""
     said = [
         f"{100 * rank.cpu:.0f} % CPU, {size(rank.memory)}",
         one_line(rank.phase),
-        "" if step_seconds is None else f"{step_seconds:.3g} s a step",
+        "" if step_seconds is None else f"{duration(step_seconds)} a step",
         f"waits {100 * rank.waited:.0f} %" if rank.waited is not None and rank.waited >= 0.05 else "",
     ]
     return ", ".join(filter(None, said))

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from orchestrator.cli.render.runs import NOTE_LINES, note
-from orchestrator.cli.render.tables import COLOURS, Style, ago, duration, plain, table
+from orchestrator.cli.render.tables import COLOURS, Style, ago, plain, table
+from orchestrator.protocol.quantities import duration, number
 from orchestrator.runs.state import FINAL, RunState, RunStatus
 
 if TYPE_CHECKING:
@@ -93,7 +94,7 @@ def best_page(metric: str, ranked: Sequence[Ranked], style: Style = plain) -> st
             each.run_id,
             each.state,
             *(each.values.get(word, "-") for word in words),
-            f"{each.value:.6g}" if each.value is not None else "-",
+            number(each.value),
         ]
         for each in ranked
     ]

@@ -1,4 +1,4 @@
-"""Tables, and times and sizes as people read them."""
+"""Tables, and ages as people read them."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from orchestrator.cli.render.escapes import one_line
 from orchestrator.protocol.hostlist import FOLD_FROM
+from orchestrator.protocol.quantities import duration, size
 
 GAP = "  "
 
@@ -119,19 +120,6 @@ def alike(rows: Iterable[T], key: Callable[[T], object]) -> Iterator[list[T]]:
         yield from [together] if len(together) >= FOLD_FROM else [[row] for row in together]
 
 
-def duration(seconds: float | None) -> str:
-    """Return seconds as `8.3 s`, `2 min 05 s`, `3 h 12 min` or `4 d 2 h`."""
-    if seconds is None or not math.isfinite(seconds):
-        return "-"
-    if round(seconds, 1) < 60:
-        return f"{max(0.0, seconds):.1f} s"  # below nought only where two hosts' clocks differ
-    minutes, rest = divmod(round(seconds) if seconds < 60 else int(seconds), 60)
-    if minutes < 60:
-        return f"{minutes} min {rest:02d} s"
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes:02d} min" if hours < 48 else f"{hours // 24} d {hours % 24} h"
-
-
 def ago(created: float, now: float) -> str:
     """Return how long ago a moment was: `8.3 s ago`."""
     return f"{duration(now - created)} ago" if created else "-"
@@ -142,15 +130,6 @@ def clock() -> float:
     return time.time()
 
 
-def size(count: float) -> str:
-    """Return a size as `812 B`, `1.4 MB` or `2.0 GB`; powers of 1024."""
-    for unit in ("B", "KB", "MB", "GB"):
-        if count < 1024:
-            return f"{count:.0f} B" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1024
-    return f"{count:.1f} TB"
-
-
 def output_files(count: int, total: float) -> str:
-    """Return `3 output files (1.4 MB)`."""
+    """Return `3 output files (1.4 MiB)`."""
     return f"{count} output file{'s' * (count != 1)} ({size(total)})"

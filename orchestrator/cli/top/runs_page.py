@@ -8,11 +8,12 @@ from typing import ClassVar
 
 from rich.text import Text
 
-from orchestrator.cli.render.tables import COLOURS, ago, duration
+from orchestrator.cli.render.tables import COLOURS, ago
 from orchestrator.cli.top.actions import browse, cancel_of
 from orchestrator.cli.top.marks import cells, paint
 from orchestrator.cli.top.page import Again, Ask, Cursor, Look, Open, Page, Press, Say, Step, pointed
 from orchestrator.cli.top.run_pages import LogPage, Overview, Why
+from orchestrator.protocol.quantities import duration
 from orchestrator.runs.store import RunDir
 from orchestrator.views.reader import Reader
 from orchestrator.views.runs import RunFilter, RunRow, RunsView

@@ -43,6 +43,7 @@ from orchestrator.protocol.files import write_json
 from orchestrator.protocol.json_text import parse_json
 from orchestrator.protocol.layout import container_view, given_folder, metrics_file, node_folder, second_copy_file
 from orchestrator.protocol.places.devices import VISIBLE, shown, words_of
+from orchestrator.protocol.quantities import size
 from orchestrator.protocol.reading import MOST_WORD, read_regular
 from orchestrator.protocol.task import Container, Mount, NodeTask, copies_checkpoints
 
@@ -166,7 +167,7 @@ def ready(box: Container) -> tuple[Engine, str]:
             raise EngineError(f"it has no {mount.source}, which the job mounts as {mount.target}")
     engine = ask(box.runtime)
     if engine.root and (free := _free(engine.root)) is not None and free < LEAST_FREE:
-        raise EngineError(f"the disk of {engine.name}'s {engine.root} is full ({free >> 20} MiB left): make room there")
+        raise EngineError(f"the disk of {engine.name}'s {engine.root} is full ({size(free)} left): make room there")
     return engine, _image(box) if box.runtime in ENGINES else _file(box)
 
 

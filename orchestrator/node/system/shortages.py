@@ -7,6 +7,7 @@ import os
 import resource
 
 from orchestrator.node.system.cgroup import memory_limits, process_limits
+from orchestrator.protocol.quantities import size
 
 LEAST_LEFT = 16  # processes; a failed start may have released some
 
@@ -36,9 +37,9 @@ def _limit_of_processes() -> str:
 
 def _limit_of_memory() -> str:
     for folder, limit in memory_limits():
-        return f"its cgroup has at most {limit >> 20} MiB ({folder})"
+        return f"its cgroup has at most {size(limit)} ({folder})"
     limit = resource.getrlimit(resource.RLIMIT_AS)[0]
-    return f"ulimit -v allows {limit >> 20} MiB" if limit != resource.RLIM_INFINITY else "the machine's is used up"
+    return f"ulimit -v allows {size(limit)}" if limit != resource.RLIM_INFINITY else "the machine's is used up"
 
 
 def _has_no_inodes(path: object) -> bool:

@@ -20,6 +20,7 @@ from orchestrator.protocol.checkpoints.checksum import Algorithm, Checksum, NotI
 from orchestrator.protocol.layout import output_folder
 from orchestrator.protocol.metric import Better, JobMetric, better_of
 from orchestrator.protocol.outputs import CHECKPOINTS
+from orchestrator.protocol.quantities import number
 from orchestrator.runs.store import RunDir
 
 if TYPE_CHECKING:
@@ -247,5 +248,5 @@ def best(checkpoints: Iterable[Checkpoint], of_job: JobMetric | None = None) -> 
         return None
     chosen = max(rated, key=lambda each: ((-1 if better is Better.LOWER else 1) * each.metric[name], each.step))
     word = "smallest" if better is Better.LOWER else "largest"
-    why = f"{name} {chosen.metric[name]:.4g} is the {word} of {len(rated)}"
+    why = f"{name} {number(chosen.metric[name])} is the {word} of {len(rated)}"
     return chosen, why if of_job is None or of_job.name == name else f"{why}, as none has a metric '{of_job.name}'"

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Final
 
 from orchestrator.errors import UsageError
-from orchestrator.runs.files.ignore_rules import LeftOut, Rules, measure_left_out, shown_size, unreadable
+from orchestrator.protocol.quantities import size
+from orchestrator.runs.files.ignore_rules import LeftOut, Rules, measure_left_out, unreadable
 
 # Of the home folder: what is in there opens other doors, and is no code.
 _CREDENTIALS: Final = (".ssh", ".gnupg", ".aws", ".azure", ".config/gcloud", ".kube", ".docker")
@@ -244,9 +245,9 @@ def _too_large(code_dir: Path, entries: list[_Entry], total: int, max_size: int,
         top, slash, _ = entry.path.partition("/")
         sizes[top + slash] = sizes.get(top + slash, 0) + entry.size
     largest = sorted(sizes.items(), key=lambda item: -item[1])[:3]
-    listed = ", ".join(f"{name} ({shown_size(size)})" for name, size in largest)
+    listed = ", ".join(f"{name} ({size(count)})" for name, count in largest)
     hint = f"leave them out in {code_dir / ignore_file}, or raise code.max_size in the job"
-    message = f"{code_dir}: the code folder is {shown_size(total)}, more than the {shown_size(max_size)} allowed"
+    message = f"{code_dir}: the code folder is {size(total)}, more than the {size(max_size)} allowed"
     return UsageError(f"{message}; largest: {listed}", hint)
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from orchestrator.errors import UsageError
 from orchestrator.protocol.outputs import Matcher, OutputRules
+from orchestrator.protocol.quantities import size
 
 if TYPE_CHECKING:
     import pathspec
@@ -180,9 +181,9 @@ def left_out_words(found: Any) -> str:
 def _words_on_files(found: dict[str, Any]) -> str:
     if not found.get("files"):
         return ""
-    count, size = found["files"], found["bytes"]
-    counted = f"{'more than ' if found.get('is_more') else ''}{count} file{'s' * (count != 1)} ({shown_size(size)})"
-    listed = "; ".join(f"{path} ({shown_size(each)}) by {rule}" for path, each, rule in found["largest"])
+    count, total = found["files"], found["bytes"]
+    counted = f"{'more than ' if found.get('is_more') else ''}{count} file{'s' * (count != 1)} ({size(total)})"
+    listed = "; ".join(f"{path} ({size(each)}) by {rule}" for path, each, rule in found["largest"])
     return f"note: not sent of the code folder: {counted}: {listed}"
 
 
@@ -192,11 +193,6 @@ def _words_on_links(found: dict[str, Any]) -> str:
     listed = ", ".join(f"{path} (to {target})" for path, target in links[:LARGEST])
     more = f" and {len(links) - LARGEST} more" if len(links) > LARGEST else ""
     return f"note: links to folders are not sent: {listed}{more}; give the script a path that exists on the nodes"
-
-
-def shown_size(size: int) -> str:
-    """Return a number of bytes in a form for people."""
-    return f"{size / 1024**2:.1f} MB" if size >= 100_000 else f"{size} bytes"
 
 
 def named_files(code_dir: Path, words: Sequence[str]) -> tuple[str, ...]:

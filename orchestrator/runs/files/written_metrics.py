@@ -47,6 +47,21 @@ def newest_metrics(run: RunDir, attempt: int) -> dict[str, Any] | None:
     return None if step is None else {"step": step, "metrics": values}
 
 
+def last_values(run: RunDir) -> dict[str, float]:
+    """Return the newest value of each metric, as far as the last lines of the files have it."""
+    values: dict[str, float] = {}
+    for path in reversed(files_of_metrics(run)):
+        with contextlib.suppress(OSError):
+            for line in read_part(path, -_TAIL, _TAIL, run.path).split(b"\n"):
+                with contextlib.suppress(ValueError):
+                    row = parse_json(line) if line else None
+                    if isinstance(row, dict):
+                        values |= {
+                            key: float(value) for key, value in row.items() if key not in OF_LINE and is_number(value)
+                        }
+    return values
+
+
 def is_number(value: object) -> TypeGuard[int | float]:
     """Tell whether a value is a number in the range of float."""
     if not isinstance(value, int | float) or isinstance(value, bool):

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, default_collate
 
+from orchestrator.protocol import quantities
 from orchestrator.training.checkpoint import random_state
 from orchestrator.training.data.sampler import CPU, Share, pick
 from orchestrator.training.data.samples import Samples, Tensors
@@ -86,7 +87,7 @@ class Copied:
     def __init__(self, tensors: Tensors, device: torch.device, free: int) -> None:
         self.tensors, self.device = tensors, device
         size = sum(tensor.nbytes for tensor in tensors)
-        self.where = f"{size / 2**30:.1f} GiB stay in host memory, as {free / 2**30:.1f} GiB of {device} are free"
+        self.where = f"{quantities.size(size)} stay in host memory, as {quantities.size(free)} of {device} are free"
 
     def batches(self, shares: Iterable[Share], epoch: int = 0) -> Iterator[tuple[Tensors, Share]]:
         """Yield the samples of each share, copied from pinned memory while the device may still compute."""

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
+from orchestrator.protocol import quantities
 from orchestrator.training.data.sampler import pick
 from orchestrator.training.data.samples import Tensors
 from orchestrator.training.distributed import group
@@ -78,6 +79,6 @@ class Utilization:
 
 def words(values: dict[str, float], rate: float | None, tokens: int | None) -> list[str]:
     """Return what a progress line says of it."""
-    said = [f"{rate * tokens:,.0f} tokens/s"] if rate and tokens else []
+    said = [quantities.rate(rate * tokens, "tokens")] if rate and tokens else []
     said += [f"MFU {100 * values['mfu']:.1f} %"] if "mfu" in values else []
-    return [*said, *([f"peak {values['memory'] / 2**30:.1f} GiB"] if "memory" in values else [])]
+    return [*said, *([f"peak {quantities.size(values['memory'])}"] if "memory" in values else [])]

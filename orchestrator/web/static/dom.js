@@ -12,6 +12,22 @@ export function make(name, attributes = {}, ...children) {
   return element;
 }
 
+// An element of a drawing.
+export function svg(name, attributes = {}, ...children) {
+  const element = document.createElementNS("http://www.w3.org/2000/svg", name);
+  for (const [key, value] of Object.entries(attributes)) {
+    if (key.startsWith("on")) element.addEventListener(key.slice(2), value);
+    else if (value !== undefined && value !== null && value !== false) element.setAttribute(key, value);
+  }
+  element.append(...children.flat().filter((child) => child !== null && child !== undefined).map(asNode));
+  return element;
+}
+
+// The sentence of a view that has nothing to show: why it is empty, and what fills it.
+export function emptyNote(...children) {
+  return make("p", { class: "empty" }, ...children);
+}
+
 function asNode(child) {
   return child instanceof Node ? child : document.createTextNode(String(child));
 }

@@ -50,7 +50,7 @@ export async function showRuns(main, _words, _query, onlink) {
   function rowOf(row) {
     const box = make("input", { type: "checkbox", "aria-label": `choose ${row.run_id}`, checked: chosen.has(row.run_id),
       onchange: () => { chosen[box.checked ? "add" : "delete"](row.run_id); tellChoice(); } });
-    const sweep = row.sweep && make("a", { href: `#/sweep/${encodeURIComponent(row.sweep)}`, class: "quiet" }, "sweep");
+    const sweep = row.sweep && make("a", { href: `#/sweep/${encodeURIComponent(row.sweep)}`, class: "muted" }, "sweep");
     const cells = [box, [runLink(row.run_id), " ", sweep], stateBadge(row.state), row.profile, row.world_size ?? "?",
       ago(row.created), took(row), row.note];
     const element = make("tr", {}, cells.map((cell) => make("td", {}, ...[cell].flat())));

@@ -82,7 +82,7 @@ def test_a_machine_in_good_order() -> None:
             "used": {"GPU-1": {"uid": 7, "user": "carol", "run": None, "since": None, "program": "python, pid 7"}}}),
         ("topology", FAIL, "GPU 0 to 1: what arrives is not what was sent", {
             "tried": {**TRIED, "copies": [copied(0, 1, direct=True, said="what arrives is not what was sent")]}}),
-        ("infiniband", FAIL, "1 of 1 ports active, 1 Gb; only 8 MiB of memory may be locked", {
+        ("infiniband", FAIL, "1 of 1 ports active, 1 Gb; only 8.0 MiB of memory may be locked", {
             "hcas": [{"state": "ACTIVE", "rate": "1 Gb"}], "memlock": 8 << 20}),
         ("infiniband", WARN, "0 of 1 ports active", {"hcas": [{"state": "DOWN", "rate": "1 Gb"}]}),
         ("ipc", WARN, "logind removes NCCL's shared memory", {"removes_ipc": True}),

@@ -37,7 +37,7 @@ def test_what_an_event_holds_can_be_told_apart() -> None:
     ("event", "said"),
     [
         ({"kind": "snapshot", "files": 13, "bytes": 2048, "git": None, "dirty": False},
-         "copied the code: 13 files, 2.0 KB, no git"),
+         "copied the code: 13 files, 2.0 KiB, no git"),
         ({"kind": "agent_started", "pid": 46, "host": "n1", "cores": 8, "gpus": 0, "nproc": 2},
          "the agent runs on n1, pid 46: 2 ranks, 8 cores, no GPU"),
         ({"kind": "joined", "joined": 0, "host": "n1", "nproc": 2}, "node 0 (n1) joined with 2 ranks"),

@@ -52,7 +52,7 @@ def test_a_page_has_a_line_for_the_node_its_gpu_and_each_rank() -> None:
     assert lines[3].endswith("3.0 of 4 cores")
     assert lines[4].endswith("50 % of 100 B")
     assert "97 %, 312 W" in lines[7]
-    assert "100 % CPU, 0 B, train, 0.2 s a step" in lines[8]
+    assert "100 % CPU, 0 B, train, 200 ms a step" in lines[8]
     assert all(len(line) <= 80 and line.isascii() and line.isprintable() for line in lines)
 
 

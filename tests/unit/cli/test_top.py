@@ -151,7 +151,7 @@ def test_a_run_that_goes_on_is_watched(tmp_path: Path) -> None:
         for node in range(2):
             ranks = (RankSample(2 * node, step_seconds=1.0 + node), RankSample(2 * node + 1, step_seconds=1.0))
             SampleFile(samples_file(str(run.node(node)))).append(Sample(time=102.0, seconds=2.0, ranks=ranks))
-        assert re.search(r"^2 +▆", await seen.until("seconds a step: usually 1, from 1 to 2"), re.MULTILINE)
+        assert re.search(r"^2 +▆", await seen.until("a step takes 1.0 s usually, from 1.0 s to 2.0 s"), re.MULTILINE)
         tell(run, 1, "rank_exit", 149.0, rank=3, code=1, attempt=0)
         await seen.keys("1")
         assert re.search(r"3 +1 n2 +failed", await seen.until("0-3 ▂▂▆F"))
@@ -261,7 +261,7 @@ def test_how_busy_a_run_is_is_a_page_of_its_own(tmp_path: Path) -> None:
             assert re.search(rf"^{row}$", text, re.MULTILINE)
         assert "node 0 (n1)  CPU 1.5 of 8 cores" in text
         assert "  GPU 0   0 %, 71 W" in text
-        assert "  rank 0  100 % CPU, 1.0 GB" in text
+        assert "  rank 0  100 % CPU, 1.0 GiB" in text
         assert re.search(r"^node 1 \(n2\)(.*\n)+  rank 3  50 % CPU", text, re.MULTILINE)
         await seen.pilot.resize_terminal(80, 16)
         assert "rank 3" not in seen.text

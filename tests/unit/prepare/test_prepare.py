@@ -116,7 +116,7 @@ def test_the_dry_run_says_so(job: Path) -> None:
 
 def test_nothing_more_than_the_code(job: Path) -> None:
     assert shipment_page(Shipment("/code", 1, 9, (), "note: not sent: x")).endswith("9 bytes\n  not sent: x")
-    assert shipment_page(Shipment("/code", 3, 2_340_000, ())) == "shipped:\n  /code: 3 files, 2.3 MB"
+    assert shipment_page(Shipment("/code", 3, 2_340_000, ())) == "shipped:\n  /code: 3 files, 2.2 MiB"
 
 
 def test_what_one_may_not_expect_is_said(job: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -133,7 +133,7 @@ def test_too_large_is_refused_before_anything_is_copied(code: Path) -> None:
     with pytest.raises(UsageError) as caught:
         snap(code, limit=800_000)
     message = str(caught.value)
-    assert "largest: data/ (0.5 MB), model.bin (0.4 MB), train.py (9 bytes)" in message
+    assert "largest: data/ (488.3 KiB), model.bin (390.6 KiB), train.py (9 B)" in message
     assert ".orchignore" in message
     assert "code.max_size" in message
     assert not (code.parent / "copy").exists()
@@ -407,8 +407,8 @@ def test_the_line_that_leaves_files_out_is_told_with_the_largest(code: Path) -> 
         ("y.bin", 2, ".gitignore:4 (*.bin)"),
     ]  # fmt: skip
     assert left_out_words(asdict(left)) == (
-        "note: not sent of the code folder: 5 files (0.2 MB): data/ (0.2 MB) by .gitignore:3 (data/); "
-        "x.bin (3 bytes) by .gitignore:4 (*.bin); y.bin (2 bytes) by .gitignore:4 (*.bin)"
+        "note: not sent of the code folder: 5 files (195.3 KiB): data/ (195.3 KiB) by .gitignore:3 (data/); "
+        "x.bin (3 B) by .gitignore:4 (*.bin); y.bin (2 B) by .gitignore:4 (*.bin)"
     )
     assert left_out_words(None) == left_out_words({"files": 0}) == ""
 

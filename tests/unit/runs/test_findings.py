@@ -47,7 +47,7 @@ def test_nothing_is_said_of_a_run_that_is_busy() -> None:
 
 def test_an_idle_gpu_is_told_with_its_reason() -> None:
     assert lines(node(0, changed(gpu_use=4.0, rank_waited=0.9))) == ["rank 0: GPU 4 % for 10 min, waiting for its data"]
-    assert lines(node(0, changed(gpu_use=4.0, rank_read=35e6)))[0].endswith("reading 35 MB/s from disk")
+    assert lines(node(0, changed(gpu_use=4.0, rank_read=35e6)))[0].endswith("reading 33.4 MiB/s from disk")
     assert lines(node(0, changed(gpu_use=4.0)))[0].endswith("computing on the CPU")
     assert lines(node(0, changed(gpu_use=4.0, rank_cpu=0.01)))[0].endswith("and its CPU is idle too")
 

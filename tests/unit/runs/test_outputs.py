@@ -35,7 +35,7 @@ def test_a_page_says_where_it_is_why_and_how_it_is_fetched() -> None:
     assert left_lines(state)[1:] == [
         "  not all that it has written is here:",
         "    n1:~/r: files not counted: n1: no route",
-        "    n2:~/r: 3 files, 2.0 KB: large",
+        "    n2:~/r: 3 files, 2.0 KiB: large",
         "  fetch it: orch pull r-1 --outputs",
     ]
 

@@ -11,7 +11,7 @@ from orchestrator.web.app import STATIC
 
 STYLE = (STATIC / "style.css").read_text()
 TEXT, MARK = 4.5, 3.0
-WORDS = ("ink", "quiet", "link", "good", "bad", "busy", "wait")
+WORDS = ("ink", "muted", "accent", "good", "bad", "warn")
 CURVES = tuple(f"curve-{number}" for number in range(1, 9))
 
 
@@ -40,13 +40,14 @@ def luminance(colour: str) -> float:
 @pytest.mark.parametrize(
     ("fronts", "grounds", "least"),
     [
-        (WORDS, ("paper", "shade"), TEXT),
+        (WORDS, ("surface", "shade"), TEXT),
         (("ink",), ("mark",), TEXT),  # a line that was found
-        (("wait",), ("mark", "shade"), MARK),  # the stroke that marks it
-        (("good", "busy"), ("shade",), MARK),  # bars of time
-        (("quiet", "link"), ("paper", "shade"), MARK),  # borders of controls, the keyboard's place
-        (CURVES, ("paper",), MARK),
-        (("low", "high"), ("paper", "shade"), MARK),  # cells of a heat map, next to those without a value
+        (("warn",), ("mark", "shade"), MARK),  # the stroke that marks it
+        (("good", "accent"), ("shade",), MARK),  # bars of time
+        (("edge", "accent"), ("surface", "shade"), MARK),  # borders of controls, the keyboard's place
+        *(((word, "ink"), (f"{word}-soft",), TEXT) for word in ("accent", "good", "bad", "warn")),  # badges
+        (CURVES, ("surface",), MARK),
+        (("low", "high"), ("surface", "shade"), MARK),  # cells of a heat map, next to those without a value
         (("low",), ("high",), MARK),
     ],
 )

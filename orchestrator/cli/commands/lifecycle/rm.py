@@ -39,10 +39,10 @@ def rm(
     ORCH_KEEP_RUNS=N does so after every run.
     """
     from orchestrator.cli.render.runs import removals_page, removed_outputs
-    from orchestrator.cli.render.tables import size
     from orchestrator.cli.terminal import asks, is_wanted
     from orchestrator.operations import runs as run_operations
     from orchestrator.operations.removal import removal_of
+    from orchestrator.protocol.quantities import size
     from orchestrator.runs.store import state_root
 
     root = state_root()

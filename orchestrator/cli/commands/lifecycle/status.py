@@ -82,6 +82,7 @@ def _page(root: Path, run: str, *, as_json: bool) -> str:
     from orchestrator.operations import runs as run_operations
     from orchestrator.runs.files.logs import beat_of, last_line, result_of
     from orchestrator.runs.files.written_metrics import HOW_TO_WRITE, has_metrics
+    from orchestrator.runs.labels import labels_of
     from orchestrator.runs.notifications import ledger
     from orchestrator.runs.store import find_run
     from orchestrator.supervisor.reconcile import state_of
@@ -93,10 +94,18 @@ def _page(root: Path, run: str, *, as_json: bool) -> str:
         whole = {**state.to_json(), "progress": heartbeat, "last_line": last, "result": result}
         whole |= {"folder": str(folder.path), "findings": [each.to_json() for each in found_in(folder)]}
         whole |= {"record": run_operations.record_of(folder), "notifications": ledger.delivered(folder)}
-        whole |= {"trackers": _trackers(folder)}
+        whole |= {"trackers": _trackers(folder), "labels": labels_of(folder).to_json()}
         return json.dumps(whole, indent=1)
     page = render.status_page(
-        state, heartbeat, result, str(folder.path), time.time(), style, last_line=last, width=width_of(sys.stdout)
+        state,
+        heartbeat,
+        result,
+        str(folder.path),
+        time.time(),
+        style,
+        last_line=last,
+        width=width_of(sys.stdout),
+        labels=labels_of(folder),
     )
     took = (state.ended or time.time()) - state.started if state.started else 0.0
     is_without = took >= NO_METRICS_SECONDS and not (heartbeat or result or has_metrics(folder))
@@ -132,6 +141,7 @@ def _overview(root: Path, everything: bool, number: int, as_json: bool) -> str:
     from orchestrator.cli.render import runs as render
     from orchestrator.operations.points import grouped
     from orchestrator.runs.files.logs import beat_of, last_line
+    from orchestrator.runs.labels import labels_of
     from orchestrator.runs.run_id import sweep_of
 
     now, lines, rows = time.time(), [], []
@@ -146,7 +156,8 @@ def _overview(root: Path, everything: bool, number: int, as_json: bool) -> str:
             heartbeat = None if state.is_final else beat_of(folder, state.attempt)
             last = "" if state.is_final or heartbeat else last_line(folder, state.attempt)
             if as_json:
-                rows.append({**state.to_json(), "sweep": sweep, "progress": heartbeat, "last_line": last})
+                row = {**state.to_json(), "sweep": sweep, "progress": heartbeat, "last_line": last}
+                rows.append({**row, "labels": labels_of(folder).to_json()})
             else:
                 lines.append(render.status_line(state, heartbeat, now, last))
     if as_json:

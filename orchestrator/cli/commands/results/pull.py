@@ -76,10 +76,11 @@ def _place(run: RunDir, *, force: bool, as_json: bool) -> int:
 
 def _best_of(reference: str, metric: str | None) -> RunDir:
     from orchestrator.operations.ranking import rank, runs_meant
+    from orchestrator.protocol.quantities import number
     from orchestrator.runs.store import state_root
 
     title, runs = runs_meant(state_root(), [reference])
     ranking = rank(title, runs, metric, None)
     best = ranking.rows[0]
-    say(f"{best.run_id} is the best of {title}: {ranking.metric} {best.value:.6g}")
+    say(f"{best.run_id} is the best of {title}: {ranking.metric} {number(best.value)}")
     return next(run for run in runs if run.run_id == best.run_id)

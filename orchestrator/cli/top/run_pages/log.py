@@ -9,9 +9,9 @@ from typing import ClassVar
 from rich.text import Text
 
 from orchestrator.cli.render import escapes
-from orchestrator.cli.render.tables import size
 from orchestrator.cli.top.page import Again, Ask, Look, Press, Say, Step
 from orchestrator.cli.top.run_pages.base import OfRun
+from orchestrator.protocol.quantities import size
 from orchestrator.runs.store import RunDir
 from orchestrator.views import logs
 from orchestrator.views.logs import RankLog

@@ -7,11 +7,12 @@ from typing import ClassVar
 from rich.text import Text
 
 from orchestrator.cli.render import runs as render
-from orchestrator.cli.render.tables import cut, duration, fold
+from orchestrator.cli.render.tables import cut, fold
 from orchestrator.cli.top.marks import RANK_COLOURS, cells, paint, strip
 from orchestrator.cli.top.page import Cursor, Look, Open, Press, Say, Step, pointed
 from orchestrator.cli.top.run_pages.base import OfRun
 from orchestrator.cli.top.run_pages.log import LogPage
+from orchestrator.protocol.quantities import duration, number
 from orchestrator.runs.store import RunDir
 from orchestrator.views.reader import Reader
 from orchestrator.views.run import RankRow, RunView
@@ -85,8 +86,8 @@ def phases(timeline: Timeline, look: Look) -> list[Text]:
 
 
 def _cells(rank: RankRow) -> list[str]:
-    step_time = f"{rank.step_time:.3g}" if rank.step_time is not None else "-"
-    loss = f"{rank.loss:.4f}" if rank.loss is not None else "-"
+    step_time = duration(rank.step_time)
+    loss = number(rank.loss)
     step = str(rank.step) if rank.step is not None else "-"
     use = " ".join(f"{name} {100 * share:.0f} %" for name, share in rank.use.items())
     node = f"{rank.node} {rank.host}"

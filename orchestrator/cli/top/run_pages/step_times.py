@@ -7,10 +7,11 @@ from typing import ClassVar
 from rich.text import Text
 
 from orchestrator.cli.render.escapes import one_line
-from orchestrator.cli.render.tables import duration, fold
+from orchestrator.cli.render.tables import fold
 from orchestrator.cli.top.marks import heat, usual_of
 from orchestrator.cli.top.page import Look
 from orchestrator.cli.top.run_pages.base import OfRun
+from orchestrator.protocol.quantities import duration
 from orchestrator.views.heat import HeatMap
 from orchestrator.views.pace import Pace
 from orchestrator.views.run import RunView
@@ -42,8 +43,7 @@ class StepTimesPage(OfRun[tuple[HeatMap, Pace | None]]):
         if not map_.rows:
             return [Text("no rank has reported two steps: heartbeats do, see orchestrator.training")]
         usual = usual_of(value for row in map_.rows for value in row.values)
-        low, high = map_.low or 0.0, map_.high or 0.0
-        made = [*said, Text(f"seconds a step: usually {usual:.3g}, from {low:.3g} to {high:.3g}")]
+        made = [*said, Text(f"a step: usually {duration(usual)}, from {duration(map_.low)} to {duration(map_.high)}")]
         for row in map_.rows[: look.height - 2 - len(said)]:
             name = str(row.first) if row.first == row.last else f"{row.first}-{row.last}"
             line = Text(name.ljust(margin))

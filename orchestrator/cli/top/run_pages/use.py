@@ -9,10 +9,11 @@ from rich.text import Text
 
 from orchestrator.cli.render.escapes import one_line
 from orchestrator.cli.render.sparklines import gpu_text, rank_text
-from orchestrator.cli.render.tables import cut, duration, size
+from orchestrator.cli.render.tables import cut
 from orchestrator.cli.top.marks import share
 from orchestrator.cli.top.page import Again, Look, Press, Scroll, Step
 from orchestrator.cli.top.run_pages.base import OfRun
+from orchestrator.protocol.quantities import duration, rate, size
 from orchestrator.runs.store import RunDir
 from orchestrator.views.heat import HeatMap
 from orchestrator.views.reader import Reader
@@ -63,7 +64,7 @@ class UsePage(OfRun[UseView]):
 def _map(found: HeatMap, margin: int, look: Look) -> list[Text]:
     if not found.rows:
         return [Text("no rank and no GPU has been measured yet")]
-    low, high = (size(each or 0) + "/s" if found.unit == "B/s" else f"{each or 0:.0f} {found.unit}" for each in
+    low, high = (rate(each or 0.0, "B") if found.unit == "B/s" else f"{each or 0:.0f} {found.unit}" for each in
                  (found.low, found.high))  # fmt: skip
     top = 100.0 if found.unit == "%" else found.high or 1.0
     made = [Text(f"{found.of}s by time: {found.what}, {low} to {high}")]
@@ -84,7 +85,7 @@ def _numbers(node: NodeUse, host: str) -> Iterator[str]:
     memory = 100 * newest.memory / newest.memory_total if newest.memory_total else 0.0
     yield (
         f"node {node.node} ({one_line(host)})  CPU {newest.cpu:.1f} of {newest.cores} cores  memory {memory:.0f} % of "
-        f"{size(newest.memory_total)}  net {size(newest.received)}/s in, {size(newest.sent)}/s out"
+        f"{size(newest.memory_total)}  net {rate(newest.received, 'B')} in, {rate(newest.sent, 'B')} out"
     )
     for gpu in newest.gpus:
         yield f"  GPU {gpu.index}   {gpu_text(gpu)}"

@@ -159,7 +159,7 @@ def test_a_pull_says_where_it_is_and_a_page_lists_it(run: RunDir, tmp_path: Path
     page = checkpoints_page(all_of(run), str(run.path / "checkpoints")).split("\n")
     assert page[0].split() == ["FORMAT", "STEP", "SAVED", "SIZE", "METRIC", "PATH"]
     assert page[1].split()[:2] == ["hf", "100"]
-    assert page[2].endswith(f"1.0 MB  eval_loss 0.005  {run.path}/outputs/out/checkpoint-200")
+    assert page[2].endswith(f"1.0 MiB  eval_loss 0.005  {run.path}/outputs/out/checkpoint-200")
 
 
 def test_the_job_says_which_count(run: RunDir) -> None:

@@ -183,5 +183,5 @@ def test_hosts_that_are_alike_share_a_line() -> None:
     held = {**free, "host": "n63", "free": 9 << 30, "places": {"gpu-0": {"user": "bob", "run": "r-1"}}}
     page = results.nodes_page([*found, held]).splitlines()
     assert [" ".join(line.split()) for line in page[1:]] == [
-        "n[1-62] 8 1 from 10.0 GB gpu-0 free", "n63 8 1 9.0 GB gpu-0 bob: r-1"
+        "n[1-62] 8 1 from 10.0 GiB gpu-0 free", "n63 8 1 9.0 GiB gpu-0 bob: r-1"
     ]  # fmt: skip

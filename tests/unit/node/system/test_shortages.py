@@ -32,7 +32,7 @@ def test_files_memory_and_inodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert "fs.file-max" in shortage(error(errno.ENFILE))
     monkeypatch.setattr(shortages, "memory_limits", lambda: [("/g", 200 << 20)])
     for told in (MemoryError(), error(errno.ENOMEM)):
-        assert shortage(told) == "no memory is left: its cgroup has at most 200 MiB (/g)"
+        assert shortage(told) == "no memory is left: its cgroup has at most 200.0 MiB (/g)"
     full = error(errno.ENOSPC, str(tmp_path / "x"))
     assert shortage(full) == ""  # room is missing, and the error says so itself
     monkeypatch.setattr(os, "statvfs", lambda _: os.statvfs_result((4096, 4096, 9, 9, 9, 100, 0, 0, 0, 255)))
