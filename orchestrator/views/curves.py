@@ -114,8 +114,8 @@ def smoothed(values: Iterable[float], weight: float) -> Iterator[float]:
 def epochs_at(steps: Iterable[float], told: Sequence[Value]) -> list[float]:
     """Return the epoch at each step; an empty list if none was told.
 
-    Most programs count whole epochs, so that all steps of an epoch would be at one place. Therefore an epoch's steps are
-    spread from its number to the next one.
+    Most programs count whole epochs, so that all steps of an epoch would be at one place. Therefore an epoch's steps
+    are spread from its number to the next one.
     """
     knots = [(one.step, one.value) for at, one in enumerate(told) if at == 0 or told[at - 1].value != one.value]
     if not knots:

@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final, NamedTuple
 
-OUTLIERS: Final = 0.02  # the share of cells at each end that the colour scale leaves out, so that one cell can't fill it
+OUTLIERS: Final = (
+    0.02  # the share of cells at each end that the colour scale leaves out, so that one cell can't fill it
+)
 
 
 @dataclass(frozen=True)

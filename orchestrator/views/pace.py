@@ -152,4 +152,3 @@ def _newest(samples: Sequence[Sample]) -> Iterator[Sample]:
     told = [each for each in attempt if any(rank.step_seconds is not None for rank in each.ranks)]
     steady = told[1:] or told
     yield from (each for each in steady if each.time > last.time - PACE_SECONDS)
-

@@ -126,9 +126,7 @@ class Reader:
         with self._lock:
             return run.events(self._known.setdefault(run.run_id, FileCache()))
 
-    def curves(
-        self, runs: Sequence[RunDir], metric: str, *, smoothing: float = 0.0, most: int = 1000
-    ) -> Curves:
+    def curves(self, runs: Sequence[RunDir], metric: str, *, smoothing: float = 0.0, most: int = 1000) -> Curves:
         """Return a metric of several runs; runs that have not written it are left out."""
         with self._lock:
             series = [(run.run_id, self._looked_at(run)) for run in runs]

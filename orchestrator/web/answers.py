@@ -77,10 +77,21 @@ def run_page(reader: Reader, name: str) -> Json:
         "values": dict(record.values),
         "repeats": record.repeats,
         "hours": to_json(hours),
-        "metric": of_job.name if of_job is not None else None,
+        "headline": _headline(view, of_job.name if of_job is not None else None),
         "logs": _logs(run, view),
         "job": to_json({key: value for key, value in record.job.items() if key not in _NOT_SHOWN}),
     }
+
+
+def _headline(view: RunView, of_job: str | None) -> Json | None:
+    """Return the metric that is shown first and its newest value: the job's metric if it has one, else the loss."""
+    progress, numbers = view.progress or {}, dict[str, float]()
+    metrics_of_program = progress.get("metrics")
+    for values in (view.result or {}, metrics_of_program if isinstance(metrics_of_program, Mapping) else {}, progress):
+        numbers |= {str(name): value for name, value in values.items() if metrics.is_number(value)}
+    numbers = {name: value for name, value in numbers.items() if name == "loss" or name not in progress}
+    name = of_job if of_job in numbers else metrics.shown_first(numbers)
+    return {"name": name, "value": numbers[name]} if name in numbers else None
 
 
 def _logs(run: RunDir, view: RunView) -> list[list[int]]:

@@ -77,8 +77,10 @@ class Page:
             Route("/enter", self._enter, methods=["POST"]),
             Route("/codes", self._code, methods=["POST"]),
             Route("/api/events", self._events),
-            Route("/api/runs/{run}/content", _bytes(lambda ask: contents.part_of(reader, ask.path_params["run"],
-                                                                                 ask.query_params))),
+            Route(
+                "/api/runs/{run}/content",
+                _bytes(lambda ask: contents.part_of(reader, ask.path_params["run"], ask.query_params)),
+            ),
             *(Route(f"/static/{each.name}", _file(each.name)) for each in sorted(STATIC.iterdir())),
         ]
         return Gate(Starlette(routes=routes), self.access)

@@ -1,5 +1,5 @@
 // One chart of lines, drawn by uPlot: its axes, the cursor that it shares with other charts, and what is saved of it.
-import { make } from "./dom.js";
+import { make, svg } from "./dom.js";
 import { duration, number } from "./format.js";
 
 const SVG = "http://www.w3.org/2000/svg";
@@ -18,7 +18,7 @@ export function variable(name) {
 // `onpoint` receives, as the cursor moves on any chart of the same `group`, the index of each line's point or null.
 export function chart(place, { xs, lines, x = "step", log = false, format = number, height = 220, group, onpoint, range = null }) {
   const grid = { stroke: variable("--line"), width: 1 };
-  const axis = { stroke: variable("--quiet"), grid, ticks: grid, font: FONT, labelFont: FONT };
+  const axis = { stroke: variable("--muted"), grid, ticks: grid, font: FONT, labelFont: FONT };
   const plot = new uPlot({
     width: width(place), height,
     legend: { show: false },
@@ -92,20 +92,13 @@ export function csv(heads, rows) {
   return [heads, ...rows].map((row) => `${row.map(cell).join(",")}\n`).join("");
 }
 
-export function shape(name, attributes, ...children) {
-  const element = document.createElementNS(SVG, name);
-  for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
-  element.append(...children.filter((child) => child !== null));
-  return element;
-}
-
 // Returns the chart as it is shown now, as the text of an SVG file with a legend.
-export function svg(plot, title, names) {
+export function drawing(plot, title, names) {
   const scale = devicePixelRatio || 1;
   const box = { left: plot.bbox.left / scale, top: 34, width: plot.bbox.width / scale, height: plot.bbox.height / scale };
   const down = box.top - plot.bbox.top / scale;
   const ink = variable("--ink");
-  const text = (words, x, y, anchor = "start") => shape("text", { x, y, fill: ink, "text-anchor": anchor, "font-size": 12, "font-family": "sans-serif" }, document.createTextNode(words));
+  const text = (words, x, y, anchor = "start") => svg("text", { x, y, fill: ink, "text-anchor": anchor, "font-size": 12, "font-family": "sans-serif" }, words);
   const parts = [text(title, box.left, 20)];
   for (const [at, isX] of [[0, true], [1, false]]) {
     const axis = plot.axes[at];
@@ -113,7 +106,7 @@ export function svg(plot, title, names) {
       if (mark === null || axis._values?.[place] === undefined) return;
       const where = plot.valToPos(mark, isX ? "x" : "y");
       const [x, y] = isX ? [box.left + where, box.top] : [box.left, box.top + where];
-      parts.push(shape("path", { d: isX ? `M${x} ${y}v${box.height}` : `M${x} ${y}h${box.width}`, stroke: variable("--line"), fill: "none" }));
+      parts.push(svg("path", { d: isX ? `M${x} ${y}v${box.height}` : `M${x} ${y}h${box.width}`, stroke: variable("--line"), fill: "none" }));
       parts.push(isX ? text(axis._values[place], x, box.top + box.height + 16, "middle") : text(axis._values[place], box.left - 6, y + 4, "end"));
     });
   }
@@ -122,15 +115,15 @@ export function svg(plot, title, names) {
     if (at === 0 || !line.show) return;
     const points = plot.data[at].map((value, place) => (value === null || value === undefined ? null : `${(box.left + plot.valToPos(plot.data[0][place], "x")).toFixed(1)},${(box.top + plot.valToPos(value, "y")).toFixed(1)}`)).filter(Boolean);
     const stroke = typeof line._stroke === "string" ? line._stroke : line.stroke(plot, at);
-    parts.push(shape("polyline", { points: points.join(" "), fill: "none", stroke, "stroke-width": line.width, "stroke-opacity": line.alpha, "stroke-dasharray": (line.dash ?? []).join(" "), "clip-path": "url(#box)" }));
+    parts.push(svg("polyline", { points: points.join(" "), fill: "none", stroke, "stroke-width": line.width, "stroke-opacity": line.alpha, "stroke-dasharray": (line.dash ?? []).join(" "), "clip-path": "url(#box)" }));
     if (names.includes(line.label) && line.alpha === 1) rows.push([line.label, stroke]);
   });
   const bottom = box.top + box.height + 34;
   rows.forEach(([label, stroke], at) => {
-    parts.push(shape("path", { d: `M${box.left} ${bottom + 18 * at - 4}h18`, stroke, "stroke-width": 3 }), text(label, box.left + 24, bottom + 18 * at));
+    parts.push(svg("path", { d: `M${box.left} ${bottom + 18 * at - 4}h18`, stroke, "stroke-width": 3 }), text(label, box.left + 24, bottom + 18 * at));
   });
-  const clip = shape("clipPath", { id: "box" }, shape("rect", { x: box.left, y: box.top, width: box.width, height: box.height }));
-  const whole = shape("svg", { xmlns: SVG, width: plot.width, height: Math.max(plot.height + down, bottom + 18 * rows.length) },
-    shape("rect", { width: "100%", height: "100%", fill: variable("--paper") }), clip, ...parts);
+  const clip = svg("clipPath", { id: "box" }, svg("rect", { x: box.left, y: box.top, width: box.width, height: box.height }));
+  const whole = svg("svg", { xmlns: SVG, width: plot.width, height: Math.max(plot.height + down, bottom + 18 * rows.length) },
+    svg("rect", { width: "100%", height: "100%", fill: variable("--surface") }), clip, ...parts);
   return new XMLSerializer().serializeToString(whole);
 }

@@ -1,6 +1,6 @@
 // Metrics of one run or several: a panel for each, which the reader chooses, arranges, scales, smooths and saves.
-import { button, fill, make, runLink, section, select } from "./dom.js";
-import { chart, colour, csv, save, svg } from "./chart.js";
+import { button, emptyNote, fill, make, runLink, section, select } from "./dom.js";
+import { chart, colour, csv, drawing, save } from "./chart.js";
 import { number } from "./format.js";
 import { ask, exported, follow } from "./source.js";
 
@@ -91,7 +91,7 @@ export async function curvesPanel(given, first = "", { query = new URLSearchPara
     }
     const elements = wanted.map((metric) => panels.get(metric).element);
     if (elements.some((element, at) => grid.children[at] !== element) || grid.children.length !== elements.length) fill(grid, elements);
-    if (!wanted.length) fill(grid, make("p", { class: "empty" }, hint ? `No metric has been written yet. To see a curve here, ${hint}.` : "All metrics are hidden: choose some above."));
+    if (!wanted.length) fill(grid, emptyNote(hint ? `No metric has been written yet. To see a curve here, ${hint}.` : "All metrics are hidden: choose some above."));
     grid.dataset.columns = chosen.columns;
     offer();
     keep();
@@ -259,7 +259,7 @@ function onePanel(metric, { chosen, known, group, labels, only, act }) {
     const all = known.get(metric) ?? [];
     log.setAttribute("aria-pressed", String(chosen.log.has(metric)));
     if (!curves.length) {
-      fill(place, make("p", { class: "empty" }, !all.length ? `No run of these has written '${metric}' yet.` : `These runs have written ${LACKS[chosen.x]} with '${metric}': choose another x.`));
+      fill(place, emptyNote(!all.length ? `No run of these has written '${metric}' yet.` : `These runs have written ${LACKS[chosen.x]} with '${metric}': choose another x.`));
       fill(said);
       return;
     }
@@ -332,7 +332,7 @@ function onePanel(metric, { chosen, known, group, labels, only, act }) {
   const log = button("log", act.log, { "aria-pressed": "false", title: "Logarithmic y" });
   const tall = button("⤢", () => { isTall = !isTall; element.classList.toggle("whole", isTall); tall.setAttribute("aria-pressed", String(isTall)); draw(); }, { "aria-label": "Enlarge", "aria-pressed": "false", title: "Enlarge" });
   const more = make("details", { class: "menu" }, make("summary", { "aria-label": `More for ${metric}` }, "⋯"), make("div", { class: "choices" },
-    button("Move left", () => act.move(-1)), button("Move right", () => act.move(1)), button("Save as SVG", () => { if (drawn) save(`${metric}.svg`, svg(drawn.plot, metric, shownCurves().map((curve) => labels[curve.run_id] ?? curve.run_id)), "image/svg+xml"); }),
+    button("Move left", () => act.move(-1)), button("Move right", () => act.move(1)), button("Save as SVG", () => { if (drawn) save(`${metric}.svg`, drawing(drawn.plot, metric, shownCurves().map((curve) => labels[curve.run_id] ?? curve.run_id)), "image/svg+xml"); }),
     button("Save as CSV", table), button("Hide", act.hide)));
   const title = make("h3", { draggable: !only && "true" }, metric);
   const element = make("section", { class: "panel", "data-metric": metric, "aria-label": metric }, make("div", { class: "panel-head" }, title, log, tall, only ? null : more), place, said);

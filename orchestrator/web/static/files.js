@@ -1,5 +1,5 @@
 // A run's outputs and checkpoints: folders to open, and a file's contents as text, table, picture or sound.
-import { button, fill, make, section, table } from "./dom.js";
+import { button, emptyNote, fill, make, section, table } from "./dom.js";
 import { bytes, clock, number } from "./format.js";
 import { ask, askBytes, exported } from "./source.js";
 
@@ -22,7 +22,7 @@ export async function filesTab(place, { path, run }) {
     try {
       const shown = await viewOf(`${path}/content`, file);
       closing = shown.close ?? (() => {});
-      fill(view, make("h3", {}, file.path), make("p", { class: "quiet" }, bytes(file.bytes)), shown.element);
+      fill(view, make("h3", {}, file.path), make("p", { class: "muted small" }, bytes(file.bytes)), shown.element);
     } catch (error) {
       fill(view, make("h3", {}, file.path), make("p", { role: "alert" }, error.message), error.hint ? make("p", {}, error.hint) : null);
     }
@@ -33,15 +33,15 @@ export async function filesTab(place, { path, run }) {
     const wasOpen = new Set([...list.querySelectorAll("details[open]")].map((each) => each.dataset.folder));
     const outputs = treeOf(found.outputs.map((each) => ({ ...each, query: { path: each.path } })), open, wasOpen, "");
     fill(list, found.problems.map((each) => make("p", { class: "problem", role: "alert" }, each)),
-      section("Outputs", found.outputs.length ? outputs : make("p", { class: "empty" }, run().final ? "This run has left no files: what a program writes to its working folder or to $ORCH_OUTPUT_DIR is listed here."
+      section("Outputs", found.outputs.length ? outputs : emptyNote(run().final ? "This run has left no files: what a program writes to its working folder or to $ORCH_OUTPUT_DIR is listed here."
         : "No files yet: what the program writes to its working folder or to $ORCH_OUTPUT_DIR is listed here."),
       found.outputs_left ? make("p", {}, `and ${number(found.outputs_left)} more: orch outputs lists all`) : null),
       section("Checkpoints", found.checkpoints.length ? found.checkpoints.map((each) => checkpoint(each, open, wasOpen))
-        : make("p", { class: "empty" }, "No checkpoint yet: those of orchestrator.training, Lightning, Trainer, DeepSpeed and torch.save are found by themselves.")));
+        : emptyNote("No checkpoint yet: those of orchestrator.training, Lightning, Trainer, DeepSpeed and torch.save are found by themselves.")));
   }
 
   fill(place, make("div", { class: "browser" }, list, view));
-  fill(view, make("p", { class: "empty" }, "Choose a file to see its contents: text, JSON, CSV, pictures and sounds."));
+  fill(view, emptyNote("Choose a file to see its contents: text, JSON, CSV, pictures and sounds."));
   await draw();
   return { refresh: async (changed) => { if (changed.includes("state")) await draw(); }, close: () => closing() };
 }
@@ -51,8 +51,8 @@ function checkpoint(each, open, wasOpen) {
   const facts = [each.verdict, each.step === null ? null : `step ${number(each.step)}`, metric, bytes(each.bytes), each.time ? clock(each.time) : null].filter(Boolean).join(" · ");
   const entries = each.entries.map((entry) => ({ ...entry, query: { checkpoint: each.name, path: entry.path } }));
   const id = `checkpoint ${each.name}`;
-  return make("details", { "data-folder": id, open: wasOpen.has(id) }, make("summary", {}, each.name, each.best ? make("strong", {}, " best") : null, make("span", { class: "quiet" }, ` ${facts}`)),
-    each.best ? make("p", { class: "quiet" }, each.best) : null, each.reason ? make("p", { class: "problem" }, each.reason) : null, treeOf(entries, open, wasOpen, id));
+  return make("details", { "data-folder": id, open: wasOpen.has(id) }, make("summary", {}, each.name, each.best ? make("strong", {}, " best") : null, make("span", { class: "muted small" }, ` ${facts}`)),
+    each.best ? make("p", { class: "muted small" }, each.best) : null, each.reason ? make("p", { class: "problem" }, each.reason) : null, treeOf(entries, open, wasOpen, id));
 }
 
 // Folders as details, closed where there are many; files as buttons.
@@ -61,12 +61,12 @@ function treeOf(files, open, wasOpen, above) {
   const here = [];
   for (const file of files) {
     const rest = (file.rest ?? file.path).split("/");
-    if (rest.length === 1) here.push(make("li", {}, button(rest[0], () => open(file), { class: "file" }), make("span", { class: "quiet" }, ` ${bytes(file.bytes)}${file.node ? `, node ${file.node}` : ""}`)));
+    if (rest.length === 1) here.push(make("li", {}, button(rest[0], () => open(file), { class: "file" }), make("span", { class: "muted small" }, ` ${bytes(file.bytes)}${file.node ? `, node ${file.node}` : ""}`)));
     else folders.set(rest[0], [...(folders.get(rest[0]) ?? []), { ...file, rest: rest.slice(1).join("/") }]);
   }
   const inner = [...folders].map(([name, inside]) => {
     const id = `${above}/${name}`;
-    return make("li", {}, make("details", { "data-folder": id, open: wasOpen.has(id) || files.length < 20 }, make("summary", {}, `${name}/ `, make("span", { class: "quiet" }, `${number(inside.length)} files, ${bytes(inside.reduce((sum, each) => sum + each.bytes, 0))}`)), treeOf(inside, open, wasOpen, id)));
+    return make("li", {}, make("details", { "data-folder": id, open: wasOpen.has(id) || files.length < 20 }, make("summary", {}, `${name}/ `, make("span", { class: "muted small" }, `${number(inside.length)} files, ${bytes(inside.reduce((sum, each) => sum + each.bytes, 0))}`)), treeOf(inside, open, wasOpen, id)));
   });
   return make("ul", { class: "tree" }, inner, here);
 }
@@ -78,15 +78,15 @@ async function viewOf(where, file) {
   if (kind in PICTURES) return media(where, file, PICTURES[kind], (address) => make("img", { src: address, alt: file.path }));
   if (kind in SOUNDS) return media(where, file, SOUNDS[kind], (address) => make("audio", { src: address, controls: true }));
   const { data, size } = await askBytes(where, { ...file.query, count: PART });
-  if (isBinary(data)) return { element: make("p", { class: "empty" }, `This file is not text (${bytes(size)}): orch pull copies it.`) };
+  if (isBinary(data)) return { element: emptyNote(`This file is not text (${bytes(size)}): orch pull copies it.`) };
   if (["csv", "tsv"].includes(kind)) return { element: tableOf(text(data), kind === "csv" ? "," : "\t", size > data.byteLength) };
   if (kind === "json" && size <= MOST_JSON) return { element: pretty(text(size > PART ? (await askBytes(where, { ...file.query, count: MOST_JSON })).data : data)) };
   return { element: pieces(where, file, data, size) };
 }
 
 async function media(where, file, type, makeElement) {
-  if (exported) return { element: make("p", { class: "empty" }, "Pictures and sounds are not exported, because nothing can be taken out of them.") };
-  if (file.bytes > LARGEST) return { element: make("p", { class: "empty" }, `The page shows pictures and sounds of at most ${bytes(LARGEST)}: orch pull copies this one.`) };
+  if (exported) return { element: emptyNote("Pictures and sounds are not exported, because nothing can be taken out of them.") };
+  if (file.bytes > LARGEST) return { element: emptyNote(`The page shows pictures and sounds of at most ${bytes(LARGEST)}: orch pull copies this one.`) };
   const { data } = await askBytes(where, file.query);
   const address = URL.createObjectURL(new Blob([data], { type }));
   return { element: make("div", { class: "media" }, makeElement(address)), close: () => URL.revokeObjectURL(address) };

@@ -19,7 +19,7 @@ export function heatMap(words) {
   const rows = make("div", { class: "heat-rows", "aria-hidden": "true" });
   const times = make("div", { class: "heat-times", "aria-hidden": "true" });
   const legend = make("p", { class: "heat-legend" });
-  const said = make("p", { role: "status", class: "quiet" }, "Point at a cell, or use the arrow keys on the map.");
+  const said = make("p", { role: "status", class: "muted small" }, "Point at a cell, or use the arrow keys on the map.");
 
   function paint() {
     const [from, to] = map.unit === "%" ? [0, Math.max(100, map.scale[1])] : map.scale;

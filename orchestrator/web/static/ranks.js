@@ -1,6 +1,5 @@
 // The ranks of a run: which one is slow, how long their steps took by time and in all, and how each one stands.
-import { fill, make, section, stateBadge, table } from "./dom.js";
-import { shape } from "./chart.js";
+import { emptyNote, fill, make, section, stateBadge, svg, table } from "./dom.js";
 import { heatMap } from "./heat.js";
 import { duration, number } from "./format.js";
 import { ask } from "./source.js";
@@ -19,7 +18,7 @@ export async function ranksTab(place, { path, run }) {
     const isThere = found.map.rows.length > 0;
     fill(mapPlace, isThere ? map.element : none(run()));
     if (isThere) map.show(found.map);
-    fill(bars, found.histogram.counts.length ? histogram(found.histogram) : make("p", { class: "empty" }, isThere ? "Only the first steps have been measured so far: the histogram leaves these out." : none(run()).textContent));
+    fill(bars, found.histogram.counts.length ? histogram(found.histogram) : emptyNote(isThere ? "Only the first steps have been measured so far: the histogram leaves these out." : none(run()).textContent));
     drawList();
   }
 
@@ -29,7 +28,7 @@ export async function ranksTab(place, { path, run }) {
     const rows = ranks.map((each) => [each.rank, each.host, stateBadge(each.state), number(each.step), stepTime(each.step_time, usual),
       ...["cpu", "gpu", "waits"].map((name) => (name in each.use ? `${Math.round(100 * each.use[name])} %` : "-")), each.phase || "-", number(each.loss), each.end || "-"]);
     fill(list, ranks.length ? table("Those with trouble first, then the slowest", ["Rank", "Host", "State", "Step", "A step takes", "CPU", "GPU", "Waits for data", "Phase", "Loss", "End"], rows)
-      : make("p", { class: "empty" }, "No rank has been started yet: they are listed here when the run's nodes have joined."),
+      : emptyNote("No rank has been started yet: they are listed here when the run's nodes have joined."),
     left ? make("p", {}, `and ${left} more: the map above shows all ranks`) : null);
   }
 
@@ -39,7 +38,7 @@ export async function ranksTab(place, { path, run }) {
 }
 
 function none({ final }) {
-  return make("p", { class: "empty" }, final ? "No step time was measured in this run. orch takes them from heartbeats: programs of orchestrator.training and run.metric(...) send them."
+  return emptyNote(final ? "No step time was measured in this run. orch takes them from heartbeats: programs of orchestrator.training and run.metric(...) send them."
     : "No step time is known yet. The first one comes with the second heartbeat of a rank, 2 s later at the soonest; programs of orchestrator.training and run.metric(...) send heartbeats.");
 }
 
@@ -62,11 +61,11 @@ function histogram({ low, high, counts, above, median: middle }) {
   const [width, height] = [600, 120];
   const most = Math.max(...counts);
   const each = width / counts.length;
-  const bars = counts.map((count, at) => shape("rect", { x: at * each + 0.5, y: height - (height * count) / most, width: Math.max(1, each - 1), height: (height * count) / most, class: "bar" }));
+  const bars = counts.map((count, at) => svg("rect", { x: at * each + 0.5, y: height - (height * count) / most, width: Math.max(1, each - 1), height: (height * count) / most, class: "bar" }));
   const where = (width * (middle - low)) / (high - low || 1);
-  const mark = shape("path", { d: `M${where} 0v${height}`, class: "median" });
-  const picture = shape("svg", { viewBox: `0 0 ${width} ${height}`, preserveAspectRatio: "none", class: "histogram", role: "img", "aria-label": `Histogram of step times from ${seconds(low)} to ${seconds(high)}; half of all steps took less than ${seconds(middle)}` }, ...bars, mark);
+  const mark = svg("path", { d: `M${where} 0v${height}`, class: "median" });
+  const picture = svg("svg", { viewBox: `0 0 ${width} ${height}`, preserveAspectRatio: "none", class: "histogram", role: "img", "aria-label": `Histogram of step times from ${seconds(low)} to ${seconds(high)}; half of all steps took less than ${seconds(middle)}` }, ...bars, mark);
   const total = Math.round(counts.reduce((sum, count) => sum + count, above));
   return make("div", {}, picture, make("div", { class: "heat-times" }, [0, 0.25, 0.5, 0.75, 1].map((share) => make("span", {}, seconds(low + share * (high - low))))),
-    make("p", { class: "quiet" }, `About ${number(total)} steps of all ranks; half of them took less than ${seconds(middle)} (the line).${above ? ` ${number(Math.round(above))} took longer than shown.` : ""} First steps are left out.`));
+    make("p", { class: "muted small" }, `About ${number(total)} steps of all ranks; half of them took less than ${seconds(middle)} (the line).${above ? ` ${number(Math.round(above))} took longer than shown.` : ""} First steps are left out.`));
 }

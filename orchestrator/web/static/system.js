@@ -1,5 +1,5 @@
 // How busy the run's machines are: what stands out, a panel of lines or a map for each measure, and the newest numbers.
-import { button, fill, make, section, table } from "./dom.js";
+import { button, emptyNote, fill, make, section, table } from "./dom.js";
 import { chart, colour } from "./chart.js";
 import { heatMap } from "./heat.js";
 import { bytes, number } from "./format.js";
@@ -27,14 +27,14 @@ export async function systemTab(place, { path, run }) {
   async function draw() {
     const [use, { findings, pace }] = await Promise.all([ask(`${path}/use`), ask(`${path}/pace`)]);
     const said = [...(pace ? [pace.sentence] : []), ...findings];
-    fill(sentences, said.length ? said.map((each) => make("p", { class: "sentence" }, each)) : make("p", { class: "quiet" }, "Nothing stands out on the run's machines."));
+    fill(sentences, said.length ? said.map((each) => make("p", { class: "sentence" }, each)) : make("p", { class: "muted small" }, "Nothing stands out on the run's machines."));
     for (const [measure, title] of Object.entries(use.measures)) {
       if (panels.has(measure)) continue;
       panels.set(measure, panelOf(path, measure, title));
       grid.append(panels.get(measure).element);
       seen.observe(panels.get(measure).element);
     }
-    if (!panels.size) fill(grid, make("p", { class: "empty" }, run().final ? "This run has no samples: it ended within 2 s, or its job has sampling: false." : "No sample yet: each node takes the first one after 2 s. A job with sampling: false takes none."));
+    if (!panels.size) fill(grid, emptyNote(run().final ? "This run has no samples: it ended within 2 s, or its job has sampling: false." : "No sample yet: each node takes the first one after 2 s. A job with sampling: false takes none."));
     else grid.querySelector(":scope > .empty")?.remove();
     fill(newest, newestOf(use.nodes));
     for (const panel of panels.values()) panel.stale = true;
@@ -66,7 +66,7 @@ function panelOf(path, measure, title) {
   const words = (value) => UNITS[map.unit](value);
   const cells = heatMap({ cell: words });
   const view = make("div", { class: "plot" });
-  const key = make("p", { class: "quiet" });
+  const key = make("p", { class: "muted small" });
   const turn = button("map", () => { isMap = !isMap; draw(); }, { "aria-pressed": "false", title: "Show each row over time as colours" });
   const element = make("section", { class: "panel", "data-measure": measure, "aria-label": title }, make("div", { class: "panel-head" }, make("h3", {}, title), turn), view, key);
 
@@ -76,7 +76,7 @@ function panelOf(path, measure, title) {
     turn.setAttribute("aria-pressed", String(isMap));
     if (!map) return;
     if (!map.rows.length) {
-      fill(view, make("p", { class: "empty" }, "Nothing measured yet."));
+      fill(view, emptyNote("Nothing measured yet."));
       return;
     }
     if (isMap) {
@@ -129,7 +129,7 @@ function newestOf(nodes) {
     gpu.power === null ? "-" : `${Math.round(gpu.power)} W`, gpu.temperature === null ? "-" : `${Math.round(gpu.temperature)} °C`, gpu.throttled || "-"]));
   const ranks = nodes.flatMap(({ node, newest }) => newest.ranks.map((rank) => [rank.rank, node, percent(100 * rank.cpu), bytes(rank.memory),
     `${rate(rank.read)} read, ${rate(rank.written)} written`, rank.waited === null ? "-" : percent(100 * rank.waited)]));
-  if (!of.length) return make("p", { class: "empty" }, "They are shown with the first sample.");
+  if (!of.length) return emptyNote("They are shown with the first sample.");
   return [
     table("Nodes", ["Node", "CPU", "Memory", "Disk", "Network"], of),
     gpus.length ? table("GPUs", ["Node", "GPU", "Use", "Memory", "Power", "Temperature", "Held back"], gpus) : null,

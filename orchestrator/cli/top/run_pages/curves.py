@@ -38,8 +38,7 @@ class CurvesPage(OfRun[tuple[Curves, ...]]):
         if names and set(self.metrics) == set(FIRST) and set(names).isdisjoint(FIRST):
             self.metrics[0] = shown_first(names)
         return tuple(
-            self.reader.curves([self.run], name, smoothing=self.smoothing, most=MOST_POINTS)
-            for name in self.metrics
+            self.reader.curves([self.run], name, smoothing=self.smoothing, most=MOST_POINTS) for name in self.metrics
         )
 
     def lines(self, body: tuple[Curves, ...], look: Look) -> list[Text]:

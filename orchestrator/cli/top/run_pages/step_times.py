@@ -43,7 +43,10 @@ class StepTimesPage(OfRun[tuple[HeatMap, Pace | None]]):
         if not map_.rows:
             return [Text("no rank has reported two steps: heartbeats do, see orchestrator.training")]
         usual = usual_of(value for row in map_.rows for value in row.values)
-        made = [*said, Text(f"a step: usually {duration(usual)}, from {duration(map_.low)} to {duration(map_.high)}")]
+        made = [
+            *said,
+            Text(f"a step takes {duration(usual)} usually, from {duration(map_.low)} to {duration(map_.high)}"),
+        ]
         for row in map_.rows[: look.height - 2 - len(said)]:
             name = str(row.first) if row.first == row.last else f"{row.first}-{row.last}"
             line = Text(name.ljust(margin))
