@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final, NamedTuple
 
-OUTLIERS: Final = (
-    0.02  # the share of cells at each end that the colour scale leaves out, so that one cell can't fill it
-)
+# The share of the cells at each end that the colour scale leaves out: a single slow step would fill the scale.
+OUTLIERS: Final = 0.02
 
 
 @dataclass(frozen=True)
@@ -26,8 +25,8 @@ class HeatRow:
 class HeatMap:
     """Ranks x time. `times` are the starts of the columns by the wall clock, and `end` is where the last column ends.
 
-    `low` and `high` are the extremes; the colours go from `scale[0]` to `scale[1]`. Neither counts the columns `startup`,
-    in which nothing but the first steps of an attempt is known: these include warming up and compiling.
+    `low` and `high` are the extremes, and the colours go from `scale[0]` to `scale[1]`. Both leave out the columns
+    `startup`, in which only the first steps of an attempt are known. These steps include warming up and compiling.
     """
 
     what: str

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Any, Final
 
 from orchestrator.protocol.samples import Sample
@@ -111,11 +112,7 @@ def histogram_of(nodes: Iterable[NodeSamples], bins: int = 40) -> Histogram:
     return Histogram(low, low + width * bins, tuple(counts), above, _at(steps, total / 2))
 
 
-def _at(steps: Iterable[tuple[float, float]], wanted: float) -> float:
+def _at(steps: Sequence[tuple[float, float]], wanted: float) -> float:
     """Return the time of the step with a number, counted from the fastest."""
-    seen, seconds = 0.0, 0.0
-    for seconds, count in steps:
-        seen += count
-        if seen >= wanted:
-            break
-    return seconds
+    reached = accumulate(count for _, count in steps)
+    return next((seconds for (seconds, _), seen in zip(steps, reached, strict=True) if seen >= wanted), steps[-1][0])

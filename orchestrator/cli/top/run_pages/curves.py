@@ -51,8 +51,8 @@ class CurvesPage(OfRun[tuple[Curves, ...]]):
         found: list[Text] = []
         height = max(9, look.height // len(there) + 1)
         for curves in there:
-            shown = [plot.Curve(f"smoothed {self.smoothing:g}" if self.smoothing else "as written", each.points(self.axis))
-                     for each in curves.curves]  # fmt: skip
+            name = f"smoothed {self.smoothing:g}" if self.smoothing else "as written"
+            shown = [plot.Curve(name, each.points(self.axis)) for each in curves.curves]
             page = plot.plot_page(
                 curves.metric,
                 shown,
