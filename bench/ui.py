@@ -43,10 +43,12 @@ def answers(root: Path, live: str, load: Load) -> None:
     assert found is not None
     server = found[0]
     connection = http.client.HTTPConnection("127.0.0.1", server.port)
-    origin = {"Origin": f"http://127.0.0.1:{server.port}"}
+    host = f"{server.name}:{server.port}"
+    origin = {"Origin": f"http://{host}"}
 
     def ask(method: str, path: str, body: str | None = None, **headers: str) -> http.client.HTTPResponse:
-        connection.request(method, path, body, {name.replace("_", "-"): value for name, value in headers.items()})
+        sent = {name.replace("_", "-"): value for name, value in headers.items()}
+        connection.request(method, path, body, {"Host": host, **sent})
         answer = connection.getresponse()
         answer.text = answer.read()  # type: ignore[attr-defined]
         assert answer.status == 200, answer.text  # type: ignore[attr-defined]
@@ -71,7 +73,7 @@ def drawn(root: Path, live: str, step: Callable[[int], None], load: Load) -> Non
         page = browser.new_page()
         found = files.server_of(root)
         assert found is not None
-        address = files.address_of(found[0].port, new_code(found[0]))
+        address = files.address_of(found[0], new_code(found[0]))
         page.goto(files.write_opening(root, address).as_uri())
         count = page.get_by_text(f"{RUNS + 1:,} of {RUNS + 1:,} runs")
         count.wait_for()
