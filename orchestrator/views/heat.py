@@ -52,9 +52,12 @@ class Span(NamedTuple):
 
 def span_map(
     what: str, unit: str, spans: Sequence[Span], *, columns: int, rows: int | None = None,
-    worst: Callable[[Iterable[float]], float] = max, of: str = "rank",
+    worst: Callable[[Iterable[float]], float] = max, of: str = "rank", least: float = 1.0,
 ) -> HeatMap:  # fmt: skip
-    """Return the spans as so many columns: the mean of each rank, and of ranks that share a row the worst."""
+    """Return the spans as so many columns: the mean of each rank, and of ranks that share a row the worst.
+
+    The colours go up to `least` times their beginning at least, so that they do not show noise as a difference.
+    """
     ranks = sorted({rank for span in spans for rank in span.values})
     if not ranks or columns < 1:
         return HeatMap(what, unit, (), (), of=of)
@@ -83,14 +86,15 @@ def span_map(
     shown = sorted(value for row in made for at in counted if (value := row.values[at]) is not None)
     times = tuple(start + width * column for column in range(columns))
     return HeatMap(
-        what, unit, times, tuple(made), shown[0], shown[-1], of, end, _scale(shown), startup if steady else ()
+        what, unit, times, tuple(made), shown[0], shown[-1], of, end, _scale(shown, least), startup if steady else ()
     )  # if no step but the first ones has been made yet, these are shown
 
 
-def _scale(values: Sequence[float]) -> tuple[float, float]:
+def _scale(values: Sequence[float], least: float) -> tuple[float, float]:
     """Return where the colours of sorted values begin and end."""
     left_out = int(OUTLIERS * len(values))
-    return values[left_out], values[-1 - left_out]
+    low = values[left_out]
+    return low, max(values[-1 - left_out], least * low)
 
 
 def _groups(ranks: Sequence[int], most: int) -> list[Sequence[int]]:

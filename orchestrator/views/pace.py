@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean, median
+from statistics import fmean, median_high, median_low
 from typing import Final
 
 from orchestrator.protocol.quantities import duration, rate
@@ -25,7 +25,10 @@ IDLER_GPU: Final = 20.0  # percentage points below the median of the others
 
 @dataclass(frozen=True)
 class Pace:
-    """How fast the ranks of a run go; `rank` is the slowest, None if all keep pace."""
+    """How fast the ranks of a run go; `rank` is the slowest, None if all keep pace.
+
+    Medians are the lower ones, so that of two ranks the faster is the measure.
+    """
 
     sentence: str
     seconds: float  # a step, the median of all ranks
@@ -54,7 +57,7 @@ def pace_of(nodes: Iterable[NodeSamples], hosts: Mapping[int, str]) -> Pace | No
     ranks = [each for node in nodes for each in _ranks(node)]
     if not ranks:
         return None
-    seconds, usual = median(each.seconds for each in ranks), _usual(ranks)
+    seconds, usual = median_low(each.seconds for each in ranks), _usual(ranks)
     if len(ranks) == 1:
         why = _why(ranks[0], usual)
         return Pace(f"A step takes {duration(seconds)}{f'; the rank {why}' if why else ''}.", seconds, why=why)
@@ -96,9 +99,9 @@ def _usual(ranks: Sequence[_Rank]) -> _Usual:
     gpus = [each.gpu for each in ranks if each.gpu is not None]
     several = len(ranks) > 1
     return _Usual(
-        median(each.waited or 0.0 for each in ranks) if several else 0.0,
-        median(each.read for each in ranks) if several else 0.0,
-        median(gpus) if several and gpus else None,
+        median_low(each.waited or 0.0 for each in ranks) if several else 0.0,
+        median_low(each.read for each in ranks) if several else 0.0,
+        median_high(gpus) if several and gpus else None,
         several and all(each.throttled for each in ranks),
         several and all(each.is_cpu_full for each in ranks),
     )

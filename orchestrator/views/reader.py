@@ -35,6 +35,7 @@ from orchestrator.views.step_times import Histogram, StepTimes, histogram_of, st
 from orchestrator.views.use import UseView, use_view, uses_of_ranks
 
 FIRST_SECONDS: Final = 0.1  # of a look at all runs: what is new to it and was not read by then, the next one reads
+LEAST_SLOWER: Final = 1.5  # times as long as the fastest step: the colours of step times reach so far at least
 Note = Callable[[RunState, Mapping[str, Any] | None, float, str], str]
 """How the word that matters most about a run is said: of its state, rank 0's beat, the time and its last line."""
 
@@ -144,7 +145,7 @@ class Reader:
         """Return how long each rank's steps took, as far back as samples are kept."""
         with self._lock:
             spans = list(step_spans(self._sampled(run).look()))
-            return span_map("step time", "s", spans, columns=columns, rows=rows)
+            return span_map("step time", "s", spans, columns=columns, rows=rows, least=LEAST_SLOWER)
 
     def step_times(self, run: RunDir) -> Histogram:
         """Return how many steps took how long."""

@@ -16,7 +16,8 @@ from orchestrator.protocol.reading import opened
 from orchestrator.runs.files import checkpoints, metrics
 from orchestrator.runs.files.logs import Selection, log_files
 from orchestrator.runs.files.outputs import Output, outputs_of
-from orchestrator.runs.files.written_metrics import HOW_TO_WRITE
+from orchestrator.runs.files.metrics import shown_first
+from orchestrator.runs.files.written_metrics import HOW_TO_WRITE, is_number, last_values
 from orchestrator.runs.record import RunRecord
 from orchestrator.runs.run_id import sweep_of
 from orchestrator.runs.store import RunDir
@@ -77,20 +78,20 @@ def run_page(reader: Reader, name: str) -> Json:
         "values": dict(record.values),
         "repeats": record.repeats,
         "hours": to_json(hours),
-        "headline": _headline(view, of_job.name if of_job is not None else None),
+        "headline": _headline(run, view, of_job.name if of_job is not None else None),
         "logs": _logs(run, view),
         "job": to_json({key: value for key, value in record.job.items() if key not in _NOT_SHOWN}),
     }
 
 
-def _headline(view: RunView, of_job: str | None) -> Json | None:
+def _headline(run: RunDir, view: RunView, of_job: str | None) -> Json | None:
     """Return the metric that is shown first and its newest value: the job's metric if it has one, else the loss."""
-    progress, numbers = view.progress or {}, dict[str, float]()
-    metrics_of_program = progress.get("metrics")
-    for values in (view.result or {}, metrics_of_program if isinstance(metrics_of_program, Mapping) else {}, progress):
-        numbers |= {str(name): value for name, value in values.items() if metrics.is_number(value)}
-    numbers = {name: value for name, value in numbers.items() if name == "loss" or name not in progress}
-    name = of_job if of_job in numbers else metrics.shown_first(numbers)
+    numbers, beat = last_values(run), view.progress or {}
+    of_program = beat.get("metrics")
+    for values in (of_program, {"loss": beat.get("loss")}, view.result):
+        if isinstance(values, Mapping):
+            numbers |= {str(name): float(value) for name, value in values.items() if is_number(value)}
+    name = of_job if of_job in numbers else shown_first(numbers)
     return {"name": name, "value": numbers[name]} if name in numbers else None
 
 

@@ -4,6 +4,7 @@ import { duration, number } from "./format.js";
 
 const SVG = "http://www.w3.org/2000/svg";
 const FONT = "12px system-ui";
+const LABELS = { step: "step", epoch: "epoch", time: "since its start", share: "of the run" };
 const COLOURS = 8; // --curve-1 and on, of the style sheet
 
 export function colour(place) {
@@ -24,10 +25,10 @@ export function chart(place, { xs, lines, x = "step", log = false, format = numb
     legend: { show: false },
     scales: { x: { time: x === "clock" }, y: { distr: log ? 3 : 1, range: range && !log ? range : undefined } },
     axes: [
-      { ...axis, values: x === "clock" ? undefined : (_, marks) => marks.map((mark) => atX(mark, x)) },
-      { ...axis, size: 62, values: (_, marks) => marks.map((mark) => (mark === null ? "" : format(mark))) },
+      { ...axis, label: LABELS[x], labelSize: 18, size: 34, values: (_, marks, _at, _space, step) => marks.map((mark) => (x === "clock" ? moment(mark, step) : atX(mark, x))) },
+      { ...axis, size: (_, words) => 16 + 7 * Math.max(3, ...(words ?? []).map((each) => each.length)), values: (_, marks) => marks.map((mark) => (mark === null ? "" : format(mark))) },
     ],
-    cursor: { sync: { key: group, scales: ["x", null] }, points: { size: 6 }, dataIdx: nearest, focus: { prox: 24 } },
+    cursor: { sync: { key: group, scales: ["x", null] }, points: { size: (self, at) => (self.series[at].alpha === 1 ? 7 : 0) }, dataIdx: nearest },
     series: [{}, ...lines.map((line) => ({
       label: line.label, stroke: line.colour, width: line.width ?? 1.8, dash: line.dash, alpha: line.alpha ?? 1, spanGaps: true,
       points: { show: (self, at) => self.data[at].filter((value) => value !== null).length < 3 },
@@ -68,9 +69,19 @@ function nearest(plot, line, at) {
   return at;
 }
 
+// The wall clock as precisely as marks that are `step` seconds apart need it.
+function moment(value, step) {
+  return step >= 86400 ? new Date(value * 1000).toLocaleDateString() : timeOfDay(value).slice(0, step >= 60 ? 5 : 8);
+}
+
+export function timeOfDay(value) {
+  const time = new Date(value * 1000);
+  return [time.getHours(), time.getMinutes(), time.getSeconds()].map((each) => String(each).padStart(2, "0")).join(":");
+}
+
 export function atX(value, x) {
   if (value === null || value === undefined) return "";
-  if (x === "clock") return new Date(value * 1000).toLocaleTimeString();
+  if (x === "clock") return timeOfDay(value);
   if (x === "time") return duration(value);
   if (x === "share") return `${number(value)} %`;
   return Math.abs(value) >= 10000 && x === "step" ? `${number(value / 1000)}k` : number(value);

@@ -1,5 +1,5 @@
 // Metrics of one run or several: a panel for each, which the reader chooses, arranges, scales, smooths and saves.
-import { button, emptyNote, fill, make, runLink, section, select } from "./dom.js";
+import { button, emptyNote, fill, make, runLink, select } from "./dom.js";
 import { chart, colour, csv, drawing, save } from "./chart.js";
 import { number } from "./format.js";
 import { ask, exported, follow } from "./source.js";
@@ -11,6 +11,7 @@ const DASHES = [[], [8, 4], [2, 3], [10, 3, 2, 3]];
 const AXES = [["step", "step"], ["epoch", "epoch"], ["time", "time since its start"], ["clock", "wall clock"], ["share", "% of the run"]];
 const LACKS = { epoch: "no epochs", time: "no times", clock: "no times" };
 const HEIGHT = 220;
+const MIDDLE = 320;
 const TALL = 460;
 
 export async function showCurves(main, _words, query, onlink) {
@@ -92,7 +93,7 @@ export async function curvesPanel(given, first = "", { query = new URLSearchPara
     const elements = wanted.map((metric) => panels.get(metric).element);
     if (elements.some((element, at) => grid.children[at] !== element) || grid.children.length !== elements.length) fill(grid, elements);
     if (!wanted.length) fill(grid, emptyNote(hint ? `No metric has been written yet. To see a curve here, ${hint}.` : "All metrics are hidden: choose some above."));
-    grid.dataset.columns = chosen.columns;
+    if (!only) grid.dataset.columns = chosen.columns;
     offer();
     keep();
   }
@@ -233,10 +234,15 @@ export async function curvesPanel(given, first = "", { query = new URLSearchPara
   await start();
   if (!only) fill(bar, tools());
   return {
-    element: only ? grid : section("Curves", bar, grid),
+    element: only ? wide(grid) : make("section", { "aria-label": "Curves" }, bar, grid),
     refresh,
     close: () => { sizes.disconnect(); seen.disconnect(); dark.removeEventListener("change", redraw); for (const panel of panels.values()) panel.close(); },
   };
+}
+
+function wide(grid) {
+  grid.dataset.columns = "1";
+  return grid;
 }
 
 // One metric: its chart, and below it what each run's curve is at the cursor, at its end and at its extremes.
@@ -246,6 +252,8 @@ function onePanel(metric, { chosen, known, group, labels, only, act }) {
   let drawn = null;
   let cells = [];
   let isTall = false;
+
+  const height = () => (isTall ? TALL : only ? MIDDLE : HEIGHT);
 
   function shownCurves() {
     return (known.get(metric) ?? []).map((curve, at) => ({ ...curve, xs: xsOf(curve, chosen.x), at })).filter((curve) => curve.xs !== null);
@@ -265,7 +273,7 @@ function onePanel(metric, { chosen, known, group, labels, only, act }) {
     }
     fill(place);
     const { xs, lines } = linesOf(curves);
-    drawn = chart(place, { xs, lines, x: chosen.x, log: chosen.log.has(metric), height: isTall ? TALL : HEIGHT, group: group.key, onpoint: tell });
+    drawn = chart(place, { xs, lines, x: chosen.x, log: chosen.log.has(metric), height: height(), group: group.key, onpoint: tell });
     legend(curves);
   }
 
@@ -281,7 +289,7 @@ function onePanel(metric, { chosen, known, group, labels, only, act }) {
       const isBaseline = curve.run_id === chosen.baseline;
       const dash = isBaseline ? [6, 4] : same.has(facts) ? [5, 5] : DASHES[Math.floor(curve.at / 8) % DASHES.length];
       same.add(facts);
-      if (curve.smooth.length) lines.push({ label: `${curve.run_id} (as written)`, colour: ink, values: joined[column++], width: 1, alpha: 0.35 });
+      if (curve.smooth.length) lines.push({ label: `${curve.run_id} (as written)`, colour: ink, values: joined[column++], width: 1, alpha: 0.3 });
       lines.push({ label: labels[curve.run_id] ?? curve.run_id, colour: ink, values: joined[column++], dash, width: isBaseline ? 3 : 1.8, run: curve.run_id });
     }
     return { xs: joined[0], lines };
@@ -300,9 +308,9 @@ function onePanel(metric, { chosen, known, group, labels, only, act }) {
       key.style.background = colour(curve.at);
       const name = labels[curve.run_id] ?? curve.run_id;
       return make("tr", {}, make("th", { scope: "row" }, key, isOne ? "" : runLink(curve.run_id, name)), value, apart,
-        make("td", {}, number(curve.lowest)), make("td", {}, number(curve.highest)), make("td", {}, number(curve.count)));
+        make("td", {}, number(curve.lowest)), make("td", {}, number(curve.highest)), base ? null : make("td", {}, number(curve.count)));
     });
-    const heads = ["", "last", base ? "to baseline" : null, "min", "max", "values"].filter((each) => each !== null);
+    const heads = ["", "last", base ? "to baseline" : null, "min", "max", base ? null : "values"].filter((each) => each !== null);
     fill(said, make("table", { class: "legend", "aria-label": metric }, make("thead", {}, make("tr", {}, heads.map((each) => make("th", { scope: "col" }, each)))), make("tbody", {}, rows)));
   }
 
@@ -343,7 +351,7 @@ function onePanel(metric, { chosen, known, group, labels, only, act }) {
     const moved = event.dataTransfer.getData("text/plain");
     if (moved !== metric) act.drop(moved);
   });
-  const panel = { element, draw, stale: true, visible: false, resize: () => drawn?.resize(isTall ? TALL : HEIGHT), close: () => drawn?.close() };
+  const panel = { element, draw, stale: true, visible: false, resize: () => drawn?.resize(height()), close: () => drawn?.close() };
   return panel;
 }
 
@@ -369,7 +377,7 @@ function tableOf(curve) {
 function difference(value, base, isBase) {
   if (isBase) return "baseline";
   const apart = value - base;
-  return `${apart > 0 ? "+" : ""}${number(apart)}${base ? ` (${apart > 0 ? "+" : ""}${((100 * apart) / Math.abs(base)).toFixed(1)} %)` : ""}`;
+  return `${apart > 0 ? "+" : ""}${number(apart, 3)}${base ? ` (${apart > 0 ? "+" : ""}${((100 * apart) / Math.abs(base)).toFixed(1)} %)` : ""}`;
 }
 
 // The metric that was asked for comes first, then losses: train/loss before val_loss and rank_1/train/loss.

@@ -37,7 +37,7 @@ export async function filesTab(place, { path, run }) {
         : "No files yet: what the program writes to its working folder or to $ORCH_OUTPUT_DIR is listed here."),
       found.outputs_left ? make("p", {}, `and ${number(found.outputs_left)} more: orch outputs lists all`) : null),
       section("Checkpoints", found.checkpoints.length ? found.checkpoints.map((each) => checkpoint(each, open, wasOpen))
-        : emptyNote("No checkpoint yet: those of orchestrator.training, Lightning, Trainer, DeepSpeed and torch.save are found by themselves.")));
+        : emptyNote(run().final ? "This run has left no checkpoint: those of" : "No checkpoint yet: those of", " orchestrator.training, Lightning, Trainer, DeepSpeed and torch.save are found by themselves.")));
   }
 
   fill(place, make("div", { class: "browser" }, list, view));

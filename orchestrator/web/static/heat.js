@@ -1,7 +1,6 @@
 // Ranks x time as a map of cells with its axes and its scale; the arrow keys go from cell to cell, and words tell the cell.
 import { fill, make } from "./dom.js";
-import { variable } from "./chart.js";
-import { duration } from "./format.js";
+import { timeOfDay, variable } from "./chart.js";
 
 const TALLEST = 420; // CSS pixels of all rows
 const [LEAST, MOST] = [3, 26]; // of one row
@@ -40,7 +39,7 @@ export function heatMap(words) {
       byte += 4;
     }
     pen.putImageData(image, 0, 0);
-    const above = map.unit !== "%" && map.high > to ? " and more" : "";
+    const above = map.unit !== "%" && map.high > to * 1.001 ? " and more" : "";
     fill(legend, make("span", {}, `${words.cell(from)}${words.low ? ` (${words.low})` : ""}`), make("span", { class: "heat-scale", "aria-hidden": "true" }), make("span", {}, `${words.cell(to)}${above}${words.high ? ` (${words.high})` : ""}`),
       startup.size ? [make("span", { class: "swatch startup", "aria-hidden": "true" }), make("span", {}, "first steps of an attempt, not in the scale")] : null,
       make("span", { class: "swatch", "aria-hidden": "true" }), make("span", {}, "not measured"));
@@ -67,14 +66,15 @@ export function heatMap(words) {
     pen.imageSmoothingEnabled = false;
     pen.drawImage(cells, 0, 0, canvas.width, canvas.height);
     canvas.setAttribute("aria-label", `${map.what} of ${map.rows.length} rows of ${map.of}s over ${map.times.length} moments, from ${words.cell(map.low)} to ${words.cell(map.high)}; arrow keys tell each cell`);
-    const each = Math.ceil(map.rows.length / Math.min(LABELS, Math.max(1, Math.floor(height / 14))));
+    const room = Math.min(LABELS, Math.max(1, Math.floor(height / 14)));
+    const each = 2 ** Math.ceil(Math.log2(Math.max(1, map.rows.length / room)));
     fill(rows, map.rows.filter((_, number) => number % each === 0).map((row, place) => {
       const label = make("span", {}, place === 0 ? name(row) : numbers(row));
       label.style.top = `${(place * each + 0.5) * rowHeight()}px`;
       return label;
     }));
     const whole = map.end - map.times[0];
-    fill(times, [0, 0.25, 0.5, 0.75, 1].map((share) => make("span", {}, share === 0 ? "0" : duration(share * whole))));
+    fill(times, [0, 0.25, 0.5, 0.75, 1].map((share) => make("span", {}, timeOfDay(map.times[0] + share * whole))));
   }
 
   function numbers(row) {
@@ -89,9 +89,8 @@ export function heatMap(words) {
     const row = map.rows[at[1]];
     if (!row) return;
     const value = row.values[at[0]];
-    const when = duration(map.times[at[0]] - map.times[0]);
     const what = value === null ? "not measured" : `${words.cell(value)}${map.startup.includes(at[0]) ? ", a first step" : ""}`;
-    fill(said, `${name(row)}, ${when} after the first sample: ${what}`);
+    fill(said, `${name(row)}, ${timeOfDay(map.times[at[0]])}: ${what}`);
     marker.hidden = false;
     marker.style.left = `${(100 * at[0]) / map.times.length}%`;
     marker.style.width = `${100 / map.times.length}%`;

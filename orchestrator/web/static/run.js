@@ -2,7 +2,8 @@
 import { button, emptyNote, fill, make, runLink, section, stateBadge, table } from "./dom.js";
 import { curvesPanel } from "./curves.js";
 import { filesTab } from "./files.js";
-import { ago, clock, duration, isFinal, number, rate, took } from "./format.js";
+import { timeOfDay } from "./chart.js";
+import { ago, clock, duration, isFinal, number, took } from "./format.js";
 import { logPanel } from "./logs.js";
 import { ranksTab } from "./ranks.js";
 import { ask, exported, follow, post } from "./source.js";
@@ -32,7 +33,7 @@ export async function showRun(main, [name, asked], query, onlink) {
   function draw() {
     fill(title, name, " ", stateBadge(run.row.state));
     const hasFailed = run.row.state === "failed";
-    fill(note, run.row.note);
+    fill(note, run.progress && !run.final && run.row.note.startsWith("step ") ? "" : run.row.note); // the tiles tell that
     note.classList.toggle("failure", hasFailed);
     fill(tiles, tilesOf(run));
     does.cancel.hidden = run.final;
@@ -43,7 +44,7 @@ export async function showRun(main, [name, asked], query, onlink) {
   function tick() {
     const wait = Math.round((Date.now() - heard) / 1000);
     live.classList.toggle("on", !run.final && !exported);
-    live.textContent = exported ? "exported" : run.final ? `ended ${ago(run.row.ended)}` : wait < 3 ? "live" : `live, nothing new for ${duration(wait)}`;
+    live.textContent = exported ? "exported" : run.final ? "" : wait < 3 ? "live" : `live, nothing new for ${duration(wait)}`;
     const running = tiles.querySelector("[data-since]");
     if (running && !run.final) running.textContent = `for ${took(run.row)}`;
   }
@@ -100,15 +101,19 @@ function tilesOf(run) {
   const known = progress ?? {};
   const step = known.step ?? run.result?.step ?? null;
   const share = known.total ? Math.min(1, known.step / known.total) : null;
-  const cost = [["gpu_hours", "GPU-hours"], ["rank_hours", "rank-hours"]].find(([key]) => hours[key]);
+  const cost = [["gpu_hours", "GPU time"], ["rank_hours", "rank time"]].find(([key]) => hours[key]);
   const of = row.started ? make("span", { "data-since": "" }, row.ended ? `took ${took(row)}` : `for ${took(row)}`) : `submitted ${ago(row.created)}`;
   return [
     tile("State", row.state, [of, row.restarts ? `, ${row.restarts} restart${row.restarts > 1 ? "s" : ""}` : ""], row.state),
     tile("Step", step === null ? "-" : number(step), [known.total ? `of ${number(known.total)}` : "", share === null ? "" : make("progress", { max: 1, value: share, "aria-label": "Steps done" })]),
     tile(headline ? headline.name : "Loss", headline ? number(headline.value) : "-", headline ? "" : "no metric yet"),
-    tile("Rate", known.rate && !run.final ? rate(known.rate, "samples") : "-", run.final ? "ended" : ""),
-    run.final ? tile("Ended", clock(row.ended).split(", ").at(-1), ago(row.ended)) : tile("ETA", known.eta ? duration(known.eta) : "-", known.eta ? `at ${new Date(Date.now() + 1000 * known.eta).toLocaleTimeString()}` : known.total ? "" : "total unknown"),
-    tile("Cost", cost ? number(Number(hours[cost[0]].toPrecision(3))) : "-", cost ? [cost[1], hours.gpu_watt_hours ? `, ${number(Number(hours.gpu_watt_hours.toPrecision(3)))} Wh` : ""] : "")];
+    tile("Rate", known.rate ? number(known.rate, 3) : "-", known.rate ? `samples/s${run.final ? " at its end" : ""}` : ""),
+    run.final ? tile("Ended", row.ended ? timeOfDay(row.ended) : "-", ago(row.ended)) : tile("ETA", known.eta ? duration(known.eta) : "-", known.eta ? `at ${timeOfDay(Date.now() / 1000 + known.eta)}` : known.total ? "" : "total unknown"),
+    tile("Cost", cost ? amount(hours[cost[0]]) : "-", cost ? [cost[1], hours.gpu_watt_hours ? `, ${number(hours.gpu_watt_hours, 3)} Wh` : ""] : "")];
+}
+
+function amount(hours) {
+  return hours < 1 ? duration(3600 * hours) : `${number(hours, 4)} h`;
 }
 
 function tile(name, value, more, state = "") {

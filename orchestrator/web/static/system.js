@@ -53,7 +53,7 @@ export async function systemTab(place, { path, run }) {
   dark.addEventListener("change", redraw);
   const sizes = new ResizeObserver(() => { for (const panel of panels.values()) panel.resize(); });
   sizes.observe(grid);
-  fill(place, section("System", sentences, grid), section("The newest numbers", newest));
+  fill(place, make("section", { "aria-label": "System" }, sentences, grid), section("The newest numbers", newest));
   await draw();
   return { refresh, close: () => { seen.disconnect(); sizes.disconnect(); dark.removeEventListener("change", redraw); for (const panel of panels.values()) panel.close(); } };
 }

@@ -64,7 +64,7 @@ def test_where_ranks_wait_for_each_other_the_one_that_holds_them_up_is_named() -
 def test_ranks_that_are_alike_keep_pace() -> None:
     found = pace_of([node(0, usual(), usual(step_seconds=0.21))], HOSTS)
     assert found is not None
-    assert (found.sentence, found.rank) == ("All 2 ranks keep pace: a step takes 205 ms.", None)
+    assert (found.sentence, found.rank) == ("All 2 ranks keep pace: a step takes 200 ms.", None)
     waits = pace_of([node(0, usual(waited=0.5), usual(waited=0.5))], HOSTS)
     assert waits is not None
     assert waits.rank is None  # all wait alike
@@ -88,11 +88,11 @@ def test_ranks_that_are_alike_keep_pace() -> None:
             ],
             "",
         ),
-        ([node(0, usual(), usual(read=64 << 20))], "reads 64.0 MiB/s from disk"),
+        ([node(0, usual(), usual(read=float(64 << 20)))], "reads 64.0 MiB/s from disk"),
         ([node(0, usual(), usual()), node(1, usual(), usual(), cpu=7.9)], "is on a node whose CPU is fully used"),
         (
             [node(0, usual(), usual(), gpus=(GpuSample(0, 98.0), GpuSample(1, 30.0)))],
-            "uses its GPU 30 % of the time, the others 64 %",
+            "uses its GPU 30 % of the time, the others 98 %",
         ),
     ],
 )

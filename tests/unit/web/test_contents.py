@@ -21,8 +21,8 @@ def run(tmp_path: Path) -> RunDir:
     run.write("plan.json", {"job": {}, "tasks": [{}]})
     (run.path / "outputs" / "plots").mkdir(parents=True)
     (run.path / "outputs" / "plots" / "loss.txt").write_text("0123456789")
-    (run.path / "checkpoints" / "step_000005").mkdir(parents=True)
-    (run.path / "checkpoints" / "step_000005" / "state.json").write_text("{}")
+    (run.path / "checkpoints" / "step_00000005").mkdir(parents=True)
+    (run.path / "checkpoints" / "step_00000005" / "state.json").write_text("{}")
     (tmp_path / "secret").write_text("secret")
     return run
 
@@ -52,11 +52,11 @@ def test_what_is_not_among_the_outputs_is_refused(run: RunDir, path: str) -> Non
 
 @pytest.mark.parametrize("path", ["../../run.json", "/etc/passwd", "", ".", "link", "folder/secret", "none", "\0"])
 def test_nothing_beside_a_checkpoint_is_read(run: RunDir, tmp_path: Path, path: str) -> None:
-    folder = run.path / "checkpoints" / "step_000005"
+    folder = run.path / "checkpoints" / "step_00000005"
     (folder / "link").symlink_to(tmp_path / "secret")
     (folder / "folder").symlink_to(tmp_path)
-    assert ask(run, checkpoint="step_000005", path="state.json") == (200, "{}")
-    status, said = ask(run, checkpoint="step_000005", path=path)
+    assert ask(run, checkpoint="step_00000005", path="state.json") == (200, "{}")
+    status, said = ask(run, checkpoint="step_00000005", path=path)
     assert status in (400, 409), said
     assert "secret" not in said.replace(path, "")
 
@@ -78,7 +78,7 @@ def test_an_odd_number_is_refused(run: RunDir, query: dict[str, str]) -> None:
 
 
 def test_the_files_of_a_checkpoint_are_listed_without_links(run: RunDir, tmp_path: Path) -> None:
-    (run.path / "checkpoints" / "step_000005" / "link").symlink_to(tmp_path / "secret")
+    (run.path / "checkpoints" / "step_00000005" / "link").symlink_to(tmp_path / "secret")
     found = Browser(run.root).get(f"/api/runs/{run.run_id}/files").found
-    assert [each["name"] for each in found["checkpoints"]] == ["step_000005"]
+    assert [each["name"] for each in found["checkpoints"]] == ["step_00000005"]
     assert found["checkpoints"][0]["entries"] == [{"path": "state.json", "bytes": 2}]
