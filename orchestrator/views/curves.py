@@ -42,14 +42,14 @@ class Curve:
     lowest: float
     highest: float
 
-    def points(self, axis: Axis) -> list[tuple[float, float]]:
+    def points(self, axis: Axis) -> tuple[tuple[float, float], ...]:
         """Return the smoothed points by an axis; no points if the run has not written what the axis needs."""
         if axis is Axis.CLOCK:
             xs = tuple((self.began or 0.0) + seconds for seconds in self.seconds)
         else:
             xs = {Axis.STEP: self.steps, Axis.EPOCH: self.epochs, Axis.TIME: self.seconds}[axis]
-        points = list(zip(xs, self.smooth or self.values, strict=False))
-        return points if axis is Axis.STEP else sorted(points, key=itemgetter(0))
+        points = zip(xs, self.smooth or self.values, strict=False)
+        return tuple(points if axis is Axis.STEP else sorted(points, key=itemgetter(0)))
 
 
 @dataclass(frozen=True)

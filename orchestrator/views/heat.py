@@ -83,7 +83,7 @@ def span_map(
         made.append(HeatRow(group[0], group[-1], tuple(worst(values) if values else None for values in known)))
     startup = tuple(at for at in range(columns) if at not in steady and any(row.values[at] is not None for row in made))
     counted = [at for at in range(columns) if at in steady] or range(columns)
-    shown = sorted(value for row in made for at in counted if (value := row.values[at]) is not None)
+    shown = sorted(cell for row in made for at in counted if (cell := row.values[at]) is not None)
     times = tuple(start + width * column for column in range(columns))
     return HeatMap(
         what, unit, times, tuple(made), shown[0], shown[-1], of, end, _scale(shown, least), startup if steady else ()

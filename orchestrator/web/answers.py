@@ -15,8 +15,8 @@ from orchestrator.operations.runs import hours_of
 from orchestrator.protocol.reading import opened
 from orchestrator.runs.files import checkpoints, metrics
 from orchestrator.runs.files.logs import Selection, log_files
-from orchestrator.runs.files.outputs import Output, outputs_of
 from orchestrator.runs.files.metrics import shown_first
+from orchestrator.runs.files.outputs import Output, outputs_of
 from orchestrator.runs.files.written_metrics import HOW_TO_WRITE, is_number, last_values
 from orchestrator.runs.record import RunRecord
 from orchestrator.runs.run_id import sweep_of

@@ -73,7 +73,8 @@ def _in_checkpoint(run: RunDir, name: str, path: str) -> tuple[Path, Path]:
     for checkpoint in checkpoints.all_of(run):
         if checkpoint.path.name == name and any(entry["path"] == path for entry in entries_of(checkpoint)):
             return checkpoint.path / path, checkpoint.path.parent
-    raise UsageError(f"no checkpoint '{name}' of the run has a file '{path}'", "its files are listed on the page of the run")
+    said = f"no checkpoint '{name}' of the run has a file '{path}'"
+    raise UsageError(said, "its files are listed on the page of the run")
 
 
 def number_of(query: Mapping[str, str], name: str) -> int | None:

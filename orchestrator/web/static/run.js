@@ -31,7 +31,8 @@ export async function showRun(main, [name, asked], query, onlink) {
   const context = { name, path, run: () => run, query, onlink };
 
   function draw() {
-    fill(title, name, " ", stateBadge(run.row.state));
+    const { tags, note: remark } = run.row.labels;
+    fill(title, name, " ", stateBadge(run.row.state), tags.map((each) => [" ", make("span", { class: "tag" }, each)]).flat(), remark ? make("span", { class: "remark muted small" }, ` ${remark}`) : null);
     const hasFailed = run.row.state === "failed";
     fill(note, run.progress && !run.final && run.row.note.startsWith("step ") ? "" : run.row.note); // the tiles tell that
     note.classList.toggle("failure", hasFailed);
@@ -55,7 +56,7 @@ export async function showRun(main, [name, asked], query, onlink) {
     tab?.close();
     tab = null;
     fill(tabs, Object.keys(TABS).map((each) => make("a", { href: `#/run/${encodeURIComponent(name)}/${each}`, "aria-current": each === shown ? "page" : null }, each)));
-    tabs.querySelector("[aria-current]")?.scrollIntoView?.({ block: "nearest", inline: "center" });
+    requestAnimationFrame(() => tabs.scrollTo({ left: tabs.querySelector("[aria-current]").offsetLeft - tabs.clientWidth / 2 })); // on a phone, the row of tabs is wider than the screen
     const inside = make("div");
     fill(place, inside);
     place.dataset.tab = shown;
@@ -178,7 +179,7 @@ async function overviewTab(place, { name, path, run, onlink }) {
 
   fill(place, make("div", { class: "two" }, make("div", {}, curve, pace, ranks), make("div", {}, time, result, about)));
   draw();
-  const making = curvesPanel([name], run().headline?.name ?? "", { only: true }).then((made) => { panel = made; fill(curve, section("Curve", made.element)); });
+  const making = curvesPanel([name], run().headline?.name ?? "", { only: true }).then((made) => { panel = made; fill(curve, made.element); });
   for (const each of await Promise.allSettled([making, drawPace()])) if (each.status === "rejected") onlink(each.reason.message);
   return {
     refresh: async (changed) => {

@@ -66,8 +66,8 @@ def test_a_smoothed_curve_keeps_its_values_as_they_were_written() -> None:
     assert soft is not None
     assert (plain.smooth, plain.points(Axis.STEP)[1]) == ((), (1.0, 1.0))
     assert soft.values == plain.values
-    assert soft.points(Axis.STEP) == list(zip(soft.steps, smoothed(soft.values, 0.5), strict=True))
-    assert (plain.seconds, plain.points(Axis.TIME), plain.points(Axis.EPOCH)) == ((), [], [])
+    assert soft.points(Axis.STEP) == tuple(zip(soft.steps, smoothed(soft.values, 0.5), strict=True))
+    assert (plain.seconds, plain.points(Axis.TIME), plain.points(Axis.EPOCH)) == ((), (), ())
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_a_restart_may_take_time_and_epochs_back_but_not_the_steps() -> None:
     told = [Value(0, 10.0, 4.0), Value(1, 30.0, 3.0), Value(2, 20.0, 2.0)]
     curve = curve_of("r", told, [Value(0, 1.0, 0.0), Value(2, 1.0, 1.0)])
     assert curve is not None
-    assert curve.points(Axis.TIME) == [(0.0, 4.0), (10.0, 2.0), (20.0, 3.0)]
+    assert curve.points(Axis.TIME) == ((0.0, 4.0), (10.0, 2.0), (20.0, 3.0))
     assert curve.epochs == (0.0, 0.5, 1.0)
 
 
