@@ -2,7 +2,7 @@
 import { button, emptyNote, fill, make, runLink, select } from "./dom.js";
 import { chart, colour, csv, drawing, save } from "./chart.js";
 import { number } from "./format.js";
-import { ask, exported, follow } from "./source.js";
+import { ask, exported, follow, paced } from "./source.js";
 
 const FIRST = 12; // panels of a run with many metrics
 const AGAIN = 1000; // ms between two looks at what grows
@@ -18,7 +18,7 @@ export async function showCurves(main, _words, query, onlink) {
   const runs = query.getAll("run");
   const panels = await curvesPanel(runs, query.get("metric") ?? "", { query, place: "#/curves" });
   fill(main, make("h1", {}, runs.length === 1 ? "Curves" : `Curves of ${runs.length} runs`), panels.element);
-  const stops = runs.map((run) => follow(run, (told) => { if (told.changed.includes("metrics")) panels.refresh(); }, onlink));
+  const stops = runs.map((run) => follow(run, (told) => { if (told.changed.includes("metrics")) panels.refresh().catch((error) => onlink(error.message)); }, onlink));
   return () => { stops.forEach((stop) => stop()); panels.close(); };
 }
 
@@ -141,15 +141,8 @@ export async function curvesPanel(given, first = "", { query = new URLSearchPara
     return load(shown().filter((metric) => panels.get(metric)?.visible));
   }
 
-  // What is written meanwhile is read once more after a moment, however often it changes.
-  let reading = null;
-  function refresh() {
-    reading ??= new Promise((resolve) => { setTimeout(resolve, AGAIN); }).then(() => {
-      reading = null;
-      return panels.size ? again() : start();
-    });
-    return reading;
-  }
+  let isClosed = false;
+  const refresh = paced(AGAIN, () => (isClosed ? null : panels.size ? again() : start()));
 
   function redraw() {
     for (const panel of panels.values()) if (!panel.stale) panel.draw();
@@ -236,7 +229,7 @@ export async function curvesPanel(given, first = "", { query = new URLSearchPara
   return {
     element: only ? wide(grid) : make("section", { "aria-label": "Curves" }, bar, grid),
     refresh,
-    close: () => { sizes.disconnect(); seen.disconnect(); dark.removeEventListener("change", redraw); for (const panel of panels.values()) panel.close(); },
+    close: () => { isClosed = true; sizes.disconnect(); seen.disconnect(); dark.removeEventListener("change", redraw); for (const panel of panels.values()) panel.close(); },
   };
 }
 

@@ -6,13 +6,13 @@ import { timeOfDay } from "./chart.js";
 import { ago, clock, duration, isFinal, number, took } from "./format.js";
 import { logPanel } from "./logs.js";
 import { ranksTab } from "./ranks.js";
-import { ask, exported, follow, post } from "./source.js";
+import { ask, exported, follow, paced, post } from "./source.js";
 import { systemTab } from "./system.js";
 
 const TABS = { overview: overviewTab, curves: curvesTab, ranks: ranksTab, system: systemTab, logs: logsTab, files: filesTab, config: configTab, why: whyTab };
 const MOST_IN_TROUBLE = 5; // ranks in the overview
 const TROUBLE = new Set(["failed", "lost"]);
-const AGAIN = 500; // ms between two looks at a run whose ranks tell something all the time
+const AGAIN = 1000; // ms between two looks at a run whose ranks tell something all the time
 
 export async function showRun(main, [name, asked], query, onlink) {
   const path = `/api/runs/${encodeURIComponent(name)}`;
@@ -68,20 +68,19 @@ export async function showRun(main, [name, asked], query, onlink) {
 
   // Changes are collected while the ones before are drawn, so that a run of 1,000 ranks does not keep the server busy.
   let changes = new Set();
-  let work = null;
+  const again = paced(AGAIN, async () => {
+    const all = [...changes];
+    changes = new Set();
+    if (all.includes("state") || all.includes("beats") || all.includes("metrics")) {
+      run = await ask(path);
+      draw();
+    }
+    await tab?.refresh(all);
+  });
   function take({ changed }) {
     heard = Date.now();
     for (const each of changed) changes.add(each);
-    work ??= new Promise((resolve) => { setTimeout(resolve, AGAIN); }).then(async () => {
-      const all = [...changes];
-      changes = new Set();
-      work = null;
-      if (all.includes("state") || all.includes("beats") || all.includes("metrics")) {
-        run = await ask(path);
-        draw();
-      }
-      await tab?.refresh(all);
-    }).catch((error) => onlink(error.message));
+    again().catch((error) => onlink(error.message));
   }
 
   fill(head, make("div", { class: "run-title" }, title, live, exported ? null : does.element), note, tiles, tabs);
@@ -182,10 +181,9 @@ async function overviewTab(place, { name, path, run, onlink }) {
   const making = curvesPanel([name], run().headline?.name ?? "", { only: true }).then((made) => { panel = made; fill(curve, made.element); });
   for (const each of await Promise.allSettled([making, drawPace()])) if (each.status === "rejected") onlink(each.reason.message);
   return {
-    refresh: async (changed) => {
+    refresh: (changed) => {
       draw();
-      if (changed.includes("metrics")) panel?.refresh();
-      if (changed.includes("use")) await drawPace();
+      return Promise.all([changed.includes("metrics") ? panel?.refresh() : null, changed.includes("use") ? drawPace() : null]);
     },
     close: () => panel?.close(),
   };
@@ -194,7 +192,7 @@ async function overviewTab(place, { name, path, run, onlink }) {
 async function curvesTab(place, { name, query, run }) {
   const panels = await curvesPanel([name, ...query.getAll("with")], run().headline?.name ?? "", { query, place: `#/run/${encodeURIComponent(name)}/curves` });
   fill(place, panels.element);
-  return { refresh: (changed) => { if (changed.includes("metrics")) panels.refresh(); }, close: panels.close };
+  return { refresh: (changed) => (changed.includes("metrics") ? panels.refresh() : null), close: panels.close };
 }
 
 async function logsTab(place, { name, path, run }) {

@@ -91,6 +91,22 @@ export function follow(run, tell, onlink = () => {}, seen = {}) {
   return () => end.abort();
 }
 
+// Returns a function that does the work at once, but at most once in so many ms, one after the other, and not while nobody sees the page.
+export function paced(ms, work) {
+  let last = -Infinity;
+  let waiting = null;
+  let busy = Promise.resolve();
+  const turn = async () => {
+    await new Promise((resolve) => { setTimeout(resolve, Math.max(0, last + ms - performance.now())); });
+    if (document.hidden) await new Promise((resolve) => { document.addEventListener("visibilitychange", resolve, { once: true }); });
+    waiting = null;
+    last = performance.now();
+    busy = busy.catch(() => {}).then(work); // that it failed, who asked for it says
+    return busy;
+  };
+  return () => (waiting ??= turn());
+}
+
 async function read(where, signal, tell, onlink) {
   const answer = await fetch(where, { headers: headers(), signal });
   if (!answer.ok) throw new Refused((await answer.text()).trim(), "", answer.status);

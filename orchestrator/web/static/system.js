@@ -3,7 +3,7 @@ import { button, emptyNote, fill, make, section, table } from "./dom.js";
 import { chart, colour } from "./chart.js";
 import { heatMap } from "./heat.js";
 import { bytes, number } from "./format.js";
-import { ask } from "./source.js";
+import { ask, paced } from "./source.js";
 
 const MOST_LINES = 8; // more ranks are shown as their lowest, median and highest
 const MOST_NEWEST = 100;
@@ -41,12 +41,7 @@ export async function systemTab(place, { path, run }) {
     await Promise.all([...panels.values()].filter((panel) => panel.visible).map((panel) => panel.refresh()));
   }
 
-  let waiting = null;
-  function refresh(changed) {
-    if (!changed.includes("use")) return null;
-    waiting ??= new Promise((resolve) => { setTimeout(resolve, AGAIN); }).then(() => { waiting = null; return draw(); });
-    return waiting;
-  }
+  const again = paced(AGAIN, draw);
 
   const dark = matchMedia("(prefers-color-scheme: dark)");
   const redraw = () => { for (const panel of panels.values()) panel.draw(); };
@@ -55,7 +50,7 @@ export async function systemTab(place, { path, run }) {
   sizes.observe(grid);
   fill(place, make("section", { "aria-label": "System" }, sentences, grid), section("The newest numbers", newest));
   await draw();
-  return { refresh, close: () => { seen.disconnect(); sizes.disconnect(); dark.removeEventListener("change", redraw); for (const panel of panels.values()) panel.close(); } };
+  return { refresh: (changed) => (changed.includes("use") ? again() : null), close: () => { seen.disconnect(); sizes.disconnect(); dark.removeEventListener("change", redraw); for (const panel of panels.values()) panel.close(); } };
 }
 
 // One measure, as lines where there are few ranks, else as a map; a button changes it.
