@@ -148,20 +148,21 @@ def _curves(reader: Reader, names: list[str]) -> Answers:
 
 
 def _joined() -> str:
-    """Return the modules as one script, each after those that it imports and in a scope of its own."""
-    made: dict[str, str] = {}
+    """Return the modules as one script."""
+    modules: dict[str, str] = {}
+    _as_function("main", modules)
+    return "\n".join(['(() => {\n"use strict";\nconst modules = {};', *modules.values(), "})();\n"])
 
-    def add(name: str) -> None:
-        text = (STATIC / f"{name}.js").read_text()
-        for other in (each[2] for each in _IMPORT.finditer(text)):
-            if other not in made:
-                add(other)
-        names = ", ".join(_EXPORTED.findall(text))
-        plain = _EXPORT.sub("", _IMPORT.sub(r"const {\1} = module_\2;", text))
-        made[name] = f"const module_{name} = (() => {{\n{plain}return {{ {names} }};\n}})();\n"
 
-    add("main")
-    return "\n".join(['(() => {\n"use strict";', *made.values(), "})();\n"])
+def _as_function(name: str, modules: dict[str, str]) -> None:
+    """Add a module after those that it imports. Each is a function with its own names, which returns its exports."""
+    text = (STATIC / f"{name}.js").read_text()
+    for imported in _IMPORT.finditer(text):
+        if imported[2] not in modules:
+            _as_function(imported[2], modules)
+    plain = _EXPORT.sub("", _IMPORT.sub(r"const {\1} = modules.\2;", text))
+    exports = ", ".join(_EXPORTED.findall(text))
+    modules[name] = f"modules.{name} = (() => {{\n{plain}return {{ {exports} }};\n}})();"
 
 
 def _index(text: str) -> str:

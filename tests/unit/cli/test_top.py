@@ -152,9 +152,7 @@ def test_a_run_that_goes_on_is_watched(tmp_path: Path) -> None:
             ranks = (RankSample(2 * node, step_seconds=1.0 + node), RankSample(2 * node + 1, step_seconds=1.0))
             SampleFile(samples_file(str(run.node(node)))).append(Sample(time=102.0, seconds=2.0, ranks=ranks))
         assert re.search(r"^2 +▆", await seen.until("a step takes 1.0 s usually, from 1.0 s to 2.0 s"), re.MULTILINE)
-        assert seen.text.splitlines()[1].startswith(
-            "Rank 2 on n2 is slowest: a step takes 2.0 s, +100 % over the median"
-        )
+        assert seen.text.splitlines()[1].startswith("Rank 2 on n2 is slowest: a step takes 2.0 s, +100 % over")
         tell(run, 1, "rank_exit", 149.0, rank=3, code=1, attempt=0)
         await seen.keys("1")
         assert re.search(r"3 +1 n2 +failed", await seen.until("0-3 ▂▂▆F"))
