@@ -258,7 +258,7 @@ def test_curves_are_chosen_arranged_scaled_and_saved(page: Page, home: Path, swe
         expect(page).to_have_url(re.compile(re.escape(words)))
     page.reload()  # the address has all choices
     expect(loss.locator("tbody tr").nth(1)).to_contain_text("-0.125 (-34.6 %)")
-    order = page.locator(".panel h3")
+    order = page.locator(".panel h2")
     expect(order).to_have_text(["loss", "rate"])
     loss.get_by_label("More for loss").click()
     with page.expect_download() as saved:

@@ -300,10 +300,10 @@ function onePanel(metric, { chosen, known, group, labels, only, act }) {
       const key = make("span", { class: "key" });
       key.style.background = colour(curve.at);
       const name = labels[curve.run_id] ?? curve.run_id;
-      return make("tr", {}, make("th", { scope: "row" }, key, isOne ? "" : runLink(curve.run_id, name)), value, apart,
+      return make("tr", {}, make("th", { scope: "row" }, key, isOne ? make("span", { class: "hidden" }, name) : runLink(curve.run_id, name)), value, apart,
         make("td", {}, number(curve.lowest)), make("td", {}, number(curve.highest)), base ? null : make("td", {}, number(curve.count)));
     });
-    const heads = ["", "last", base ? "to baseline" : null, "min", "max", base ? null : "values"].filter((each) => each !== null);
+    const heads = [make("span", { class: "hidden" }, "Run"), "last", base ? "to baseline" : null, "min", "max", base ? null : "values"].filter((each) => each !== null);
     fill(said, make("table", { class: "legend", "aria-label": metric }, make("thead", {}, make("tr", {}, heads.map((each) => make("th", { scope: "col" }, each)))), make("tbody", {}, rows)));
   }
 
@@ -335,7 +335,7 @@ function onePanel(metric, { chosen, known, group, labels, only, act }) {
   const more = make("details", { class: "menu" }, make("summary", { "aria-label": `More for ${metric}` }, "⋯"), make("div", { class: "choices" },
     button("Move left", () => act.move(-1)), button("Move right", () => act.move(1)), button("Save as SVG", () => { if (drawn) save(`${metric}.svg`, drawing(drawn.plot, metric, shownCurves().map((curve) => labels[curve.run_id] ?? curve.run_id)), "image/svg+xml"); }),
     button("Save as CSV", table), button("Hide", act.hide)));
-  const title = make("h3", { draggable: !only && "true" }, metric);
+  const title = make("h2", { draggable: !only && "true" }, metric);
   const element = make("section", { class: "panel", "data-metric": metric, "aria-label": metric }, make("div", { class: "panel-head" }, title, log, tall, only ? null : more), place, said);
   title.addEventListener("dragstart", (event) => { event.dataTransfer.setData("text/plain", metric); event.dataTransfer.effectAllowed = "move"; });
   element.addEventListener("dragover", (event) => { if (!only && event.dataTransfer.types.includes("text/plain")) event.preventDefault(); });

@@ -66,7 +66,7 @@ function treeOf(files, open, wasOpen, above) {
   }
   const inner = [...folders].map(([name, inside]) => {
     const id = `${above}/${name}`;
-    return make("li", {}, make("details", { "data-folder": id, open: wasOpen.has(id) || files.length < 20 }, make("summary", {}, `${name}/ `, make("span", { class: "muted small" }, `${number(inside.length)} files, ${bytes(inside.reduce((sum, each) => sum + each.bytes, 0))}`)), treeOf(inside, open, wasOpen, id)));
+    return make("li", {}, make("details", { "data-folder": id, open: wasOpen.has(id) || inside.length <= 10 }, make("summary", {}, `${name}/ `, make("span", { class: "muted small" }, `${number(inside.length)} files, ${bytes(inside.reduce((sum, each) => sum + each.bytes, 0))}`)), treeOf(inside, open, wasOpen, id)));
   });
   return make("ul", { class: "tree" }, inner, here);
 }

@@ -63,7 +63,7 @@ function panelOf(path, measure, title) {
   const view = make("div", { class: "plot" });
   const key = make("p", { class: "muted small" });
   const turn = button("map", () => { isMap = !isMap; draw(); }, { "aria-pressed": "false", title: "Show each row over time as colours" });
-  const element = make("section", { class: "panel", "data-measure": measure, "aria-label": title }, make("div", { class: "panel-head" }, make("h3", {}, title), turn), view, key);
+  const element = make("section", { class: "panel", "data-measure": measure, "aria-label": title }, make("div", { class: "panel-head" }, make("h2", {}, title), turn), view, key);
 
   function draw() {
     drawn?.close();
