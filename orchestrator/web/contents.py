@@ -7,10 +7,11 @@ and sounds by types of its own list; no browser reads a file as a page.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, BinaryIO, Final
 
 from orchestrator.errors import StoreError, UsageError
 from orchestrator.protocol.reading import info_of, opened
@@ -19,6 +20,7 @@ from orchestrator.runs.files.checkpoints import Checkpoint
 from orchestrator.runs.files.outputs import outputs_of
 from orchestrator.runs.store import RunDir
 from orchestrator.views.reader import Reader
+from orchestrator.web.event_pictures import pictures_in
 
 MOST_BYTES: Final = 32 << 20  # of one answer
 MOST_ENTRIES: Final = 100  # of a checkpoint
@@ -50,14 +52,26 @@ def entries_of(checkpoint: Checkpoint) -> list[dict[str, Any]]:
 
 def part_of(reader: Reader, name: str, query: Mapping[str, str]) -> Part:
     """Return bytes of an output, or of a file of a checkpoint. Raises UsageError if the run has no such file."""
-    run, path = reader.find(name), query.get("path", "")
-    file, below = _in_checkpoint(run, query["checkpoint"], path) if "checkpoint" in query else _output(run, path)
     offset, count = (number_of(query, key) for key in ("offset", "count"))
+    with _opened(reader.find(name), query) as content:
+        size = os.fstat(content.fileno()).st_size
+        content.seek(offset or 0)
+        return Part(content.read(min(MOST_BYTES if count is None else count, MOST_BYTES)), size)
+
+
+def pictures_of(reader: Reader, name: str, query: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Return the pictures in an output that is a TensorBoard event file; their bytes are parts of the file."""
+    with _opened(reader.find(name), query) as file:
+        return [asdict(picture) for picture in pictures_in(file)]
+
+
+@contextmanager
+def _opened(run: RunDir, query: Mapping[str, str]) -> Iterator[BinaryIO]:
+    path = query.get("path", "")
+    file, below = _in_checkpoint(run, query["checkpoint"], path) if "checkpoint" in query else _output(run, path)
     try:
         with opened(file, below) as content:
-            size = os.fstat(content.fileno()).st_size
-            content.seek(offset or 0)
-            return Part(content.read(min(MOST_BYTES if count is None else count, MOST_BYTES)), size)
+            yield content
     except OSError as error:
         raise StoreError(f"{file} can't be read: {error.strerror}") from error
 
