@@ -71,7 +71,8 @@ def pace_of(nodes: Iterable[NodeSamples], hosts: Mapping[int, str]) -> Pace | No
             f"{f'it {why}' if why else 'no measurement shows why'}."
         )
         return Pace(sentence, seconds, slowest.rank, slowest.node, slower, why)
-    kept = f"All {len(ranks)} ranks keep pace: a step takes {duration(seconds)}."
+    every = "Both" if len(ranks) == 2 else f"All {len(ranks)}"
+    kept = f"{every} ranks keep pace: a step takes {duration(seconds)}."
     for each in sorted(ranks, key=lambda each: -(each.waited or 0.0)):
         if why := _why(each, usual):
             sentence = f"{kept} {_name(each, hosts)} {why}, so the others may wait for it."

@@ -1,5 +1,5 @@
 // Metrics of one run or several: a panel for each, which the reader chooses, arranges, scales, smooths and saves.
-import { button, emptyNote, fill, make, runLink, select } from "./dom.js";
+import { button, emptyNote, fill, make, menu, runLink, select } from "./dom.js";
 import { chart, colour, csv, drawing, save } from "./chart.js";
 import { number } from "./format.js";
 import { ask, exported, follow, paced } from "./source.js";
@@ -40,7 +40,7 @@ export async function curvesPanel(given, first = "", { query = new URLSearchPara
   let names = [];
   let hint = "";
   const grid = make("div", { class: "panels" });
-  const list = make("div", { class: "choices" });
+  const list = make("div");
   const dark = matchMedia("(prefers-color-scheme: dark)");
 
   // -- what is read
@@ -203,7 +203,7 @@ export async function curvesPanel(given, first = "", { query = new URLSearchPara
     } }, another, make("button", {}, "Add"));
     const columns = [["", "fit"], ["1", "1"], ["2", "2"], ["3", "3"], ["4", "4"]];
     return [
-      make("details", { class: "menu" }, count, list),
+      menu(count, list),
       select("X", AXES, chosen.x, (value) => { chosen.x = value; redraw(); keep(); }),
       make("label", {}, "Smoothing ", slider, " ", amount), make("label", {}, all, " Log y"),
       chosen.runs.length > 1 ? select("Baseline", [["", "none"], ...chosen.runs.map((run) => [run, labels[run] ?? run])], chosen.baseline, (value) => { chosen.baseline = value; redraw(); keep(); }) : null,
@@ -332,9 +332,8 @@ function onePanel(metric, { chosen, known, group, labels, only, act }) {
 
   const log = button("log", act.log, { "aria-pressed": "false", title: "Logarithmic y" });
   const tall = button("⤢", () => { isTall = !isTall; element.classList.toggle("whole", isTall); tall.setAttribute("aria-pressed", String(isTall)); draw(); }, { "aria-label": "Enlarge", "aria-pressed": "false", title: "Enlarge" });
-  const more = make("details", { class: "menu" }, make("summary", { "aria-label": `More for ${metric}` }, "⋯"), make("div", { class: "choices" },
-    button("Move left", () => act.move(-1)), button("Move right", () => act.move(1)), button("Save as SVG", () => { if (drawn) save(`${metric}.svg`, drawing(drawn.plot, metric, shownCurves().map((curve) => labels[curve.run_id] ?? curve.run_id)), "image/svg+xml"); }),
-    button("Save as CSV", table), button("Hide", act.hide)));
+  const more = menu(make("summary", { "aria-label": `More for ${metric}` }, "⋯"), button("Move left", () => act.move(-1)), button("Move right", () => act.move(1)), button("Save as SVG", () => { if (drawn) save(`${metric}.svg`, drawing(drawn.plot, metric, shownCurves().map((curve) => labels[curve.run_id] ?? curve.run_id)), "image/svg+xml"); }),
+    button("Save as CSV", table), button("Hide", act.hide));
   const title = make("h2", { draggable: !only && "true" }, metric);
   const element = make("section", { class: "panel", "data-metric": metric, "aria-label": metric }, make("div", { class: "panel-head" }, title, log, tall, only ? null : more), place, said);
   title.addEventListener("dragstart", (event) => { event.dataTransfer.setData("text/plain", metric); event.dataTransfer.effectAllowed = "move"; });

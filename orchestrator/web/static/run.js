@@ -165,7 +165,8 @@ async function overviewTab(place, { name, path, run, onlink }) {
   async function drawPace() {
     const found = await ask(`${path}/pace`);
     const said = [...(found.pace ? [found.pace.sentence] : []), ...found.findings];
-    fill(pace, said.length ? section("Pace", said.map((each) => make("p", { class: "sentence" }, each))) : null);
+    fill(pace, said.map((each) => make("p", { class: "sentence" }, each)));
+    pace.classList.toggle("warns", Boolean(found.pace?.why || found.pace?.slower || found.findings.length));
   }
 
   function draw() {
@@ -176,7 +177,7 @@ async function overviewTab(place, { name, path, run, onlink }) {
     fill(about, section("About", facts(aboutOf(run()))));
   }
 
-  fill(place, make("div", { class: "two" }, make("div", {}, curve, pace, ranks), make("div", {}, time, result, about)));
+  fill(place, make("div", { class: "two" }, make("div", {}, pace, curve, ranks), make("div", {}, time, result, about)));
   draw();
   const making = curvesPanel([name], run().headline?.name ?? "", { only: true }).then((made) => { panel = made; fill(curve, made.element); });
   for (const each of await Promise.allSettled([making, drawPace()])) if (each.status === "rejected") onlink(each.reason.message);

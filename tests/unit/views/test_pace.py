@@ -64,7 +64,7 @@ def test_where_ranks_wait_for_each_other_the_one_that_holds_them_up_is_named() -
 def test_ranks_that_are_alike_keep_pace() -> None:
     found = pace_of([node(0, usual(), usual(step_seconds=0.21))], HOSTS)
     assert found is not None
-    assert (found.sentence, found.rank) == ("All 2 ranks keep pace: a step takes 200 ms.", None)
+    assert (found.sentence, found.rank) == ("Both ranks keep pace: a step takes 200 ms.", None)
     waits = pace_of([node(0, usual(waited=0.5), usual(waited=0.5))], HOSTS)
     assert waits is not None
     assert waits.rank is None  # all wait alike
