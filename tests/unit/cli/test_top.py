@@ -145,7 +145,7 @@ def test_a_run_that_goes_on_is_watched(tmp_path: Path) -> None:
         assert re.search(r"^> 0 +0 n1 +running +10 +train", text, re.MULTILINE)
         for rank in range(4):
             beat(run, rank, node=rank // 2, step=20, total=100, time=60.0 + 10 * (rank == 2), phase="train")
-        assert re.search(r"2 +1 n2 +running +20 +train +2.0 s ", await seen.until("0-3 ▂▂▆▂"))
+        assert re.search(r"2 +1 n2 +running +20 +train +2\.0 s ", await seen.until("0-3 ▂▂▆▂"))
         await seen.keys("3")
         await seen.until("no rank has reported two steps")
         for node in range(2):
