@@ -42,6 +42,14 @@ def test_a_part_of_an_output_is_read(run: RunDir) -> None:
     assert ask(run, path="plots/loss.txt", offset=99) == (200, "")
 
 
+def test_no_browser_reads_a_file_as_a_page(run: RunDir) -> None:
+    (run.path / "outputs" / "page.html").write_text("<script>alert(1)</script>")
+    headers = Browser(run.root).get(f"/api/runs/{run.run_id}/content?path=page.html").headers
+    assert (headers["content-type"], headers["content-disposition"]) == ("application/octet-stream", "attachment")
+    assert (headers["x-content-type-options"], headers["x-frame-options"]) == ("nosniff", "DENY")
+    assert headers["x-orch-size"] == "25"
+
+
 def test_a_part_is_bounded(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(contents, "MOST_BYTES", 4)
     assert ask(run, path="plots/loss.txt", count=10**9) == (200, "0123")
