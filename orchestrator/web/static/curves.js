@@ -92,7 +92,7 @@ export async function curvesPanel(given, first = "", { query = new URLSearchPara
     }
     const elements = wanted.map((metric) => panels.get(metric).element);
     if (elements.some((element, at) => grid.children[at] !== element) || grid.children.length !== elements.length) fill(grid, elements);
-    if (!wanted.length) fill(grid, emptyNote(hint ? `No metric has been written yet. To see a curve here, ${hint}.` : "All metrics are hidden: choose some above."));
+    if (!wanted.length) fill(grid, emptyNote(hint ? `No metric has been written. To see a curve here, ${hint}.` : "All metrics are hidden: choose some above."));
     if (!only) grid.dataset.columns = chosen.columns;
     offer();
     keep();

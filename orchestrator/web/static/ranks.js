@@ -13,12 +13,12 @@ export async function ranksTab(place, { path, run }) {
 
   async function draw() {
     const found = await ask(`${path}/ranks`);
-    fill(sentence, found.pace ? found.pace.sentence : "No rank has reported how long its steps take.");
+    fill(sentence, found.pace ? found.pace.sentence : "Unknown: no rank has reported how long its steps take.");
     sentence.classList.toggle("warns", Boolean(found.pace?.why || found.pace?.slower));
     const isThere = found.map.rows.length > 0;
     fill(mapPlace, isThere ? map.element : none(run()));
     if (isThere) map.show(found.map);
-    fill(bars, found.histogram.counts.length ? histogram(found.histogram) : emptyNote(isThere ? "Only the first steps have been measured so far: the histogram leaves these out." : none(run()).textContent));
+    fill(bars, !isThere ? null : section("How long steps take", found.histogram.counts.length ? histogram(found.histogram) : emptyNote("Only the first steps have been measured so far: the histogram leaves these out.")));
     drawList();
   }
 
@@ -28,11 +28,11 @@ export async function ranksTab(place, { path, run }) {
     const rows = ranks.map((each) => [each.rank, each.host, stateBadge(each.state), number(each.step), stepTime(each.step_time, usual),
       ...["cpu", "gpu", "waits"].map((name) => (name in each.use ? `${Math.round(100 * each.use[name])} %` : "-")), each.phase || "-", number(each.loss), each.end || "-"]);
     fill(list, ranks.length ? table("Those with trouble first, then the slowest", ["Rank", "Host", "State", "Step", "A step takes", "CPU", "GPU", "Waits for data", "Phase", "Loss", "End"], rows)
-      : emptyNote("No rank has been started yet: they are listed here when the run's nodes have joined."),
+      : emptyNote(run().final ? "No rank was started: the run ended before its nodes had joined." : "No rank has been started yet: they are listed here when the run's nodes have joined."),
     left ? make("p", {}, `and ${left} more: the map above shows all ranks`) : null);
   }
 
-  fill(place, section("Pace", sentence), section("Step times by rank", mapPlace), section("How long steps take", bars), section("Ranks", list));
+  fill(place, section("Pace", sentence), section("Step times by rank", mapPlace), bars, section("Ranks", list));
   await draw();
   return { refresh: async (changed) => { if (changed.includes("use")) await draw(); else if (changed.includes("beats") || changed.includes("state")) drawList(); }, close: map.close };
 }

@@ -102,11 +102,11 @@ function tilesOf(run) {
   const step = known.step ?? run.result?.step ?? null;
   const share = known.total ? Math.min(1, known.step / known.total) : null;
   const cost = [["gpu_hours", "GPU time"], ["rank_hours", "rank time"]].find(([key]) => hours[key]);
-  const of = row.started ? make("span", { "data-since": "" }, row.ended ? `took ${took(row)}` : `for ${took(row)}`) : `submitted ${ago(row.created)}`;
+  const of = row.started ? make("span", { "data-since": "" }, row.ended ? `took ${took(row)}` : `for ${took(row)}`) : run.final ? "never started" : `for ${duration(Date.now() / 1000 - row.created)}`;
   return [
     tile("State", row.state, [of, row.restarts ? `, ${row.restarts} restart${row.restarts > 1 ? "s" : ""}` : ""], row.state),
     tile("Step", step === null ? "-" : number(step), [known.total ? `of ${number(known.total)}` : "", share === null ? "" : make("progress", { max: 1, value: share, "aria-label": "Steps done" })]),
-    tile(headline ? headline.name : "Loss", headline ? number(headline.value) : "-", headline ? "" : "no metric yet"),
+    tile(headline ? headline.name : "Loss", headline ? number(headline.value) : "-", headline ? "" : run.final ? "no metric" : "no metric yet"),
     tile("Rate", known.rate ? number(known.rate, 3) : "-", known.rate ? `samples/s${run.final ? " at its end" : ""}` : ""),
     run.final ? tile("Ended", row.ended ? timeOfDay(row.ended) : "-", ago(row.ended)) : tile("ETA", known.eta ? duration(known.eta) : "-", known.eta ? `at ${timeOfDay(Date.now() / 1000 + known.eta)}` : known.total ? "" : "total unknown"),
     tile("Cost", cost ? amount(hours[cost[0]]) : "-", cost ? [cost[1], hours.gpu_watt_hours ? `, ${number(hours.gpu_watt_hours, 3)} Wh` : ""] : "")];
@@ -204,7 +204,7 @@ async function logsTab(place, { name, path, run }) {
     count = run().logs.length;
     log?.close();
     log = await logPanel(name, run().logs, blamed(run()));
-    fill(place, count ? null : emptyNote(run().final ? "This run has left no log: no rank was started." : "No log yet: a rank's log begins when the rank is started."), log.element);
+    fill(place, count ? log.element : emptyNote(run().final ? "This run has left no log: no rank was started." : "No log yet: a rank's log begins when the rank is started."));
     log.shown();
   }
 

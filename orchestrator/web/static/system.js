@@ -27,7 +27,7 @@ export async function systemTab(place, { path, run }) {
   async function draw() {
     const [use, { findings, pace }] = await Promise.all([ask(`${path}/use`), ask(`${path}/pace`)]);
     const said = [...(pace ? [pace.sentence] : []), ...findings];
-    fill(sentences, said.length ? said.map((each) => make("p", { class: "sentence" }, each)) : make("p", { class: "muted small" }, "Nothing stands out on the run's machines."));
+    fill(sentences, said.length ? said.map((each) => make("p", { class: "sentence" }, each)) : use.nodes.length ? make("p", { class: "muted small" }, "Nothing stands out on the run's machines.") : null);
     for (const [measure, title] of Object.entries(use.measures)) {
       if (panels.has(measure)) continue;
       panels.set(measure, panelOf(path, measure, title));
@@ -36,7 +36,7 @@ export async function systemTab(place, { path, run }) {
     }
     if (!panels.size) fill(grid, emptyNote(run().final ? "This run has no samples: it ended within 2 s, or its job has sampling: false." : "No sample yet: each node takes the first one after 2 s. A job with sampling: false takes none."));
     else grid.querySelector(":scope > .empty")?.remove();
-    fill(newest, newestOf(use.nodes));
+    fill(newest, use.nodes.length ? section("The newest numbers", newestOf(use.nodes)) : null);
     for (const panel of panels.values()) panel.stale = true;
     await Promise.all([...panels.values()].filter((panel) => panel.visible).map((panel) => panel.refresh()));
   }
@@ -48,7 +48,7 @@ export async function systemTab(place, { path, run }) {
   dark.addEventListener("change", redraw);
   const sizes = new ResizeObserver(() => { for (const panel of panels.values()) panel.resize(); });
   sizes.observe(grid);
-  fill(place, make("section", { "aria-label": "System" }, sentences, grid), section("The newest numbers", newest));
+  fill(place, make("section", { "aria-label": "System" }, sentences, grid), newest);
   await draw();
   return { refresh: (changed) => (changed.includes("use") ? again() : null), close: () => { seen.disconnect(); sizes.disconnect(); dark.removeEventListener("change", redraw); for (const panel of panels.values()) panel.close(); } };
 }
@@ -124,7 +124,6 @@ function newestOf(nodes) {
     gpu.power === null ? "-" : `${Math.round(gpu.power)} W`, gpu.temperature === null ? "-" : `${Math.round(gpu.temperature)} °C`, gpu.throttled || "-"]));
   const ranks = nodes.flatMap(({ node, newest }) => newest.ranks.map((rank) => [rank.rank, node, percent(100 * rank.cpu), bytes(rank.memory),
     `${rate(rank.read)} read, ${rate(rank.written)} written`, rank.waited === null ? "-" : percent(100 * rank.waited)]));
-  if (!of.length) return emptyNote("They are shown with the first sample.");
   return [
     table("Nodes", ["Node", "CPU", "Memory", "Disk", "Network"], of),
     gpus.length ? table("GPUs", ["Node", "GPU", "Use", "Memory", "Power", "Temperature", "Held back"], gpus) : null,
