@@ -2,13 +2,13 @@
 import { fill, make } from "./dom.js";
 import { timeOfDay, variable } from "./chart.js";
 
-const TALLEST = 420; // CSS pixels of all rows
+const TALLEST = 420; // CSS pixels of all rows, if the caller says nothing else
 const [LEAST, MOST] = [3, 26]; // of one row
 const COLOURS = 6; // --heat-1 and on, of the style sheet: the same in light and dark
 const LABELS = 12; // of rows at most
 
 // `words` are {low, high, cell}: what the ends of the scale mean, and a value in words with its unit.
-export function heatMap(words) {
+export function heatMap(words, tallest = TALLEST) {
   let map = null;
   let at = [0, 0];
   let scale = [];
@@ -52,7 +52,7 @@ export function heatMap(words) {
   }
 
   function rowHeight() {
-    return Math.min(MOST, Math.max(LEAST, TALLEST / map.rows.length));
+    return Math.min(MOST, Math.max(LEAST, tallest / map.rows.length));
   }
 
   function draw() {

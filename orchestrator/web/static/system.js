@@ -7,6 +7,7 @@ import { ask, paced } from "./source.js";
 
 const MOST_LINES = 8; // more ranks are shown as their lowest, median and highest
 const MOST_NEWEST = 100;
+const HEIGHT = 160; // CSS pixels of a panel's chart or map
 const AGAIN = 2000; // ms: an agent takes a sample every 2 s
 const UNITS = { "%": (value) => `${Math.round(value)} %`, "B/s": (value) => `${bytes(Math.round(value))}/s`, W: (value) => `${Math.round(value)} W`, "°C": (value) => `${Math.round(value)} °C` };
 const GROUP = "system";
@@ -59,7 +60,7 @@ function panelOf(path, measure, title) {
   let drawn = null;
   let isMap = false;
   const words = (value) => UNITS[map.unit](value);
-  const cells = heatMap({ cell: words });
+  const cells = heatMap({ cell: words }, HEIGHT);
   const view = make("div", { class: "plot" });
   const key = make("p", { class: "muted small" });
   const turn = button("map", () => { isMap = !isMap; draw(); }, { "aria-pressed": "false", title: "Show each row over time as colours" });
@@ -90,7 +91,7 @@ function panelOf(path, measure, title) {
       return make("span", { class: "entry" }, mark, `${line.label} `, make("b", {}, value === undefined || value === null ? "-" : words(value)));
     }));
     const top = map.unit === "%" ? (_, low, high) => [0, Math.max(100, high ?? 0)] : (_, low, high) => [0, (high || 1) * 1.05];
-    drawn = chart(view, { xs: map.times, lines, x: "clock", height: 160, group: GROUP, format: words, onpoint: tell, range: top });
+    drawn = chart(view, { xs: map.times, lines, x: "clock", height: HEIGHT, group: GROUP, format: words, onpoint: tell, range: top });
     tell(null);
   }
 
