@@ -31,7 +31,7 @@ export async function systemTab(place, { path, run }) {
     fill(sentences, said.length ? said.map((each) => make("p", { class: "sentence" }, each)) : use.nodes.length ? make("p", { class: "muted small" }, "Nothing stands out on the run's machines.") : null);
     for (const [measure, title] of Object.entries(use.measures)) {
       if (panels.has(measure)) continue;
-      panels.set(measure, panelOf(path, measure, title));
+      panels.set(measure, panelOf(path, measure, title[0].toUpperCase() + title.slice(1)));
       grid.append(panels.get(measure).element);
       seen.observe(panels.get(measure).element);
     }
