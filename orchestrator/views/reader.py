@@ -22,7 +22,7 @@ from orchestrator.runs.findings import findings, in_words
 from orchestrator.runs.labels import Relabelled, labels_of
 from orchestrator.runs.state import Event, RunState
 from orchestrator.runs.store import RunDir, find_run, newest_ids
-from orchestrator.runs.summary import code_of, gpus_of
+from orchestrator.runs.summary import code_of, gpus_of, hours_of
 from orchestrator.runs.sweeps import points_in
 from orchestrator.views.curves import Curves, curve_of
 from orchestrator.views.facts import Facts, facts_of
@@ -126,6 +126,11 @@ class Reader:
         """Return what happened in a run, each node's in order."""
         with self._lock:
             return run.events(self._known.setdefault(run.run_id, FileCache()))
+
+    def hours(self, run: RunDir) -> Mapping[str, float | None]:
+        """Return what the run cost so far, by its events and the samples that are known."""
+        with self._lock:
+            return hours_of(self.events(run), self._clock(), self._sampled(run).look())
 
     def curves(self, runs: Sequence[RunDir], metric: str, *, smoothing: float = 0.0, most: int = 1000) -> Curves:
         """Return a metric of several runs; runs that have not written it are left out."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import lru_cache
@@ -11,7 +12,6 @@ from typing import Any, Final, TypeVar
 
 from orchestrator.errors import StoreError, UsageError
 from orchestrator.operations.ranking import settings_apart
-from orchestrator.operations.runs import hours_of
 from orchestrator.protocol.reading import opened
 from orchestrator.runs.files import checkpoints, metrics
 from orchestrator.runs.files.logs import Selection, log_files
@@ -22,6 +22,7 @@ from orchestrator.runs.record import RunRecord
 from orchestrator.runs.run_id import sweep_of
 from orchestrator.runs.store import RunDir
 from orchestrator.runs.sweeps import points_in
+from orchestrator.views.heat import HeatMap
 from orchestrator.views.json_types import to_json
 from orchestrator.views.reader import Reader
 from orchestrator.views.run import RunView, worst_ranks
@@ -64,7 +65,7 @@ def run_page(reader: Reader, name: str) -> Json:
     seen = signatures_of(run)  # before it is read: what is written meanwhile is told to the page
     view = reader.run(run)
     record = _readable(run.record, RunRecord.from_json(run.run_id, None), problems)
-    hours = _readable(lambda: hours_of(run, reader.events(run)), Json(), problems)
+    hours = _readable(lambda: dict(reader.hours(run)), Json(), problems)
     _readable(lambda: _open(run.path / "metrics.jsonl"), None, problems)
     of_job = metrics.metric_of_job({"job": record.job})
     shown: Json = to_json(replace(view, ranks=worst_ranks(view.ranks)[:MOST_RANKS]))
@@ -149,9 +150,19 @@ def ranks(reader: Reader, name: str) -> Json:
     step_times = reader.step_time_map(run, columns=MAP_COLUMNS, rows=MAP_ROWS)
     return {
         "pace": to_json(reader.pace(run)),
-        "map": to_json(step_times),
+        "map": _map(step_times),
         "histogram": to_json(reader.step_times(run)),
     }
+
+
+def _map(found: HeatMap) -> Json:
+    """Return a map as JSON types, with as many digits as are shown: it has thousands of cells."""
+    places = 4 - math.floor(math.log10(found.high)) if found.high and found.high > 0 else 4
+    rows = [
+        {**vars(row), "values": [None if value is None else round(value, places) for value in row.values]}
+        for row in found.rows
+    ]
+    return {**to_json(replace(found, rows=())), "rows": rows}
 
 
 def pace(reader: Reader, name: str) -> Json:
@@ -164,7 +175,7 @@ def use(reader: Reader, name: str, measure: str | None) -> Json:
     """Return how busy a run's nodes, ranks and GPUs are: the newest numbers, or a map of one measure."""
     view = reader.use(reader.find(name), measure, columns=MAP_COLUMNS if measure else 1, rows=MAP_ROWS)
     if measure:
-        return {"map": to_json(view.map)}
+        return {"map": _map(view.map)}
     nodes = [replace(each, newest=replace(each.newest, ranks=each.newest.ranks[:MOST_RANKS])) for each in view.nodes]
     return {"measures": dict(view.measures), "nodes": to_json(nodes)}
 

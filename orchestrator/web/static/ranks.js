@@ -2,7 +2,9 @@
 import { emptyNote, fill, make, section, stateBadge, svg, table } from "./dom.js";
 import { heatMap } from "./heat.js";
 import { duration, number } from "./format.js";
-import { ask } from "./source.js";
+import { ask, paced } from "./source.js";
+
+const AGAIN = 2000; // ms: an agent takes a sample every 2 s
 
 export async function ranksTab(place, { path, run }) {
   const sentence = make("p", { class: "sentence", role: "status" });
@@ -33,8 +35,9 @@ export async function ranksTab(place, { path, run }) {
   }
 
   fill(place, section("Pace", sentence), section("Step times by rank", mapPlace), bars, section("Ranks", list));
+  const again = paced(AGAIN, draw);
   await draw();
-  return { refresh: async (changed) => { if (changed.includes("use")) await draw(); else if (changed.includes("beats") || changed.includes("state")) drawList(); }, close: map.close };
+  return { refresh: (changed) => (changed.includes("use") ? again() : changed.includes("beats") || changed.includes("state") ? drawList() : null), close: map.close };
 }
 
 function none({ final }) {

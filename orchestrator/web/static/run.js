@@ -75,7 +75,7 @@ export async function showRun(main, [name, asked], query, onlink) {
       run = await ask(path);
       draw();
     }
-    await tab?.refresh(all);
+    Promise.resolve(tab?.refresh(all)).catch((error) => onlink(error.message)); // each tab has a pace of its own
   });
   function take({ changed }) {
     heard = Date.now();
@@ -177,6 +177,7 @@ async function overviewTab(place, { name, path, run, onlink }) {
     fill(about, section("About", facts(aboutOf(run()))));
   }
 
+  const paceAgain = paced(AGAIN, drawPace);
   fill(place, make("div", { class: "two" }, make("div", {}, pace, curve, ranks), make("div", {}, time, result, about)));
   draw();
   const making = curvesPanel([name], run().headline?.name ?? "", { only: true }).then((made) => { panel = made; fill(curve, made.element); });
@@ -184,7 +185,7 @@ async function overviewTab(place, { name, path, run, onlink }) {
   return {
     refresh: (changed) => {
       draw();
-      return Promise.all([changed.includes("metrics") ? panel?.refresh() : null, changed.includes("use") ? drawPace() : null]);
+      return Promise.all([changed.includes("metrics") ? panel?.refresh() : null, changed.includes("use") ? paceAgain() : null]);
     },
     close: () => panel?.close(),
   };
@@ -208,12 +209,10 @@ async function logsTab(place, { name, path, run }) {
     log.shown();
   }
 
+  const again = paced(AGAIN, () => (run().logs.length === count && count ? log.refresh() : draw()));
   await draw();
   return {
-    refresh: async (changed) => {
-      if (run().logs.length !== count || (changed.includes("logs") && !count)) await draw();
-      else if (changed.includes("logs")) await log.refresh();
-    },
+    refresh: (changed) => (run().logs.length !== count || changed.includes("logs") ? again() : null),
     shown: () => log.shown(),
     close: () => log.close(),
   };

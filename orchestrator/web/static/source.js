@@ -91,9 +91,13 @@ export function follow(run, tell, onlink = () => {}, seen = {}) {
   return () => end.abort();
 }
 
+const SHARE = 20; // what is asked for again takes at most this part of the time: a large run must not keep the server busy
+const LONGEST = 10000; // ms
+
 // Returns a function that does the work at once, but at most once in so many ms, one after the other, and not while nobody sees the page.
-export function paced(ms, work) {
+export function paced(least, work) {
   let last = -Infinity;
+  let ms = least;
   let waiting = null;
   let busy = Promise.resolve();
   const turn = async () => {
@@ -102,6 +106,8 @@ export function paced(ms, work) {
     waiting = null;
     last = performance.now();
     busy = busy.catch(() => {}).then(work); // that it failed, who asked for it says
+    await busy;
+    ms = Math.max(least, Math.min(LONGEST, SHARE * (performance.now() - last)));
     return busy;
   };
   return () => (waiting ??= turn());
