@@ -44,10 +44,11 @@ def answers(root: Path, live: str, load: Load) -> None:
     server = found[0]
     connection = http.client.HTTPConnection("127.0.0.1", server.port)
     host = f"{server.name}:{server.port}"
-    origin = {"Host": host, "Origin": f"http://{host}"}
+    origin = {"Origin": f"http://{host}"}
 
     def ask(method: str, path: str, body: str | None = None, **headers: str) -> http.client.HTTPResponse:
-        connection.request(method, path, body, {name.replace("_", "-"): value for name, value in headers.items()})
+        sent = {name.replace("_", "-"): value for name, value in headers.items()}
+        connection.request(method, path, body, {"Host": host, **sent})
         answer = connection.getresponse()
         answer.text = answer.read()  # type: ignore[attr-defined]
         assert answer.status == 200, answer.text  # type: ignore[attr-defined]
@@ -57,7 +58,9 @@ def answers(root: Path, live: str, load: Load) -> None:
     token = json.loads(entered.text)["token"]  # type: ignore[attr-defined]
     session = {"Host": host, "Cookie": str(entered.getheader("set-cookie")).partition(";")[0], "X_Orch_Session": token}
     show("page: 2,000 runs, the first time", 5000, [timed(lambda: ask("GET", "/api/runs", **session))], load)
-    paths = {"2,000 runs": "/api/runs", "a run of 1,000 ranks": f"/api/runs/{live}"}
+    run = f"/api/runs/{live}"
+    paths = {"2,000 runs": "/api/runs", "a run of 1,000 ranks": run}
+    paths |= {"its map of step times": f"{run}/ranks", "its slowest rank": f"{run}/pace"}
     for what, path in paths.items():
         ask("GET", path, **session)
         looks = [timed(partial(ask, "GET", path, **session)) for _ in range(ROUNDS)]

@@ -33,7 +33,7 @@ from orchestrator.web.server import new_code
 
 NPROC, ROUNDS, STEPS, PAGES = 2, 10, 400, 3
 ORCH = [sys.executable, "-m", "orchestrator.cli"]
-ASKED = {"state": ("", "/files"), "beats": ("", "/heat"), "use": ("/use",), "logs": ("/log?rank=0",)}
+ASKED = {"state": ("",), "beats": ("",), "use": ("/pace",), "metrics": ("",)}
 
 
 @contextlib.contextmanager
@@ -123,13 +123,14 @@ def _read(port: int, session: dict[str, str], run: str, on_opened: Callable[[], 
 
 def _session(server: files.Server) -> dict[str, str]:
     connection = http.client.HTTPConnection("127.0.0.1", server.port)
-    origin = {"Origin": f"http://127.0.0.1:{server.port}"}
-    connection.request("POST", "/enter", json.dumps({"code": new_code(server)}), origin)
+    host = f"{server.name}:{server.port}"
+    headers = {"Host": host, "Origin": f"http://{host}"}
+    connection.request("POST", "/enter", json.dumps({"code": new_code(server)}), headers)
     answer = connection.getresponse()
     cookie = str(answer.getheader("set-cookie")).partition(";")[0]
     token = json.loads(answer.read())["token"]
     connection.close()
-    return {"Cookie": cookie, "X-Orch-Session": token}
+    return {"Host": host, "Cookie": cookie, "X-Orch-Session": token}
 
 
 def _identified(pid: int) -> list[Process]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,7 +25,7 @@ from orchestrator.protocol.events import EventKind
 from orchestrator.runs import dependencies
 from orchestrator.runs.marks import is_any_to_tell
 from orchestrator.runs.record import UNKNOWN
-from orchestrator.runs.state import Event, RunState, RunStatus
+from orchestrator.runs.state import RunState, RunStatus
 from orchestrator.runs.store import RunDir, check_own, read_lines, remove_run
 from orchestrator.supervisor.reconcile import reconcile, state_of
 from orchestrator.supervisor.start import start_supervisor
@@ -49,14 +49,6 @@ def record_of(run: RunDir) -> dict[str, Any]:
     metrics = run.path / "metrics.jsonl"
     lines = read_lines(metrics) if metrics.exists() and metrics.stat().st_size <= METRICS_BYTES else ()
     return run_record(run.record(), run.events(), run.read("plan.json"), lines, time.time(), newest_samples(run))
-
-
-def hours_of(run: RunDir, events: Iterable[Event]) -> dict[str, float | None]:
-    """Return the hours and energy that the run has used so far, without reading its metrics."""
-    from orchestrator.runs import summary  # noqa: PLC0415 (as above)
-    from orchestrator.runs.files.samples import newest_samples  # noqa: PLC0415 (as above)
-
-    return summary.hours_of(events, time.time(), newest_samples(run))
 
 
 def bringing_logs(run: RunDir, selection: Selection) -> contextlib.AbstractContextManager[None]:

@@ -1,83 +1,149 @@
-"""Metrics as curves: by step or by time, smoothed, and thinned so that a spike stays. Pure."""
+"""Metrics as curves: by step, epoch or time, smoothed, and thinned so that a spike stays. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from operator import itemgetter
+from typing import NamedTuple, TypeVar
 
 from orchestrator.runs.files.metrics import Value
 
-Point = tuple[float, float]
+Row = TypeVar("Row")
 
 
 class Axis(StrEnum):
-    """Says what a curve's x is."""
+    """Names the x of a curve."""
 
     STEP = "step"
+    EPOCH = "epoch"
     TIME = "time"  # in seconds since the run's first value
+    CLOCK = "clock"  # by the wall clock
 
 
 @dataclass(frozen=True)
 class Curve:
-    """One run's values of a metric; the numbers beside the points are those of all values, as they were written."""
+    """One run's values of a metric in the order of steps, as columns; the other numbers are of all its values.
+
+    `epochs` and `seconds` are empty if the run has not written them, and `smooth` is empty without smoothing.
+    """
 
     run_id: str
-    points: tuple[Point, ...]
+    steps: tuple[float, ...]
+    values: tuple[float, ...]
+    smooth: tuple[float, ...]
+    epochs: tuple[float, ...]
+    seconds: tuple[float, ...]  # since the run's first value
+    began: float | None  # the wall clock at that first value
     count: int
     last: float
     lowest: float
     highest: float
 
+    def points(self, axis: Axis) -> tuple[tuple[float, float], ...]:
+        """Return the smoothed points by an axis; no points if the run has not written what the axis needs."""
+        if axis is Axis.CLOCK:
+            xs = tuple((self.began or 0.0) + seconds for seconds in self.seconds)
+        else:
+            xs = {Axis.STEP: self.steps, Axis.EPOCH: self.epochs, Axis.TIME: self.seconds}[axis]
+        points = zip(xs, self.smooth or self.values, strict=False)
+        return tuple(points if axis is Axis.STEP else sorted(points, key=itemgetter(0)))
+
 
 @dataclass(frozen=True)
 class Curves:
-    """A metric of several runs over each other."""
+    """A metric of several runs, and the names of all metrics that these runs have written by step.
+
+    `kinds` are further curves as `kind.metric`, such as `eval.loss` beside the more frequent `loss` of training.
+    """
 
     metric: str
-    axis: Axis
     curves: tuple[Curve, ...]
-    names: tuple[str, ...] = ()  # of all metrics that these runs have written by step
+    names: tuple[str, ...] = ()
+    kinds: tuple[str, ...] = ()
+
+
+class _Point(NamedTuple):
+    value: Value
+    smooth: float
+    epoch: float
 
 
 def curve_of(
-    run_id: str, values: Sequence[Value], axis: Axis = Axis.STEP, *, smoothing: float = 0.0, most: int = 1000
+    run_id: str, values: Sequence[Value], epochs: Sequence[Value] = (), *, smoothing: float = 0.0, most: int = 1000
 ) -> Curve | None:
     """Return a run's curve of at most `most` points (4 at least); None without a value."""
     if not values:
         return None
-    if axis is Axis.STEP:
-        points = [(value.step, value.value) for value in values]
-    else:
-        timed = sorted((value.time, value.value) for value in values if value.time is not None)
-        points = [(time - timed[0][0], each) for time, each in timed]
     ys = [value.value for value in values]
-    shown = thinned(list(smoothed(points, smoothing)), most)
-    return Curve(run_id, tuple(shown), len(ys), ys[-1], min(ys), max(ys))
+    means = list(smoothed(ys, smoothing)) if smoothing > 0 else ys
+    by_step = epochs_at([value.step for value in values], epochs) or [0.0] * len(values)
+    points = thinned([_Point(*each) for each in zip(values, means, by_step, strict=True)], most, _raw)
+    times = [value.time for value in values if value.time is not None]
+    began, is_timed = min(times, default=None), len(times) == len(values)
+    return Curve(
+        run_id,
+        steps=tuple(point.value.step for point in points),
+        values=tuple(point.value.value for point in points),
+        smooth=tuple(point.smooth for point in points) if smoothing > 0 else (),
+        epochs=tuple(point.epoch for point in points) if epochs else (),
+        seconds=tuple((point.value.time or 0.0) - (began or 0.0) for point in points) if is_timed else (),
+        began=began,
+        count=len(ys),
+        last=ys[-1],
+        lowest=min(ys),
+        highest=max(ys),
+    )
 
 
-def smoothed(points: Iterable[Point], weight: float) -> Iterator[Point]:
-    """Yield the exponential moving average of the points, without a bias to nought at the beginning; 0: as they are."""
+def _raw(point: _Point) -> float:
+    return point.value.value
+
+
+def smoothed(values: Iterable[float], weight: float) -> Iterator[float]:
+    """Yield the exponential moving average, without a bias to 0 at the beginning; a weight of 0 changes nothing."""
     weight = min(max(weight, 0.0), 0.999)
     mean, seen = 0.0, 0.0
-    for x, y in points:
-        mean, seen = weight * mean + (1 - weight) * y, weight * seen + (1 - weight)
-        yield x, mean / seen
+    for value in values:
+        mean, seen = weight * mean + (1 - weight) * value, weight * seen + (1 - weight)
+        yield mean / seen
 
 
-def thinned(points: Sequence[Point], most: int) -> list[Point]:
-    """Return at most `most` of the points (4 at least): first and last, and of each bucket between the extremes."""
+def epochs_at(steps: Iterable[float], told: Sequence[Value]) -> list[float]:
+    """Return the epoch at each step; an empty list if none was told.
+
+    Most programs count whole epochs, so that all steps of an epoch would be at one place. Therefore an epoch's steps
+    are spread from its number to the next one.
+    """
+    knots = [(one.step, one.value) for at, one in enumerate(told) if at == 0 or told[at - 1].value != one.value]
+    if not knots:
+        return []
+    if all(value.is_integer() for _, value in knots):  # the newest epoch is as long as the one before, or goes on
+        length = knots[-1][0] - knots[-2][0] if len(knots) > 1 else told[-1].step - knots[0][0] + 1
+        knots.append((max(knots[-1][0] + length, told[-1].step), knots[-1][1] + 1))
+    else:
+        knots.append((told[-1].step, told[-1].value))
+    places = [step for step, _ in knots]
+    return [_between(knots, bisect_right(places, step), step) for step in steps]
+
+
+def _between(knots: Sequence[tuple[float, float]], after: int, step: float) -> float:
+    if after in (0, len(knots)):
+        return knots[min(after, len(knots) - 1)][1]
+    (start, one), (end, other) = knots[after - 1], knots[after]
+    return one + (other - one) * (step - start) / (end - start)
+
+
+def thinned(rows: Sequence[Row], most: int, value: Callable[[Row], float]) -> list[Row]:
+    """Return at most `most` of the rows (4 at least): the first, the last, and the extremes of each bucket between."""
     most = max(4, most)
-    if len(points) <= most:
-        return list(points)
-    inner, buckets = points[1:-1], (most - 2) // 2
-    found = [points[0]]
+    if len(rows) <= most:
+        return list(rows)
+    inner, buckets = range(1, len(rows) - 1), (most - 2) // 2
+    kept = [0]
     for number in range(buckets):
         bucket = inner[number * len(inner) // buckets : (number + 1) * len(inner) // buckets]
-        extremes = {min(bucket, key=_y), max(bucket, key=_y)}
-        found += sorted(extremes)
-    return [*found, points[-1]]
-
-
-def _y(point: Point) -> float:
-    return point[1]
+        kept += sorted({min(bucket, key=lambda at: value(rows[at])), max(bucket, key=lambda at: value(rows[at]))})
+    return [rows[at] for at in [*kept, len(rows) - 1]]

@@ -19,22 +19,25 @@ from orchestrator.runs.files.logs import beat_of, beats_of, last_line, result_of
 from orchestrator.runs.files.metrics import Series, metric_that_exists, metrics_of
 from orchestrator.runs.files.sample_looks import SampleLooks
 from orchestrator.runs.files.written_metrics import is_number, last_values
+from orchestrator.runs.findings import findings, in_words
 from orchestrator.runs.labels import Relabelled, labels_of
 from orchestrator.runs.state import Event, RunState
 from orchestrator.runs.store import RunDir, find_run, newest_ids
-from orchestrator.runs.summary import code_of, gpus_of
+from orchestrator.runs.summary import code_of, gpus_of, hours_of
 from orchestrator.runs.sweeps import points_in
-from orchestrator.views.curves import Axis, Curves, curve_of
+from orchestrator.views.curves import Curves, curve_of
 from orchestrator.views.facts import Facts, facts_of
 from orchestrator.views.heat import HeatMap, span_map
 from orchestrator.views.logs import RankLog
+from orchestrator.views.pace import Pace, pace_of
 from orchestrator.views.run import RunView, run_view
 from orchestrator.views.runs import RunFilter, RunRow, RunsView, row_of, runs_view
-from orchestrator.views.step_times import StepTimes, step_spans
+from orchestrator.views.step_times import Histogram, StepTimes, histogram_of, step_spans
 from orchestrator.views.sweep import SweepView, sweep_view
 from orchestrator.views.use import UseView, use_view, uses_of_ranks
 
 FIRST_SECONDS: Final = 0.1  # of a look at all runs: what is new to it and was not read by then, the next one reads
+LEAST_SLOWER: Final = 1.5  # times as long as the fastest step: the colours of step times reach so far at least
 Note = Callable[[RunState, Mapping[str, Any] | None, float, str], str]
 """How the word that matters most about a run is said: of its state, rank 0's beat, the time and its last line."""
 
@@ -126,23 +129,50 @@ class Reader:
         with self._lock:
             return run.events(self._known.setdefault(run.run_id, FileCache()))
 
-    def curves(
-        self, runs: Sequence[RunDir], metric: str, axis: Axis = Axis.STEP, *, smoothing: float = 0.0, most: int = 1000
-    ) -> Curves:
+    def hours(self, run: RunDir) -> Mapping[str, float | None]:
+        """Return what the run cost so far, by its events and the samples that are known."""
+        with self._lock:
+            return hours_of(self.events(run), self._clock(), self._sampled(run).look())
+
+    def curves(self, runs: Sequence[RunDir], metric: str, *, smoothing: float = 0.0, most: int = 1000) -> Curves:
         """Return a metric of several runs; runs that have not written it are left out."""
         with self._lock:
             series = [(run.run_id, self._looked_at(run)) for run in runs]
             found = (
-                curve_of(run_id, its.values(metric), axis, smoothing=smoothing, most=most) for run_id, its in series
+                curve_of(run_id, its.values(metric), its.values("epoch"), smoothing=smoothing, most=most)
+                for run_id, its in series
             )
-            names = sorted({name for _, its in series for name in its.names()})
-            return Curves(metric, axis, tuple(filter(None, found)), tuple(names))
+            names, kinds = (
+                tuple(sorted({name for _, its in series for name in each(its)}))
+                for each in (Series.names, Series.names_of_kinds)
+            )
+            return Curves(metric, tuple(filter(None, found)), names, kinds)
 
     def step_time_map(self, run: RunDir, *, columns: int, rows: int | None = None) -> HeatMap:
         """Return how long each rank's steps took, as far back as samples are kept."""
         with self._lock:
             spans = list(step_spans(self._sampled(run).look()))
-            return span_map("step time", "s", spans, columns=columns, rows=rows)
+            return span_map("step time", "s", spans, columns=columns, rows=rows, least=LEAST_SLOWER)
+
+    def step_times(self, run: RunDir) -> Histogram:
+        """Return how many steps took how long."""
+        with self._lock:
+            return histogram_of(self._sampled(run).look())
+
+    def pace(self, run: RunDir) -> Pace | None:
+        """Return which rank is the slowest and why; None if no step has been measured."""
+        with self._lock:
+            hosts = {node.node: node.host for node in self._state(run).nodes}
+            return pace_of(self._sampled(run).look(), hosts)
+
+    def findings(self, run: RunDir) -> list[str]:
+        """Return what stands out in the newest samples of a run that goes on, a sentence each."""
+        with self._lock:
+            state = self._state(run)
+            if state.is_final:
+                return []
+            hosts = {node.node: node.host for node in state.nodes}
+            return in_words(findings(self._sampled(run).look()), hosts)
 
     def use(self, run: RunDir, measure: str | None = None, *, columns: int, rows: int | None = None) -> UseView:
         """Return how busy a run's nodes, ranks and GPUs are, with a map of one measure."""

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from itertools import accumulate
+from typing import Any, Final
 
+from orchestrator.protocol.samples import Sample
 from orchestrator.runs.files.samples import NodeSamples
 from orchestrator.views.heat import Span
+
+MOST_SHOWN: Final = 0.99  # the share of all steps that a histogram shows; the slowest of them would make it a sliver
 
 
 @dataclass
@@ -42,11 +46,73 @@ def step_spans(nodes: Iterable[NodeSamples]) -> Iterator[Span]:
     """
     for node in nodes:
         since = min((sample.time - sample.seconds for sample in node.samples), default=0.0)
-        for sample in node.samples:
-            told = {rank.rank: rank.step_seconds for rank in sample.ranks if rank.step_seconds is not None}
-            short = {rank: seconds for rank, seconds in told.items() if seconds <= sample.seconds}
-            if short:
-                yield Span(sample.time - sample.seconds, sample.time, short)
-            for rank, seconds in told.items():
-                if rank not in short:
-                    yield Span(max(since, sample.time - seconds), sample.time, {rank: seconds})
+        for sample, told, first in _told(node):
+            for is_startup in (True, False):
+                seconds = {rank: each for rank, each in told.items() if (rank in first) is is_startup}
+                short = {rank: each for rank, each in seconds.items() if each <= sample.seconds}
+                if short:
+                    yield Span(sample.time - sample.seconds, sample.time, short, is_startup)
+                for rank, each in seconds.items():
+                    if rank not in short:
+                        yield Span(max(since, sample.time - each), sample.time, {rank: each}, is_startup)
+
+
+def _told(node: NodeSamples) -> Iterator[tuple[Sample, dict[int, float], set[int]]]:
+    """Yield each sample with the seconds a step of its ranks, and the ranks of which these are the first of an attempt.
+
+    The oldest sample that is kept may be from the middle of an attempt: then more steps than fit into it were made.
+    """
+    attempt, begun = None, set[int]()
+    for number, sample in enumerate(node.samples):
+        if (sample.start, sample.attempt) != attempt:
+            attempt, begun = (sample.start, sample.attempt), set()
+        steps = {rank.rank: rank.step for rank in sample.ranks}
+        told = {rank.rank: rank.step_seconds for rank in sample.ranks if rank.step_seconds is not None}
+        first = {
+            rank for rank, seconds in told.items()
+            if rank not in begun and (number > 0 or steps[rank] * seconds <= 2 * sample.seconds)
+        }  # fmt: skip
+        begun |= told.keys()
+        yield sample, told, first
+
+
+@dataclass(frozen=True)
+class Histogram:
+    """How many steps of all ranks took how long; each bin is as wide as the others, between `low` and `high`.
+
+    A step that took longer than `high` is counted in `above`. The first steps of an attempt are not counted.
+    """
+
+    low: float = 0.0
+    high: float = 0.0
+    counts: tuple[float, ...] = ()
+    above: float = 0.0
+    median: float | None = None
+
+
+def histogram_of(nodes: Iterable[NodeSamples], bins: int = 40) -> Histogram:
+    """Return the histogram of step times; a sample tells the mean of the steps that it covers."""
+    steps = sorted(
+        (seconds, max(1.0, sample.seconds / seconds))
+        for node in nodes
+        for sample, told, first in _told(node)
+        for rank, seconds in told.items()
+        if rank not in first and seconds > 0
+    )
+    if not steps:
+        return Histogram()
+    total = sum(count for _, count in steps)
+    low, high = steps[0][0], _at(steps, MOST_SHOWN * total)
+    width = (high - low) / bins or high / bins
+    counts = [0.0] * bins
+    for seconds, count in steps:
+        if seconds <= high:
+            counts[min(bins - 1, int((seconds - low) / width))] += count
+    above = sum(count for seconds, count in steps if seconds > high)
+    return Histogram(low, low + width * bins, tuple(counts), above, _at(steps, total / 2))
+
+
+def _at(steps: Sequence[tuple[float, float]], wanted: float) -> float:
+    """Return the time of the step with a number, counted from the fastest."""
+    reached = accumulate(count for _, count in steps)
+    return next((seconds for (seconds, _), seen in zip(steps, reached, strict=True) if seen >= wanted), steps[-1][0])

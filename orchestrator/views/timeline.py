@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from orchestrator.protocol.events import EventKind
-from orchestrator.runs.state import Event, RunState
+from orchestrator.runs.state import Event, RunState, RunStatus
 
 
 class SpanKind(StrEnum):
@@ -27,6 +27,7 @@ class Span:
     end: float | None = None
     attempt: int | None = None
     note: str = ""  # how an attempt ended, and what it went on from
+    failed: bool = False  # an attempt that failed, or had to be repeated
 
 
 @dataclass(frozen=True)
@@ -71,11 +72,16 @@ def _phases(state: RunState, events: Sequence[Event]) -> list[Span]:
 
 
 def _attempts(state: RunState) -> list[Span]:
+    newest = max((each.number for each in state.attempts), default=0)
+    has_failed = state.state is RunStatus.FAILED
     return [
-        Span(SpanKind.ATTEMPT, f"attempt {each.number}", each.began, each.ended or state.ended, each.number, each.end)
+        Span(
+            SpanKind.ATTEMPT, f"attempt {each.number}", each.began, each.ended or state.ended, each.number, each.end,
+            failed=has_failed if each.number == newest else each.ended is not None,
+        )
         for each in state.attempts
         if each.began is not None
-    ]
+    ]  # fmt: skip
 
 
 def _first(events: Sequence[Event], kind: str) -> float | None:

@@ -14,12 +14,13 @@ from orchestrator.views.heat import HeatMap, Span, span_map
 
 @dataclass(frozen=True)
 class Measure:
-    """One figure in percent, of each rank or of each GPU; of neighbours that share a row the `worst` is shown."""
+    """One figure of each rank, GPU or node; of neighbours that share a row the `worst` is shown."""
 
     title: str
     of: str
-    value: Callable[[Sample], Iterable[tuple[int, float | None]]]  # by rank, or by the GPU's index
-    worst: Callable[[Iterable[float]], float]
+    value: Callable[[Sample], Iterable[tuple[int, float | None]]]  # by rank, by the GPU's index, or by OF_NODE
+    worst: Callable[[Iterable[float]], float] = max
+    unit: str = "%"
 
 
 def _gpus(value: Callable[[GpuSample], float | None]) -> Callable[[Sample], Iterable[tuple[int, float | None]]]:
@@ -30,19 +31,32 @@ def _ranks(value: Callable[[RankSample], float | None]) -> Callable[[Sample], It
     return lambda sample: ((rank.rank, value(rank)) for rank in sample.ranks)
 
 
+def _node(value: Callable[[Sample], float | None]) -> Callable[[Sample], Iterable[tuple[int, float | None]]]:
+    return lambda sample: ((OF_NODE, value(sample)),)
+
+
 def _share(part: float | None, whole: float | None) -> float | None:
     return 100 * part / whole if part is not None and whole else None
 
 
+OF_NODE: Final = -1
 MEASURES: Final[Mapping[str, Measure]] = {
     "gpu": Measure("GPU", "GPU", _gpus(lambda gpu: gpu.use), min),
-    "gpu_memory": Measure("memory of the GPU", "GPU", _gpus(lambda gpu: _share(gpu.memory, gpu.memory_total)), max),
+    "gpu_memory": Measure("memory of the GPU", "GPU", _gpus(lambda gpu: _share(gpu.memory, gpu.memory_total))),
     "cpu": Measure("CPU, of a core", "rank", _ranks(lambda rank: 100 * rank.cpu), min),
     "memory": Measure(
         "memory, of its node", "rank",
-        lambda sample: ((rank.rank, _share(rank.memory, sample.memory_total)) for rank in sample.ranks), max,
+        lambda sample: ((rank.rank, _share(rank.memory, sample.memory_total)) for rank in sample.ranks),
     ),
-    "waits": Measure("waiting for data", "rank", _ranks(lambda rank: _share(rank.waited, 1.0)), max),
+    "waits": Measure("waiting for data", "rank", _ranks(lambda rank: _share(rank.waited, 1.0))),
+    "node_cpu": Measure("CPU of the node", "node", _node(lambda sample: _share(sample.cpu, sample.cores))),
+    "node_memory": Measure("memory of the node", "node", _node(lambda node: _share(node.memory, node.memory_total))),
+    "read": Measure("disk, read", "rank", _ranks(lambda rank: rank.read), unit="B/s"),
+    "written": Measure("disk, written", "rank", _ranks(lambda rank: rank.written), unit="B/s"),
+    "received": Measure("network, received", "node", _node(lambda sample: sample.received), unit="B/s"),
+    "sent": Measure("network, sent", "node", _node(lambda sample: sample.sent), unit="B/s"),
+    "power": Measure("power of the GPU", "GPU", _gpus(lambda gpu: gpu.power), unit="W"),
+    "temperature": Measure("temperature of the GPU", "GPU", _gpus(lambda gpu: gpu.temperature), unit="°C"),
 }  # fmt: skip
 """What a map can show, by name; the first one that a run has is shown unasked."""
 
@@ -74,8 +88,8 @@ def use_view(
     newest = tuple(NodeUse(each.node, _newest(each.samples)) for each in nodes)
     if not shown:
         return UseView("", {}, HeatMap("", "%", (), ()), newest)
-    asked = MEASURES[shown]
-    found = span_map(asked.title, "%", _spans(nodes, asked), columns=columns, rows=rows, worst=asked.worst, of=asked.of)
+    asked, spans = MEASURES[shown], _spans(nodes, MEASURES[shown])
+    found = span_map(asked.title, asked.unit, spans, columns=columns, rows=rows, worst=asked.worst, of=asked.of)
     return UseView(shown, there, found, newest)
 
 
@@ -105,12 +119,16 @@ def _newest(samples: Sequence[Sample]) -> Sample:
 
 
 def _spans(nodes: Sequence[NodeSamples], measure: Measure) -> list[Span]:
-    """Return what each sample says of ranks; GPUs are numbered through the run, those of the first node first."""
+    """Return what each sample says; GPUs are numbered through the run, those of the first node first."""
     gpus = sorted({(node.node, gpu.index) for node in nodes for sample in node.samples for gpu in sample.gpus})
     number = {each: place for place, each in enumerate(gpus)} if measure.of == "GPU" else {}
+
+    def numbered(node: int, key: int) -> int:
+        return node if key == OF_NODE else number.get((node, key), key)
+
     return [
         Span(sample.time - sample.seconds, sample.time, {
-            number.get((node.node, key), key): value for key, value in measure.value(sample) if value is not None
+            numbered(node.node, key): value for key, value in measure.value(sample) if value is not None
         })
         for node in nodes for sample in node.samples
     ]  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import lru_cache
@@ -10,20 +11,22 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from orchestrator.errors import StoreError, UsageError
-from orchestrator.operations.runs import hours_of
 from orchestrator.protocol.reading import opened
 from orchestrator.runs.files import checkpoints, metrics
 from orchestrator.runs.files.logs import Selection, log_files
+from orchestrator.runs.files.metrics import shown_first
 from orchestrator.runs.files.outputs import Output, outputs_of
-from orchestrator.runs.files.written_metrics import HOW_TO_WRITE
+from orchestrator.runs.files.written_metrics import HOW_TO_WRITE, is_number, last_values
 from orchestrator.runs.record import RunRecord
 from orchestrator.runs.run_id import sweep_of
 from orchestrator.runs.store import RunDir
-from orchestrator.views.curves import Axis
+from orchestrator.views.heat import HeatMap
 from orchestrator.views.json_types import to_json
 from orchestrator.views.reader import Reader
 from orchestrator.views.run import RunView, worst_ranks
 from orchestrator.views.runs import RunRow
+from orchestrator.web import contents
+from orchestrator.web.contents import number_of
 from orchestrator.web.signatures import signatures_of
 
 Json = dict[str, Any]
@@ -34,10 +37,11 @@ ALL_SECONDS: Final = 60.0  # in which all runs are read, the first time
 MOST_OUTPUTS: Final = 2000
 MOST_RANKS: Final = 100  # those with trouble first: nobody reads more
 MOST_CURVES: Final = 20
-MOST_POINTS: Final = 2000  # of one curve: no screen is wider
+MOST_PANELS: Final = 24  # of one answer
+MOST_POINTS: Final = 1000  # of one curve: no panel has more pixels
+MOST_VALUES: Final = 200_000  # of one curve in a table
 MOST_LINES: Final = 500  # of a log at a time
-MOST_COLUMNS: Final = 400  # of a heat map
-USE_COLUMNS: Final = 120  # of one that is never empty between two looks
+MAP_COLUMNS, MAP_ROWS = 180, 160  # of a heat map
 _NOT_SHOWN: Final = ("env", "secrets")  # of a job: values from elsewhere
 
 
@@ -59,7 +63,7 @@ def run_page(reader: Reader, name: str) -> Json:
     seen = signatures_of(run)  # before it is read: what is written meanwhile is told to the page
     view = reader.run(run)
     record = _readable(run.record, RunRecord.from_json(run.run_id, None), problems)
-    hours = _readable(lambda: hours_of(run, reader.events(run)), Json(), problems)
+    hours = _readable(lambda: dict(reader.hours(run)), Json(), problems)
     _readable(lambda: _open(run.path / "metrics.jsonl"), None, problems)
     of_job = metrics.metric_of_job({"job": record.job})
     shown: Json = to_json(replace(view, ranks=worst_ranks(view.ranks)[:MOST_RANKS]))
@@ -74,11 +78,21 @@ def run_page(reader: Reader, name: str) -> Json:
         "values": dict(record.values),
         "repeats": record.repeats,
         "hours": to_json(hours),
-        "metric": of_job.name if of_job is not None else None,
-        "metrics": list(reader.curves([run], "").names),
+        "headline": _headline(run, view, of_job.name if of_job is not None else None),
         "logs": _logs(run, view),
         "job": to_json({key: value for key, value in record.job.items() if key not in _NOT_SHOWN}),
     }
+
+
+def _headline(run: RunDir, view: RunView, of_job: str | None) -> Json | None:
+    """Return the metric that is shown first and its newest value: the job's metric if it has one, else the loss."""
+    numbers, beat = last_values(run), view.progress or {}
+    of_program = beat.get("metrics")
+    for values in (of_program, {"loss": beat.get("loss")}, view.result):
+        if isinstance(values, Mapping):
+            numbers |= {str(name): float(value) for name, value in values.items() if is_number(value)}
+    name = of_job if of_job in numbers else shown_first(numbers)
+    return {"name": name, "value": numbers[name]} if name in numbers else None
 
 
 def _logs(run: RunDir, view: RunView) -> list[list[int]]:
@@ -103,6 +117,7 @@ def files_page(reader: Reader, name: str) -> Json:
             {
                 **{key: value for key, value in to_json(each.to_json()).items() if key != "files"},
                 "name": each.path.name,
+                "entries": contents.entries_of(each),
                 "best": best[1] if best is not None and best[0] is each else "",
             }
             for each in found
@@ -112,40 +127,68 @@ def files_page(reader: Reader, name: str) -> Json:
     }
 
 
-def curves(reader: Reader, names: list[str], query: Query) -> Json:
-    """Return a metric of runs over each other."""
-    axis = Axis.TIME if query.get("axis") == "time" else Axis.STEP
+def curves(reader: Reader, names: list[str], wanted: list[str], query: Query) -> Json:
+    """Return metrics of runs, each as one panel; `every` asks for all values, for a table."""
     try:
         smoothing = float(query.get("smoothing", "0"))
     except ValueError as error:
         raise UsageError("smoothing is a number from 0 to 1") from error
-    runs = [reader.find(name) for name in names[:MOST_CURVES]]
-    found: Json = to_json(reader.curves(runs, query.get("metric", "loss"), axis, smoothing=smoothing, most=MOST_POINTS))
-    return {**found, "hint": "" if found["names"] else HOW_TO_WRITE}
+    runs, most = [reader.find(name) for name in names[:MOST_CURVES]], MOST_VALUES if "every" in query else MOST_POINTS
+    found = [reader.curves(runs, each, smoothing=smoothing, most=most) for each in wanted[:MOST_PANELS] or [""]]
+    return {
+        "panels": [{"metric": each.metric, "curves": to_json(each.curves)} for each in found if each.metric],
+        "names": found[0].names,
+        "kinds": found[0].kinds,
+        "hint": "" if found[0].names else HOW_TO_WRITE,
+    }
 
 
-def heat(reader: Reader, name: str) -> Json:
-    """Return how long the steps of each rank took, as a map of ranks and time."""
-    found: Json = to_json(reader.step_time_map(reader.find(name), columns=MOST_COLUMNS))
-    return found
+def ranks(reader: Reader, name: str) -> Json:
+    """Return how long the steps of the ranks took: in a sentence, as a map of ranks and time, and as a histogram."""
+    run = reader.find(name)
+    step_times = reader.step_time_map(run, columns=MAP_COLUMNS, rows=MAP_ROWS)
+    return {
+        "pace": to_json(reader.pace(run)),
+        "map": _map(step_times),
+        "histogram": to_json(reader.step_times(run)),
+    }
+
+
+def _map(found: HeatMap) -> Json:
+    """Return a map as JSON types, with as many digits as are shown: it has thousands of cells."""
+    places = 4 - math.floor(math.log10(found.high)) if found.high and found.high > 0 else 4
+    rows = [
+        {**vars(row), "values": [None if value is None else round(value, places) for value in row.values]}
+        for row in found.rows
+    ]
+    return {**to_json(replace(found, rows=())), "rows": rows}
+
+
+def pace(reader: Reader, name: str) -> Json:
+    """Return which rank is the slowest and why, and what stands out on the run's machines, in sentences."""
+    run = reader.find(name)
+    return {"pace": to_json(reader.pace(run)), "findings": reader.findings(run)}
 
 
 def use(reader: Reader, name: str, measure: str | None) -> Json:
-    """Return how busy a run's nodes, ranks and GPUs are: a map of one measure, and the newest numbers."""
-    found: Json = to_json(reader.use(reader.find(name), measure, columns=USE_COLUMNS))
-    return found
+    """Return how busy a run's nodes, ranks and GPUs are: the newest numbers, or a map of one measure."""
+    view = reader.use(reader.find(name), measure, columns=MAP_COLUMNS if measure else 1, rows=MAP_ROWS)
+    if measure:
+        return {"map": _map(view.map)}
+    nodes = [replace(each, newest=replace(each.newest, ranks=each.newest.ranks[:MOST_RANKS])) for each in view.nodes]
+    return {"measures": dict(view.measures), "nodes": to_json(nodes)}
 
 
 def watched_log(reader: Reader, name: str, query: Query) -> Json:
     """Return what `log_page` does, of a log that is brought from its node while it is asked for."""
-    reader.watched.ask(reader.find(name), _number(query, "rank") or 0)
+    reader.watched.ask(reader.find(name), number_of(query, "rank") or 0)
     return log_page(reader, name, query)
 
 
 def log_page(reader: Reader, name: str, query: Query) -> Json:
     """Return a window of a rank's log: its end, before, after or around an offset; or where words are found next."""
-    log = reader.log(reader.find(name), _number(query, "rank") or 0, _number(query, "attempt"))
-    before, after, start = (_number(query, each) for each in ("before", "after", "from"))
+    log = reader.log(reader.find(name), number_of(query, "rank") or 0, number_of(query, "attempt"))
+    before, after, start = (number_of(query, each) for each in ("before", "after", "from"))
     if words := query.get("find"):
         found = log.find(words, start or 0, backwards=query.get("backwards") == "1")
         page = None if found.offset is None else to_json(log.around(found.offset, MOST_LINES))
@@ -184,12 +227,3 @@ def _open(path: Path) -> None:
     """Raise OSError for a file that is there and can't be opened."""
     with contextlib.suppress(FileNotFoundError), opened(path):
         pass
-
-
-def _number(query: Query, name: str) -> int | None:
-    value = query.get(name)
-    if value is None:
-        return None
-    if not value.isdecimal() or len(value) > 18:
-        raise UsageError(f"{name}={value[:40]} is no number")
-    return int(value)

@@ -17,7 +17,7 @@ from starlette.routing import Route
 from orchestrator.errors import OrchError, RunNotFoundError, StoreError, UsageError
 from orchestrator.protocol.json_text import parse_json
 from orchestrator.views.reader import Note, Reader
-from orchestrator.web import actions, answers, openmetrics, saved_views
+from orchestrator.web import actions, answers, contents, openmetrics, saved_views
 from orchestrator.web.access import Access
 from orchestrator.web.gate import Gate
 from orchestrator.web.watcher import Watcher
@@ -47,13 +47,19 @@ class Page:
             "/api/runs": lambda _: answers.rows(reader),
             "/api/runs/{run}": lambda ask: answers.run_page(reader, ask.path_params["run"]),
             "/api/runs/{run}/files": lambda ask: answers.files_page(reader, ask.path_params["run"]),
-            "/api/runs/{run}/heat": lambda ask: answers.heat(reader, ask.path_params["run"]),
+            "/api/runs/{run}/ranks": lambda ask: answers.ranks(reader, ask.path_params["run"]),
+            "/api/runs/{run}/pace": lambda ask: answers.pace(reader, ask.path_params["run"]),
             "/api/runs/{run}/use": lambda ask: answers.use(
                 reader, ask.path_params["run"], ask.query_params.get("measure")
             ),
             "/api/runs/{run}/log": lambda ask: answers.watched_log(reader, ask.path_params["run"], ask.query_params),
+            "/api/runs/{run}/pictures": lambda ask: contents.pictures_of(
+                reader, ask.path_params["run"], ask.query_params
+            ),
             "/api/views": lambda _: saved_views.views_of(root),
-            "/api/curves": lambda ask: answers.curves(reader, ask.query_params.getlist("run"), ask.query_params),
+            "/api/curves": lambda ask: answers.curves(
+                reader, ask.query_params.getlist("run"), ask.query_params.getlist("metric"), ask.query_params
+            ),
             "/api/diff": lambda ask: answers.diff_page(reader, _text(ask, "one"), _text(ask, "other")),
             "/api/sweeps/{sweep}": lambda ask: answers.sweep_page(
                 reader, ask.path_params["sweep"], ask.query_params.get("metric")
@@ -74,6 +80,10 @@ class Page:
             Route("/enter", self._enter, methods=["POST"]),
             Route("/codes", self._code, methods=["POST"]),
             Route("/api/events", self._events),
+            Route(
+                "/api/runs/{run}/content",
+                _bytes(lambda ask: contents.part_of(reader, ask.path_params["run"], ask.query_params)),
+            ),
             *(Route(f"/static/{each.name}", _file(each.name)) for each in sorted(STATIC.iterdir())),
         ]
         return Gate(Starlette(routes=routes), self.access)
@@ -125,7 +135,7 @@ async def _stream(changes: AsyncIterator[dict[str, Any]]) -> AsyncIterator[str]:
 
 def _answered(answer: Callable[[Request], Any]) -> Callable[[Request], Any]:
     async def endpoint(request: Request) -> Response:
-        return await _said(lambda: answer(request))
+        return await _said(lambda: _json(answer(request)))
 
     return endpoint
 
@@ -133,15 +143,29 @@ def _answered(answer: Callable[[Request], Any]) -> Callable[[Request], Any]:
 def _acted(do: Callable[[str, Mapping[str, Any]], Any]) -> Callable[[Request], Any]:
     async def endpoint(request: Request) -> Response:
         given = await _body(request)
-        return await _said(lambda: do(request.path_params["run"], given))
+        return await _said(lambda: _json(do(request.path_params["run"], given)))
 
     return endpoint
 
 
-async def _said(make: Callable[[], Any]) -> Response:
+def _bytes(read: Callable[[Request], contents.Part]) -> Callable[[Request], Any]:
+    """Return an endpoint for a file's bytes. Whatever they are, a browser that is led there only stores them."""
+
+    def answer(request: Request) -> Response:
+        part = read(request)
+        headers = {"content-disposition": "attachment", "x-orch-size": str(part.size)}
+        return Response(part.data, media_type="application/octet-stream", headers=headers)
+
+    async def endpoint(request: Request) -> Response:
+        return await _said(lambda: answer(request))
+
+    return endpoint
+
+
+async def _said(make: Callable[[], Response]) -> Response:
     """Return what was asked for, or the sentence that says why not."""
     try:
-        return await run_in_threadpool(lambda: _json(make()))
+        return await run_in_threadpool(make)
     except OrchError as error:
         status = next((number for kind, number in _STATUS if isinstance(error, kind)), 500)
         return _json({"error": error.message, "hint": error.hint}, status)

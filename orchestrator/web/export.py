@@ -15,24 +15,26 @@ from typing import Any, Final, NamedTuple
 from urllib.parse import quote, urlencode
 
 from orchestrator.errors import StoreError, UsageError
+from orchestrator.runs.files.outputs import outputs_of
 from orchestrator.runs.leaving import redaction_of
 from orchestrator.runs.redaction import Redaction
 from orchestrator.runs.run_id import sweep_of
 from orchestrator.runs.store import RunDir, newest_runs
 from orchestrator.runs.sweeps import find_runs
 from orchestrator.views.reader import Note, Reader
-from orchestrator.web import answers
+from orchestrator.web import answers, contents
 from orchestrator.web.app import STATIC
 
 NEWEST: Final = 20
 MOST_LOGS: Final = 16  # of a run
 MOST_METRICS: Final = 20
+MOST_TEXTS: Final = 50  # of a run
+MOST_OF_A_TEXT: Final = 64 << 10  # bytes
 MOST_DIFFS: Final = 45  # of ten runs, each with each
-_MODULES: Final = (
-    "dom", "format", "source", "curves", "heat", "logs", "filter", "columns", "labels", "saved", "drawings", "runs",
-    "run", "compare", "diff", "sweep", "main",
-)  # fmt: skip
-_COPIED: Final = ("icon.svg", "style.css", "runs.css", "uPlot.iife.min.js", "uPlot.min.css", "uPlot.LICENSE")
+_COPIED: Final = ("icon.svg", "style.css", "runs.css", "run.css", "uPlot.iife.min.js", "uPlot.min.css", "uPlot.LICENSE")
+_IMPORT: Final = re.compile(r'^import \{([^}]*)\} from "\./(\w+)\.js";$', re.MULTILINE)
+_EXPORT: Final = re.compile(r"^export (?=(?:async )?function|const|class)", re.MULTILINE)
+_EXPORTED: Final = re.compile(r"^export (?:async )?(?:function|const|class) (\w+)", re.MULTILINE)
 Words = tuple[str, ...]
 
 
@@ -88,16 +90,31 @@ def _of_run(reader: Reader, run: RunDir) -> Answers:
     page = answers.run_page(reader, run.run_id)
     del page["seen"]  # nobody follows what was exported
     found: Answers = {Asked(where): page, Asked((*where, "files")): answers.files_page(reader, run.run_id)}
-    found[Asked((*where, "heat"))] = answers.heat(reader, run.run_id)
-    first = answers.use(reader, run.run_id, None)
-    found[Asked((*where, "use"))] = first
-    for name in first["measures"]:
+    found[Asked((*where, "ranks"))] = answers.ranks(reader, run.run_id)
+    found[Asked((*where, "pace"))] = answers.pace(reader, run.run_id)
+    found[Asked((*where, "use"))] = use = answers.use(reader, run.run_id, None)
+    for name in use["measures"]:
         found[Asked((*where, "use"), (("measure", name),))] = answers.use(reader, run.run_id, name)
     for attempt, rank in page["logs"][-MOST_LOGS:] or [(page["attempt"], 0)]:
         asked = {"rank": str(rank), "attempt": str(attempt)}
         found[Asked((*where, "log"), tuple(asked.items()))] = answers.log_page(reader, run.run_id, asked)
     page["logs"] = page["logs"][-MOST_LOGS:]
-    return found | _curves(reader, [run.run_id])
+    return found | _texts(reader, run) | _curves(reader, [run.run_id])
+
+
+def _texts(reader: Reader, run: RunDir) -> Answers:
+    """Return the outputs of a run that are short texts; of pictures and other bytes nothing can be taken out."""
+    found: Answers = {}
+    for output in outputs_of(run):
+        if output.bytes > MOST_OF_A_TEXT or len(found) >= MOST_TEXTS:
+            continue
+        try:
+            text = contents.part_of(reader, run.run_id, {"path": output.path}).data.decode()
+        except (StoreError, UnicodeDecodeError):
+            continue
+        if "\0" not in text:
+            found[Asked(("runs", run.run_id, "content"), (("path", output.path),))] = {"text": text}
+    return found
 
 
 def _of_several(reader: Reader, runs: list[RunDir], of_runs: Answers) -> Answers:
@@ -122,32 +139,35 @@ def _of_several(reader: Reader, runs: list[RunDir], of_runs: Answers) -> Answers
 
 def _curves(reader: Reader, names: list[str]) -> Answers:
     """Return the curves of these runs over each other, one answer for each metric."""
-    first = answers.curves(reader, names, {"metric": "loss"})
+    first = answers.curves(reader, names, [], {})
     asked = tuple(("run", name) for name in names)
     return {
-        Asked(("curves",), (*asked, ("metric", metric))): answers.curves(reader, names, {"metric": metric})
-        for metric in dict.fromkeys(["loss", *first["names"][:MOST_METRICS]])
+        Asked(("curves",), (*asked, ("metric", metric))): answers.curves(reader, names, [metric], {})
+        for metric in dict.fromkeys(["loss", *first["names"], *first["kinds"]][:MOST_METRICS])
     }
 
 
 def _joined() -> str:
-    """Return the modules as one script. Each is a function with its own names, which returns its exports."""
-    return "\n".join(['(() => {\n"use strict";\nconst modules = {};', *map(_as_function, _MODULES), "})();\n"])
+    """Return the modules as one script."""
+    modules: dict[str, str] = {}
+    _as_function("main", modules)
+    return "\n".join(['(() => {\n"use strict";\nconst modules = {};', *modules.values(), "})();\n"])
 
 
-def _as_function(name: str) -> str:
+def _as_function(name: str, modules: dict[str, str]) -> None:
+    """Add a module after those that it imports. Each is a function with its own names, which returns its exports."""
     text = (STATIC / f"{name}.js").read_text()
-    exports = re.findall(r"^export (?:async )?(?:function|class|const) (\w+)", text, flags=re.MULTILINE)
-    text = re.sub(r"^export ", "", text, flags=re.MULTILINE)
-    text = re.sub(
-        r"^import (\{.*?\}) from \"\./(\w+)\.js\";\n", r"const \1 = modules.\2;\n", text, flags=re.MULTILINE | re.DOTALL
-    )
-    return f"modules.{name} = (() => {{\n{text}return {{ {', '.join(exports)} }};\n}})();"
+    for imported in _IMPORT.finditer(text):
+        if imported[2] not in modules:
+            _as_function(imported[2], modules)
+    plain = _EXPORT.sub("", _IMPORT.sub(r"const {\1} = modules.\2;", text))
+    exports = ", ".join(_EXPORTED.findall(text))
+    modules[name] = f"modules.{name} = (() => {{\n{plain}return {{ {exports} }};\n}})();"
 
 
 def _index(text: str) -> str:
     """Return the page with addresses beside it, and a policy that lets it ask nobody for anything."""
-    policy = "default-src 'none'; script-src 'self' file:; style-src 'self' file:; img-src 'self' file:"
+    policy = "default-src 'none'; script-src 'self' file:; style-src 'self' file:; img-src 'self' file: blob:"
     head = f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n<meta name="referrer"'
     module = '<script src="/static/main.js" type="module"></script>'
     scripts = '<script src="data.js" defer></script>\n<script src="page.js" defer></script>'

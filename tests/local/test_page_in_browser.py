@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
@@ -36,6 +37,7 @@ if not os.path.exists(CHROMIUM):
 from playwright.sync_api import Browser, Page, expect, sync_playwright  # noqa: E402
 
 expect.set_options(timeout=1000 * PATIENCE)
+TABS = ("overview", "curves", "ranks", "system", "logs", "files", "config", "why")
 HOSTILE = "<img src=x onerror=\"document.title='taken'\">"
 # Writes a value of its loss for each file that a test puts beside it, and fails or ends when it is told to.
 PROGRAM = """
@@ -131,7 +133,8 @@ def sweep(home: Path, orch: Orch) -> str:
         run = create_run(made, f"grid-222222.{index}", record)
         for step in range(9):
             append_line(
-                run.path / "metrics.jsonl", json.dumps({"kind": "train", "step": step, "loss": loss + 1 / (1 + step)})
+                run.path / "metrics.jsonl",
+                json.dumps({"kind": "train", "step": step, "loss": loss + 1 / (1 + step), "rate": step + 1.0}),
             )
         run.write("result.json", {"loss": loss})
         run.write("verdict.json", {**Verdict(Outcome.SUCCEEDED).to_json(), "ended": 2000.0})
@@ -202,17 +205,41 @@ def test_runs_are_listed_and_filtered(page: Page, failed: RunDir, sweep: str) ->
     assert page.title() != "taken"
 
 
-def test_a_run_that_failed_says_why(page: Page, failed: RunDir) -> None:
+def tab(page: Page, name: str) -> None:
+    """Open a tab of a run's page."""
+    page.get_by_role("navigation", name="Views of the run").get_by_role("link", name=name, exact=True).click()
+    expect(page.locator(f".tab[data-tab={name}]")).to_be_visible()
+
+
+def test_a_run_that_failed_says_why_once_and_in_red(page: Page, failed: RunDir) -> None:
     at(page, f"/run/{failed.run_id}")
     why = page.get_by_role("region", name="Why")
-    expect(why).to_contain_text("rank 1")
     expect(why.get_by_label("Traceback")).to_contain_text("RuntimeError: <b>the data</b> is not there")
-    expect(page.locator(".timeline li").filter(has_text="attempt 0")).to_contain_text("rank 1")
+    expect(why).to_contain_text("Rank1Host")
+    expect(page.locator(".note.failure")).to_contain_text("rank 1")
+    expect(page.locator(".tile").filter(has_text="State")).to_contain_text("failed")
+    assert page.locator("#main").inner_text().count("RuntimeError: <b>the data") == 2  # the sentence and the traceback
+    tab(page, "overview")
+    assert page.url.endswith(f"#/run/{failed.run_id}/overview")
+    attempt = page.locator(".timeline li").filter(has_text="attempt 0")
+    expect(attempt.locator(".span.failed")).to_be_visible()
+    expect(attempt.locator(".words")).to_contain_text("failed")
+    expect(page.get_by_role("region", name="Ranks with trouble").locator("tbody tr")).to_have_count(1)
+    tab(page, "ranks")
     ranks = page.get_by_role("region", name="Ranks", exact=True).locator("tbody tr")
     expect(ranks.first.locator(".state")).to_have_text("failed")
-    expect(page.locator(".uplot canvas")).to_be_visible()
-    values = page.get_by_role("region", name="loss").locator("tbody td")
-    expect(values).to_have_text([failed.run_id, "0.33333", "0.33333", "1", "3"])
+    tab(page, "config")
+    page.get_by_label("Filter").fill("gates")
+    expect(page.get_by_text("No setting has these words.")).to_be_visible()  # values of env are not shown
+    page.get_by_label("Filter").fill("main.py")
+    expect(page.get_by_role("region", name="1 of").locator("tbody tr")).to_have_count(1)
+    page.go_back()  # each tab has its address
+    expect(page.get_by_role("region", name="Step times by rank")).to_be_visible()
+    assert page.title() != "taken"
+
+
+def test_the_log_of_the_rank_that_failed_is_searched(page: Page, failed: RunDir) -> None:
+    at(page, f"/run/{failed.run_id}/logs")
     log = page.get_by_label("Lines of the log")
     expect(log).to_contain_text("<script>document.title='taken'</script>")
     page.get_by_label("Search").fill("NEEDLE".lower())
@@ -220,10 +247,61 @@ def test_a_run_that_failed_says_why(page: Page, failed: RunDir) -> None:
     expect(log.locator(".found")).to_have_text("needle in the hay")
     page.get_by_role("button", name="Next").click()
     expect(page.get_by_text("no other 'needle' after this")).to_be_visible()
-    page.get_by_label("By").select_option("time")
-    expect(page.locator(".uplot canvas")).to_be_visible()
-    page.get_by_role("button", name="Zoom in").click()
-    assert page.title() != "taken"
+
+
+def test_curves_are_chosen_arranged_scaled_and_saved(page: Page, home: Path, sweep: str) -> None:
+    one, other = f"{sweep}.0", f"{sweep}.1"
+    at(page, f"/run/{one}/curves")
+    loss = page.get_by_role("region", name="loss", exact=True)
+    expect(loss.locator(".uplot canvas")).to_be_visible()
+    expect(loss.locator("tbody td")).to_have_text(["0.36111", "0.36111", "1.25", "9"])
+    page.get_by_label("Add a run").fill(other)
+    page.get_by_role("button", name="Add").click()
+    expect(loss.locator("tbody tr")).to_have_count(2)
+    page.get_by_label("Baseline").select_option(one)
+    expect(loss.locator("tbody tr").nth(1)).to_contain_text("-0.125 (-34.6 %)")
+    loss.get_by_role("button", name="log").click()
+    expect(loss.get_by_role("button", name="log")).to_have_attribute("aria-pressed", "true")
+    page.get_by_role("combobox", name="X").select_option("share")
+    page.get_by_label("Smoothing").fill("0.5")
+    for words in ("x=share", "smooth=0.5", "log=loss", f"with={other}", f"baseline={one}"):
+        expect(page).to_have_url(re.compile(re.escape(words)))
+    page.reload()  # the address has all choices
+    expect(loss.locator("tbody tr").nth(1)).to_contain_text("-0.125 (-34.6 %)")
+    order = page.locator(".panel h2")
+    expect(order).to_have_text(["loss", "rate"])
+    loss.get_by_label("More for loss").click()
+    with page.expect_download() as saved:
+        loss.get_by_role("button", name="Save as CSV").click()
+    assert saved.value.suggested_filename == "loss.csv"
+    rows = saved.value.path().read_text().splitlines()
+    assert (rows[0], rows[1], len(rows)) == ("run,step,epoch,time,loss", f"{one},0,,,1.25", 19)
+    with page.expect_download() as saved:
+        loss.get_by_role("button", name="Save as SVG").click()
+    drawing = ElementTree.fromstring(saved.value.path().read_text())  # noqa: S314 (the page has made it)
+    assert len(drawing.findall("{http://www.w3.org/2000/svg}polyline")) == 4  # two smooth, two as written
+    loss.get_by_role("button", name="Move right").click()
+    expect(order).to_have_text(["rate", "loss"])
+    loss.get_by_role("button", name="Hide").click()
+    expect(order).to_have_text(["rate"])
+    page.get_by_text("Panels (1 of 2)").click()
+    page.get_by_role("checkbox", name="loss", exact=True).check()
+    expect(order).to_have_text(["rate", "loss"])
+    page.get_by_role("combobox", name="X").select_option("epoch")
+    expect(page.get_by_text("These runs have written no epochs with 'loss'")).to_be_visible()
+
+
+def test_the_pointer_on_one_panel_tells_the_values_of_all(page: Page, sweep: str) -> None:
+    at(page, f"/run/{sweep}.0/curves")
+    loss, rate = (page.get_by_role("region", name=name, exact=True) for name in ("loss", "rate"))
+    expect(rate.locator("thead th").nth(1)).to_have_text("last")
+    expect(rate.locator(".uplot canvas")).to_be_visible()
+    over = loss.locator(".u-over")
+    over.hover(position={"x": 1, "y": 20})
+    expect(rate.locator("thead th").nth(1)).to_have_text("here")
+    expect(rate.locator("tbody td").first).to_have_text("1")
+    page.mouse.move(1, 1)
+    expect(rate.locator("tbody td").first).to_have_text("9")
 
 
 def test_a_run_that_goes_on_is_watched_and_cancelled(
@@ -234,22 +312,29 @@ def test_a_run_that_goes_on_is_watched_and_cancelled(
     row = page.locator("table.runs tbody tr").filter(has_text=run.run_id)
     expect(row.locator(".state")).to_have_text("running")  # it came by itself
     row.get_by_role("link", name=run.run_id).click()
-    log = page.get_by_label("Lines of the log")
-    expect(log).to_contain_text("step 0 is done")
-    values = page.get_by_role("region", name="loss").locator("tbody td").nth(4)
+    expect(page.locator(".live.on")).to_contain_text("live")
+    values = page.get_by_role("region", name="loss").locator("tbody td").nth(3)
     expect(values).to_have_text("1")
     (gates / "1").touch()
-    expect(log).to_contain_text("step 1 is done")
     expect(values).to_have_text("2")
-    busy = page.get_by_role("region", name="System metrics")
-    expect(busy.locator("canvas")).to_be_visible()  # it comes with the first sample, by itself
-    expect(busy.get_by_role("region", name="Ranks, the newest numbers").locator("tbody tr")).to_have_count(2)
-    busy.get_by_label("Map of").select_option("memory")
-    expect(busy.locator("canvas")).to_have_attribute(
-        "aria-label", re.compile("^memory, of its node of 2 rows of ranks")
-    )
-    busy.locator("canvas").press("ArrowDown")
-    expect(busy.get_by_role("status")).to_contain_text("rank 1, ")
+    tab(page, "logs")
+    log = page.get_by_label("Lines of the log")
+    expect(log).to_contain_text("step 1 is done")
+    (gates / "2").touch()
+    expect(log).to_contain_text("step 2 is done")
+    tab(page, "ranks")
+    expect(page.get_by_text("No step time is known yet.").first).to_be_visible()
+    tab(page, "system")
+    newest = page.get_by_role("region", name="The newest numbers")
+    expect(newest.get_by_role("region", name="Ranks").locator("tbody tr")).to_have_count(2)
+    memory = page.get_by_role("region", name="memory, of its node")
+    expect(memory.locator(".uplot canvas")).to_be_visible()
+    expect(memory.locator(".entry")).to_have_count(2)
+    memory.get_by_role("button", name="map").click()
+    map_of_memory = memory.locator(".heat canvas")
+    expect(map_of_memory).to_have_attribute("aria-label", re.compile("^memory, of its node of 2 rows of ranks"))
+    map_of_memory.press("ArrowDown")
+    expect(memory.get_by_role("status")).to_contain_text("rank 1, ")
     page.get_by_role("button", name="Cancel").click()
     page.get_by_role("button", name="No").click()
     expect(page.get_by_role("dialog")).to_have_count(0)
@@ -258,7 +343,70 @@ def test_a_run_that_goes_on_is_watched_and_cancelled(
     page.get_by_role("button", name="Yes").click()
     expect(page.locator("h1 .state")).to_have_text("cancelled")
     expect(page.get_by_role("button", name="Cancel")).to_be_hidden()
+    expect(page.locator(".live.on")).to_have_count(0)
     assert state_of(run).state == "cancelled"
+
+
+def test_the_slowest_rank_is_named_above_the_map(page: Page, failed: RunDir) -> None:
+    samples = SampleFile(samples_file(str(failed.node(0))))
+    for moment in range(6):
+        ranks = tuple(
+            RankSample(rank, phase="train", step=20 * moment, waited=0.6 * rank,
+                       step_seconds=9.0 if moment == 0 else 0.1 * (1 + rank))
+            for rank in range(2)
+        )  # fmt: skip
+        samples.append(Sample(time=100.0 + 2 * moment, seconds=2.0, cores=2, memory_total=100.0, ranks=ranks))
+    at(page, f"/run/{failed.run_id}/ranks")
+    expect(page.get_by_role("region", name="Pace")).to_contain_text(
+        re.compile(r"Rank 1 on \S+ is slowest: a step takes 200 ms, \+100 % over the median .*its loader 60 % of")
+    )
+    by_rank = page.get_by_role("region", name="Step times by rank")
+    expect(by_rank).to_contain_text("first steps of an attempt, not in the scale")
+    expect(by_rank.locator("canvas")).to_have_attribute("aria-label", re.compile("2 rows of ranks.*to 200 ms"))
+    expect(page.get_by_role("img", name=re.compile("Histogram of step times from 100 ms to 200 ms"))).to_be_visible()
+
+
+def test_outputs_are_shown_and_no_file_is_a_page(page: Page, home: Path) -> None:
+    run = create_run(
+        home.with_name("made"),
+        "files-222222",
+        {"name": "files", "kind": "ssh", "nnodes": 1, "hosts": ["n1"], "created": 1000.0},
+    )
+    run.write("plan.json", {"job": {}, "tasks": [{}]})
+    outputs = run.path / "outputs"
+    (outputs / "plots").mkdir(parents=True)
+    script = '<script>parent.document.title="taken"</script>'
+    drawing = f'<svg xmlns="http://www.w3.org/2000/svg" width="9" height="7">{script}</svg>'
+    (outputs / "plots" / "a.svg").write_text(drawing)
+    (outputs / "report.html").write_text("<script>document.title='taken'</script>")
+    (outputs / "table.csv").write_text('name,"a, b"\n"x ""y""",2\n')
+    (outputs / "facts.json").write_text('{"a":[1]}')
+    (outputs / "weights.bin").write_bytes(bytes(99))
+    (outputs / "long.txt").write_text("0123456\n" * 40_000)
+    run.write("verdict.json", {**Verdict(Outcome.SUCCEEDED).to_json(), "ended": 2000.0})
+    run.path.rename(home / "runs" / run.path.name)
+    append_line(home / "index", run.run_id)
+    at(page, "/run/files-222222/files")
+    shown = page.locator(".viewer")
+    for name, words in {
+        "report.html": "<script>document.title='taken'</script>",
+        "facts.json": '"a": [',
+        "weights.bin": "This file is not text",
+        "table.csv": 'x "y"',
+    }.items():
+        page.get_by_role("button", name=name).click()
+        expect(shown).to_contain_text(words)
+    expect(shown.locator("th").nth(1)).to_have_text("a, b")
+    page.get_by_role("button", name="a.svg").click()
+    picture = shown.locator("img")
+    expect(picture).to_have_attribute("src", re.compile("^blob:"))
+    page.wait_for_function("document.querySelector('.viewer img').naturalWidth === 9")
+    page.get_by_role("button", name="long.txt").click()
+    page.get_by_role("button", name="Show more").click()
+    expect(shown.get_by_role("button", name="Show more")).to_be_hidden()
+    assert len(shown.get_by_label("Contents").inner_text()) > 300_000
+    assert page.title() != "taken"
+    shutil.rmtree(home / "runs" / run.run_id)
 
 
 @pytest.mark.full(
@@ -289,14 +437,14 @@ def test_a_run_is_repeated_and_pulled(page: Page, orch: Orch, failed: RunDir, tm
 
 @pytest.mark.full(
     "tests/local/test_sweeps.py::test_the_points_run_one_after_another_and_are_ranked",
-    "tests/local/test_page_in_browser.py::test_a_run_that_failed_says_why",
+    "tests/local/test_page_in_browser.py::test_a_run_that_failed_says_why_once_and_in_red",
 )
 def test_a_sweep_shows_its_best_point_and_two_runs_differ(page: Page, sweep: str) -> None:
     at(page, f"/sweep/{sweep}")
     points = page.get_by_role("region", name="Points by loss, the lowest first").locator("tbody tr")
     expect(points.first).to_contain_text("1 (best)")
     expect(points.first).to_contain_text(f"{sweep}.1")
-    expect(page.locator(".uplot .u-series")).to_have_count(3)  # the step, and two curves
+    expect(page.get_by_role("region", name="loss", exact=True).locator("tbody tr")).to_have_count(2)  # two curves
     expect(page.locator(".drawing polyline.best")).to_have_count(2)  # the best run, and the best so far
     expect(page.get_by_text("Best of 2 runs: loss 0.125 with lr=0.1.")).to_be_visible()
     at(page, "/")
@@ -311,10 +459,10 @@ def test_a_sweep_shows_its_best_point_and_two_runs_differ(page: Page, sweep: str
     page.get_by_role("button", name="Diff").click()
     expect(page.get_by_role("region", name="What differs").locator("tbody tr").first).to_be_visible()
     page.get_by_role("link", name="Curves of both").click()
-    expect(page.locator(".uplot .u-series")).to_have_count(3)
+    expect(page.get_by_role("region", name="loss", exact=True).locator("tbody tr")).to_have_count(2)
 
 
-@pytest.mark.full("tests/local/test_page_in_browser.py::test_a_run_that_failed_says_why")
+@pytest.mark.full("tests/local/test_page_in_browser.py::test_a_run_that_failed_says_why_once_and_in_red")
 def test_the_keyboard_alone_comes_everywhere(page: Page, failed: RunDir, sweep: str) -> None:
     page.reload()
     expect(page.locator("table.runs tbody tr").first).to_be_visible()
@@ -339,15 +487,18 @@ def test_the_keyboard_alone_comes_everywhere(page: Page, failed: RunDir, sweep: 
 
 @pytest.mark.full(
     "tests/unit/web/test_colours.py",
-    "tests/local/test_page_in_browser.py::test_a_run_that_failed_says_why",
+    "tests/local/test_page_in_browser.py::test_a_run_that_failed_says_why_once_and_in_red",
 )
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_each_view_fits_a_phone(page: Page, failed: RunDir, sweep: str, scheme: str) -> None:
     page.set_viewport_size({"width": 360, "height": 740})
     page.emulate_media(color_scheme=scheme, reduced_motion="reduce")  # type: ignore[arg-type]
-    for place in ("/", f"/run/{failed.run_id}", f"/sweep/{sweep}", f"/diff/{sweep}.0/{sweep}.1"):
+    tabs = [f"/run/{failed.run_id}/{name}" for name in TABS]
+    for place in ("/", *tabs, f"/sweep/{sweep}", f"/diff/{sweep}.0/{sweep}.1"):
         at(page, place)
         expect(page.locator("h1")).to_be_visible()
+        if place in tabs:
+            expect(page.locator(f".tab[data-tab={place.rpartition('/')[2]}]")).to_be_visible()
         box = page.locator("body").bounding_box()
         wide = page.locator("html").bounding_box()
         assert box is not None
@@ -554,7 +705,7 @@ def test_odd_cookies_of_other_programs_are_no_hindrance(page: Page) -> None:
     expect(page.get_by_role("heading", name="Runs")).to_be_visible()
 
 
-@pytest.mark.full("tests/local/test_page_in_browser.py::test_a_run_that_failed_says_why")
+@pytest.mark.full("tests/local/test_page_in_browser.py::test_a_run_that_failed_says_why_once_and_in_red")
 def test_exported_pages_need_no_server(
     browser: Browser, orch: Orch, failed: RunDir, sweep: str, tmp_path: Path
 ) -> None:
@@ -572,17 +723,20 @@ def test_exported_pages_need_no_server(
         expect(page.locator("table.runs tbody tr")).to_have_count(3)
         page.get_by_role("link", name=failed.run_id).click()
         expect(page.get_by_label("Traceback")).to_contain_text("<b>the data</b> is not there")
+        tab(page, "curves")
+        expect(page.locator(".uplot canvas").first).to_be_visible()
+        page.get_by_label("Smoothing").fill("0.5")
+        expect(page.locator(".uplot canvas").first).to_be_visible()
+        tab(page, "system")
+        expect(page.get_by_role("region", name="memory, of its node").locator(".uplot canvas")).to_be_visible()
+        expect(page.get_by_role("region", name="Ranks", exact=True)).to_contain_text("25 %")
+        tab(page, "logs")
         expect(page.get_by_label("Lines of the log")).to_contain_text("needle in the hay")
-        expect(page.locator(".uplot canvas")).to_be_visible()
-        busy = page.get_by_role("region", name="System metrics")
-        busy.get_by_label("Map of").select_option("memory")
-        expect(busy.locator("canvas")).to_have_attribute("aria-label", re.compile("^memory, of its node"))
-        expect(busy.get_by_role("region", name="Ranks, the newest numbers")).to_contain_text("25 %")
         page.get_by_role("combobox", name="Rank").select_option("0")
         expect(page.get_by_text("rank 0, attempt 0")).to_be_visible()
         expect(page.get_by_role("button", name="Repeat")).to_have_count(0)
         page.goto(f"{(folder / 'index.html').as_uri()}#/sweep/{sweep}")
-        expect(page.locator(".uplot .u-series")).to_have_count(3)
+        expect(page.get_by_role("region", name="loss", exact=True).locator("tbody tr")).to_have_count(2)
         page.goto(f"{(folder / 'index.html').as_uri()}#/diff/{sweep}.0/{sweep}.1")
         expect(page.get_by_role("region", name="What differs").locator("tbody tr").first).to_be_visible()
         assert page.title() != "taken"

@@ -110,6 +110,10 @@ class Series:
         """Return the names of all metrics."""
         return {name for file in self._files for name in file.names()}
 
+    def names_of_kinds(self) -> set[str]:
+        """Return `kind.metric` for each kind of line whose values the name of the metric alone does not select."""
+        return {name for file in self._files for name in file.names_of_kinds()}
+
 
 class _Columns:
     """The values in one file of metrics, by kind of line and name."""
@@ -143,6 +147,13 @@ class _Columns:
 
     def names(self) -> set[str]:
         return {name for _, name in self._columns}
+
+    def names_of_kinds(self) -> set[str]:
+        most: dict[str, tuple[int, str]] = {}
+        for (kind, name), column in self._columns.items():
+            if len(column) > most.get(name, (0, ""))[0]:
+                most[name] = len(column), kind
+        return {f"{kind}.{name}" for kind, name in self._columns if kind != most[name][1]}
 
     def _take(self, line: bytes) -> None:
         try:

@@ -19,12 +19,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Output:
-    """One file: its path among the run's outputs, its place, and the node that wrote it (0 if nodes share it)."""
+    """One file: its path among the run's outputs, its place, and the node that wrote it (0 if nodes share it).
+
+    `below` is the folder that was searched. No link below it leads to the file.
+    """
 
     path: str
     file: Path
     bytes: int
-    node: int = 0
+    node: int
+    below: Path
 
     def to_json(self) -> dict[str, Any]:
         """Return the file as JSON types."""
@@ -54,13 +58,14 @@ def _brought(run: RunDir) -> Iterator[Output]:
             first, _, number = path.parts[0].partition("node_")
             is_apart = not first and number.isdecimal() and len(path.parts) > 1
             if not (name.startswith(".") and name.endswith((".partial", ".tmp"))):  # a copy in progress
-                yield Output(str(path), file, file.stat().st_size, int(number) if is_apart else 0)
+                yield Output(str(path), file, file.stat().st_size, int(number) if is_apart else 0, folder)
 
 
 def _written(run: RunDir) -> Iterator[Output]:
     found = _found(run)
     for name, entry in home_names(found.files).items():
-        yield Output(name, Path(found.roots[entry.root], entry.path), entry.size)
+        folder = Path(found.roots[entry.root])
+        yield Output(name, folder / entry.path, entry.size, 0, folder)
 
 
 def _found(run: RunDir) -> Found:

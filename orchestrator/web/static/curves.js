@@ -1,142 +1,379 @@
-// A metric of several runs over each other, drawn by uPlot: zoom by dragging or by buttons, smoothed, by step or time.
-import { button, fill, make, runLink, section, select, table } from "./dom.js";
+// Metrics of one run or several: a panel for each, which the reader chooses, arranges, scales, smooths and saves.
+import { button, emptyNote, fill, make, menu, runLink, select } from "./dom.js";
+import { chart, colour, csv, drawing, save } from "./chart.js";
 import { number } from "./format.js";
-import { ask, exported, follow } from "./source.js";
+import { ask, exported, follow, paced } from "./source.js";
 
-const COLOURS = 8; // --curve-1 and on, of the style sheet
+const FIRST = 12; // panels of a run with many metrics
+const AGAIN = 1000; // ms between two looks at what grows
+const BOOKKEEPING = new Set(["epoch", "step", "steps", "time", "seconds"]);
 const DASHES = [[], [8, 4], [2, 3], [10, 3, 2, 3]];
+const AXES = [["step", "step"], ["epoch", "epoch"], ["time", "time since its start"], ["clock", "wall clock"], ["share", "% of the run"]];
+const LACKS = { epoch: "no epochs", time: "no times", clock: "no times" };
+const HEIGHT = 220;
+const MIDDLE = 320;
+const TALL = 460;
 
 export async function showCurves(main, _words, query, onlink) {
   const runs = query.getAll("run");
-  const panel = await curvesPanel(runs, query.get("metric") ?? "");
-  fill(main, make("h1", {}, "Curves"), panel.element);
-  const stops = runs.map((run) => follow(run, (told) => { if (told.changed.includes("metrics")) panel.refresh(); }, onlink));
-  return () => { stops.forEach((stop) => stop()); panel.close(); };
+  const panels = await curvesPanel(runs, query.get("metric") ?? "", { query, place: "#/curves" });
+  fill(main, make("h1", {}, runs.length === 1 ? "Curves" : `Curves of ${runs.length} runs`), panels.element);
+  const stops = runs.map((run) => follow(run, (told) => { if (told.changed.includes("metrics")) panels.refresh().catch((error) => onlink(error.message)); }, onlink));
+  return () => { stops.forEach((stop) => stop()); panels.close(); };
 }
 
-// Returns {element, refresh, close}; `names` are the metrics to choose from, those of the runs by default.
-export async function curvesPanel(runs, first) {
-  let metric = first || "loss";
-  let axis = "step";
-  let smoothing = "0";
-  let plot = null;
-  let found = null;
-  let isZoomed = false;
-  const place = make("div", { class: "plot" });
-  const said = make("div", { class: "said" });
-  const tools = make("div", { class: "tools" });
+// Returns {element, refresh, close}. `only` shows one metric without tools; `labels` names runs; `place` is the address
+// whose query keeps the reader's choices.
+export async function curvesPanel(given, first = "", { query = new URLSearchParams(), place = null, only = false, labels = {} } = {}) {
+  const chosen = {
+    runs: [...given],
+    metrics: query.getAll("show"),
+    x: query.get("x") ?? "step",
+    log: new Set(query.getAll("log")),
+    smoothing: Number(query.get("smooth") ?? 0),
+    baseline: query.get("baseline") ?? "",
+    columns: query.get("columns") ?? "",
+  };
+  const group = uPlot.sync(`curves-${Math.random()}`);
+  const known = new Map(); // metric -> its curves
+  const panels = new Map(); // metric -> its panel
+  let names = [];
+  let hint = "";
+  const grid = make("div", { class: "panels" });
+  const list = make("div");
   const dark = matchMedia("(prefers-color-scheme: dark)");
 
-  async function load() {
-    const asked = { run: runs, metric };
-    if (!exported) Object.assign(asked, { axis, smoothing });
-    found = await ask("/api/curves", asked);
-  }
+  // -- what is read
 
-  function data() {
-    const curves = found.curves.filter((curve) => curve.points.length);
-    return curves.length ? uPlot.join(curves.map((each) => [each.points.map((at) => at[0]), each.points.map((at) => at[1])])) : null;
-  }
-
-  function draw() {
-    plot?.destroy();
-    plot = null;
-    const values = data();
-    if (!values) {
-      fill(place, make("p", {}, `No run of these has a metric '${metric}' yet.${found.hint ? ` To see one, ${found.hint}.` : ""}`));
-      return;
-    }
-    fill(place);
-    const style = getComputedStyle(document.documentElement);
-    const ink = style.getPropertyValue("--ink");
-    const grid = { stroke: style.getPropertyValue("--line"), width: 1 };
-    const line = { stroke: ink, grid, ticks: grid, font: "12px system-ui" };
-    const x = axis === "time" ? "seconds" : "step";
-    plot = new uPlot({
-      width: Math.max(260, place.clientWidth || 600), height: 300,
-      scales: { x: { time: false } },
-      axes: [{ ...line, label: x, labelFont: "12px system-ui" }, { ...line, size: 64 }],
-      series: [{ label: x }, ...found.curves.filter((curve) => curve.points.length).map((curve, at) => ({
-        label: curve.run_id, stroke: style.getPropertyValue(`--curve-${1 + (at % COLOURS)}`), width: 2, spanGaps: true,
-        dash: DASHES[Math.floor(at / COLOURS) % DASHES.length], points: { show: curve.points.length < 3 },
-      }))],
-      hooks: { setSelect: [() => { isZoomed = true; }] },
-    }, values, place);
-    plot.over.addEventListener("dblclick", () => { isZoomed = false; });
-    plot.root.querySelector("canvas").setAttribute("aria-hidden", "true"); // the table below tells the same
-  }
-
-  function tell() {
-    const rows = found.curves.map((curve) => [runLink(curve.run_id), number(curve.last), number(curve.lowest),
-      number(curve.highest), number(curve.count)]);
-    fill(said, found.curves.length ? table(`${metric}`, ["Run", "Last", "Lowest", "Highest", "Values"], rows) : null);
-  }
-
-  function zoom(factor) {
-    if (!plot) return;
-    const { min, max } = plot.scales.x;
-    const middle = (min + max) / 2;
-    const half = ((max - min) / 2) * factor;
-    isZoomed = true;
-    plot.setScale("x", { min: middle - half, max: middle + half });
-  }
-
-  async function redraw() {
-    await load();
-    isZoomed = false;
-    draw();
-    tell();
-  }
-
-  async function refresh() {
-    const before = found.curves.map((curve) => curve.run_id).join();
-    await load();
-    if (await choose()) offer();
-    const values = data();
-    if (!plot || !values || before !== found.curves.map((curve) => curve.run_id).join()) draw();
-    else plot.setData(values, !isZoomed);
-    tell();
-  }
-
-  // Takes a metric that is there if the present one is not; returns whether there are other metrics to choose from.
-  async function choose() {
+  async function read(metrics) {
+    const asked = { run: chosen.runs, smoothing: chosen.smoothing || "" };
+    const parts = exported ? await Promise.all((metrics.length ? metrics : ["loss"]).map((metric) => ask("/api/curves", { run: chosen.runs, metric })))
+      : [await ask("/api/curves", { ...asked, metric: metrics })];
+    for (const panel of parts.flatMap((part) => part.panels)) known.set(panel.metric, panel.curves.map(exported ? smoothed : (curve) => curve));
     const before = names.join();
-    names = found.names.length ? found.names : [metric];
-    if (!names.includes(metric)) {
-      // train/loss comes before val_loss and rank_1/train/loss
-      const rating = (name) => name.split("/").length + (name.includes("train") ? 0 : 1000);
-      const inOrder = [...names].sort((one, other) => rating(one) - rating(other));
-      metric = inOrder.find((name) => name.includes("loss")) ?? inOrder[0];
-      await load();
-    }
+    names = inOrder([...parts[0].names, ...parts[0].kinds], first);
+    hint = parts[0].hint;
     return names.join() !== before;
   }
 
-  function offer() {
-    fill(chooser, select("Metric", names, metric, (value) => { metric = value; redraw(); }));
+  // An exported page has no server that smooths all values: it smooths those that it has.
+  function smoothed(curve) {
+    if (!chosen.smoothing) return curve;
+    let mean = 0;
+    let seen = 0;
+    const smooth = curve.values.map((value) => {
+      mean = chosen.smoothing * mean + (1 - chosen.smoothing) * value;
+      seen = chosen.smoothing * seen + (1 - chosen.smoothing);
+      return mean / seen;
+    });
+    return { ...curve, smooth };
   }
 
-  let names = [];
-  const chooser = make("span", {});
-  await load();
-  await choose();
-  offer();
-  const slider = make("input", { type: "range", min: "0", max: "0.98", step: "0.02", value: "0",
-    onchange: () => { smoothing = slider.value; redraw(); } });
-  fill(tools, chooser,
-    exported ? null : select("By", [["step", "step"], ["time", "time"]], axis, (value) => { axis = value; redraw(); }),
-    exported ? null : make("label", {}, "Smoothing ", slider),
-    button("+", () => zoom(0.5), { "aria-label": "Zoom in" }), button("−", () => zoom(2), { "aria-label": "Zoom out" }),
-    button("Reset zoom", () => { isZoomed = false; draw(); }, { "aria-label": "Show all of it" }));
-  const sizes = new ResizeObserver(() => {
-    if (!plot) draw();
-    else if (place.clientWidth && plot.width !== place.clientWidth) plot.setSize({ width: Math.max(260, place.clientWidth), height: 300 });
-  });
-  sizes.observe(place);
-  dark.addEventListener("change", draw);
-  tell();
+  function shown() {
+    if (only) return names.slice(0, 1);
+    const there = chosen.metrics.filter((metric) => names.includes(metric));
+    return there.length ? there : names.filter((metric) => !BOOKKEEPING.has(metric)).slice(0, FIRST);
+  }
+
+  // -- panels
+
+  function arrange() {
+    const wanted = shown();
+    for (const [metric, panel] of panels) {
+      if (wanted.includes(metric)) continue;
+      seen.unobserve(panel.element);
+      panel.close();
+      panels.delete(metric);
+    }
+    for (const metric of wanted) {
+      if (panels.has(metric)) continue;
+      panels.set(metric, panelOf(metric));
+      seen.observe(panels.get(metric).element);
+    }
+    const elements = wanted.map((metric) => panels.get(metric).element);
+    if (elements.some((element, at) => grid.children[at] !== element) || grid.children.length !== elements.length) fill(grid, elements);
+    if (!wanted.length) fill(grid, emptyNote(hint ? `No metric has been written. To see a curve here, ${hint}.` : "All metrics are hidden: choose some above."));
+    if (!only) grid.dataset.columns = chosen.columns;
+    offer();
+    keep();
+  }
+
+  function panelOf(metric) {
+    const panel = onePanel(metric, { chosen, known, group, labels, only, act: {
+      hide: () => { chosen.metrics = shown().filter((each) => each !== metric); arrange(); },
+      move: (by) => move(metric, by),
+      drop: (moved) => { chosen.metrics = shown().filter((each) => each !== moved); chosen.metrics.splice(chosen.metrics.indexOf(metric), 0, moved); arrange(); },
+      log: () => { chosen.log[chosen.log.has(metric) ? "delete" : "add"](metric); panel.draw(); keep(); },
+      table: async () => (exported ? known.get(metric) : (await ask("/api/curves", { run: chosen.runs, metric, every: 1 })).panels[0].curves),
+    } });
+    return panel;
+  }
+
+  function move(metric, by) {
+    const order = shown();
+    const at = order.indexOf(metric);
+    const to = Math.min(order.length - 1, Math.max(0, at + by));
+    order.splice(to, 0, ...order.splice(at, 1));
+    chosen.metrics = order;
+    arrange();
+  }
+
+  const waiting = new Set(); // panels that came into view and are read together
+  const seen = new IntersectionObserver((entries) => {
+    for (const { target, isIntersecting } of entries) {
+      const panel = panels.get(target.dataset.metric);
+      if (!panel) continue;
+      panel.visible = isIntersecting;
+      if (isIntersecting && panel.stale) waiting.add(target.dataset.metric);
+    }
+    if (waiting.size) load([...waiting]).catch(() => {}); // that it fails, the stream says
+    waiting.clear();
+  }, { rootMargin: "200px" });
+
+  async function load(metrics) {
+    if (!metrics.length) return;
+    if (await read(metrics)) arrange();
+    for (const metric of metrics) panels.get(metric)?.draw();
+  }
+
+  function again() {
+    for (const panel of panels.values()) panel.stale = true;
+    return load(shown().filter((metric) => panels.get(metric)?.visible));
+  }
+
+  let isClosed = false;
+  const refresh = paced(AGAIN, () => (isClosed ? null : panels.size ? again() : start()));
+
+  function redraw() {
+    for (const panel of panels.values()) if (!panel.stale) panel.draw();
+  }
+
+  // -- the reader's choices
+
+  function keep() {
+    if (place === null) return;
+    const words = new URLSearchParams();
+    for (const run of place === "#/curves" ? chosen.runs : []) words.append("run", run);
+    for (const run of place === "#/curves" ? [] : chosen.runs.slice(1)) words.append("with", run);
+    for (const metric of chosen.metrics) words.append("show", metric);
+    for (const metric of chosen.log) words.append("log", metric);
+    for (const [name, value, usual] of [["x", chosen.x, "step"], ["smooth", String(chosen.smoothing), "0"], ["baseline", chosen.baseline, ""], ["columns", chosen.columns, ""]]) {
+      if (value !== usual) words.set(name, value);
+    }
+    const text = words.toString();
+    history.replaceState(null, "", text ? `${place}?${text}` : place);
+  }
+
+  function offer() {
+    const wanted = new Set(shown());
+    const filter = list.querySelector("input[type=search]");
+    const boxes = names.map((metric) => {
+      const box = make("input", { type: "checkbox", checked: wanted.has(metric), onchange: () => {
+        chosen.metrics = box.checked ? [...shown(), metric] : shown().filter((each) => each !== metric);
+        arrange();
+      } });
+      const words = filter?.value.toLowerCase() ?? "";
+      return make("label", { hidden: !metric.toLowerCase().includes(words) }, box, ` ${metric}`);
+    });
+    const focused = [...list.querySelectorAll("label")].findIndex((each) => each.contains(document.activeElement));
+    if (!filter) {
+      fill(list, make("div", { class: "tools" }, make("input", { type: "search", placeholder: "filter metrics", "aria-label": "Filter metrics", oninput: offer }),
+        button("All", () => { chosen.metrics = [...names]; arrange(); }), button("First", () => { chosen.metrics = []; arrange(); }, { title: "The first panels" })), make("div", { class: "boxes" }));
+    }
+    fill(list.querySelector(".boxes"), boxes);
+    boxes[focused]?.querySelector("input").focus();
+    count.textContent = `Panels (${wanted.size} of ${names.length})`;
+  }
+
+  function tools() {
+    const amount = make("output", {}, String(chosen.smoothing));
+    const slider = make("input", { type: "range", min: "0", max: "0.98", step: "0.02", value: String(chosen.smoothing), "aria-label": "Smoothing",
+      oninput: () => { amount.textContent = slider.value; }, onchange: () => { chosen.smoothing = Number(slider.value); keep(); again(); } });
+    const all = make("input", { type: "checkbox", checked: chosen.log.size > 0, onchange: () => {
+      chosen.log = new Set(all.checked ? names : []);
+      redraw();
+      keep();
+    } });
+    const another = make("input", { type: "text", placeholder: "another run", "aria-label": "Add a run", size: "14" });
+    const add = make("form", { class: "tools", onsubmit: (event) => {
+      event.preventDefault();
+      if (!another.value || chosen.runs.includes(another.value)) return;
+      chosen.runs.push(another.value);
+      again().then(() => { another.value = ""; fill(bar, tools()); keep(); }).catch((error) => { chosen.runs.pop(); another.setCustomValidity(error.message); another.reportValidity(); another.setCustomValidity(""); });
+    } }, another, make("button", {}, "Add"));
+    const columns = [["", "fit"], ["1", "1"], ["2", "2"], ["3", "3"], ["4", "4"]];
+    return [
+      menu(count, list),
+      select("X", AXES, chosen.x, (value) => { chosen.x = value; redraw(); keep(); }),
+      make("label", {}, "Smoothing ", slider, " ", amount), make("label", {}, all, " Log y"),
+      chosen.runs.length > 1 ? select("Baseline", [["", "none"], ...chosen.runs.map((run) => [run, labels[run] ?? run])], chosen.baseline, (value) => { chosen.baseline = value; redraw(); keep(); }) : null,
+      select("Columns", columns, chosen.columns, (value) => { chosen.columns = value; grid.dataset.columns = value; keep(); }),
+      button("Reset zoom", redraw), exported ? null : add];
+  }
+
+  async function start() {
+    await read([]);
+    const there = shown();
+    arrange();
+    if (!there.length) return;
+    if (only) await load(there);
+  }
+
+  const count = make("summary", {});
+  const bar = make("div", { class: "tools" });
+  dark.addEventListener("change", redraw);
+  const sizes = new ResizeObserver(() => { for (const panel of panels.values()) panel.resize(); });
+  sizes.observe(grid);
+  await start();
+  if (!only) fill(bar, tools());
   return {
-    element: section("Curves", tools, place, said), refresh,
-    close: () => { sizes.disconnect(); dark.removeEventListener("change", draw); plot?.destroy(); },
+    element: only ? wide(grid) : make("section", { "aria-label": "Curves" }, bar, grid),
+    refresh,
+    close: () => { isClosed = true; sizes.disconnect(); seen.disconnect(); dark.removeEventListener("change", redraw); for (const panel of panels.values()) panel.close(); },
   };
+}
+
+function wide(grid) {
+  grid.dataset.columns = "1";
+  return grid;
+}
+
+// One metric: its chart, and below it what each run's curve is at the cursor, at its end and at its extremes.
+function onePanel(metric, { chosen, known, group, labels, only, act }) {
+  const place = make("div", { class: "plot" });
+  const said = make("div", { class: "said" });
+  let drawn = null;
+  let cells = [];
+  let isTall = false;
+
+  const height = () => (isTall ? TALL : only ? MIDDLE : HEIGHT);
+
+  function shownCurves() {
+    return (known.get(metric) ?? []).map((curve, at) => ({ ...curve, xs: xsOf(curve, chosen.x), at })).filter((curve) => curve.xs !== null);
+  }
+
+  function draw() {
+    panel.stale = false;
+    drawn?.close();
+    drawn = null;
+    const curves = shownCurves();
+    const all = known.get(metric) ?? [];
+    log.setAttribute("aria-pressed", String(chosen.log.has(metric)));
+    if (!curves.length) {
+      fill(place, emptyNote(!all.length ? `No run of these has written '${metric}' yet.` : `These runs have written ${LACKS[chosen.x]} with '${metric}': choose another x.`));
+      fill(said);
+      return;
+    }
+    fill(place);
+    const { xs, lines } = linesOf(curves);
+    drawn = chart(place, { xs, lines, x: chosen.x, log: chosen.log.has(metric), height: height(), group: group.key, onpoint: tell });
+    legend(curves);
+  }
+
+  function linesOf(curves) {
+    const tables = curves.map((curve) => tableOf(curve));
+    const joined = tables.length === 1 ? tables[0] : uPlot.join(tables);
+    const lines = [];
+    let column = 1;
+    const same = new Set();
+    for (const curve of curves) {
+      const ink = colour(curve.at);
+      const facts = [curve.count, curve.last, curve.lowest, curve.highest].join();
+      const isBaseline = curve.run_id === chosen.baseline;
+      const dash = isBaseline ? [6, 4] : same.has(facts) ? [5, 5] : DASHES[Math.floor(curve.at / 8) % DASHES.length];
+      same.add(facts);
+      if (curve.smooth.length) lines.push({ label: `${curve.run_id} (as written)`, colour: ink, values: joined[column++], width: 1, alpha: 0.3 });
+      lines.push({ label: labels[curve.run_id] ?? curve.run_id, colour: ink, values: joined[column++], dash, width: isBaseline ? 3 : 1.8, run: curve.run_id });
+    }
+    return { xs: joined[0], lines };
+  }
+
+  // A table: curve, its value at the cursor or the last one, the difference to the baseline, and the extremes.
+  function legend(curves) {
+    const base = curves.find((curve) => curve.run_id === chosen.baseline);
+    cells = [];
+    const isOne = curves.length === 1;
+    const rows = curves.map((curve) => {
+      const value = make("td", { class: "value" }, number(curve.last));
+      const apart = base ? make("td", {}, difference(curve.last, base.last, curve === base)) : null;
+      cells.push({ curve, value, apart });
+      const key = make("span", { class: "key" });
+      key.style.background = colour(curve.at);
+      const name = labels[curve.run_id] ?? curve.run_id;
+      return make("tr", {}, make("th", { scope: "row" }, key, isOne ? make("span", { class: "hidden" }, name) : runLink(curve.run_id, name)), value, apart,
+        make("td", {}, number(curve.lowest)), make("td", {}, number(curve.highest)), base ? null : make("td", {}, number(curve.count)));
+    });
+    const heads = [make("span", { class: "hidden" }, "Run"), "last", base ? "to baseline" : null, "min", "max", base ? null : "values"].filter((each) => each !== null);
+    fill(said, make("table", { class: "legend", "aria-label": metric }, make("thead", {}, make("tr", {}, heads.map((each) => make("th", { scope: "col" }, each)))), make("tbody", {}, rows)));
+  }
+
+  // As the cursor moves, the first column tells the values there instead of the last ones.
+  function tell(at) {
+    const values = new Map();
+    if (at !== null && drawn) {
+      drawn.plot.series.forEach((line, number) => {
+        if (number > 0 && line.alpha === 1) values.set(line.label, drawn.plot.data[number][at[number]]);
+      });
+    }
+    const valueOf = (curve) => values.get(labels[curve.run_id] ?? curve.run_id) ?? curve.last;
+    const base = cells.find(({ curve }) => curve.run_id === chosen.baseline);
+    for (const { curve, value, apart } of cells) {
+      value.textContent = number(valueOf(curve));
+      if (apart) apart.textContent = difference(valueOf(curve), valueOf(base.curve), curve === base.curve);
+    }
+    const head = said.querySelector("th:nth-child(2)");
+    if (head) head.textContent = at === null ? "last" : "here";
+  }
+
+  async function table() {
+    const rows = (await act.table()).flatMap((curve) => curve.steps.map((step, at) => [curve.run_id, step, curve.epochs[at], curve.seconds.length ? curve.began + curve.seconds[at] : "", curve.values[at]]));
+    save(`${metric}.csv`, csv(["run", "step", "epoch", "time", metric], rows), "text/csv");
+  }
+
+  const log = button("log", act.log, { "aria-pressed": "false", title: "Logarithmic y" });
+  const tall = button("⤢", () => { isTall = !isTall; element.classList.toggle("whole", isTall); tall.setAttribute("aria-pressed", String(isTall)); draw(); }, { "aria-label": "Enlarge", "aria-pressed": "false", title: "Enlarge" });
+  const more = menu(make("summary", { "aria-label": `More for ${metric}` }, "⋯"), button("Move left", () => act.move(-1)), button("Move right", () => act.move(1)), button("Save as SVG", () => { if (drawn) save(`${metric}.svg`, drawing(drawn.plot, metric, shownCurves().map((curve) => labels[curve.run_id] ?? curve.run_id)), "image/svg+xml"); }),
+    button("Save as CSV", table), button("Hide", act.hide));
+  const title = make("h2", { draggable: !only && "true" }, metric);
+  const element = make("section", { class: "panel", "data-metric": metric, "aria-label": metric }, make("div", { class: "panel-head" }, title, log, tall, only ? null : more), place, said);
+  title.addEventListener("dragstart", (event) => { event.dataTransfer.setData("text/plain", metric); event.dataTransfer.effectAllowed = "move"; });
+  element.addEventListener("dragover", (event) => { if (!only && event.dataTransfer.types.includes("text/plain")) event.preventDefault(); });
+  element.addEventListener("drop", (event) => {
+    event.preventDefault();
+    const moved = event.dataTransfer.getData("text/plain");
+    if (moved !== metric) act.drop(moved);
+  });
+  const panel = { element, draw, stale: true, visible: false, resize: () => drawn?.resize(height()), close: () => drawn?.close() };
+  return panel;
+}
+
+function xsOf(curve, x) {
+  if (x === "epoch") return curve.epochs.length ? curve.epochs : null;
+  if (x === "time") return curve.seconds.length ? curve.seconds : null;
+  if (x === "clock") return curve.seconds.length ? curve.seconds.map((each) => curve.began + each) : null;
+  if (x === "share") {
+    const [from, to] = [curve.steps[0], curve.steps.at(-1)];
+    return curve.steps.map((step) => (100 * (step - from)) / (to - from || 1));
+  }
+  return curve.steps;
+}
+
+// Columns of a chart: x in order and each once, as after a restart a time or an epoch may come again.
+function tableOf(curve) {
+  const order = curve.xs.map((_, at) => at).sort((one, other) => curve.xs[one] - curve.xs[other]);
+  const once = order.filter((at, place) => place === order.length - 1 || curve.xs[at] !== curve.xs[order[place + 1]]);
+  const pick = (values) => once.map((at) => values[at]);
+  return curve.smooth.length ? [pick(curve.xs), pick(curve.values), pick(curve.smooth)] : [pick(curve.xs), pick(curve.values)];
+}
+
+function difference(value, base, isBase) {
+  if (isBase) return "baseline";
+  const apart = value - base;
+  return `${apart > 0 ? "+" : ""}${number(apart, 3)}${base ? ` (${apart > 0 ? "+" : ""}${((100 * apart) / Math.abs(base)).toFixed(1)} %)` : ""}`;
+}
+
+// The metric that was asked for comes first, then losses: train/loss before val_loss and rank_1/train/loss.
+function inOrder(names, first) {
+  const rating = (name) => (name === first ? -1 : name === "loss" ? 0 : name.split("/").length + (name.includes("loss") ? (name.includes("train") ? 0 : 100) : 1000) + (BOOKKEEPING.has(name) ? 10000 : 0));
+  return [...new Set(names)].sort((one, other) => rating(one) - rating(other) || one.localeCompare(other));
 }

@@ -67,8 +67,22 @@ export function button(text, onclick, attributes = {}) {
   return make("button", { type: "button", onclick, ...attributes }, text);
 }
 
-export function runLink(id) {
-  return make("a", { href: `#/run/${encodeURIComponent(id)}` }, id);
+// A button that opens a box below it; Escape, or a click elsewhere, closes it.
+export function menu(summary, ...children) {
+  const element = make("details", { class: "menu" }, summary, make("div", { class: "choices" }, ...children));
+  const leave = (event) => {
+    if (event.type === "keydown" ? event.key !== "Escape" : element.contains(event.target)) return;
+    element.open = false;
+    if (event.type === "keydown") summary.focus();
+  };
+  element.addEventListener("toggle", () => {
+    for (const each of ["pointerdown", "keydown"]) document[element.open ? "addEventListener" : "removeEventListener"](each, leave);
+  });
+  return element;
+}
+
+export function runLink(id, words = id) {
+  return make("a", { href: `#/run/${encodeURIComponent(id)}` }, words);
 }
 
 export function stateBadge(state) {

@@ -1,105 +1,101 @@
-// Ranks x time as a map of cells on a canvas; the arrow keys go from cell to cell, and the cell's words are said.
-import { fill, make, section, select, table } from "./dom.js";
-import { ask } from "./source.js";
-import { bytes, duration, number } from "./format.js";
+// Ranks x time as a map of cells with its axes and its scale; the arrow keys go from cell to cell, and words tell the cell.
+import { fill, make } from "./dom.js";
+import { timeOfDay, variable } from "./chart.js";
 
-const HEIGHT = 12; // of a rank's row, in CSS pixels; less where there are many
-const TALLEST = 480;
-const MOST_NEWEST = 100; // ranks
+const TALLEST = 420; // CSS pixels of all rows, if the caller says nothing else
+const [LEAST, MOST] = [3, 26]; // of one row
+const COLOURS = 6; // --heat-1 and on, of the style sheet: the same in light and dark
+const LABELS = 12; // of rows at most
 
-export function stepTimesPanel(run) {
-  const none = "Step times are known from the moment on that this page, or another look at the run, began to watch.";
-  return heatPanel("Step times", none, () => ask(`/api/runs/${encodeURIComponent(run)}/heat`));
-}
-
-// How busy the run is: a map of one measure, and the newest numbers of its nodes, GPUs and ranks.
-export async function usePanel(run) {
-  const controls = make("div", { class: "tools" });
-  const newest = make("div");
-  let measure = "";
-  const load = async () => {
-    const use = await ask(`/api/runs/${encodeURIComponent(run)}/use`, { measure });
-    const names = Object.entries(use.measures);
-    if (names.length !== controls.querySelectorAll("option").length) {
-      fill(controls, names.length ? select("Map of", names, use.measure, (value) => { measure = value; panel.refresh(); }) : null);
-    }
-    fill(newest, newestOf(use.nodes));
-    return use.map;
-  };
-  const none = "No samples: a first one takes 2 s, and none is taken with sampling: false.";
-  const panel = await heatPanel("System metrics", none, load, { before: controls, after: newest });
-  return panel;
-}
-
-function newestOf(nodes) {
-  const percent = (share) => (Number.isFinite(share) ? `${Math.round(share)} %` : "-");
-  const rate = (value) => `${bytes(value)}/s`;
-  const of = nodes.map(({ node, newest: n }) => [node, `${n.cpu.toFixed(1)} of ${n.cores} cores`, `${percent((100 * n.memory) / n.memory_total)} of ${bytes(n.memory_total)}`,
-    `${rate(n.read)} read, ${rate(n.written)} written`, `${rate(n.received)} in, ${rate(n.sent)} out`]);
-  const gpus = nodes.flatMap(({ node, newest }) => newest.gpus.map((gpu) => [node, gpu.index, percent(gpu.use), gpu.memory === null ? "-" : bytes(gpu.memory),
-    gpu.power === null ? "-" : `${Math.round(gpu.power)} W`, gpu.temperature === null ? "-" : `${Math.round(gpu.temperature)} °C`, gpu.throttled || "-"]));
-  const ranks = nodes.flatMap(({ newest }) => newest.ranks.map((rank) => [rank.rank, percent(100 * rank.cpu), bytes(rank.memory),
-    rank.waited === null ? "-" : percent(100 * rank.waited)]));
-  return [
-    of.length ? table("Nodes, the newest numbers", ["Node", "CPU", "Memory", "Disk", "Network"], of) : null,
-    gpus.length ? table("GPUs, the newest numbers", ["Node", "GPU", "Use", "Memory", "Power", "Temperature", "Held back"], gpus) : null,
-    ranks.length ? table("Ranks, the newest numbers", ["Rank", "CPU", "Memory", "Waits for data"], ranks.slice(0, MOST_NEWEST)) : null];
-}
-
-async function heatPanel(title, nothing, load, { before = null, after = null } = {}) {
+// `words` are {low, high, cell}: what the ends of the scale mean, and a value in words with its unit.
+export function heatMap(words, tallest = TALLEST) {
   let map = null;
   let at = [0, 0];
-  const canvas = make("canvas", { tabindex: "0", role: "img", class: "heat" });
-  const said = make("p", { role: "status" });
-  const none = make("p", {}, nothing);
+  let scale = [];
+  const canvas = make("canvas", { tabindex: "0", role: "img" });
   const cells = make("canvas"); // a pixel a cell, drawn as large as there is room
-  const dark = matchMedia("(prefers-color-scheme: dark)");
+  const marker = make("div", { class: "marker" });
+  const rows = make("div", { class: "heat-rows", "aria-hidden": "true" });
+  const times = make("div", { class: "heat-times", "aria-hidden": "true" });
+  const legend = make("p", { class: "heat-legend" });
+  const said = make("p", { role: "status", class: "muted small" }, "Point at a cell, or use the arrow keys on the map.");
 
   function paint() {
-    const style = getComputedStyle(document.documentElement);
-    const [low, high] = ["--low", "--high"].map((name) => channels(style.getPropertyValue(name)));
-    const [from, to] = map.unit === "%" ? [0, 100] : [map.low, map.high];
-    const span = to > from ? to - from : Infinity;
+    const [from, to] = map.unit === "%" ? [0, Math.max(100, map.scale[1])] : map.scale;
+    const startup = new Set(map.startup);
+    const grey = channels(variable("--heat-startup"));
     cells.width = map.times.length;
     cells.height = map.rows.length;
     const pen = cells.getContext("2d");
     const image = pen.createImageData(cells.width, cells.height);
     let byte = 0;
-    for (const row of map.rows) for (const value of row.values) {
+    for (const row of map.rows) for (let column = 0; column < row.values.length; column += 1) {
+      const value = row.values[column];
       if (value !== null) {
-        const share = Math.min(1, Math.max(0, (value - from) / span));
-        for (let part = 0; part < 3; part += 1) image.data[byte + part] = low[part] + share * (high[part] - low[part]);
+        const parts = startup.has(column) ? grey : shade(to > from ? (value - from) / (to - from) : 0.5);
+        for (let part = 0; part < 3; part += 1) image.data[byte + part] = parts[part];
         image.data[byte + 3] = 255;
       }
       byte += 4;
     }
     pen.putImageData(image, 0, 0);
+    const above = map.unit !== "%" && map.high > to * 1.001 ? " and more" : "";
+    fill(legend, make("span", {}, `${words.cell(from)}${words.low ? ` (${words.low})` : ""}`), make("span", { class: "heat-scale", "aria-hidden": "true" }), make("span", {}, `${words.cell(to)}${above}${words.high ? ` (${words.high})` : ""}`),
+      startup.size ? [make("span", { class: "swatch startup", "aria-hidden": "true" }), make("span", {}, "first steps of an attempt, not in the scale")] : null,
+      make("span", { class: "swatch", "aria-hidden": "true" }), make("span", {}, "not measured"));
+  }
+
+  function shade(share) {
+    const place = Math.min(1, Math.max(0, share)) * (COLOURS - 1);
+    const below = Math.min(COLOURS - 2, Math.floor(place));
+    return scale[below].map((part, each) => part + (place - below) * (scale[below + 1][each] - part));
+  }
+
+  function rowHeight() {
+    return Math.min(MOST, Math.max(LEAST, tallest / map.rows.length));
   }
 
   function draw() {
-    const rows = map.rows.length;
-    none.hidden = rows > 0;
-    canvas.hidden = rows === 0;
-    if (!rows) return;
     const width = canvas.parentElement?.clientWidth || 600;
-    const height = Math.min(TALLEST, rows * HEIGHT);
-    const scale = devicePixelRatio || 1;
-    canvas.width = width * scale;
-    canvas.height = height * scale;
+    const height = Math.round(rowHeight() * map.rows.length);
+    const dots = devicePixelRatio || 1;
+    canvas.width = width * dots;
+    canvas.height = height * dots;
     canvas.style.height = `${height}px`;
     const pen = canvas.getContext("2d");
     pen.imageSmoothingEnabled = false;
     pen.drawImage(cells, 0, 0, canvas.width, canvas.height);
-    canvas.setAttribute("aria-label", `${map.what} of ${rows} rows of ${map.of}s over ${map.times.length} moments, from ${number(map.low)} to ${number(map.high)} ${map.unit}; arrow keys tell each cell`);
+    canvas.setAttribute("aria-label", `${map.what} of ${map.rows.length} rows of ${map.of}s over ${map.times.length} moments, from ${words.cell(map.low)} to ${words.cell(map.high)}; arrow keys tell each cell`);
+    const room = Math.min(LABELS, Math.max(1, Math.floor(height / 14)));
+    const each = 2 ** Math.ceil(Math.log2(Math.max(1, map.rows.length / room)));
+    fill(rows, map.rows.filter((_, number) => number % each === 0).map((row, place) => {
+      const label = make("span", {}, place === 0 ? name(row) : numbers(row));
+      label.style.top = `${(place * each + 0.5) * rowHeight()}px`;
+      return label;
+    }));
+    const whole = map.end - map.times[0];
+    fill(times, [0, 0.25, 0.5, 0.75, 1].map((share) => make("span", {}, timeOfDay(map.times[0] + share * whole))));
+  }
+
+  function numbers(row) {
+    return row.first === row.last ? String(row.first) : `${row.first}–${row.last}`;
+  }
+
+  function name(row) {
+    return `${map.of}${row.first === row.last ? "" : "s"} ${numbers(row)}`;
   }
 
   function tell() {
     const row = map.rows[at[1]];
     if (!row) return;
-    const ranks = row.first === row.last ? `${map.of} ${row.first}` : `${map.of}s ${row.first} to ${row.last}`;
     const value = row.values[at[0]];
-    const when = duration(map.times[at[0]] - map.times[0]);
-    fill(said, `${ranks}, ${when} after the first look: ${value === null ? "nothing known" : `${number(value)} ${map.unit}`}`);
+    const what = value === null ? "not measured" : `${words.cell(value)}${map.startup.includes(at[0]) ? ", a first step" : ""}`;
+    fill(said, `${name(row)}, ${timeOfDay(map.times[at[0]])}: ${what}`);
+    marker.hidden = false;
+    marker.style.left = `${(100 * at[0]) / map.times.length}%`;
+    marker.style.width = `${100 / map.times.length}%`;
+    marker.style.top = `${at[1] * rowHeight()}px`;
+    marker.style.height = `${rowHeight()}px`;
   }
 
   canvas.addEventListener("keydown", (event) => {
@@ -115,19 +111,21 @@ async function heatPanel(title, nothing, load, { before = null, after = null } =
     tell();
   });
 
-  async function refresh() {
-    map = await load();
-    if (map.rows.length) paint();
-    draw();
-  }
-
-  await refresh();
-  const repaint = () => { if (map.rows.length) paint(); draw(); };
-  dark.addEventListener("change", repaint);
-  const sizes = new ResizeObserver(() => draw());
-  const element = section(title, before, none, canvas, said, after);
-  sizes.observe(element);
-  return { element, refresh, close: () => { sizes.disconnect(); dark.removeEventListener("change", repaint); } };
+  const field = make("div", { class: "heat-field" }, canvas, marker);
+  const element = make("div", { class: "heat" }, legend, rows, field, times, said);
+  const sizes = new ResizeObserver(() => { if (map) draw(); });
+  sizes.observe(field);
+  marker.hidden = true;
+  return {
+    element,
+    show: (found) => {
+      map = found;
+      scale = Array.from({ length: COLOURS }, (_, number) => channels(variable(`--heat-${number + 1}`)));
+      paint();
+      draw();
+    },
+    close: () => sizes.disconnect(),
+  };
 }
 
 function channels(colour) {

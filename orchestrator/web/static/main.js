@@ -1,4 +1,4 @@
-// Which view an address means: #/, #/run/RUN, #/curves?run=RUN, #/compare?run=RUN, #/diff/RUN/RUN, #/sweep/SWEEP.
+// Which view an address means: #/, #/run/RUN/TAB, #/curves?run=RUN, #/compare?run=RUN, #/diff/RUN/RUN, #/sweep/SWEEP.
 import { fill, make } from "./dom.js";
 import { showCompare } from "./compare.js";
 import { showCurves } from "./curves.js";
@@ -11,22 +11,30 @@ const VIEWS = { "": showRuns, compare: showCompare, run: showRun, curves: showCu
 const main = document.getElementById("main");
 const link = document.getElementById("link");
 let close = () => {};
+let shown = ""; // the view and its subject: a view can move to another part of it by itself
 let turn = 0;
 
 async function show() {
   if (!location.hash.startsWith("#/") && location.hash !== "") return; // a place on the page
   const mine = (turn += 1);
-  close();
-  close = () => {};
   const [path, query] = location.hash.slice(2).split("?");
   const [name, ...words] = path.split("/").map(decodeURIComponent);
   const view = VIEWS[name] ?? showRuns;
   document.title = ["orch", name, ...words].filter(Boolean).join(" · ");
+  const subject = `${name}/${words[0] ?? ""}`;
+  if (subject === shown && close.move) {
+    await close.move(words, new URLSearchParams(query));
+    return;
+  }
+  close();
+  close = () => {};
+  shown = "";
   const place = make("div");
   try {
     const closing = await view(place, words, new URLSearchParams(query), (text) => { link.textContent = text; });
     if (mine !== turn) return closing();
     close = closing;
+    shown = subject;
   } catch (error) {
     if (mine !== turn) return;
     fill(place, make("h1", {}, "This can't be shown"), make("p", { role: "alert" }, error.message),

@@ -1,98 +1,123 @@
-// One run: how it stands and why it ended, its time, its curves, its ranks, its logs, its files; and what can be done.
-import { button, fill, make, runLink, section, stateBadge, table } from "./dom.js";
+// One run: a header that stays visible, with its tiles and actions, and a tab for each subject; each tab has its address.
+import { button, emptyNote, fill, make, runLink, section, stateBadge, table } from "./dom.js";
 import { curvesPanel } from "./curves.js";
-import { ago, bytes, clock, duration, number, took } from "./format.js";
-import { stepTimesPanel, usePanel } from "./heat.js";
+import { filesTab } from "./files.js";
+import { timeOfDay } from "./chart.js";
+import { ago, clock, duration, isFinal, number, took } from "./format.js";
 import { logPanel } from "./logs.js";
-import { ask, exported, follow, post } from "./source.js";
+import { ranksTab } from "./ranks.js";
+import { ask, exported, follow, paced, post } from "./source.js";
+import { systemTab } from "./system.js";
 
-export async function showRun(main, [name], _query, onlink) {
+const TABS = { overview: overviewTab, curves: curvesTab, ranks: ranksTab, system: systemTab, logs: logsTab, files: filesTab, config: configTab, why: whyTab };
+const MOST_IN_TROUBLE = 5; // ranks in the overview
+const TROUBLE = new Set(["failed", "lost"]);
+const AGAIN = 1000; // ms between two looks at a run whose ranks tell something all the time
+
+export async function showRun(main, [name, asked], query, onlink) {
   const path = `/api/runs/${encodeURIComponent(name)}`;
   let run = await ask(path);
-  const top = make("div");
-  const reason = make("div");
-  const result = make("div");
-  const time = make("div");
-  const ranks = make("div");
-  const files = make("div");
-  const [curvesPlace, logPlace, usePlace, heatPlace] = ["tall", "tall", "", ""].map((kind) => make("div", { class: kind }));
-  let curves = null;
-  let use = null;
-  let heat = null;
-  let log = null;
-
+  let tab = null; // the one that is shown: {name, refresh, close}
+  let turn = 0;
+  let heard = Date.now();
+  const head = make("div", { class: "run-head" });
+  const live = make("span", { class: "live", role: "status" });
+  const title = make("h1", {}, name, " ");
+  const note = make("p", { class: "note", role: "status" });
+  const tiles = make("dl", { class: "tiles" });
+  const tabs = make("nav", { class: "tabs", "aria-label": "Views of the run" });
+  const place = make("div", { class: "tab" });
   const does = actions(name);
+  const context = { name, path, run: () => run, query, onlink };
 
   function draw() {
-    fill(top, head(run, name));
+    const { tags, note: remark } = run.row.labels;
+    fill(title, name, " ", stateBadge(run.row.state), tags.map((each) => [" ", make("span", { class: "tag" }, each)]).flat(), remark ? make("span", { class: "remark muted small" }, ` ${remark}`) : null);
+    const hasFailed = run.row.state === "failed";
+    fill(note, run.progress && !run.final && run.row.note.startsWith("step ") ? "" : run.row.note); // the tiles tell that
+    note.classList.toggle("failure", hasFailed);
+    fill(tiles, tilesOf(run));
     does.cancel.hidden = run.final;
-    fill(reason, why(run));
-    fill(result, run.result ? section("Result", facts(run.result)) : null);
-    fill(time, timeline(run));
-    fill(ranks, rankTable(run));
+    tick();
   }
 
-  async function drawFiles() {
-    fill(files, filesOf(await ask(`${path}/files`)), aboutOf(run));
+  // How long ago the run has told something, so that a reader can see that what is shown is live.
+  function tick() {
+    const wait = Math.round((Date.now() - heard) / 1000);
+    live.classList.toggle("on", !run.final && !exported);
+    live.textContent = exported ? "exported" : run.final ? "" : wait < 3 ? "live" : `live, nothing new for ${duration(wait)}`;
+    const running = tiles.querySelector("[data-since]");
+    if (running && !run.final) running.textContent = `for ${took(run.row)}`;
   }
 
-  // The panels come when they are there; nobody waits for them to read the rest.
-  async function drawPanels() {
-    const parts = [
-      curvesPanel([name], run.metric ?? "").then((made) => { curves = made; fill(curvesPlace, made.element); }),
-      usePanel(name).then((made) => { use = made; fill(usePlace, made.element); }),
-      stepTimesPanel(name).then((made) => { heat = made; fill(heatPlace, made.element); }),
-      logPanel(name, run.logs, blamed(run)).then((made) => { log = made; fill(logPlace, made.element); made.shown(); }),
-      drawFiles(),
-    ];
-    for (const each of await Promise.allSettled(parts)) if (each.status === "rejected") onlink(each.reason.message);
+  async function open(wanted, words) {
+    const mine = (turn += 1);
+    const shown = wanted in TABS ? wanted : run.row.state === "failed" ? "why" : "overview";
+    tab?.close();
+    tab = null;
+    fill(tabs, Object.keys(TABS).map((each) => make("a", { href: `#/run/${encodeURIComponent(name)}/${each}`, "aria-current": each === shown ? "page" : null }, each)));
+    requestAnimationFrame(() => tabs.scrollTo({ left: tabs.querySelector("[aria-current]").offsetLeft - tabs.clientWidth / 2 })); // on a phone, the row of tabs is wider than the screen
+    const inside = make("div");
+    fill(place, inside);
+    place.dataset.tab = shown;
+    const made = await TABS[shown](inside, { ...context, query: words });
+    if (mine !== turn) return made.close();
+    tab = { name: shown, refresh: () => null, ...made };
+    made.shown?.();
   }
 
-  async function take({ changed }) {
-    const hadLogs = run.logs.length;
-    if (changed.includes("state") || changed.includes("beats")) {
+  // Changes are collected while the ones before are drawn, so that a run of 1,000 ranks does not keep the server busy.
+  let changes = new Set();
+  const again = paced(AGAIN, async () => {
+    const all = [...changes];
+    changes = new Set();
+    if (all.includes("state") || all.includes("beats") || all.includes("metrics")) {
       run = await ask(path);
       draw();
     }
-    if (changed.includes("state")) await drawFiles();
-    if (changed.includes("metrics")) await curves?.refresh();
-    if (changed.includes("beats")) await heat?.refresh();
-    if (changed.includes("use")) await use?.refresh();
-    if (run.logs.length !== hadLogs || (changed.includes("logs") && !run.logs.length)) {
-      run = await ask(path);
-      log?.close();
-      log = await logPanel(name, run.logs);
-      fill(logPlace, log.element);
-      log.shown();
-    } else if (changed.includes("logs")) await log?.refresh();
+    Promise.resolve(tab?.refresh(all)).catch((error) => onlink(error.message)); // each tab has a pace of its own
+  });
+  function take({ changed }) {
+    heard = Date.now();
+    for (const each of changed) changes.add(each);
+    again().catch((error) => onlink(error.message));
   }
 
-  fill(main, top, exported ? null : does.element, reason, curvesPlace, result, time, logPlace, ranks, usePlace, heatPlace, files);
+  fill(head, make("div", { class: "run-title" }, title, live, exported ? null : does.element), note, tiles, tabs);
+  fill(main, make("div", { class: "run" }, head, problemsOf(run), place));
   draw();
-  const panels = drawPanels();
-  let work = panels; // one message after the other
-  const queue = (message) => { work = work.then(() => take(message)).catch((error) => onlink(error.message)); };
-  const stop = follow(name, queue, onlink, run.seen);
-  return () => { stop(); panels.then(() => { curves?.close(); use?.close(); heat?.close(); log?.close(); }); };
+  const opening = open(asked, query).catch((error) => onlink(error.message)); // nobody waits for it to read the header
+  const stop = follow(name, take, onlink, run.seen);
+  const ticking = exported ? 0 : setInterval(tick, 1000);
+  const close = () => { stop(); clearInterval(ticking); turn += 1; tab?.close(); tab = null; };
+  close.move = ([, wanted], words) => opening.then(() => open(wanted, words)).catch((error) => onlink(error.message));
+  return close;
 }
 
-function blamed(run) {
-  const { verdict, logs } = run;
-  if (!verdict || verdict.rank === null || verdict.outcome !== "failed") return null;
-  return logs.find((each) => each[0] === verdict.attempt && each[1] === verdict.rank) ?? null;
+// -- the header
+
+function tilesOf(run) {
+  const { row, progress, headline, hours } = run;
+  const known = progress ?? {};
+  const step = known.step ?? run.result?.step ?? null;
+  const share = known.total ? Math.min(1, known.step / known.total) : null;
+  const cost = [["gpu_hours", "GPU time"], ["rank_hours", "rank time"]].find(([key]) => hours[key]);
+  const of = row.started ? make("span", { "data-since": "" }, row.ended ? `took ${took(row)}` : `for ${took(row)}`) : run.final ? "never started" : `for ${duration(Date.now() / 1000 - row.created)}`;
+  return [
+    tile("State", row.state, [of, row.restarts ? `, ${row.restarts} restart${row.restarts > 1 ? "s" : ""}` : ""], row.state),
+    tile("Step", step === null ? "-" : number(step), [known.total ? `of ${number(known.total)}` : "", share === null ? "" : make("progress", { max: 1, value: share, "aria-label": "Steps done" })]),
+    tile(headline ? headline.name : "Loss", headline ? number(headline.value) : "-", headline ? "" : run.final ? "no metric" : "no metric yet"),
+    tile("Rate", known.rate ? number(known.rate, 3) : "-", known.rate ? `samples/s${run.final ? " at its end" : ""}` : ""),
+    run.final ? tile("Ended", row.ended ? timeOfDay(row.ended) : "-", ago(row.ended)) : tile("ETA", known.eta ? duration(known.eta) : "-", known.eta ? `at ${timeOfDay(Date.now() / 1000 + known.eta)}` : known.total ? "" : "total unknown"),
+    tile("Cost", cost ? amount(hours[cost[0]]) : "-", cost ? [cost[1], hours.gpu_watt_hours ? `, ${number(hours.gpu_watt_hours, 3)} Wh` : ""] : "")];
 }
 
-function head(run, name) {
-  const { row, progress } = run;
-  const facts = [["Profile", row.profile], ["Ranks", row.world_size ?? "?"], ["Submitted", `${ago(row.created)} (${clock(row.created)})`],
-    ["Took", took(row)], ["Restarts", row.restarts], ["Folder", run.folder]];
-  if (run.job) facts.push(["job", run.job]);
-  if (run.repeats) facts.push(["Repeats", runLink(run.repeats)]);
-  if (run.sweep) facts.push(["Sweep", make("a", { href: `#/sweep/${encodeURIComponent(run.sweep)}` }, run.sweep)]);
-  for (const [key, value] of Object.entries(run.values)) facts.push([key, value]);
-  const bar = progress && progress.total ? make("progress", { max: progress.total, value: progress.step, "aria-label": "Steps done" }) : null;
-  return [make("h1", {}, name, " ", stateBadge(row.state)), make("p", { class: "note", role: "status" }, row.note), problemsOf(run), bar,
-    make("dl", { class: "facts" }, facts.map(([key, value]) => make("div", {}, make("dt", {}, key), make("dd", {}, value))))];
+function amount(hours) {
+  return hours < 1 ? duration(3600 * hours) : `${number(hours, 4)} h`;
+}
+
+function tile(name, value, more, state = "") {
+  return make("div", { class: `tile ${state}` }, make("dt", {}, name), make("dd", {}, make("strong", {}, value), make("span", { class: "muted small" }, more)));
 }
 
 function problemsOf({ problems }) {
@@ -118,7 +143,7 @@ function actions(name) {
   const repeat = button("Repeat", () => confirmed(`Submit ${name} once more?`, null, () => act("repeat", {}, repeat)));
   const pull = button("Pull", () => confirmed("Copy its logs, results, outputs and newest checkpoint to a folder of the server's machine",
     `~/orch/${name}`, (to) => act("pull", { to }, pull)));
-  return { element: make("div", { class: "tools" }, cancel, repeat, pull, said), cancel };
+  return { element: make("div", { class: "tools" }, said, cancel, repeat, pull), cancel };
 }
 
 function confirmed(question, value, go) {
@@ -129,20 +154,137 @@ function confirmed(question, value, go) {
   dialog.showModal();
 }
 
-function why(run) {
-  const { verdict } = run;
-  if (!verdict) return null;
-  const who = verdict.rank === null ? verdict.host : `rank ${verdict.rank} on ${verdict.host}, attempt ${verdict.attempt}`;
-  const trace = verdict.error?.traceback ?? verdict.tail.join("\n");
-  if (verdict.outcome === "succeeded") return null;
-  return section("Why", make("p", {}, make("strong", {}, verdict.reason || verdict.outcome), who ? ` (${who})` : ""),
-    verdict.hint ? make("p", {}, verdict.hint) : null,
-    trace ? make("pre", { class: "trace", tabindex: "0", role: "region", "aria-label": "Traceback" }, trace) : null);
+// -- tabs
+
+async function overviewTab(place, { name, path, run, onlink }) {
+  const parts = ["timeline", "result", "pace", "ranks", "about"].map(() => make("div"));
+  const [time, result, pace, ranks, about] = parts;
+  const curve = make("div", { class: "tall" });
+  let panel = null;
+
+  async function drawPace() {
+    const found = await ask(`${path}/pace`);
+    const said = [...(found.pace ? [found.pace.sentence] : []), ...found.findings];
+    fill(pace, said.map((each) => make("p", { class: "sentence" }, each)));
+    pace.classList.toggle("warns", Boolean(found.pace?.why || found.pace?.slower || found.findings.length));
+  }
+
+  function draw() {
+    fill(time, timeline(run()));
+    fill(result, run().result ? section("Result", facts(Object.entries(run().result))) : null);
+    const trouble = run().ranks.filter((each) => TROUBLE.has(each.state)).slice(0, MOST_IN_TROUBLE);
+    fill(ranks, trouble.length ? section("Ranks with trouble", table("The first ones", ["Rank", "Host", "State", "End"], trouble.map((each) => [each.rank, each.host, stateBadge(each.state), each.end || "-"]))) : null);
+    fill(about, section("About", facts(aboutOf(run()))));
+  }
+
+  const paceAgain = paced(AGAIN, drawPace);
+  fill(place, make("div", { class: "two" }, make("div", {}, pace, curve, ranks), make("div", {}, time, result, about)));
+  draw();
+  const making = curvesPanel([name], run().headline?.name ?? "", { only: true }).then((made) => { panel = made; fill(curve, made.element); });
+  for (const each of await Promise.allSettled([making, drawPace()])) if (each.status === "rejected") onlink(each.reason.message);
+  return {
+    refresh: (changed) => {
+      draw();
+      return Promise.all([changed.includes("metrics") ? panel?.refresh() : null, changed.includes("use") ? paceAgain() : null]);
+    },
+    close: () => panel?.close(),
+  };
 }
 
-function facts(values) {
-  return make("dl", { class: "facts" }, Object.entries(values).map(([key, value]) =>
-    make("div", {}, make("dt", {}, key), make("dd", {}, typeof value === "object" ? JSON.stringify(value) : number(value)))));
+async function curvesTab(place, { name, query, run }) {
+  const panels = await curvesPanel([name, ...query.getAll("with")], run().headline?.name ?? "", { query, place: `#/run/${encodeURIComponent(name)}/curves` });
+  fill(place, panels.element);
+  return { refresh: (changed) => (changed.includes("metrics") ? panels.refresh() : null), close: panels.close };
+}
+
+async function logsTab(place, { name, path, run }) {
+  let log = null;
+  let count = 0;
+
+  async function draw() {
+    count = run().logs.length;
+    log?.close();
+    log = await logPanel(name, run().logs, blamed(run()));
+    fill(place, count ? log.element : emptyNote(run().final ? "This run has left no log: no rank was started." : "No log yet: a rank's log begins when the rank is started."));
+    log.shown();
+  }
+
+  const again = paced(AGAIN, () => (run().logs.length === count && count ? log.refresh() : draw()));
+  await draw();
+  return {
+    refresh: (changed) => (run().logs.length !== count || changed.includes("logs") ? again() : null),
+    shown: () => log.shown(),
+    close: () => log.close(),
+  };
+}
+
+function blamed({ verdict, logs }) {
+  if (!verdict || verdict.rank === null || verdict.outcome !== "failed") return null;
+  return logs.find((each) => each[0] === verdict.attempt && each[1] === verdict.rank) ?? null;
+}
+
+async function configTab(place, { run }) {
+  const { job, row, values } = run();
+  const rows = flat(job);
+  const search = make("input", { type: "search", placeholder: "filter keys and values", "aria-label": "Filter", oninput: draw });
+  const body = make("div");
+  function draw() {
+    const words = search.value.toLowerCase();
+    const shown = rows.filter(([key, value]) => `${key} ${value}`.toLowerCase().includes(words));
+    fill(body, shown.length ? table(`${shown.length} of ${rows.length} settings`, ["Setting", "Value"], shown) : emptyNote(rows.length ? "No setting has these words." : "The job of this run can't be read, or it is the program of a launch line."));
+  }
+  const compare = make("input", { type: "text", placeholder: "another run", "aria-label": "Another run" });
+  const go = (event) => { event.preventDefault(); location.hash = `#/diff/${encodeURIComponent(compare.value)}/${encodeURIComponent(row.run_id)}`; };
+  const own = Object.entries(values);
+  fill(place, own.length ? section("Values of its point", facts(own)) : null,
+    section("Job", make("div", { class: "tools" }, search, exported ? null : make("form", { class: "tools", onsubmit: go }, make("label", {}, "Diff to ", compare), make("button", {}, "Show"))), body));
+  draw();
+  return { close: () => {} };
+}
+
+async function whyTab(place, { run }) {
+  function draw() {
+    const { verdict, timeline: { spans }, logs, row } = run();
+    const attempts = spans.filter((each) => each.kind === "attempt" && each.failed && each.attempt !== verdict?.attempt);
+    const before = attempts.length ? section("Attempts before", table("Attempts that failed", ["Attempt", "Why"], attempts.map((each) => [each.attempt, each.note || "-"]))) : null;
+    if (!verdict || verdict.outcome === "succeeded") {
+      fill(place, section("Why", emptyNote(verdict ? "This run has succeeded: if a run fails, this view says which rank failed first, where and why." : "This run has not ended: if it fails, this view says which rank failed first, where and why.")), before);
+      return;
+    }
+    const trace = verdict.error?.traceback ?? verdict.tail.join("\n");
+    const where = [verdict.rank === null ? null : ["Rank", verdict.rank], verdict.host ? ["Host", verdict.host] : null, ["Attempt", verdict.attempt],
+      verdict.code === null ? null : ["Exit code", verdict.code], verdict.signal ? ["Signal", verdict.signal] : null, verdict.cause === "none" ? null : ["Cause", verdict.cause.replaceAll("_", " ")]].filter(Boolean);
+    const log = logs.length && verdict.rank !== null ? make("p", {}, make("a", { href: `#/run/${encodeURIComponent(row.run_id)}/logs` }, `The log of rank ${verdict.rank}`)) : null;
+    fill(place, section("Why", facts(where), verdict.hint ? make("p", { class: "sentence" }, verdict.hint) : null,
+      trace ? make("pre", { class: "trace", tabindex: "0", role: "region", "aria-label": "Traceback" }, trace) : make("p", { class: "muted" }, "The rank has left no traceback and no output."), log), before);
+  }
+
+  draw();
+  return { refresh: (changed) => { if (changed.includes("state")) draw(); }, close: () => {} };
+}
+
+// -- what the tabs are made of
+
+function aboutOf(run) {
+  const { row } = run;
+  const found = [["Profile", row.profile], ["Nodes", run.nodes.length || "?"], ["Ranks", row.world_size ?? "?"], ["Submitted", `${clock(row.created)} (${ago(row.created)})`], ["Folder", run.folder]];
+  if (run.job) found.push(["Job", run.job]);
+  if (run.repeats) found.push(["Repeats", runLink(run.repeats)]);
+  if (run.sweep) found.push(["Sweep", make("a", { href: `#/sweep/${encodeURIComponent(run.sweep)}` }, run.sweep)]);
+  for (const each of run.notes) found.push(["Note", each]);
+  return [...found, ...Object.entries(run.values)];
+}
+
+function facts(pairs) {
+  return make("dl", { class: "facts" }, pairs.map(([key, value]) => make("div", {}, make("dt", {}, key),
+    make("dd", {}, value instanceof Node ? value : typeof value === "object" ? JSON.stringify(value) : number(value)))));
+}
+
+// A settings file as rows: job.args[0], job.env.X.
+function flat(value, key = "") {
+  if (value === null || typeof value !== "object") return value === null || value === "" ? [] : [[key, String(value)]];
+  if (Array.isArray(value) && value.every((each) => typeof each !== "object")) return value.length ? [[key, value.join(" ")]] : [];
+  return Object.entries(value).flatMap(([name, each]) => flat(each, Array.isArray(value) ? `${key}[${name}]` : key ? `${key}.${name}` : name));
 }
 
 function timeline(run) {
@@ -150,37 +292,13 @@ function timeline(run) {
   const whole = Math.max(end - start, 0.001);
   const rows = spans.map((span) => {
     const until = span.end ?? end;
-    const bar = make("span", { class: `span ${span.kind}` });
+    const kind = span.kind === "attempt" && span.failed ? "attempt failed" : span.kind;
+    const bar = make("span", { class: `span ${kind} ${span.end === null && !isFinal(run.row.state) ? "going" : ""}` });
     bar.style.left = `${(100 * (span.start - start)) / whole}%`;
     bar.style.width = `${Math.max(0.3, (100 * (until - span.start)) / whole)}%`;
-    const words = [duration(until - span.start), span.note].filter(Boolean).join(", ");
+    const isLast = run.verdict?.attempt === span.attempt; // the header says why that one failed
+    const words = [duration(until - span.start), span.failed ? "failed" : "", span.failed && isLast ? "" : span.note].filter(Boolean).join(", ");
     return make("li", {}, make("span", { class: "name" }, span.name), make("span", { class: "track", "aria-hidden": "true" }, bar), make("span", { class: "words" }, words));
   });
   return section("Time", make("ol", { class: "timeline" }, rows));
-}
-
-function rankTable(run) {
-  if (!run.ranks.length) return null;
-  const rows = run.ranks.map((each) => [each.rank, each.host, stateBadge(each.state), each.end || "-", number(each.step),
-    each.step_time === null ? "-" : duration(each.step_time), each.phase || "-", number(each.loss)]);
-  return section("Ranks", table("Ranks, those with trouble first, then the slowest", ["Rank", "Host", "State", "End", "Step", "A step takes", "Phase", "Loss"], rows),
-    run.ranks_left ? make("p", {}, `and ${run.ranks_left} more`) : null);
-}
-
-function filesOf(found) {
-  const checkpoints = found.checkpoints.map((each) => [each.name, each.verdict, number(each.step),
-    Object.entries(each.metric).map(([key, value]) => `${key} ${number(value)}`).join(", ") || "-", bytes(each.bytes), clock(each.time), each.best || ""]);
-  const outputs = found.outputs.map((each) => [each.path, bytes(each.bytes), each.node]);
-  return [
-    ...problemsOf(found), section("Checkpoints", checkpoints.length ? table("Checkpoints", ["Name", "State", "Step", "Metric", "Size", "Saved", "Best"], checkpoints) : make("p", {}, "none here")),
-    section("Outputs", outputs.length ? table("Outputs", ["File", "Size", "Node"], outputs) : make("p", {}, "none here"),
-      found.outputs_left ? make("p", {}, `and ${found.outputs_left} more`) : null)];
-}
-
-function aboutOf(run) {
-  const hours = Object.entries(run.hours).map(([key, value]) => `${number(value)} ${key.replace("_", "-")}`).join(", ");
-  const compare = make("input", { type: "text", placeholder: "another run", "aria-label": "Another run" });
-  const go = (event) => { event.preventDefault(); location.hash = `#/diff/${encodeURIComponent(compare.value)}/${encodeURIComponent(run.row.run_id)}`; };
-  return section("Job", make("p", {}, hours), exported ? null : make("form", { class: "tools", onsubmit: go }, make("label", {}, "Diff to ", compare), make("button", {}, "Show")),
-    make("details", {}, make("summary", {}, "The job as it was submitted"), make("pre", { tabindex: "0" }, JSON.stringify(run.job, null, 1))));
 }

@@ -18,6 +18,17 @@ export function ask(path, query = {}) {
   return sent(address(path, query), { headers: headers() });
 }
 
+// Returns {data, size}: a part of a file as an ArrayBuffer, and the size of the whole file.
+export async function askBytes(path, query) {
+  if (exported) {
+    const { text } = await fromExport(path, { path: query.path });
+    const data = new TextEncoder().encode(text).buffer;
+    return { data, size: data.byteLength };
+  }
+  const answer = await answered(address(path, query), { headers: headers() });
+  return { data: await answer.arrayBuffer(), size: Number(answer.headers.get("x-orch-size")) };
+}
+
 export function post(path, body = {}) {
   return sent(path, { method: "POST", headers: headers(), body: JSON.stringify(body) });
 }
@@ -36,8 +47,12 @@ function headers() {
 }
 
 async function sent(where, options) {
+  return (await answered(where, options)).json();
+}
+
+async function answered(where, options) {
   const answer = await fetch(where, options);
-  if (answer.ok) return answer.json();
+  if (answer.ok) return answer;
   const text = await answer.text();
   let said = { error: text.trim(), hint: "" };
   try {
@@ -74,6 +89,28 @@ export function follow(run, tell, onlink = () => {}, seen = {}) {
   };
   loop();
   return () => end.abort();
+}
+
+const SHARE = 20; // what is asked for again takes at most this part of the time: a large run must not keep the server busy
+const LONGEST = 10000; // ms
+
+// Returns a function that does the work at once, but at most once in so many ms, one after the other, and not while nobody sees the page.
+export function paced(least, work) {
+  let last = -Infinity;
+  let ms = least;
+  let waiting = null;
+  let busy = Promise.resolve();
+  const turn = async () => {
+    await new Promise((resolve) => { setTimeout(resolve, Math.max(0, last + ms - performance.now())); });
+    if (document.hidden) await new Promise((resolve) => { document.addEventListener("visibilitychange", resolve, { once: true }); });
+    waiting = null;
+    last = performance.now();
+    busy = busy.catch(() => {}).then(work); // that it failed, who asked for it says
+    await busy;
+    ms = Math.max(least, Math.min(LONGEST, SHARE * (performance.now() - last)));
+    return busy;
+  };
+  return () => (waiting ??= turn());
 }
 
 async function read(where, signal, tell, onlink) {

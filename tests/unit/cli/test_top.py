@@ -148,11 +148,12 @@ def test_a_run_that_goes_on_is_watched(tmp_path: Path) -> None:
             beat(run, rank, node=rank // 2, step=20, total=100, time=60.0 + 10 * (rank == 2), phase="train")
         assert re.search(r"2 +1 n2 +running +20 +train +2\.0 s ", await seen.until("0-3 ▂▂▆▂"))
         await seen.keys("3")
-        await seen.until("no rank has told of two steps")
+        await seen.until("no rank has reported two steps")
         for node in range(2):
             ranks = (RankSample(2 * node, step_seconds=1.0 + node), RankSample(2 * node + 1, step_seconds=1.0))
             SampleFile(samples_file(str(run.node(node)))).append(Sample(time=102.0, seconds=2.0, ranks=ranks))
         assert re.search(r"^2 +▆", await seen.until("a step takes 1.0 s usually, from 1.0 s to 2.0 s"), re.MULTILINE)
+        assert seen.text.splitlines()[1].startswith("Rank 2 on n2 is slowest: a step takes 2.0 s, +100 % over")
         tell(run, 1, "rank_exit", 149.0, rank=3, code=1, attempt=0)
         await seen.keys("1")
         assert re.search(r"3 +1 n2 +failed", await seen.until("0-3 ▂▂▆F"))
@@ -256,7 +257,7 @@ def test_how_busy_a_run_is_is_a_page_of_its_own(tmp_path: Path) -> None:
         await seen.until("this run has no samples")
         for node in range(2):
             sampled(node, 102.0, 0.5)
-        text = await seen.until("GPUs by time: GPU in %, 0 to 100")
+        text = await seen.until("GPUs by time: GPU, 0 % to 100 %")
         assert len(text.splitlines()) <= 24
         for row in ("0 +▁+", "1 +█+", "2 +█+", "3 +▁+"):
             assert re.search(rf"^{row}$", text, re.MULTILINE)
@@ -269,9 +270,9 @@ def test_how_busy_a_run_is_is_a_page_of_its_own(tmp_path: Path) -> None:
         await seen.keys("end")
         await seen.until("  rank 3  50 % CPU")
         await seen.keys("m")
-        assert re.search(r"^1 +▅+$", await seen.until("ranks by time: CPU, of a core in %, 50 to 100"), re.MULTILINE)
+        assert re.search(r"^1 +▅+$", await seen.until("ranks by time: CPU, of a core, 50 % to 100 %"), re.MULTILINE)
         sampled(0, 104.0, 0.0)
-        assert re.search(r"^1 +▅+.?▁+$", await seen.until(", 0 to 100"), re.MULTILINE)
+        assert re.search(r"^1 +▅+.?▁+$", await seen.until(", 0 % to 100 %"), re.MULTILINE)
         await seen.keys("1")
         await seen.until(r"1 +0 n1 +running .* cpu 0 % gpu 100 %$")
 

@@ -119,6 +119,7 @@ def test_the_time_of_a_run_is_its_phases_and_its_attempts(tmp_path: Path) -> Non
     ]  # fmt: skip
     assert (seen.timeline.start, seen.timeline.end) == (100.0, 160.0)
     assert seen.timeline.spans[8].note.startswith("rank 1")
+    assert [span.failed for span in seen.timeline.spans[6:]] == [False, False, True, True]
     assert [rank.state for rank in seen.ranks] == [RankStatus.STOPPED, RankStatus.FAILED]
     assert (seen.verdict, seen.row.note) == (FAILED, "exit code 1: boom, rank 1 on node 0 (n1)")
 
@@ -136,7 +137,7 @@ def test_every_view_is_json(tmp_path: Path) -> None:
              reader.log(run).find("line", 0)]  # fmt: skip
     for view in views:
         assert json.loads(json.dumps(to_json(view), allow_nan=False)) == to_json(view)
-    assert to_json(views[2])["curves"][0]["points"] == [[1.0, 2.0]]
+    assert to_json(views[2])["curves"][0]["values"] == [2.0]
     assert to_json(views[3])["lines"][0]["text"] == "a line"
     assert to_json(views[1])["row"]["state"] == "failed"
 

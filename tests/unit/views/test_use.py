@@ -47,10 +47,15 @@ def test_ranks_that_share_a_row_show_who_idles_and_who_waits() -> None:
 
 def test_what_a_run_has_can_be_asked_for_and_gpus_are_numbered_through_it() -> None:
     found = use_view(NODES, columns=2)
-    assert list(found.measures) == ["gpu", "cpu", "memory", "waits"]
+    assert list(found.measures) == [
+        "gpu", "cpu", "memory", "waits", "node_cpu", "node_memory", "read", "written", "received", "sent",
+    ]  # fmt: skip
     assert (found.measure, found.map.of) == ("gpu", "GPU")
     assert [(row.first, row.values) for row in found.map.rows] == [(0, (90.0, 90.0))]
     assert use_view(NODES, "power", columns=2).measure == "gpu"
+    of_nodes = use_view(NODES, "node_cpu", columns=1).map
+    assert [(row.first, row.values) for row in of_nodes.rows] == [(0, (25.0,)), (1, (25.0,))]
+    assert (of_nodes.of, use_view(NODES, "sent", columns=1).map.unit) == ("node", "B/s")
     assert use_view(NODES[:1], "gpu", columns=2).measure == "cpu"
     more = (node(0, (0.0, 0.0), gpus=(1.0, 2.0)), node(1, (0.0, 0.0), gpus=(3.0, 4.0)))
     assert [row.values[0] for row in use_view(more, "gpu", columns=1).map.rows] == [1.0, 2.0, 3.0, 4.0]

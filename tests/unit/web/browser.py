@@ -21,6 +21,7 @@ class Answer:
 
     status: int
     text: str
+    headers: dict[str, str]
 
     @property
     def found(self) -> Any:
@@ -58,4 +59,5 @@ class Browser:
             sent.append(message)
 
         await self.page.app()(scope, receive, send)
-        return Answer(sent[0]["status"], b"".join(each.get("body", b"") for each in sent[1:]).decode())
+        headers = {name.decode(): value.decode() for name, value in sent[0]["headers"]}
+        return Answer(sent[0]["status"], b"".join(each.get("body", b"") for each in sent[1:]).decode(), headers)

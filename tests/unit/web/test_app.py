@@ -70,12 +70,12 @@ def test_a_run_with_a_broken_file_has_its_page_which_says_so(
     else:
         (run.path / name).write_text(text, errors="surrogateescape")
     browser = Browser(tmp_path)
-    for place in ("", "/files", "/heat", "/log"):
+    for place in ("", "/files", "/ranks", "/pace", "/use", "/log"):
         answer = browser.get(f"/api/runs/{run.run_id}{place}")
         assert answer.status == 200, answer.text
         if place == "":
             assert said in " ".join([*answer.found["problems"], answer.found["detail"]])
-    for path in ("/api/runs", f"/api/curves?run={run.run_id}"):
+    for path in ("/api/runs", f"/api/curves?run={run.run_id}&metric=loss"):
         assert browser.get(path).status == 200, path
     assert browser.page.metrics().endswith("# EOF\n")
     answer = browser.get(f"/api/diff?one={run.run_id}&other={run.run_id}")

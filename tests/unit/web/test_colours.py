@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from itertools import product
+from itertools import pairwise, product
 
 import pytest
 
@@ -47,14 +47,21 @@ def luminance(colour: str) -> float:
         (("edge", "accent"), ("surface", "shade"), MARK),  # borders of controls, the keyboard's place
         *(((word, "ink"), (f"{word}-soft",), TEXT) for word in ("accent", "good", "bad", "warn")),  # badges
         (CURVES, ("surface",), MARK),
-        (("low", "high"), ("surface", "shade"), MARK),  # cells of a heat map, next to those without a value
-        (("low",), ("high",), MARK),
+        (("heat-1",), ("heat-6",), MARK),  # the ends of the scale of a map
     ],
 )
 def test_colours_stand_out(scheme: str, fronts: tuple[str, ...], grounds: tuple[str, ...], least: float) -> None:
     colours = schemes()[scheme]
     found = {pair: contrast(colours[pair[0]], colours[pair[1]]) for pair in product(fronts, grounds)}
     assert {pair: round(value, 2) for pair, value in found.items() if value < least} == {}
+
+
+def test_the_scale_of_maps_is_one_for_both_schemes_and_becomes_lighter_with_each_colour() -> None:
+    scales = {name: [colours[f"heat-{number}"] for number in range(1, 7)] for name, colours in schemes().items()}
+    assert scales["light"] == scales["dark"]
+    steps = [luminance(colour) for colour in scales["light"]]
+    assert steps == sorted(steps)
+    assert all(contrast(one, other) > 1.4 for one, other in pairwise(scales["light"]))
 
 
 def test_the_ratio_is_that_of_the_standard() -> None:

@@ -38,8 +38,7 @@ class CurvesPage(OfRun[tuple[Curves, ...]]):
         if names and set(self.metrics) == set(FIRST) and set(names).isdisjoint(FIRST):
             self.metrics[0] = shown_first(names)
         return tuple(
-            self.reader.curves([self.run], name, self.axis, smoothing=self.smoothing, most=MOST_POINTS)
-            for name in self.metrics
+            self.reader.curves([self.run], name, smoothing=self.smoothing, most=MOST_POINTS) for name in self.metrics
         )
 
     def lines(self, body: tuple[Curves, ...], look: Look) -> list[Text]:
@@ -52,15 +51,15 @@ class CurvesPage(OfRun[tuple[Curves, ...]]):
         found: list[Text] = []
         height = max(9, look.height // len(there) + 1)
         for curves in there:
-            shown = [plot.Curve(f"smoothed {self.smoothing:g}" if self.smoothing else "as written", each.points)
-                     for each in curves.curves]  # fmt: skip
+            name = f"smoothed {self.smoothing:g}" if self.smoothing else "as written"
+            shown = [plot.Curve(name, each.points(self.axis)) for each in curves.curves]
             page = plot.plot_page(
                 curves.metric,
                 shown,
                 (look.width, height),
                 braille=look.marks.braille,
                 style=_style,
-                x="step" if curves.axis is Axis.STEP else "seconds",
+                x="step" if self.axis is Axis.STEP else "seconds",
             )
             found += [Text.from_ansi(line) for line in page.split("\n")]
         return found

@@ -6,18 +6,21 @@ from typing import ClassVar
 
 from rich.text import Text
 
+from orchestrator.cli.render.escapes import one_line
+from orchestrator.cli.render.tables import fold
 from orchestrator.cli.top.marks import heat, usual_of
 from orchestrator.cli.top.page import Look
 from orchestrator.cli.top.run_pages.base import OfRun
 from orchestrator.protocol.quantities import duration
 from orchestrator.views.heat import HeatMap
+from orchestrator.views.pace import Pace
 from orchestrator.views.run import RunView
 
 MOST_COLUMNS, MOST_ROWS = 400, 200
 
 
-class StepTimesPage(OfRun[HeatMap]):
-    """Shows a heat map in which each row is a rank or several neighbouring ranks."""
+class StepTimesPage(OfRun[tuple[HeatMap, Pace | None]]):
+    """Shows a sentence about the slowest rank, and a heat map in which each row is a rank or several neighbours."""
 
     name, number = "heat", 3
     keys: ClassVar = (("1-7", "pages"), ("w", "why"), ("c", "cancel"))
@@ -26,24 +29,28 @@ class StepTimesPage(OfRun[HeatMap]):
         super().__init__(*args)  # type: ignore[arg-type]
         self._size = (60, 16)  # columns and rows of the last drawing
 
-    def look_at(self, view: RunView) -> HeatMap:
-        """Read the step times from the samples."""
+    def look_at(self, view: RunView) -> tuple[HeatMap, Pace | None]:
+        """Read the step times and the slowest rank from the samples."""
         columns, rows = self._size
-        return self.reader.step_time_map(self.run, columns=columns, rows=rows)
+        return self.reader.step_time_map(self.run, columns=columns, rows=rows), self.reader.pace(self.run)
 
-    def lines(self, body: HeatMap, look: Look) -> list[Text]:
-        """Return the heat map, with the newest values on the right."""
-        margin = max((len(f"{row.first}-{row.last}") for row in body.rows), default=3) + 1
-        self._size = (max(8, look.width - margin - 1), max(1, look.height - 3))
-        if not body.rows:
-            return [Text("no rank has told of two steps: heartbeats do, see orchestrator.training")]
-        usual = usual_of(value for row in body.rows for value in row.values)
-        low, high = body.low or 0.0, body.high or 0.0
-        made = [Text(f"a step takes {duration(usual)} usually, from {duration(low)} to {duration(high)}")]
-        for row in body.rows[: look.height - 2]:
+    def lines(self, body: tuple[HeatMap, Pace | None], look: Look) -> list[Text]:
+        """Return the sentence, and the heat map with the newest values on the right."""
+        map_, pace = body
+        said = [Text(line, "bold") for line in fold(one_line(pace.sentence), look.width)] if pace is not None else []
+        margin = max((len(f"{row.first}-{row.last}") for row in map_.rows), default=3) + 1
+        self._size = (max(8, look.width - margin - 1), max(1, look.height - 3 - len(said)))
+        if not map_.rows:
+            return [Text("no rank has reported two steps: heartbeats do, see orchestrator.training")]
+        usual = usual_of(value for row in map_.rows for value in row.values)
+        made = [
+            *said,
+            Text(f"a step takes {duration(usual)} usually, from {duration(map_.low)} to {duration(map_.high)}"),
+        ]
+        for row in map_.rows[: look.height - 2 - len(said)]:
             name = str(row.first) if row.first == row.last else f"{row.first}-{row.last}"
             line = Text(name.ljust(margin))
             for value in row.values:
                 line.append_text(heat(value, usual, look.marks))
             made.append(line)
-        return [*made, Text(f"{'':{margin}}{duration(look.now - body.times[0])} ago ... now")]
+        return [*made, Text(f"{'':{margin}}{duration(look.now - map_.times[0])} ago ... now")]

@@ -64,11 +64,14 @@ class UsePage(OfRun[UseView]):
 def _map(found: HeatMap, margin: int, look: Look) -> list[Text]:
     if not found.rows:
         return [Text("no rank and no GPU has been measured yet")]
-    made = [Text(f"{found.of}s by time: {found.what} in {found.unit}, {found.low or 0:.0f} to {found.high or 0:.0f}")]
+    low, high = (rate(each or 0.0, "B") if found.unit == "B/s" else f"{each or 0:.0f} {found.unit}" for each in
+                 (found.low, found.high))  # fmt: skip
+    top = 100.0 if found.unit == "%" else found.high or 1.0
+    made = [Text(f"{found.of}s by time: {found.what}, {low} to {high}")]
     for row in found.rows[: max(1, look.height // 2 - 2)]:
         line = Text(_name(row.first, row.last).ljust(margin))
         for value in row.values:
-            line.append_text(share(value, look.marks))
+            line.append_text(share(None if value is None else 100 * value / top, look.marks))
         made.append(line)
     return [*made, Text(f"{'':{margin}}{duration(look.now - found.times[0])} ago ... now")]
 

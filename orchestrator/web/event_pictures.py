@@ -1,0 +1,85 @@
+"""Finds the pictures in a TensorBoard event file with their places in it, so that the page can read one at a time."""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import BinaryIO, Final
+
+from orchestrator.node.agent.metrics.protobuf import fields
+from orchestrator.protocol.crc32c import masked_crc32c
+
+MOST_PICTURES: Final = 500
+MOST_OF_A_RECORD: Final = 16 << 20  # bytes; a larger record is skipped
+MOST_READ: Final = 256 << 20  # bytes of a file, those that are skipped included
+_HEADER: Final = struct.Struct("<QI")
+_CRC_BYTES: Final = 4
+_STEP, _SUMMARY = 2, 5  # of Event
+_VALUE = 1  # of Summary
+_TAG, _IMAGE = 1, 4  # of Summary.Value
+_ENCODED = 4  # of Summary.Image
+_KINDS: Final = {b"\x89PNG\r\n\x1a\n": "png", b"\xff\xd8\xff": "jpeg", b"GIF8": "gif"}
+
+
+@dataclass(frozen=True)
+class Picture:
+    """One picture: its tag and step, and its bytes in the event file."""
+
+    tag: str
+    step: int
+    offset: int
+    bytes: int
+    kind: str
+
+
+def pictures_in(file: BinaryIO) -> list[Picture]:
+    """Return the first pictures of an event file; a damaged record ends the search."""
+    found = list[Picture]()
+    try:
+        for offset, data in _records(file):
+            found += _of_event(offset, data)
+            if len(found) >= MOST_PICTURES:
+                break
+    except (ValueError, UnicodeDecodeError):
+        pass
+    return found[:MOST_PICTURES]
+
+
+def _records(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
+    """Yield the offset and the data of each record."""
+    end, at = min(os.fstat(file.fileno()).st_size, MOST_READ), 0
+    while at + _HEADER.size < end:
+        file.seek(at)
+        header = file.read(_HEADER.size)
+        length, checksum = _HEADER.unpack(header)
+        if masked_crc32c(header[:8]) != checksum:
+            return
+        at += _HEADER.size
+        if length <= MOST_OF_A_RECORD and at + length <= end:
+            yield at, file.read(length)
+        at += length + _CRC_BYTES
+
+
+def _of_event(offset: int, data: bytes) -> Iterator[Picture]:
+    step, summaries = 0, list[bytes]()
+    for number, _, value in fields(data):
+        if number == _STEP and isinstance(value, int):
+            step = value
+        elif number == _SUMMARY and isinstance(value, bytes):
+            summaries.append(value)
+    for summary in summaries:
+        for number, _, value in fields(summary):
+            if number == _VALUE and isinstance(value, bytes) and (found := _encoded(value)) is not None:
+                tag, encoded, kind = found
+                yield Picture(tag, step, offset + data.find(encoded), len(encoded), kind)
+
+
+def _encoded(value: bytes) -> tuple[str, bytes, str] | None:
+    """Return the tag, the bytes and the kind of a value's picture; None if it has none that the page can show."""
+    parts = {number: part for number, _, part in fields(value) if isinstance(part, bytes)}
+    image = {number: part for number, _, part in fields(parts.get(_IMAGE, b"")) if isinstance(part, bytes)}
+    encoded = image.get(_ENCODED, b"")
+    kind = next((kind for magic, kind in _KINDS.items() if encoded.startswith(magic)), None)
+    return None if kind is None else (parts.get(_TAG, b"").decode(), encoded, kind)
