@@ -101,7 +101,7 @@ class Page:
 
     async def _save_view(self, request: Request) -> Response:
         given = await _body(request)
-        return await _said(lambda: saved_views.save(self.root, str(given.get("name", "")), given.get("query")))
+        return await _said(lambda: _json(saved_views.save(self.root, str(given.get("name", "")), given.get("query"))))
 
     def metrics(self) -> str:
         """Return all runs as OpenMetrics text."""

@@ -341,7 +341,7 @@ def test_without_utf8_all_is_ascii_and_small_or_large_all_is_drawn(tmp_path: Pat
         await seen.until("0-1 :r")
         for key, words in (
             ("2", "no curves"),
-            ("3", "has told of two steps"),
+            ("3", "has reported two steps"),
             ("4", "no log"),
             ("5", "agent_started"),
             ("6", "has not ended"),
