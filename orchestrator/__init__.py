@@ -17,7 +17,7 @@ else:
 
     def __getattr__(name):
         """Import a public name when it is first asked for: nodes have this file too, and none of those."""
-        from importlib import import_module  # noqa: PLC0415 (nothing is loaded until a name is used)
+        from importlib import import_module
 
         if name in _FROM_API:
             return getattr(import_module("orchestrator.api"), name)

@@ -149,13 +149,13 @@ class Run:
 
         With `verify` all bytes are read and compared with their hashes; otherwise only sizes are compared.
         """
-        from orchestrator.runs.files.checkpoints import all_of  # noqa: PLC0415 (next to its only use)
+        from orchestrator.runs.files.checkpoints import all_of
 
         return all_of(self._dir, verify=verify)
 
     def outputs(self) -> list[Output]:
         """Return those of the run's output files that are on this machine, sorted by path."""
-        from orchestrator.runs.files.outputs import outputs_of  # noqa: PLC0415 (next to its only use)
+        from orchestrator.runs.files.outputs import outputs_of
 
         return list(outputs_of(self._dir))
 
@@ -165,7 +165,7 @@ class Run:
         A repeated call copies only what is new. `checkpoint` is latest, best, none or a step. Returns what was copied.
         Raises UsageError if the folder holds something else, or if the run has no such checkpoint.
         """
-        from orchestrator.operations.pull import pull  # noqa: PLC0415 (next to its only use)
+        from orchestrator.operations.pull import pull
 
         return pull(self._dir, Path(to), str(checkpoint))
 
@@ -229,9 +229,9 @@ def submit(
     Raises SpecError (with file, line and column) or UsageError before anything is started, and BackendError if a
     machine or a scheduler refuses.
     """
-    from orchestrator.operations.submission.submit import submit as start  # noqa: PLC0415 (only a submit needs it)
-    from orchestrator.prepare.prepare import Request, prepare  # noqa: PLC0415 (as above)
-    from orchestrator.specs.documents.loader import Document, document_of  # noqa: PLC0415 (as above)
+    from orchestrator.operations.submission.submit import submit as start
+    from orchestrator.prepare.prepare import Request, prepare
+    from orchestrator.specs.documents.loader import Document, document_of
 
     root = state_root()
     if isinstance(job, Mapping):
@@ -294,7 +294,7 @@ def launch(
     raises (with its traceback), if the nodes' Python has another minor version (exit code 93), or if a rank returns
     anything but numbers, text, lists, dicts and tensors.
     """
-    from orchestrator.operations.submission.launch import results, write_job  # noqa: PLC0415 (only a submit needs it)
+    from orchestrator.operations.submission.launch import results, write_job
 
     with tempfile.TemporaryDirectory(prefix="orch-launch-") as folder:
         job = write_job(Path(folder), function, args)
@@ -329,7 +329,7 @@ def _yaml(field: str, value: Any) -> str:
 
 
 def _refuse_delegated(prepared: Prepared) -> None:
-    from orchestrator.operations.submission.delegate import is_elsewhere  # noqa: PLC0415 (only a submit needs it)
+    from orchestrator.operations.submission.delegate import is_elsewhere
 
     if is_elsewhere(prepared):
         host = getattr(prepared.profile, "supervisor", "another machine")

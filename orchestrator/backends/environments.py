@@ -79,8 +79,8 @@ def with_environment(
 def _with_environment(
     run: RunDir, tasks: tuple[NodeTask, ...], machines: Mapping[int, Machine], workdir: str, *, shared: bool
 ) -> tuple[NodeTask, ...]:
-    from orchestrator.environments.packages import recorded_lock  # noqa: PLC0415 (most jobs have no lock)
-    from orchestrator.environments.wheels import WheelStore  # noqa: PLC0415 (as above)
+    from orchestrator.environments.packages import recorded_lock
+    from orchestrator.environments.wheels import WheelStore
 
     lock = recorded_lock(run)
     if lock is None:
@@ -125,8 +125,8 @@ def _packages(
     run: RunDir, lock: Lock, tasks: tuple[NodeTask, ...], machines: Mapping[int, Machine]
 ) -> dict[int, Wanted]:
     """Return what is to be installed on each machine, by what its interpreter is."""
-    from orchestrator.environments.interpreter import Interpreter  # noqa: PLC0415 (most jobs have no lock)
-    from orchestrator.environments.packages import packages_for  # noqa: PLC0415 (as above)
+    from orchestrator.environments.interpreter import Interpreter
+    from orchestrator.environments.packages import packages_for
 
     def ask(node: int, machine: Machine) -> Interpreter:
         answer, _ = machine.call(
@@ -161,8 +161,8 @@ def _find(machine: Machine, workdir: str, want: Wanted) -> Found:
 
 def _supplies(run: RunDir, wanted: Iterable[Wanted]) -> dict[str, str]:
     """Have all that is to be sent here; return the uv for each kind of interpreter. WheelError, LockError."""
-    from orchestrator.environments.program import uv_for  # noqa: PLC0415 (only what is not there is installed)
-    from orchestrator.environments.wheels import WheelStore  # noqa: PLC0415 (as above)
+    from orchestrator.environments.program import uv_for
+    from orchestrator.environments.wheels import WheelStore
 
     store, uvs = WheelStore(run.path.parent.parent), dict[str, str]()
     for want in {each.interpreter.key: each for each in wanted}.values():
@@ -206,7 +206,7 @@ def _unpack(machine: Machine, workdir: str, batch: list[bytes]) -> None:
 
 
 def _send_large(machine: Machine, workdir: str, source: Path, digest: str) -> None:
-    from orchestrator.backends.remote.checkpoints import give_file  # noqa: PLC0415 (loads fabric)
+    from orchestrator.backends.remote.checkpoints import give_file
 
     name = f".{digest}.{secrets.token_hex(4)}.tmp"  # of this sender: another one may be sending the same
     give_file(machine, source, f"{workdir}/cache/wheels/{name}")

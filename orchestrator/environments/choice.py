@@ -53,7 +53,7 @@ def choose(
     `allowed` maps each package to the sha256s that a requirements file lists, or to an empty set if it lists none.
     Packages that stay visible are left out if they have the lock's version.
     """
-    from packaging.pylock import Pylock, PylockSelectError, PylockValidationError  # noqa: PLC0415 (only a lock needs it)
+    from packaging.pylock import Pylock, PylockSelectError, PylockValidationError
 
     try:
         document = _restricted(_beside(Pylock.from_dict(tomllib.loads(pylock)), interpreter), allowed)
@@ -75,7 +75,7 @@ def choose(
 
 def _beside(document: Pylock, interpreter: Interpreter) -> Pylock:
     """Return the document without packages that stay visible and already have the lock's version."""
-    from packaging.utils import canonicalize_name  # noqa: PLC0415 (only a lock needs it)
+    from packaging.utils import canonicalize_name
 
     there = {canonicalize_name(name): _release(version) for name, version in interpreter.packages}
     left = [each for each in document.packages if each.name not in there or there[each.name] != _release(each.version)]
@@ -84,7 +84,7 @@ def _beside(document: Pylock, interpreter: Interpreter) -> Pylock:
 
 def _release(version: object) -> str:
     """Return a version without a local suffix: a cluster's 2.5.0+cu124.site is 2.5.0."""
-    from packaging.version import InvalidVersion, Version  # noqa: PLC0415 (only a lock needs it)
+    from packaging.version import InvalidVersion, Version
 
     try:
         return Version(str(version)).public
@@ -135,7 +135,7 @@ def _without_file(document: Pylock, interpreter: Interpreter, lock: Lock) -> Ite
 
 
 def _fits(name: str, tags: set[Any]) -> bool:
-    from packaging.utils import InvalidWheelFilename, parse_wheel_filename  # noqa: PLC0415 (only a lock needs it)
+    from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
     try:
         return bool(parse_wheel_filename(name)[3] & tags)
@@ -144,7 +144,7 @@ def _fits(name: str, tags: set[Any]) -> bool:
 
 
 def _choice(package: Package, source: Any, interpreter: Interpreter, folder: str) -> Choice:
-    from packaging.pylock import PackageArchive, PackageSdist, PackageWheel  # noqa: PLC0415 (only a lock needs it)
+    from packaging.pylock import PackageArchive, PackageSdist, PackageWheel
 
     version = str(package.version or "")
     if not isinstance(source, PackageWheel | PackageSdist | PackageArchive):

@@ -66,13 +66,13 @@ class Interpreter:
 
     def environment(self) -> Environment:
         """Return the values with which markers are evaluated."""
-        from typing import cast  # noqa: PLC0415 (next to its only use)
+        from typing import cast
 
         return cast("Environment", dict(self.markers))
 
     def tags(self) -> tuple[Tag, ...]:
         """Return the tags of the wheels that the interpreter accepts, the best first."""
-        from packaging import tags  # noqa: PLC0415 (only a lock needs it)
+        from packaging import tags
 
         platforms = list(_platforms(self.platform, self.libc))
         digits = f"cp{self.minor[0]}{self.minor[1]}"

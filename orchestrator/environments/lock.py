@@ -92,7 +92,7 @@ def _exported(asked: PythonEnvironment, path: Path) -> str:
 
 
 def _check_toml(text: str, path: Path) -> None:
-    from packaging.pylock import Pylock, PylockValidationError  # noqa: PLC0415 (only a lock needs it)
+    from packaging.pylock import Pylock, PylockValidationError
 
     try:
         Pylock.from_dict(tomllib.loads(text))
@@ -107,8 +107,8 @@ def hashes_of(lock: Lock, path: str) -> dict[str, frozenset[str]]:
 
     Raises UsageError for a line that does not pin a version, because such a file is not a lock.
     """
-    from packaging.requirements import InvalidRequirement, Requirement  # noqa: PLC0415 (only a lock needs it)
-    from packaging.utils import canonicalize_name  # noqa: PLC0415 (as above)
+    from packaging.requirements import InvalidRequirement, Requirement
+    from packaging.utils import canonicalize_name
 
     hint = "make a lock of it: uv pip compile requirements.in --generate-hashes -o requirements.txt"
     found: dict[str, frozenset[str]] = {}

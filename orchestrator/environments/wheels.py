@@ -126,9 +126,9 @@ class WheelStore:
 
 def _open(url: str) -> IO[bytes]:
     """Open a URL with the credentials in it or in ~/.netrc. Raises OSError or ValueError if that fails."""
-    import netrc  # noqa: PLC0415 (only for a wheel that has to be fetched)
-    import urllib.request  # noqa: PLC0415 (as above)
-    from http.client import HTTPException  # noqa: PLC0415 (as above)
+    import netrc
+    import urllib.request
+    from http.client import HTTPException
 
     parts, address = urlsplit(url), HttpAddress.of(url)
     if parts.scheme not in ("http", "https", "file"):

@@ -18,48 +18,48 @@ def main() -> int:
     if sys.argv[1:] != ["launcher"]:  # which may be another user in its container, and decides itself
         hold_umask()
     if sys.argv[1:2] == ["agent"] and len(sys.argv) == 3:
-        from orchestrator.node.agent.agent import run_agent  # noqa: PLC0415 (the launcher needs no asyncio)
+        from orchestrator.node.agent.agent import run_agent
 
         return run_agent(sys.argv[2])
     if sys.argv[1:2] == ["slurm"] and len(sys.argv) == 3:
-        from orchestrator.node.agent.slurm import run_slurm_agent  # noqa: PLC0415 (only inside a Slurm job)
+        from orchestrator.node.agent.slurm import run_slurm_agent
 
         return run_slurm_agent(sys.argv[2])
     if sys.argv[1:] == ["launcher"]:
-        from orchestrator.node.launcher.launcher import run_launcher  # noqa: PLC0415 (the agent must not load it)
+        from orchestrator.node.launcher.launcher import run_launcher
 
         return run_launcher()
     if sys.argv[1:] == ["serve"]:
-        from orchestrator.node.server.server import serve  # noqa: PLC0415 (a machine reached over SSH needs it)
+        from orchestrator.node.server.server import serve
 
         return serve()
     if sys.argv[1:2] == ["replay"] and len(sys.argv) == 3:
-        from orchestrator.node.agent.replay import replay  # noqa: PLC0415 (next to its only use)
+        from orchestrator.node.agent.replay import replay
 
         return replay(sys.argv[2])
     if sys.argv[1:2] == ["stacks"] and len(sys.argv) == 6:
-        from orchestrator.node.debug.stacks import print_stacks  # noqa: PLC0415 (as above)
+        from orchestrator.node.debug.stacks import print_stacks
 
         return print_stacks(*sys.argv[2:])
     if sys.argv[1:2] == ["profile"] and len(sys.argv) == 8:
-        from orchestrator.node.debug.profiling import print_profile  # noqa: PLC0415 (as above)
+        from orchestrator.node.debug.profiling import print_profile
 
         return print_profile(*sys.argv[2:])
     if sys.argv[1:2] == ["relay"] and len(sys.argv) == 6:
-        from orchestrator.node.debug.relay import relay  # noqa: PLC0415 (as above)
+        from orchestrator.node.debug.relay import relay
 
         return relay(*sys.argv[2:])
     if sys.argv[1:] == ["adapter"]:
-        from orchestrator.node.debug.adapter import run_adapter  # noqa: PLC0415 (as above)
+        from orchestrator.node.debug.adapter import run_adapter
 
         return run_adapter()
     if sys.argv[1:2] == ["fault"] and len(sys.argv) == 6:
-        from orchestrator.node.server.fault import inject  # noqa: PLC0415 (only a drill needs it)
-        from orchestrator.protocol.debugging.fault import Fault  # noqa: PLC0415 (as above)
+        from orchestrator.node.server.fault import inject
+        from orchestrator.protocol.debugging.fault import Fault
 
         return inject(sys.argv[2], int(sys.argv[3]), Fault(sys.argv[4]), float(sys.argv[5]))
     if sys.argv[1:2] == ["gpus"] and len(sys.argv) == 4:
-        from orchestrator.node.server.gpus import print_gpus  # noqa: PLC0415 (only the doctor needs it)
+        from orchestrator.node.server.gpus import print_gpus
 
         return print_gpus(sys.argv[2], float(sys.argv[3]))
     verbs = (

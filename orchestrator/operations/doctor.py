@@ -23,7 +23,7 @@ def examine(profile: AnyProfile, *, on_node: bool = False) -> list[Check]:
     `on_node`: also run a short Slurm job that checks a node.
     """
     if profile.kind == "local" and profile.python is None:
-        from orchestrator.prepare.interpreter import of_shell  # noqa: PLC0415 (only a local profile needs it)
+        from orchestrator.prepare.interpreter import of_shell
 
         profile = profile.model_copy(update={"python": of_shell("", os.environ, needs_torch=True).path})
     return backend_of(profile).doctor(profile, on_node=on_node)
@@ -39,10 +39,10 @@ def holdings(profile: AnyProfile) -> list[dict[str, Any]]:
 
 def holdings_of_all() -> list[tuple[str, list[dict[str, Any]] | OrchError]]:
     """List the holdings of each of the user's own ssh and slurm profiles by name, or the error for a profile."""
-    from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415 (only this function needs it)
+    from concurrent.futures import ThreadPoolExecutor
 
-    from orchestrator.specs.documents.loader import load_profile  # noqa: PLC0415 (loads pydantic and ruamel)
-    from orchestrator.specs.documents.lookup import own_profiles  # noqa: PLC0415 (as above)
+    from orchestrator.specs.documents.loader import load_profile
+    from orchestrator.specs.documents.lookup import own_profiles
 
     def look(name: str, path: Path) -> tuple[str, list[dict[str, Any]] | OrchError] | None:
         try:

@@ -59,9 +59,9 @@ def exit_code(states: Sequence[RunState]) -> int:
 
 def cancel_all(root: Path, runs: Sequence[RunDir], *, now: bool) -> list[Cancelled]:
     """Stop the runs, waiting ones first. Return the result for each run that had not ended before."""
-    from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415 (a table of runs does without)
+    from concurrent.futures import ThreadPoolExecutor
 
-    from orchestrator.supervisor import queue  # noqa: PLC0415 (as above)
+    from orchestrator.supervisor import queue
 
     live = [run for run in runs if not state_of(run).is_final]
     check_own(root)

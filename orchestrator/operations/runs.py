@@ -43,8 +43,8 @@ METRICS_BYTES = 32 << 20  # a larger file is not read for the time that saving t
 
 def record_of(run: RunDir) -> dict[str, Any]:
     """Return the run's whole record as JSON types, with the hours that it has used so far."""
-    from orchestrator.runs.files.samples import newest_samples  # noqa: PLC0415 (a table of runs does without)
-    from orchestrator.runs.summary import run_record  # noqa: PLC0415 (as above)
+    from orchestrator.runs.files.samples import newest_samples
+    from orchestrator.runs.summary import run_record
 
     metrics = run.path / "metrics.jsonl"
     lines = read_lines(metrics) if metrics.exists() and metrics.stat().st_size <= METRICS_BYTES else ()
@@ -144,7 +144,7 @@ def cancel(root: Path, run: RunDir, *, now: bool) -> Cancelled:
     is left unchanged. If a full disk has no room for the record, the run is ended first, which frees space. Raises
     StoreError if that is not enough. If the record of a run is lost, only its processes on this machine can be ended.
     """
-    from orchestrator.supervisor import queue  # noqa: PLC0415 (a table of runs does without)
+    from orchestrator.supervisor import queue
 
     state, record = state_of(run), run.record()
     if record.is_lost and run.ending() is None:

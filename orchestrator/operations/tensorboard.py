@@ -53,7 +53,7 @@ def lay_out(runs: Sequence[RunDir], folder: Path) -> list[RunDir]:
 
 
 def _write(run: RunDir, folder: Path, files: Iterable[Path]) -> None:
-    from orchestrator.trackers.tensorboard import TensorBoard  # noqa: PLC0415 (most runs have written it themselves)
+    from orchestrator.trackers.tensorboard import TensorBoard
 
     redact = redaction_of_message(run)
     board, ending = TensorBoard(run, run.record(), redact, folder), run.ending()

@@ -127,7 +127,7 @@ def _answered(python: str) -> str:
 
 def _ask(python: str) -> dict[str, Any]:
     """Start an interpreter and return its answer; raises UsageError if it does not answer within PATIENCE."""
-    from orchestrator.node.system.interpreter import InterpreterError, ask_interpreter  # noqa: PLC0415 (few interpreters are asked)
+    from orchestrator.node.system.interpreter import InterpreterError, ask_interpreter
 
     try:
         return ask_interpreter(python, "-I", "-S", "-c", ASK, seconds=PATIENCE)
@@ -146,7 +146,7 @@ def _has_torch(prefix: str) -> bool:
 
 
 def _is_torch_here() -> bool:
-    from importlib.util import find_spec  # noqa: PLC0415 (only if an active environment has no torch)
+    from importlib.util import find_spec
 
     return find_spec("torch") is not None
 

@@ -24,7 +24,7 @@ def notes_on_request(prepared: Prepared, profile: str) -> list[str]:
         )
     told = [("notify", each.webhook or prepared.hidden.get(each.webhook_env or "", "")) for each in job.notify]
     if job.track:
-        from orchestrator.trackers.ledger import URI  # noqa: PLC0415 (most jobs name none)
+        from orchestrator.trackers.ledger import URI
 
         told.append(("track", prepared.hidden.get(URI, "")))
     hosts = [(field, urlsplit(address).hostname) for field, address in told if address.startswith("http://")]
@@ -41,7 +41,7 @@ def notes_on_request(prepared: Prepared, profile: str) -> list[str]:
     if note := note_on_gpus(prepared):
         notes.append(note)
     if job.checkpoint.resume not in ("auto", "never"):
-        from orchestrator.prepare.resuming import note_on_resume  # noqa: PLC0415 (few jobs resume another run)
+        from orchestrator.prepare.resuming import note_on_resume
 
         if note := note_on_resume(job, prepared.loaded.code_dir):
             notes.append(note)
@@ -50,7 +50,7 @@ def notes_on_request(prepared: Prepared, profile: str) -> list[str]:
 
 def ranks_of_profile(prepared: Prepared) -> str:
     """Return how many ranks the profile starts, and its name, such as `2 ranks of profile local`."""
-    from orchestrator.specs.plan import nproc_by_node  # noqa: PLC0415 (a submit loads it anyway)
+    from orchestrator.specs.plan import nproc_by_node
 
     profile, counts = prepared.profile, nproc_by_node(prepared.profile)
     if None in counts:
@@ -82,8 +82,8 @@ def note_on_gpus(prepared: Prepared) -> str:
     profile = prepared.profile
     if profile.kind != "local" or profile.nodes == 1 or not profile.leases or "nccl" in profile.backend:
         return ""
-    from orchestrator.node.system.gpus.devices import gpus  # noqa: PLC0415 (only for several nodes here)
-    from orchestrator.specs.plan import nproc_by_node  # noqa: PLC0415 (as above)
+    from orchestrator.node.system.gpus.devices import gpus
+    from orchestrator.specs.plan import nproc_by_node
 
     there, shared = gpus(), prepared.loaded.job.resources.gpus
     asked = sum(shared or count or 1 for count in nproc_by_node(profile))

@@ -82,15 +82,15 @@ def prepare(root: Path, request: Request) -> Prepared:
 
     Raises SpecError or UsageError for mistakes.
     """
-    from orchestrator.specs.environment import excess, parse_env_options, resolve  # noqa: PLC0415 (only a submit needs it)
-    from orchestrator.specs.plan import rehearsal  # noqa: PLC0415 (as above)
+    from orchestrator.specs.environment import excess, parse_env_options, resolve
+    from orchestrator.specs.plan import rehearsal
 
     flags = dict(request.flags)
     if request.resume is not None:
         flags["job.checkpoint.resume"] = _checkpoint_of(root, request.resume)
     options, repeats, rehearsed = request.env, None, request.rehearse
     if request.again is not None:
-        from orchestrator.prepare import repeat  # noqa: PLC0415 (loads pydantic)
+        from orchestrator.prepare import repeat
 
         repeats = find_run(root, request.again)
         if not (request.sets or request.args):
@@ -107,13 +107,13 @@ def prepare(root: Path, request: Request) -> Prepared:
     if request.notify_on:
         loaded = replace(loaded, job=_notified_of(loaded.job, request.notify_on))
     if loaded.job.checkpoint.resume not in ("auto", "never"):
-        from orchestrator.prepare.resuming import check_format  # noqa: PLC0415 (few jobs resume another run)
+        from orchestrator.prepare.resuming import check_format
 
         check_format(loaded.job, loaded.code_dir)
     environment = resolve(loaded.job, os.environ, parse_env_options(options, os.environ))
     loaded, spawning = _started_once(request, loaded, repeats)
     if loaded.job.local_rank_option is not None and repeats is None:
-        from orchestrator.specs.here import with_known_option  # noqa: PLC0415 (few jobs have the option)
+        from orchestrator.specs.here import with_known_option
 
         loaded = replace(loaded, job=with_known_option(loaded.job, loaded.code_dir))
     profile = rehearsal(loaded.profile) if request.rehearse else loaded.profile
@@ -122,7 +122,7 @@ def prepare(root: Path, request: Request) -> Prepared:
     is_here = getattr(profile, "supervisor", "here") == "here"
     hidden = hidden_values(notify_entries(loaded.job.model_dump()), shell, is_here=is_here)
     if loaded.job.track:
-        from orchestrator.trackers import ledger  # noqa: PLC0415 (most jobs name none)
+        from orchestrator.trackers import ledger
 
         hidden |= ledger.hidden_values(loaded.job.track, shell, is_here=is_here)
     after = _after(root, request.after) if request.after is not None else None
@@ -143,12 +143,12 @@ def _started_once(request: Request, loaded: Loaded, repeats: RunDir | None) -> t
     """
     if request.keeps_ranks or repeats is not None or _is_given(request, "nproc_per_node"):
         return loaded, None
-    from orchestrator.specs.here import source_of  # noqa: PLC0415 (only a submit needs it)
+    from orchestrator.specs.here import source_of
 
     script, text = source_of(loaded.job, loaded.code_dir)
     if b"multiprocessing" not in text or loaded.job.launcher in ("torchrun", "accelerate"):
         return loaded, None
-    from orchestrator.specs.spawning import once, spawning_in  # noqa: PLC0415 (few programs spawn)
+    from orchestrator.specs.spawning import once, spawning_in
 
     if (spawning := spawning_in(text, script)) is None:
         return loaded, None
@@ -166,7 +166,7 @@ def _interpreter(request: Request, job: Job, profile: AnyProfile, repeats: RunDi
     """Return the interpreter that trains on this machine; None if the profile, an image or a lock decides it."""
     if profile.kind != "local" or profile.python or profile.runtime != "none" or job.environment is not None:
         return None
-    from orchestrator.prepare.interpreter import Interpreter, of_shell  # noqa: PLC0415 (only a local run needs it)
+    from orchestrator.prepare.interpreter import Interpreter, of_shell
 
     if repeats is not None and repeats.record().kind == "local":
         earlier = repeats.plan().first.python
@@ -184,7 +184,7 @@ def _check_interpreter(root: Path, profile: AnyProfile, interpreter: Interpreter
     python = profile.python if interpreter is None else interpreter.path
     if python is None or profile.kind != "local" or profile.runtime != "none" or python == sys.executable:
         return
-    from orchestrator.prepare.interpreter import check_starts  # noqa: PLC0415 (only another interpreter needs it)
+    from orchestrator.prepare.interpreter import check_starts
 
     check_starts(python, root / "cache" / "python")
 
@@ -193,10 +193,10 @@ def _documents(root: Path, request: Request, flags: dict[str, Any]) -> Loaded:
     """Load job and profile, from the cache unless pydantic is loaded anyway."""
     sets, allowed = request.sets, request.allow_code_dir
     if "pydantic" in sys.modules:  # as it is for the points of a sweep
-        from orchestrator.specs.documents.loader import load  # noqa: PLC0415 (loads pydantic and ruamel)
+        from orchestrator.specs.documents.loader import load
 
         return load(request.job, request.profile, sets=sets, flags=flags, allow_code_dir=allowed)
-    from orchestrator.specs.documents import kept_documents  # noqa: PLC0415 (commands that only read runs do not need it)
+    from orchestrator.specs.documents import kept_documents
 
     return kept_documents.load(root, request.job, request.profile, sets=sets, flags=flags, allow_code_dir=allowed)
 
@@ -207,7 +207,7 @@ def _notified_of(job: Job, events: tuple[str, ...]) -> Job:
     If it has none, NOTIFY_VARIABLE in the shell names the address.
     """
     if not (entries := job.notify):
-        from orchestrator.specs.job import Notify  # noqa: PLC0415 (loads pydantic)
+        from orchestrator.specs.job import Notify
 
         entries = (Notify(webhook_env=NOTIFY_VARIABLE),)
     return job.model_copy(update={"notify": tuple(each.model_copy(update={"on": events}) for each in entries)})
@@ -222,12 +222,12 @@ def _lock(loaded: Loaded, repeats: RunDir | None) -> Lock | None:
     if asked is None:
         return None
     if repeats is not None and repeats.record().job.get("environment") == asked.model_dump(mode="json"):
-        from orchestrator.environments.packages import recorded_lock  # noqa: PLC0415 (most jobs have no lock)
+        from orchestrator.environments.packages import recorded_lock
 
         if (lock := recorded_lock(repeats)) is None:
             raise UsageError(f"run {repeats.run_id} has no record of its lock", "submit the job file instead")
         return lock
-    from orchestrator.environments.lock import read_lock  # noqa: PLC0415 (most jobs have no lock)
+    from orchestrator.environments.lock import read_lock
 
     return read_lock(asked, repeats.path / "code" if repeats is not None else loaded.code_dir)
 
@@ -255,9 +255,9 @@ def _checkpoint_of(root: Path, text: str) -> str:
 
     Raises UsageError if there is none.
     """
-    from orchestrator.protocol.checkpoints.checkpoint_dir import newest  # noqa: PLC0415 (only a submit needs it)
-    from orchestrator.runs.files.checkpoints import all_of, best, checkpoint_folder  # noqa: PLC0415 (as above)
-    from orchestrator.runs.files.metrics import metric_of_checkpoints  # noqa: PLC0415 (as above)
+    from orchestrator.protocol.checkpoints.checkpoint_dir import newest
+    from orchestrator.runs.files.checkpoints import all_of, best, checkpoint_folder
+    from orchestrator.runs.files.metrics import metric_of_checkpoints
 
     name, colon, step = text.rpartition(":")
     run = find_run(root, name if colon else text)
@@ -274,7 +274,7 @@ def _checkpoint_of(root: Path, text: str) -> str:
             raise UsageError(f"no checkpoint of run {run.run_id} has a metric", "name a step, or leave ':best' out")
     if chosen:
         return str(max(chosen, key=lambda each: each.order).path)
-    from orchestrator.runs.reducer import left_outputs  # noqa: PLC0415 (most submits resume no other run)
+    from orchestrator.runs.reducer import left_outputs
 
     if left_outputs(run.events()):
         raise UsageError(
@@ -299,7 +299,7 @@ def files_to_send(prepared: Prepared) -> tuple[str, ...] | None:
     """
     if is_here(prepared):
         return None
-    from orchestrator.runs.files.ignore_rules import named_files  # noqa: PLC0415 (only a submit needs it)
+    from orchestrator.runs.files.ignore_rules import named_files
 
     job = prepared.loaded.job
     return named_files(prepared.loaded.code_dir.resolve(), [job.script or "", *(job.command or ()), *job.args])
@@ -321,8 +321,8 @@ def shipment(prepared: Prepared) -> Shipment:
 
     Raises UsageError if a file can't be shipped.
     """
-    from orchestrator.runs.files.code_snapshot import left_out, measure  # noqa: PLC0415 (only a submit needs it)
-    from orchestrator.runs.files.ignore_rules import left_out_words  # noqa: PLC0415 (as above)
+    from orchestrator.runs.files.code_snapshot import left_out, measure
+    from orchestrator.runs.files.ignore_rules import left_out_words
 
     code, profile, left = prepared.loaded.job.code, prepared.profile, ""
     if prepared.repeats is not None:
@@ -342,7 +342,7 @@ def shipment(prepared: Prepared) -> Shipment:
     if "wandb" in prepared.loaded.job.track:
         here.append(f"{sys.executable} with wandb's package, when the run has ended")
     if prepared.lock is not None:
-        from orchestrator.environments.uv import find_uv  # noqa: PLC0415 (most jobs have no lock)
+        from orchestrator.environments.uv import find_uv
 
         here.append(f"{find_uv()} with {sys.executable}, which reads {prepared.lock.name}")
         here.append(f"what builds the source distributions of {prepared.lock.name} where it has any, started by uv")
@@ -371,7 +371,7 @@ def plan_for(root: Path, prepared: Prepared, run_id: str | None = None) -> Launc
 
     Without a run id, the plan gets the id of a dry run, which no run ever has.
     """
-    from orchestrator.specs.plan import plan  # noqa: PLC0415 (commands that only read runs do not need it)
+    from orchestrator.specs.plan import plan
 
     run_id = run_id or f"{prepared.loaded.job.name}-{DRY_RUN_ID}"
     place = _place(RunDir(root / "runs" / run_id), prepared.profile, prepared.interpreter)

@@ -38,7 +38,7 @@ def record_run(
     try:
         watch(root, run, notify_entries(launch.job), prepared.hidden)
         if launch.job.get("track"):
-            from orchestrator.trackers import ledger  # noqa: PLC0415 (most jobs name none)
+            from orchestrator.trackers import ledger
 
             ledger.watch(root, run, ledger.trackers_of(launch.job), prepared.hidden)
         keep_secrets(root, run, prepared.environment.secrets)
@@ -52,7 +52,7 @@ def record_run(
 
 
 def _record(prepared: Prepared, launch: LaunchPlan) -> dict[str, Any]:
-    from orchestrator.version import __version__  # noqa: PLC0415 (next to its only use)
+    from orchestrator.version import __version__
 
     me = identify(os.getpid())
     return {
@@ -93,7 +93,7 @@ def _record_environment(prepared: Prepared, run: RunDir) -> None:
     """Record the lock and, for a repeated run, the packages of the earlier run."""
     if prepared.lock is None:
         return
-    from orchestrator.environments.packages import record_lock  # noqa: PLC0415 (most jobs have no lock)
+    from orchestrator.environments.packages import record_lock
 
     record_lock(run, prepared.lock, prepared.repeats)
 
@@ -103,7 +103,7 @@ def copy_code(prepared: Prepared, run: RunDir) -> dict[str, Any]:
 
     Return facts about the copy, such as its listing.
     """
-    from orchestrator.node.server.outputs import baseline  # noqa: PLC0415 (only a submit needs it)
+    from orchestrator.node.server.outputs import baseline
 
     facts = _copied(prepared, run)
     ignored = facts.pop("ignored", None)  # not known for a repeated run
@@ -126,23 +126,23 @@ def _lay_ignored(prepared: Prepared, copy: Path, ignored: Sequence[str] | None) 
     """
     code, folder = prepared.loaded.job.code, prepared.loaded.code_dir
     if ignored is None:
-        from orchestrator.runs.files.code_snapshot import ignored_paths  # noqa: PLC0415 (few runs are repeated)
+        from orchestrator.runs.files.code_snapshot import ignored_paths
 
         ignored = ignored_paths(folder, code.ignore) if folder.is_dir() else ()
         ignored = [path for path in ignored if not os.path.lexists(copy / path)]
     if not ignored:
         return ()
-    from orchestrator.runs.files.laid_files import lay  # noqa: PLC0415 (most folders have no ignored files)
+    from orchestrator.runs.files.laid_files import lay
 
     return lay(folder.resolve(), copy, ignored, code.max_size)
 
 
 def _copied(prepared: Prepared, run: RunDir) -> dict[str, Any]:
     if prepared.repeats is not None:
-        from orchestrator.prepare import repeat  # noqa: PLC0415 (loads pydantic)
+        from orchestrator.prepare import repeat
 
         return repeat.copy_code(prepared.repeats, run)
-    from orchestrator.runs.files.code_snapshot import take  # noqa: PLC0415 (only a submit needs it)
+    from orchestrator.runs.files.code_snapshot import take
 
     code = prepared.loaded.job.code
     named = files_to_send(prepared)

@@ -139,7 +139,7 @@ def remove_tree(folder: str | Path) -> None:
     A writer may still finish the call that it is in, and create a file under its final name after the listing. Such
     files are deleted in another pass.
     """
-    import shutil  # noqa: PLC0415 (every command waits for this module, and few remove anything)
+    import shutil
 
     for rest in reversed(range(REMOVAL_PASSES)):
         try:
@@ -170,7 +170,7 @@ def _sync(path: str | Path, flags: int) -> None:
 
 def sync_filesystem(folder: str | Path) -> None:
     """Force all writes of a folder's file system to the disk, which is faster for many files than one by one."""
-    import ctypes  # noqa: PLC0415 (every command waits for this module)
+    import ctypes
 
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:

@@ -36,7 +36,7 @@ def with_missing_file(run: RunDir, verdict: Verdict) -> Verdict:
 
 
 def _why_not_there(run: RunDir, words: str) -> str:
-    from orchestrator.runs.files.ignore_rules import Rules  # noqa: PLC0415 (few runs lack a file)
+    from orchestrator.runs.files.ignore_rules import Rules
 
     record, sent = run.record(), run.code_files()
     if not record.code_dir or not isinstance(code := record.job.get("code"), dict):

@@ -259,7 +259,7 @@ class PlanRecord:
     @property
     def outputs(self) -> OutputRules:
         """Return the job's rules for outputs."""
-        from orchestrator.protocol.outputs import OutputRules  # noqa: PLC0415 (a table of runs does without)
+        from orchestrator.protocol.outputs import OutputRules
 
         job = self.document.get("job")
         return OutputRules.from_json(job.get("outputs") if isinstance(job, Mapping) else None)

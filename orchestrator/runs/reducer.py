@@ -205,7 +205,7 @@ def _detail(own: list[Event], by_node: Mapping[int, list[Event]], nodes: tuple[N
     changes = (EventKind.UNUSED, EventKind.USED, EventKind.GO, EventKind.STOPPING)
     idle = [event for event in by_node[0] if event["kind"] in changes][-1:]
     if idle and idle[0]["kind"] == EventKind.UNUSED:
-        from orchestrator.protocol.samples import lasting  # noqa: PLC0415 (few runs are idle)
+        from orchestrator.protocol.samples import lasting
 
         return f"idle for {lasting(idle[0]['seconds'])} and more: {idle[0]['use']}"
     joined = {event["joined"] for event in by_node[0] if event["kind"] == EventKind.JOINED}

@@ -48,6 +48,6 @@ def name_of(run_id: str) -> str:
 
 def new_run_id(name: str) -> str:
     """Return `name` with six random characters: easy to type by its prefix, and unique."""
-    import secrets  # noqa: PLC0415 (4 ms that only a submit needs)
+    import secrets
 
     return f"{name}-{''.join(secrets.choice(ALPHABET) for _ in range(CHARACTERS))}"

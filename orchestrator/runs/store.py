@@ -52,7 +52,7 @@ def state_root() -> Path:
             why = "which is not a folder" if there == root else f"and {there} is not a folder"
             raise StoreError(f"ORCH_HOME is {root}, {why}", "set it to a folder, or unset it")
         return root
-    from platformdirs import user_state_path  # noqa: PLC0415 (10 ms that $ORCH_HOME saves)
+    from platformdirs import user_state_path
 
     return user_state_path("orch")
 
@@ -164,7 +164,7 @@ class RunDir:
 
     def record_cancel(self, *, now: bool) -> None:
         """Write the record of a cancel; on a full disk, into a reserve file of the run."""
-        from orchestrator.protocol.cancelling import record_cancel  # noqa: PLC0415 (`orch status` does not need it)
+        from orchestrator.protocol.cancelling import record_cancel
 
         with self._unless_removed(), _said_of(self.path / "cancel.json"):
             record_cancel(self.path, {"now": now, "time": time.time()})

@@ -81,11 +81,11 @@ def left_out_note(events: Iterable[Event]) -> str:
     """
     code = code_of(events) or {}
     if "left_out" in code:
-        from orchestrator.runs.files.ignore_rules import left_out_words  # noqa: PLC0415 (most runs are sent everything)
+        from orchestrator.runs.files.ignore_rules import left_out_words
 
         return left_out_words(code["left_out"])
     if "linked" in code:
-        from orchestrator.runs.files.laid_files import words_on_links  # noqa: PLC0415 (most runs link no checkpoint)
+        from orchestrator.runs.files.laid_files import words_on_links
 
         return words_on_links(code["linked"])
     return ""

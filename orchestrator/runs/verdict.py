@@ -52,7 +52,7 @@ def verdict_of(
     if not started and not gone:
         return _cancelled_before_another_start(own)
     if not (ended and ended[-1]["outcome"] == Outcome.SUCCEEDED):
-        from orchestrator.protocol.exits import successful_attempt  # noqa: PLC0415 (most runs end with that event)
+        from orchestrator.protocol.exits import successful_attempt
 
         if (attempt := successful_attempt(by_node, rank0_done=rank0_done)) is not None:
             return _with_lacking(_success(by_node, nodes, attempt, survivors), own, by_node)

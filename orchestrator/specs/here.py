@@ -48,7 +48,7 @@ def check_this_machine(job: Job, profile: AnyProfile) -> list[Problem]:
         return []
     there = 0
     if job.resources.gpus:
-        from orchestrator.node.system.gpus.devices import gpus  # noqa: PLC0415 (only for jobs with GPUs)
+        from orchestrator.node.system.gpus.devices import gpus
 
         there = gpus()
     lacks = lacking(dict(job.resources), Has(cores(), there, memory()))
@@ -80,7 +80,7 @@ def check_launcher(job: Job, profile: AnyProfile, code_dir: Path) -> list[Proble
     """
     if job.command is None or _has_one_rank_a_node(profile):
         return []
-    from orchestrator.specs.launchers import launcher_in  # noqa: PLC0415 (most jobs have no command)
+    from orchestrator.specs.launchers import launcher_in
 
     if (launcher := launcher_in([*job.command, *job.args], code_dir)) is None:
         return []
@@ -100,7 +100,7 @@ def check_submitter(job: Job, profile: AnyProfile, code_dir: Path) -> list[Probl
     if job.module is not None:
         field, script = "module", f"{job.module.replace('.', '/')}.py"
     elif job.command is not None:
-        from orchestrator.specs.submitters import program_of_python  # noqa: PLC0415 (loads ast, for few jobs)
+        from orchestrator.specs.submitters import program_of_python
 
         field, script = "command", program_of_python(job.command)
     submitter = submitter_of(script, code_dir)
@@ -115,7 +115,7 @@ def submitter_of(script: str, code_dir: Path) -> tuple[str, str] | None:
             return None  # most scripts don't submit, so ast is not loaded for them
     except OSError:
         return None
-    from orchestrator.specs.submitters import submitter_in  # noqa: PLC0415 (as above)
+    from orchestrator.specs.submitters import submitter_in
 
     if (submitter := submitter_in(script, code_dir)) is None:
         return None
@@ -153,10 +153,10 @@ def _check_options(training: Training, code_dir: Path) -> list[Problem]:
     """Return a problem for each option that the task never reads, because such an option would have no effect."""
     if not training.options:
         return []
-    import difflib  # noqa: PLC0415 (as below)
+    import difflib
 
-    from orchestrator.specs.documents.diagnostics import near_field  # noqa: PLC0415 (loads pydantic, for few jobs)
-    from orchestrator.specs.task_options import words_of_task  # noqa: PLC0415 (as above)
+    from orchestrator.specs.documents.diagnostics import near_field
+    from orchestrator.specs.task_options import words_of_task
 
     words = words_of_task(code_dir / training.task)
     problems = []
@@ -196,7 +196,7 @@ def _nearest(name: str, folder: Path) -> str:
         found = [p.relative_to(folder).as_posix() for pattern in ("*", "*/*") for p in folder.glob(pattern)][:2000]
     except OSError:
         return ""
-    import difflib  # noqa: PLC0415 (only for a file that is missing)
+    import difflib
 
     same = [p for p in found if Path(p).name == Path(name).name]
     close = same or difflib.get_close_matches(name, found, n=1, cutoff=0.6)

@@ -121,7 +121,7 @@ def kind_named(name: str) -> Kind:
 
 def every() -> Iterator[Kind]:
     """Yield orch's own kinds, then those that installed packages add."""
-    from importlib.metadata import entry_points  # noqa: PLC0415 (20 ms)
+    from importlib.metadata import entry_points
 
     yield from OWN.values()
     for name in sorted({point.name for point in entry_points(group=GROUP)} - OWN.keys()):
@@ -131,7 +131,7 @@ def every() -> Iterator[Kind]:
 
 @cache
 def _added(name: str) -> Kind | None:
-    from importlib.metadata import entry_points  # noqa: PLC0415 (as above)
+    from importlib.metadata import entry_points
 
     for point in entry_points(group=GROUP, name=name):
         try:

@@ -264,7 +264,7 @@ def rehearsal(profile: AnyProfile) -> LocalProfile:
 
     A number of ranks that the nodes would decide becomes the profile's GPUs per node, or 1.
     """
-    from orchestrator.specs.profile import LocalProfile  # noqa: PLC0415 (loads pydantic)
+    from orchestrator.specs.profile import LocalProfile
 
     fallback = getattr(profile, "gpus_per_node", None) or 1
     counts = tuple(count or fallback for count in nproc_by_node(profile))

@@ -113,8 +113,8 @@ def start_what_is_asked_for(kind: str) -> None:
 
 
 def _start(asked: Mapping[str, Any]) -> dict[str, Any]:
-    from orchestrator.specs.plan import LaunchPlan  # noqa: PLC0415 (a supervisor whose runs are started does without)
-    from orchestrator.transport.credentials import credentials_for, entrusted  # noqa: PLC0415 (as above)
+    from orchestrator.specs.plan import LaunchPlan
+    from orchestrator.transport.credentials import credentials_for, entrusted
 
     plan = LaunchPlan.from_json(asked["plan"])
     tasks = entrusted(plan.tasks, credentials_for(plan.nnodes), asked["secrets"])

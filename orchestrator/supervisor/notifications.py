@@ -222,7 +222,7 @@ def _post(url: str, each: Notification, message: Mapping[str, Any]) -> str:
 
 def _by_apprise(urls: str, message: Mapping[str, Any]) -> str:
     """Send the line of text to apprise's URLs, which hold secrets: nothing repeats one."""
-    from orchestrator.runs.notifications.apprise_urls import INSTALL, channels  # noqa: PLC0415 (loads an extra)
+    from orchestrator.runs.notifications.apprise_urls import INSTALL, channels
 
     def send() -> str:
         try:

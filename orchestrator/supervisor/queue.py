@@ -145,7 +145,7 @@ def start(root: Path, run: RunDir) -> None:
     By a program of its own, but for a run whose machines are connected to by this process, where that has the same
     environment: they need not be dialled anew for each point of a sweep.
     """
-    import threading  # noqa: PLC0415 (who only looks at runs starts nothing)
+    import threading
 
     try:
         queued = run.read(QUEUED) or {}
@@ -185,7 +185,7 @@ def _has_packages(run: RunDir) -> bool:
 
 
 def _start_by_program(run: RunDir, environment: Mapping[str, str]) -> None:
-    import subprocess  # noqa: PLC0415 (who only looks at runs starts nothing)
+    import subprocess
 
     # A session of its own: who ends the supervisor does not cut a start off.
     subprocess.run(
@@ -236,7 +236,7 @@ def _give_values(run: RunDir) -> None:
     """Let the trial of a search ask for its values; all other runs have theirs."""
     point = run.record().point
     if point is not None and point.is_trial:
-        from orchestrator.supervisor import searching  # noqa: PLC0415 (few runs are trials)
+        from orchestrator.supervisor import searching
 
         searching.give_values(run.root, run)
 
@@ -246,8 +246,8 @@ def recorded_start(run: RunDir) -> tuple[LaunchPlan, tuple[NodeTask, ...]]:
 
     So the run's credentials are kept with what else its start needs: an earlier starter may have sent them already.
     """
-    from orchestrator.specs.plan import LaunchPlan  # noqa: PLC0415 (loads pydantic)
-    from orchestrator.transport.credentials import credentials_for, entrusted  # noqa: PLC0415 (only a start needs it)
+    from orchestrator.specs.plan import LaunchPlan
+    from orchestrator.transport.credentials import credentials_for, entrusted
 
     try:
         queued, launch = run.read(QUEUED), LaunchPlan.from_json(dict(run.plan().document))
@@ -263,7 +263,7 @@ def recorded_start(run: RunDir) -> tuple[LaunchPlan, tuple[NodeTask, ...]]:
 
 def _got_through(machine: Backend, run: RunDir) -> bool:
     """Did the start of a starter that was killed get through? Where it did not, nothing of it is left."""
-    import shutil  # noqa: PLC0415 (who only looks at runs starts nothing)
+    import shutil
 
     if run.handle_status() is HandleStatus.SUBMITTED:
         return True

@@ -75,8 +75,8 @@ def _recovering(state: RunState, evidence: Evidence, run: RunDir, machine: Backe
         return state
     if (reserves := machine.reserves(run)) is None:
         return state
-    from orchestrator.runs.files.checkpoints import saved_by  # noqa: PLC0415 (most runs lose nothing)
-    from orchestrator.runs.restarts.recovery import Newest, recovery_of  # noqa: PLC0415 (as above)
+    from orchestrator.runs.files.checkpoints import saved_by
+    from orchestrator.runs.restarts.recovery import Newest, recovery_of
 
     def newest() -> Newest | None:
         try:
@@ -173,9 +173,9 @@ def _explained(run: RunDir, verdict: Verdict) -> Verdict:
     """Return the verdict. If a rank did not find a file or a module, a hint names its place on this machine."""
     if verdict.outcome is not Outcome.FAILED or verdict.rank is None:
         return verdict
-    from orchestrator.runs.missing_files import with_missing_file  # noqa: PLC0415 (most ranks end well)
-    from orchestrator.runs.nearby_file import with_nearby_file  # noqa: PLC0415 (as above)
-    from orchestrator.runs.nearby_module import with_nearby_module  # noqa: PLC0415 (as above)
+    from orchestrator.runs.missing_files import with_missing_file
+    from orchestrator.runs.nearby_file import with_nearby_file
+    from orchestrator.runs.nearby_module import with_nearby_module
 
     code_dir = run.record().code_dir
     told = with_missing_file(run, verdict)

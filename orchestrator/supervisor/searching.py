@@ -57,7 +57,7 @@ def give_values(root: Path, run: RunDir) -> None:
     point = run.record().point
     if point is None or not point.is_trial or point.values:
         return
-    from orchestrator.supervisor import study  # noqa: PLC0415 (only a trial needs it)
+    from orchestrator.supervisor import study
 
     folder = folder_of(root, point.sweep)
     try:
@@ -75,8 +75,8 @@ def give_values(root: Path, run: RunDir) -> None:
 
 def _record(root: Path, run: RunDir, values: list[str], search: Search) -> None:
     """Plan a trial anew with its values, and record both; the record comes last, and says that it is done."""
-    from orchestrator.prepare.prepare import Request, plan_for, prepare  # noqa: PLC0415 (loads pydantic)
-    from orchestrator.specs.sweeps.search import point_of  # noqa: PLC0415 (as above)
+    from orchestrator.prepare.prepare import Request, plan_for, prepare
+    from orchestrator.specs.sweeps.search import point_of
 
     record, queued = run.record(), run.read(QUEUED) or {}
     assert record.point is not None
@@ -159,7 +159,7 @@ class _Rule:
     """The rule of one search, and how far its journal has been read."""
 
     def __init__(self, folder: Path, search: Search) -> None:
-        from orchestrator.supervisor.study import Halving  # noqa: PLC0415 (only a search needs it)
+        from orchestrator.supervisor.study import Halving
 
         self._folder, self._search = folder, search
         self._halving: Halving = Halving(search)

@@ -99,7 +99,7 @@ def start_supervisor(root: Path, without: Iterable[str] = (), *, starts: str = "
 
     starts: the kind of backend, if the process starts a run itself. It reads the request for that run from `stdin`.
     """
-    import subprocess  # noqa: PLC0415 (who only looks at runs starts nothing)
+    import subprocess
 
     check_own(root)
     continue_supervisor(root)

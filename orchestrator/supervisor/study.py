@@ -17,7 +17,7 @@ from orchestrator.runs.searches import Asked, Dimension, End, Entry, Sampler, Se
 
 def check_installed() -> None:
     """Raise UsageError where optuna is not installed."""
-    from importlib.util import find_spec  # noqa: PLC0415 (only a search needs it)
+    from importlib.util import find_spec
 
     if find_spec("optuna") is None:
         raise UsageError("a search needs the package optuna, which is not installed", "pip install 'orchrun[search]'")
@@ -98,7 +98,7 @@ class Halving:
 def _optuna() -> Any:
     check_installed()
     try:
-        import optuna  # noqa: PLC0415 (half a second that only a search needs)
+        import optuna
     except ImportError as error:
         raise UsageError(f"optuna can't be used: {error}", "pip install 'orchrun[search]'") from error
 

@@ -48,8 +48,8 @@ SENDING_SECONDS = 0.05  # between looks at what is still being sent, when no run
 
 def supervise(root: Path) -> None:
     """Look after all live runs until there are none; returns at once when another supervisor does so already."""
-    from orchestrator.supervisor.notifications import NotificationSender  # noqa: PLC0415 (`orch status` sends nothing)
-    from orchestrator.supervisor.tracking import TrackerFeeder  # noqa: PLC0415 (as above)
+    from orchestrator.supervisor.notifications import NotificationSender
+    from orchestrator.supervisor.tracking import TrackerFeeder
 
     check_own(root)
     unreadable: set[str] = set()

@@ -34,14 +34,14 @@ class Tracker(Protocol):
 def tracker(name: str, run: RunDir, record: RunRecord, redact: Redaction) -> Tracker:
     """Load and return the tracker of this name, which redacts everything that it receives."""
     if name == TENSORBOARD:
-        from orchestrator.trackers.tensorboard import TensorBoard  # noqa: PLC0415 (few runs use this tracker)
+        from orchestrator.trackers.tensorboard import TensorBoard
 
         return TensorBoard(run, record, redact)
     if name == MLFLOW:
-        from orchestrator.trackers.mlflow import Mlflow  # noqa: PLC0415 (as above)
+        from orchestrator.trackers.mlflow import Mlflow
 
         return Mlflow(run, record, hidden_of(run), redact)
-    from orchestrator.trackers.wandb import Wandb  # noqa: PLC0415 (as above)
+    from orchestrator.trackers.wandb import Wandb
 
     return Wandb(run, record, redact)
 

@@ -286,7 +286,7 @@ class Mlflow:
 
     def _experiment_id(self) -> str:
         """Return the experiment's id, after creating the experiment if it does not exist."""
-        from urllib.parse import urlencode  # noqa: PLC0415 (next to its only use)
+        from urllib.parse import urlencode
 
         query = urlencode({"experiment_name": self.experiment})
         try:

@@ -11,7 +11,7 @@ import sys
 
 def main() -> None:
     """Write the folder that the first line describes."""
-    import wandb  # noqa: PLC0415 (an optional dependency)
+    import wandb
 
     head = json.loads(sys.stdin.readline())
     settings = wandb.Settings(

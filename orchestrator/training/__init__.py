@@ -9,6 +9,6 @@ def spawn(function: Callable[..., Any], nproc: int, *arguments: Any, start: str 
 
     See orchestrator.training.distributed.spawn. The first call imports torch; importing this package does not.
     """
-    from orchestrator.training.distributed import spawn as spawning  # noqa: PLC0415
+    from orchestrator.training.distributed import spawn as spawning
 
     return spawning.spawn(function, nproc, *arguments, start=start)

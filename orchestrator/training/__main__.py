@@ -16,7 +16,7 @@ def main() -> int:
     try:
         options = parse()
         places = read_places()
-        from orchestrator.training.train import train  # noqa: PLC0415 - torch comes after handlers and checks
+        from orchestrator.training.train import train
 
         return train(options, places)
     except (UserError, CheckpointError) as error:

@@ -104,7 +104,7 @@ def read_result(folder: Path, rank: int) -> Any:
     """
     path = folder / f"result_{rank}.pt"
     if path.exists():
-        import torch  # noqa: PLC0415 (only tensors need it)
+        import torch
 
         return torch.load(path, map_location="cpu", weights_only=True)
     return json.loads((folder / f"result_{rank}.json").read_bytes())

@@ -55,7 +55,7 @@ def convert(model: nn.Module, precision: str) -> nn.Module:
     """Return the model with float8 linear layers by torchao if fp8 is requested; names stay the same."""
     if precision != "fp8":
         return model
-    from torchao.float8 import convert_to_float8_training  # noqa: PLC0415 - an optional package
+    from torchao.float8 import convert_to_float8_training
 
     converted: nn.Module = convert_to_float8_training(model, module_filter_fn=_fits_float8)
     return converted

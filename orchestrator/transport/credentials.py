@@ -16,11 +16,11 @@ def new_credentials() -> str:
 
     The certificate never ends, and began long ago: a node's clock may be anywhere, and the run as long as it likes.
     """
-    from datetime import UTC, datetime  # noqa: PLC0415 (as below)
+    from datetime import UTC, datetime
 
-    from cryptography import x509  # noqa: PLC0415 (60 ms, which only a start of several nodes needs)
-    from cryptography.hazmat.primitives import hashes, serialization  # noqa: PLC0415
-    from cryptography.hazmat.primitives.asymmetric import ec  # noqa: PLC0415
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
 
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "orch run")])

@@ -115,7 +115,7 @@ class LocalMachine(Machine):
         self, verb: str, payload: bytes = b"", *, sink: Sink | None = None, most: int = MOST_BYTES, **values: Any
     ) -> Reply:
         """Carry out the request now."""
-        from orchestrator.node.server.server import answer  # noqa: PLC0415 (`orch status` asks for nothing)
+        from orchestrator.node.server.server import answer
 
         reply, data = answer({"do": verb, **values}, payload)
         content = data if isinstance(data, bytes) else data.read()

@@ -112,7 +112,7 @@ def _installed(name: str) -> Path:
 
 
 def _zipped(members: Mapping[str, bytes]) -> bytes:
-    import zipfile  # noqa: PLC0415 (as above)
+    import zipfile
 
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:

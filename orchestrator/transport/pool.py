@@ -28,7 +28,7 @@ RETRY_SECONDS: Final = 5.0  # for so long a machine that could not be reached is
 
 
 def _new_archive() -> bytes:
-    from orchestrator.transport.node_archive import node_archive  # noqa: PLC0415 (only a connection needs it)
+    from orchestrator.transport.node_archive import node_archive
 
     return node_archive()
 
@@ -84,8 +84,8 @@ class ConnectionPool:
 
     def prepare(self) -> None:
         """Load what the first connection needs, and make what its server runs."""
-        import orchestrator.transport.connection  # noqa: PLC0415 (loads fabric)
-        import orchestrator.transport.rpc  # noqa: F401, PLC0415 (as above)
+        import orchestrator.transport.connection
+        import orchestrator.transport.rpc  # noqa: F401
 
         _ = self.archive
 
@@ -112,8 +112,8 @@ class ConnectionPool:
             return session
 
     def _open(self, address: Address, workdir: str, handshake: Handshake) -> Session:
-        from orchestrator.transport.connection import Channel, NeedsOpenSshError, patiently  # noqa: PLC0415 (fabric)
-        from orchestrator.transport.rpc import Session  # noqa: PLC0415 (loads fabric)
+        from orchestrator.transport.connection import Channel, NeedsOpenSshError, patiently
+        from orchestrator.transport.rpc import Session
 
         with contextlib.suppress(OSError):  # where the hard limit is too low, the system says so at its time
             allow_connections(0, FILES_EACH * (len(self.sessions) + len(self.opening) + AT_ONCE))
@@ -141,7 +141,7 @@ class ConnectionPool:
             return found
 
     def _connect(self, address: Address, on_answer: Callable[[], None] = lambda: None) -> Connection:
-        from orchestrator.transport.connection import connect  # noqa: PLC0415 (loads fabric)
+        from orchestrator.transport.connection import connect
 
         resolved = resolve(address)
         return connect(address, resolved, self._gateway(resolved.jump) if resolved.jump else None, on_answer)

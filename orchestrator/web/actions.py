@@ -25,8 +25,8 @@ def cancel(root: Path, name: str) -> dict[str, Any]:
 
 def repeat(root: Path, name: str) -> dict[str, Any]:
     """Submit a run once more: the same job, profile and code."""
-    from orchestrator.operations.submission import delegate, submit  # noqa: PLC0415 (pydantic: only who submits needs it)
-    from orchestrator.prepare.prepare import Request, prepare  # noqa: PLC0415 (as above)
+    from orchestrator.operations.submission import delegate, submit
+    from orchestrator.prepare.prepare import Request, prepare
 
     run = find_run(root, name, newest=False)
     prepared = prepare(root, Request("", "", (), {}, (), None, False, True, run.run_id, None, False, ()))
@@ -39,7 +39,7 @@ def repeat(root: Path, name: str) -> dict[str, Any]:
 
 def pull(root: Path, name: str, to: str) -> dict[str, Any]:
     """Copy a run's logs, results, outputs and newest checkpoint to a folder of this machine."""
-    from orchestrator.operations.pull import pull as collect  # noqa: PLC0415 (as above)
+    from orchestrator.operations.pull import pull as collect
 
     target = _folder(to)
     pulled = collect(find_run(root, name, newest=False), target)

@@ -43,7 +43,7 @@ def on_this_machine() -> Agents:
 
 def over_ssh() -> Agents:
     """Return the backend for profiles of kind ssh."""
-    from orchestrator.backends.remote.hosts import connections  # noqa: PLC0415 (a run on this machine needs none)
+    from orchestrator.backends.remote.hosts import connections
 
     return Agents(connections())
 
@@ -67,7 +67,7 @@ class Agents(Backend):
     @property
     def machines(self) -> Machines:
         """Return what gives the machine at an address."""
-        from orchestrator.transport.machine import OnlyHere  # noqa: PLC0415 (`orch status` does without)
+        from orchestrator.transport.machine import OnlyHere
 
         return self.pool or OnlyHere()
 
@@ -75,7 +75,7 @@ class Agents(Backend):
 
     def place(self, run: RunDir, workdir: str | None, python: str | None) -> Place:
         """Return a folder of the run in orch's folder on every node; on this machine, the run's own folder."""
-        from orchestrator.specs.plan import Place  # noqa: PLC0415 (loads pydantic)
+        from orchestrator.specs.plan import Place
 
         if self.pool is None:
             trains, inputs = python or sys.executable, str(run.root / "inputs")
@@ -86,13 +86,13 @@ class Agents(Backend):
 
     def submit(self, plan: LaunchPlan, tasks: tuple[NodeTask, ...], run: RunDir) -> None:
         """Prepare every machine, then start all agents. Nothing is started while one node can't take part."""
-        from orchestrator.backends.agents.start import Start  # noqa: PLC0415 (only a submit needs it)
+        from orchestrator.backends.agents.start import Start
 
         settings = SshSettings.of(plan.profile)
         if self.pool is None:
             settings = replace(settings, workdir=str(run.root))
         else:
-            from orchestrator.backends.remote.given import with_given_checkpoint  # noqa: PLC0415 (loads fabric)
+            from orchestrator.backends.remote.given import with_given_checkpoint
 
             if tasks[0].secrets:
                 run.write(SECRETS, {"secrets": tasks[0].secrets}, private=True)
@@ -114,7 +114,7 @@ class Agents(Backend):
         """Return the run's place among the runs that wait for places of its machines."""
         if queue_place(run) is None:
             return None
-        from orchestrator.backends.places.waiting import Waiting  # noqa: PLC0415 (most runs wait for nothing)
+        from orchestrator.backends.places.waiting import Waiting
 
         return Waiting.recorded(self.machines, run)
 
@@ -126,7 +126,7 @@ class Agents(Backend):
         """Remove the files of a start that came to no agent: without a handle, nobody else knows of them."""
         if self.pool is None or read_handle(run) is not None:
             return
-        from orchestrator.backends.remote.hosts import on_all  # noqa: PLC0415 (few starts are refused)
+        from orchestrator.backends.remote.hosts import on_all
 
         pool, settings = self.pool, SshSettings.of(profile_of(run))
 
@@ -139,7 +139,7 @@ class Agents(Backend):
     def _remove_what_a_killed_start_has_sent(self, run: RunDir) -> None:
         """Remove the files of a start whose process was killed. A start that is still at work removes them itself."""
         if (run.path / SENDING).exists():
-            from orchestrator.protocol.files import locked_if_free  # noqa: PLC0415 (few starts are killed)
+            from orchestrator.protocol.files import locked_if_free
 
             with locked_if_free(run.path / SENDING) as is_free:
                 if is_free:
@@ -157,7 +157,7 @@ class Agents(Backend):
         """Return the machines of the next start by the rules of `relaunch.machines`, as far as no machine is asked."""
         if not self.relaunches:
             return None
-        from orchestrator.runs.restarts.recovery import Reserves  # noqa: PLC0415 (`orch status` does without)
+        from orchestrator.runs.restarts.recovery import Reserves
 
         settings = SshSettings.of(profile_of(run))
         handle = read_handle(run) or first_handle(settings)
@@ -185,7 +185,7 @@ class Agents(Backend):
             if handle is not None and (other := handle.other_machine):
                 return Sight(dict.fromkeys(agents), other_machine=other)
             return Sight({node: is_alive(process) for node, process in agents.items()})
-        from orchestrator.backends.agents import liveness  # noqa: PLC0415 (a run on this machine does without)
+        from orchestrator.backends.agents import liveness
 
         handle = read_handle(run)
         hosts = tuple(host.name for host in handle.hosts) if handle else ()
@@ -195,7 +195,7 @@ class Agents(Backend):
 
     def watcher(self, run: RunDir) -> SshWatcher:
         """Return the threads that copy the files of the run's nodes; the first call starts them."""
-        from orchestrator.backends.agents.watcher import SshWatcher  # noqa: PLC0415 (loads fabric)
+        from orchestrator.backends.agents.watcher import SshWatcher
 
         assert self.pool is not None
         with self._lock:
@@ -223,8 +223,8 @@ class Agents(Backend):
         if self.pool is None:
             yield
             return
-        from orchestrator.backends.agents.watcher import current_sources  # noqa: PLC0415 (loads fabric)
-        from orchestrator.backends.remote.mirror import watching_logs  # noqa: PLC0415 (as above)
+        from orchestrator.backends.agents.watcher import current_sources
+        from orchestrator.backends.remote.mirror import watching_logs
 
         with watching_logs(run, current_sources(run, self.pool), selection):
             yield
@@ -233,7 +233,7 @@ class Agents(Backend):
         """Return the command by ssh, to the present machine of the node; on this machine, the command itself."""
         if self.pool is None:
             return list(argv)
-        from orchestrator.transport.openssh import over_ssh  # noqa: PLC0415 (`orch status` does without)
+        from orchestrator.transport.openssh import over_ssh
 
         handle = read_handle(run)
         if handle is None:
@@ -243,10 +243,10 @@ class Agents(Backend):
     def stage_replay(self, run: RunDir, node: int, name: str, checkpoint: Path | None, order: Order) -> list[str]:
         """Use a folder beside the runs' on the node's machine, or in the run's folder if that is on this machine."""
         if self.pool is None:
-            from orchestrator.backends import replay_stage  # noqa: PLC0415 (only a replay needs it)
+            from orchestrator.backends import replay_stage
 
             return replay_stage.stage_replay(run, name, checkpoint, order, sys.executable)
-        from orchestrator.backends.remote.upload import stage_replay  # noqa: PLC0415 (loads fabric)
+        from orchestrator.backends.remote.upload import stage_replay
 
         handle, workdir = read_handle(run), workdir_of(profile_of(run))
         assert handle is not None, "reach() has refused"
@@ -301,8 +301,8 @@ class Agents(Backend):
 
         Return the results and the errors by node, as `on_all` does.
         """
-        from orchestrator.backends.remote.hosts import on_all  # noqa: PLC0415 (`orch status` does without)
-        from orchestrator.transport.machine import LocalMachine  # noqa: PLC0415 (as above)
+        from orchestrator.backends.remote.hosts import on_all
+        from orchestrator.transport.machine import LocalMachine
 
         handle, pool = read_handle(run), self.pool
         if pool is None:
@@ -318,7 +318,7 @@ class Agents(Backend):
         """Return the nodes that this process watches and that are out of reach now."""
         if run.run_id not in self._watchers:
             return set()
-        from orchestrator.backends.agents.liveness import unreachable_nodes  # noqa: PLC0415 (as above)
+        from orchestrator.backends.agents.liveness import unreachable_nodes
 
         return set(unreachable_nodes(run))
 
@@ -326,8 +326,8 @@ class Agents(Backend):
         """Copy the rest of the files here, then remove the run's folders on the nodes; record what stays there."""
         if self.pool is None:
             return
-        from orchestrator.backends.agents.watcher import former_sources, sources  # noqa: PLC0415 (loads fabric)
-        from orchestrator.backends.remote.mirror import finish  # noqa: PLC0415 (as above)
+        from orchestrator.backends.agents.watcher import former_sources, sources
+        from orchestrator.backends.remote.mirror import finish
 
         lost = self.unreachable(run)
         with self._lock:
@@ -340,8 +340,8 @@ class Agents(Backend):
         """Copy the outputs that are still on the nodes; if the run has ended, remove its folders there."""
         if self.pool is None:
             return
-        from orchestrator.backends.agents.watcher import former_sources, sources  # noqa: PLC0415 (loads fabric)
-        from orchestrator.backends.remote.mirror import bring_outputs  # noqa: PLC0415 (as above)
+        from orchestrator.backends.agents.watcher import former_sources, sources
+        from orchestrator.backends.remote.mirror import bring_outputs
 
         bring_outputs(run, [*sources(run, self.pool), *former_sources(run, self.pool)])
 
@@ -349,7 +349,7 @@ class Agents(Backend):
 
     def doctor(self, profile: AnyProfile, *, on_node: bool) -> list[Check]:
         """Check every machine of the nodes, all at once."""
-        from orchestrator.backends.agents.doctor import examine  # noqa: PLC0415 (`orch status` does without)
+        from orchestrator.backends.agents.doctor import examine
 
         return examine(profile, self.machines)
 
@@ -357,7 +357,7 @@ class Agents(Backend):
         """List every machine, spares included: cores, GPUs, free space, and who holds which place."""
         if self.pool is None:
             return super().holdings(profile)
-        from orchestrator.backends.agents.holdings import holdings  # noqa: PLC0415 (as above)
+        from orchestrator.backends.agents.holdings import holdings
 
         return holdings(SshSettings.of(profile.model_dump(mode="json")), self.pool)
 
@@ -365,7 +365,7 @@ class Agents(Backend):
         """List, and remove, what ended runs have left on the machines, spares included."""
         if self.pool is None:
             return super().collect_garbage(profile, judge, dry_run=dry_run)
-        from orchestrator.backends.agents.holdings import collect_garbage  # noqa: PLC0415 (as above)
+        from orchestrator.backends.agents.holdings import collect_garbage
 
         return collect_garbage(SshSettings.of(profile.model_dump(mode="json")), self.pool, judge, dry_run=dry_run)
 
@@ -373,7 +373,7 @@ class Agents(Backend):
 @contextlib.contextmanager
 def _sending(run: RunDir) -> Iterator[None]:
     """Mark a run while its first start is at work. A mark that nobody has locked is that of a start that was killed."""
-    from orchestrator.protocol.files import locked  # noqa: PLC0415 (a run on this machine does without)
+    from orchestrator.protocol.files import locked
 
     mark = run.path / SENDING
     with contextlib.ExitStack() as held:

@@ -76,16 +76,16 @@ class Start:
 
     def _prepare_here(self) -> Hellos:
         """Write the agents' program into the run's folder, which has all their other files."""
-        from orchestrator.node.system.gpus.devices import machine_devices  # noqa: PLC0415 (needed here only)
-        from orchestrator.transport.node_archive import kept_archive  # noqa: PLC0415 (as above)
+        from orchestrator.node.system.gpus.devices import machine_devices
+        from orchestrator.transport.node_archive import kept_archive
 
         write_durably(self.run.path / "node.pyz", kept_archive(self.run.root))
         return {0: {"devices": [each._asdict() for each in machine_devices()], "visible": os.environ.get(VISIBLE)}}
 
     def _prepare_others(self, tasks: Tasks, before: Handle | None) -> Hellos:
         """Check every machine, and send it the files that its agent needs."""
-        from orchestrator.backends.remote.given import checkpoint_to_give  # noqa: PLC0415 (a run here sends nothing)
-        from orchestrator.backends.remote.upload import check_shared, prepare_node  # noqa: PLC0415 (as above)
+        from orchestrator.backends.remote.given import checkpoint_to_give
+        from orchestrator.backends.remote.upload import check_shared, prepare_node
 
         start, workdir, given = tasks[0].start, self.settings.workdir, checkpoint_to_give(self.run, tasks[0])
 
@@ -104,7 +104,7 @@ class Start:
     def _with_environment(self, tasks: Tasks, hellos: Hellos) -> Tasks:
         if self.run.record().job.get("environment") is None:
             return tasks
-        from orchestrator.backends.environments import with_environment  # noqa: PLC0415 (most jobs have none)
+        from orchestrator.backends.environments import with_environment
 
         machines, settings = {node: self.machine(node) for node in sorted(hellos)}, self.settings
         return with_environment(self.run, tasks, machines, settings.workdir, shared=settings.shared)
@@ -129,7 +129,7 @@ class Start:
         if not any(need.count for need in needs.values()):
             yield tasks, places
             return
-        from orchestrator.backends.places.leases import leased  # noqa: PLC0415 (most local runs need no place)
+        from orchestrator.backends.places.leases import leased
 
         machines = {first: self.hosts[first] for first in hellos}
         with leased(self.pool, self.run, self.settings, machines, tasks[0].start, needs, began=began) as held:
@@ -177,7 +177,7 @@ def is_cancelled(run: RunDir) -> bool:
 
 def leader_addresses(host: Host, hello: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the addresses of node 0: its `addr`, else the name that ssh resolves and the machine's own addresses."""
-    from orchestrator.transport.openssh import resolve  # noqa: PLC0415 (a run on this machine does without)
+    from orchestrator.transport.openssh import resolve
 
     if host.addr:
         return (host.addr,)

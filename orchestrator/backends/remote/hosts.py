@@ -27,11 +27,11 @@ class MachinesError(BackendError):
 
 def connections() -> ConnectionPool:
     """Return a connection pool whose machines are sent the node archive as it is kept in the state folder."""
-    from orchestrator.runs.store import state_root  # noqa: PLC0415 (as above)
-    from orchestrator.transport.pool import ConnectionPool  # noqa: PLC0415 (as above)
+    from orchestrator.runs.store import state_root
+    from orchestrator.transport.pool import ConnectionPool
 
     def archive() -> bytes:
-        from orchestrator.transport.node_archive import kept_archive  # noqa: PLC0415 (only a connection needs it)
+        from orchestrator.transport.node_archive import kept_archive
 
         return kept_archive(state_root())
 
@@ -60,7 +60,7 @@ def on_all(work: Callable[[int, M], T], machines: Mapping[int, M]) -> tuple[dict
         for number in machines:
             one(number)
         return done, failed
-    from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415 (it takes 15 ms to load)
+    from concurrent.futures import ThreadPoolExecutor
 
     with ThreadPoolExecutor(min(AT_ONCE, max(1, len(machines)))) as pool:
         for future in [pool.submit(one, number) for number in machines]:

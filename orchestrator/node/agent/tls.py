@@ -38,7 +38,7 @@ class Tls:
         """Take over credentials (PEM); NoTlsError says what this Python lacks."""
         if lack := lacks_tls():
             raise NoTlsError(lack)
-        import ssl  # noqa: PLC0415 (see above)
+        import ssl
 
         bound_buffers()
         server, client = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)

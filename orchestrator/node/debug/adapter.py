@@ -30,8 +30,8 @@ def run_adapter() -> int:
     """
     order = parse_json(sys.stdin.readline())
     sys.path.append(order["path"])
-    from debugpy import adapter  # noqa: PLC0415 (the rank's own module, found on its path)
-    from debugpy.adapter import clients, servers, sessions  # noqa: PLC0415
+    from debugpy import adapter
+    from debugpy.adapter import clients, servers, sessions
 
     users = (os.geteuid(), order["user"])
     adapter.access_token = order["token"]

@@ -262,7 +262,7 @@ class Launcher:
 
     def _serve_store(self) -> None:
         """Let the store take over the listening socket after the first connection; the port was held all the time."""
-        from torch.distributed import TCPStore  # type: ignore[attr-defined]  # noqa: PLC0415
+        from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
         assert self.listening is not None
         self.selector.unregister(self.listening)
@@ -408,7 +408,7 @@ class Launcher:
             report["oom"] = True
             self.oom_kills = count  # this kill is used up, so another rank needs another kill to be blamed on memory
         if code > 0 and "No module named" in (words := _last_words(report)):
-            from orchestrator.node.launcher.rank.missing_module import missing_module  # noqa: PLC0415 (few ranks lack a module)
+            from orchestrator.node.launcher.rank.missing_module import missing_module
 
             report["missing"] = missing_module(words)
         if process.log.lost:

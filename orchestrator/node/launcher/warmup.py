@@ -39,7 +39,7 @@ def is_there(module: str) -> bool:
 
 def torch_version() -> str:
     """Return the version of this interpreter's torch without importing it; empty if it is not known."""
-    from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415 (only nodes with GPUs need it)
+    from importlib.metadata import PackageNotFoundError, version
 
     try:
         return version("torch")
@@ -65,7 +65,7 @@ def warm_up(task: NodeTask) -> dict[str, Any]:
             except ModuleNotFoundError as error:
                 return {"missing": error.name or name}
             except Exception as error:  # noqa: BLE001 (importing runs anyone's code)
-                from orchestrator.node.launcher.rank.missing_module import others_in_words  # noqa: PLC0415 (only a failure needs it)
+                from orchestrator.node.launcher.rank.missing_module import others_in_words
 
                 words = f"{type(error).__name__}: {error}"
                 return {"failed": f"{task.python} can't import {name}: {words}{others_in_words(words)}"}

@@ -73,7 +73,7 @@ def hello(request: Request, _: bytes) -> Answer:
 
 def interpreter(request: Request, _: bytes) -> Answer:
     """Return the versions of the interpreter that trains, and of its torch; without `versions`, that it starts."""
-    from orchestrator.node.system.interpreter import InterpreterError, ask_interpreter  # noqa: PLC0415 (as above)
+    from orchestrator.node.system.interpreter import InterpreterError, ask_interpreter
 
     python = at_user(request["python"])
     argv = ["-c", ASK_INTERPRETER] if request.get("versions", True) else ["-I", "-S", "-c", "print('{}')"]
@@ -116,7 +116,7 @@ def _places(run_id: str, names: list[str] | None) -> list[socket.socket]:
     """Return the sockets of the places that are held for an agent of the run."""
     if not names:
         return []
-    from orchestrator.node.server import leases  # noqa: PLC0415 (most runs here hold no places)
+    from orchestrator.node.server import leases
 
     return [each for sockets in leases.hand_over(run_id, names).values() for each in sockets]
 
@@ -126,7 +126,7 @@ def _start(task: NodeTask, folder: str, program: str, descriptors: list[int]) ->
 
     It does not inherit the variables that orch sets for ranks, nor the secrets, which are passed in the task.
     """
-    from orchestrator.protocol.ranks import RANK_VARIABLES  # noqa: PLC0415 (only a start needs it)
+    from orchestrator.protocol.ranks import RANK_VARIABLES
 
     archive, hidden = f"{task.run_dir}/node.pyz", {*RANK_VARIABLES, *task.secrets}
     if program != archive:
@@ -265,7 +265,7 @@ def end_run(
     node: only those of this node. node_dirs: the folders of its nodes, which tell the container engines that were
     used; with `anywhere`, others are asked too.
     """
-    from orchestrator.node.container.engine import end_containers  # noqa: PLC0415 (a start does without: a tenth of it)
+    from orchestrator.node.container.engine import end_containers
 
     living = [agent for agent in agents if is_alive(agent)]
     for agent in living:

@@ -50,7 +50,7 @@ HOME = {verb: module for module, verbs in MODULES.items() for verb in verbs}
 
 def serve() -> int:
     """Answer the requests on the standard input until it ends; return the exit code."""
-    from orchestrator.node.system.workers import Workers  # noqa: PLC0415 (a request to this machine needs none)
+    from orchestrator.node.system.workers import Workers
 
     source, sink, lock = sys.stdin.buffer, os.fdopen(os.dup(1), "wb"), threading.Lock()
     os.dup2(2, 1)  # nothing that prints may get between two replies

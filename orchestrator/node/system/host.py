@@ -28,7 +28,7 @@ def memory() -> int:
 
 def gpus_of(task: NodeTask) -> int:
     """Return the number of GPUs that this node's ranks may use."""
-    from orchestrator.node.system.gpus.devices import gpus  # noqa: PLC0415 (a dry run does without)
+    from orchestrator.node.system.gpus.devices import gpus
 
     return gpus({**os.environ, **task.env}) if task.uses_gpus else 0
 
@@ -38,7 +38,7 @@ def told_gpus(task: NodeTask) -> NodeTask:
 
     Without GPUs the task is unchanged.
     """
-    from orchestrator.node.system.gpus.devices import machine_devices  # noqa: PLC0415 (as above)
+    from orchestrator.node.system.gpus.devices import machine_devices
 
     if not (devices := machine_devices()):
         return task
@@ -149,7 +149,7 @@ def listening_addresses(names: tuple[str, ...], interface: str | None) -> tuple[
 def lacks_tls() -> str:
     """Return what this Python lacks for TLS 1.3; empty if it lacks nothing."""
     try:
-        import ssl  # noqa: PLC0415 (it may be missing, which this checks)
+        import ssl
     except ImportError:
         return "its Python has no ssl module"
     return "" if ssl.HAS_TLSv1_3 else f"its Python has {ssl.OPENSSL_VERSION}, without TLS 1.3"
@@ -170,7 +170,7 @@ def network_environment(master_addr: str, interface: str | None) -> dict[str, st
         return {}
     if not _gloo_finds(master_addr, source):
         return {"GLOO_SOCKET_IFNAME": found[0], "NCCL_SOCKET_IFNAME": f"={found[0]}"}
-    from orchestrator.node.system.gpus.devices import gpus  # noqa: PLC0415 (a dry run does without)
+    from orchestrator.node.system.gpus.devices import gpus
 
     if not gpus() or _is_loopback(master_addr):
         return {}

@@ -48,7 +48,7 @@ def _is_whole(path: str, sha256: str) -> bool:
 
 
 def _fetch(item: Input, path: str) -> None:
-    from http.client import HTTPException  # noqa: PLC0415 (most agents fetch nothing)
+    from http.client import HTTPException
 
     partial = f"{path}.partial"
     try:
@@ -74,7 +74,7 @@ def _unlink(path: str) -> None:
 
 def _open(source: str) -> IO[bytes]:
     if source.startswith(("http://", "https://")):
-        import urllib.request  # noqa: PLC0415 (most agents fetch nothing)
+        import urllib.request
 
         response: IO[bytes] = urllib.request.urlopen(source, timeout=60)  # noqa: S310 (http and https only)
         return response

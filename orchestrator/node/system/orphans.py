@@ -14,7 +14,7 @@ _waited_for = 0  # number of programs in run(); while there is one, nobody else 
 
 def adopt_orphans() -> None:
     """Make this process the parent of orphaned descendants, so that it can reap them."""
-    import ctypes  # noqa: PLC0415 (only agents need it)
+    import ctypes
 
     pr_set_child_subreaper = 36
     if ctypes.CDLL(None, use_errno=True).prctl(pr_set_child_subreaper, 1, 0, 0, 0) != 0:

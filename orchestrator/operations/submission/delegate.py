@@ -59,9 +59,9 @@ def hand_over(
 
     Raises BackendError, with the other machine's message, if it refuses; nothing is started then.
     """
-    import tempfile  # noqa: PLC0415 (a table of runs does without)
+    import tempfile
 
-    from orchestrator.prepare.prepare import plan_for  # noqa: PLC0415 (loads pydantic)
+    from orchestrator.prepare.prepare import plan_for
 
     check_own(root)
     profile = prepared.profile
@@ -104,11 +104,11 @@ def _told(answer: bytes) -> object:
 
 
 def _packed(prepared: Prepared, folder: Path, tell: Callable[[str], None]) -> bytes:
-    import tarfile  # noqa: PLC0415 (only a submit needs it)
+    import tarfile
 
-    from orchestrator.prepare.prepare import files_to_send  # noqa: PLC0415 (as above)
-    from orchestrator.runs.files.code_snapshot import take  # noqa: PLC0415 (as above)
-    from orchestrator.runs.files.ignore_rules import left_out_words  # noqa: PLC0415 (as above)
+    from orchestrator.prepare.prepare import files_to_send
+    from orchestrator.runs.files.code_snapshot import take
+    from orchestrator.runs.files.ignore_rules import left_out_words
 
     code = prepared.loaded.job.code
     taken = take(prepared.loaded.code_dir, folder, code.ignore, code.max_size, files_to_send(prepared))
@@ -121,7 +121,7 @@ def _packed(prepared: Prepared, folder: Path, tell: Callable[[str], None]) -> by
 
 
 def _argv(host: str, command: list[str]) -> list[str]:
-    from orchestrator.transport.openssh import ssh_argv  # noqa: PLC0415 (most submits connect to nobody)
+    from orchestrator.transport.openssh import ssh_argv
 
     address = gateway_of(host)
     return [*ssh_argv(address), "--", address.host, shlex.join(command)]
@@ -145,10 +145,10 @@ def accept(root: Path, stream: IO[bytes]) -> str:
 
     Return the id of the run or sweep.
     """
-    import tempfile  # noqa: PLC0415 (only a submit needs it)
+    import tempfile
 
-    from orchestrator.operations.submission import submit  # noqa: PLC0415 (the controller's own commands load it)
-    from orchestrator.prepare import prepare  # noqa: PLC0415 (the controller's own commands load it)
+    from orchestrator.operations.submission import submit
+    from orchestrator.prepare import prepare
 
     try:
         head = parse_json(stream.readline())
@@ -172,7 +172,7 @@ def accept(root: Path, stream: IO[bytes]) -> str:
         )  # fmt: skip
         if head["format"] == FORMAT:
             return submit.submit(root, prepare.prepare(root, request)).run_id
-        from orchestrator.operations.submission import sweep  # noqa: PLC0415 (most runs are not points of a sweep)
+        from orchestrator.operations.submission import sweep
 
         return str(sweep_of(sweep.submit_sweep(root, sweep.prepare_asked(root, request, head["points"]))[0].run_id))
 
@@ -182,7 +182,7 @@ def _unpack(stream: IO[bytes], folder: Path) -> None:
 
     Raises UsageError for a file that would be written elsewhere, also through a link.
     """
-    import tarfile  # noqa: PLC0415 (only a submit needs it)
+    import tarfile
 
     try:
         with tarfile.open(fileobj=stream, mode="r|gz") as tar:

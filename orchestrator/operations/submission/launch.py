@@ -87,7 +87,7 @@ def _name_of(function: Callable[..., Any]) -> str:
 
 
 def _pickled(name: str, function: Callable[..., Any], arguments: tuple[Any, ...]) -> bytes:
-    import cloudpickle  # noqa: PLC0415 (20 ms that only a launch needs)
+    import cloudpickle
 
     class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         """Keeps the names of functions' files, which later cloudpickles drop, so that tracebacks show lines."""

@@ -30,7 +30,7 @@ class LauncherFiles:
         path = self.cwd / os.path.expanduser(named) if named else self._default_config()
         if not os.path.exists(path):
             return None
-        from orchestrator.specs.documents.yaml_source import plain, read_yaml  # noqa: PLC0415 (few lines name a file)
+        from orchestrator.specs.documents.yaml_source import plain, read_yaml
 
         content = plain(read_yaml(path, "config").root)
         assert isinstance(content, dict)

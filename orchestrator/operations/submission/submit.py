@@ -95,7 +95,7 @@ def ended_if_interrupted(root: Path, secrets: Iterable[str]) -> Iterator[list[Ru
     except OrchError:
         raise  # the code that raised the error has ended the runs
     except BaseException:
-        from orchestrator.supervisor import queue  # noqa: PLC0415 (few submits are interrupted)
+        from orchestrator.supervisor import queue
 
         for run in reversed(begun):  # queued runs are dropped before waiting for a start in progress
             # The run is being refused and removed at this moment, or the disk has no room for the event.
@@ -118,15 +118,15 @@ def _supervisor_to_start_it(
     make_state_folder(root)
     if is_attended(root):
         return nullcontext()
-    from orchestrator.supervisor.handover import Handover  # noqa: PLC0415 (a run on this machine does without)
+    from orchestrator.supervisor.handover import Handover
 
     return Handover(root, kind_of(dict(prepared.profile)), without=prepared.environment.secrets)
 
 
 def withdraw(root: Path, run: RunDir, error: OrchError) -> None:
     """End what was started of a refused run, and remove the run. If something is left of it, it is kept as failed."""
-    from orchestrator.operations.runs import have_it_told  # noqa: PLC0415 (only a failed submit needs it)
-    from orchestrator.supervisor.reconcile import reconcile  # noqa: PLC0415 (as above)
+    from orchestrator.operations.runs import have_it_told
+    from orchestrator.supervisor.reconcile import reconcile
 
     run.append_event(EventKind.SUBMIT_FAILED, reason=error.message)
     verdict = reconcile(root, run)
@@ -143,7 +143,7 @@ def enqueue(root: Path, run: RunDir, prepared: Prepared) -> None:
 
     Raises StoreError if that can't be written; the run is removed then.
     """
-    from orchestrator.supervisor import queue  # noqa: PLC0415 (few runs have to wait)
+    from orchestrator.supervisor import queue
 
     try:
         run.append_event(EventKind.QUEUED)

@@ -87,8 +87,8 @@ def prepare_asked(root: Path, request: Request, asked: Mapping[str, Any]) -> Swe
 
 def prepare_sweep(root: Path, request: Request, options: Sequence[str], parallel: int | None) -> Sweep:
     """Read and check every point before anything is written. Raises UsageError for a point that can't be run."""
-    from orchestrator.specs.job import Training  # noqa: PLC0415 (loads pydantic)
-    from orchestrator.specs.sweeps.sweep import points_of, read_axes  # noqa: PLC0415 (beside its only use)
+    from orchestrator.specs.job import Training
+    from orchestrator.specs.sweeps.sweep import points_of, read_axes
 
     plain = prepare(root, request)
     trains = plain.loaded.job.training is not None
@@ -101,8 +101,8 @@ def prepare_sweep(root: Path, request: Request, options: Sequence[str], parallel
 
 def prepare_search(root: Path, request: Request, options: SearchOptions, parallel: int | None) -> Sweep:
     """Read and check a search at the ends of its ranges and at each choice. Raises UsageError if one can't be run."""
-    from orchestrator.specs.job import Training  # noqa: PLC0415 (loads pydantic)
-    from orchestrator.specs.sweeps.search import axes_of, extremes, search_of  # noqa: PLC0415 (as above)
+    from orchestrator.specs.job import Training
+    from orchestrator.specs.sweeps.search import axes_of, extremes, search_of
 
     plain = prepare(root, request)
     search = search_of(
@@ -146,7 +146,7 @@ def submit_sweep(root: Path, asked: Sweep) -> list[RunDir]:
     A sweep that can't be recorded, or is refused, leaves no trace.
     """
     if asked.search is not None:
-        from orchestrator.supervisor.study import check_installed  # noqa: PLC0415 (beside its only use)
+        from orchestrator.supervisor.study import check_installed
 
         check_installed()
     first = asked.prepared[0]
@@ -225,7 +225,7 @@ def _record(
 
 
 def _threads() -> ThreadPoolExecutor:
-    from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415 (a table of runs does without)
+    from concurrent.futures import ThreadPoolExecutor
 
     return ThreadPoolExecutor(AT_ONCE)
 

@@ -48,7 +48,7 @@ def hasher(algorithm: Algorithm) -> Hasher:
     if algorithm is Algorithm.SHA256:
         return hashlib.sha256()
     try:
-        from blake3 import blake3  # noqa: PLC0415 (the package may be missing)
+        from blake3 import blake3
     except Exception as error:
         raise NotInstalledError("it was hashed with blake3, which this Python lacks: pip install blake3") from error
     return blake3()

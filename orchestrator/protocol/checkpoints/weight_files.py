@@ -57,7 +57,7 @@ def is_whole(path: str) -> bool:
             if path.endswith(".safetensors"):
                 return _ends_as_told(file, head)
             if head[:2] == b"PK" or (path.endswith(_ZIPPED) and head[:1] == b"P"):
-                import zipfile  # noqa: PLC0415 (an agent starts faster without it)
+                import zipfile
 
                 return zipfile.is_zipfile(file)
     except OSError:
@@ -89,7 +89,7 @@ def _end_of(entry: object) -> int:
 @cached_by_stat
 def global_step(path: str) -> int | None:
     """Return the `global_step` that Lightning wrote into a file of torch.save, or None."""
-    import zipfile  # noqa: PLC0415 (as above)
+    import zipfile
 
     try:
         with opened(path) as whole, zipfile.ZipFile(whole) as archive:
@@ -102,7 +102,7 @@ def global_step(path: str) -> int | None:
 
 def _int_after(key: str, pickled: bytes) -> int | None:
     """Return the number that follows a text in a pickle's opcodes, which are read and never executed."""
-    import pickletools  # noqa: PLC0415 (as above)
+    import pickletools
 
     is_next = False
     for opcode, value, _ in pickletools.genops(pickled):

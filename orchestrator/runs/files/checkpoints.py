@@ -120,7 +120,7 @@ def all_of(run: RunDir, *, verify: bool = False) -> list[Checkpoint]:
 
     Of other formats, only complete ones are returned.
     """
-    from orchestrator.protocol.checkpoints.formats import Format  # noqa: PLC0415 (`orch status` does without)
+    from orchestrator.protocol.checkpoints.formats import Format
 
     own = listing(checkpoint_folder(run), verify=verify)
     known = {each.path for each in own}
@@ -134,8 +134,8 @@ def all_of(run: RunDir, *, verify: bool = False) -> list[Checkpoint]:
 
 def saved_by(run: RunDir) -> list[Saved]:
     """Return the run's complete checkpoints of any format that are here, newest first."""
-    from orchestrator.protocol.checkpoints.of_run import Places  # noqa: PLC0415 (as above)
-    from orchestrator.protocol.checkpoints.search import Sought, find_saved, newest_first  # noqa: PLC0415 (as above)
+    from orchestrator.protocol.checkpoints.of_run import Places
+    from orchestrator.protocol.checkpoints.search import Sought, find_saved, newest_first
 
     task = run.plan().first
     sought = Sought(task.checkpoint_format, task.checkpoint_glob)
@@ -156,7 +156,7 @@ def unusable(run: RunDir) -> list[str]:
 
     This is called for a run without any known checkpoint.
     """
-    from orchestrator.protocol.checkpoints.weight_files import is_whole, names_weights  # noqa: PLC0415 (as above)
+    from orchestrator.protocol.checkpoints.weight_files import is_whole, names_weights
 
     code = run.plan().first.code_dir or str(run.path / "code")
     tops = (output_folder(str(run.path)), *(() if run.record().is_elsewhere else (code,)))
@@ -231,7 +231,7 @@ def not_here(run: RunDir) -> list[NotHere]:
 
 
 def _of_other_format(saved: Saved) -> Checkpoint:
-    from orchestrator.protocol.checkpoints.search import files_of  # noqa: PLC0415 (as above)
+    from orchestrator.protocol.checkpoints.search import files_of
 
     return Checkpoint(
         Path(saved.path), saved.step, CheckpointState.COMMITTED, time=saved.time, metric=saved.metric,

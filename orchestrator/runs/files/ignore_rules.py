@@ -43,7 +43,7 @@ class Rules:
         lines = tuple(line for file in files for line in _lines_of(file))
         if not lines:
             return Rules()
-        import pathspec  # noqa: PLC0415 (takes 20 ms, and only ignore files need it)
+        import pathspec
 
         try:
             return Rules(lines, pathspec.GitIgnoreSpec.from_lines([*DEFAULT_IGNORE, *(line for _, line in lines)]))
@@ -98,7 +98,7 @@ def _lines_of(file: Path) -> list[tuple[str, str]]:
 
 
 def _is_pattern(line: str) -> bool:
-    import pathspec  # noqa: PLC0415 (as above)
+    import pathspec
 
     try:
         pathspec.GitIgnoreSpec.from_lines([line])

@@ -134,7 +134,7 @@ def nodes_with(run: RunDir, selection: Selection, known: FileCache) -> set[int] 
     For a rank, node 0's event `go` tells the nodes. No rank has a log before that event, so without it the set is
     empty.
     """
-    from orchestrator.protocol.ranks import bind  # noqa: PLC0415 (`orch status` does without)
+    from orchestrator.protocol.ranks import bind
 
     if selection.everything:
         return None

@@ -69,7 +69,7 @@ def _written(run: RunDir) -> Iterator[Output]:
 
 
 def _found(run: RunDir) -> Found:
-    from orchestrator.node.server.outputs import find  # noqa: PLC0415 (`orch status` does without)
+    from orchestrator.node.server.outputs import find
 
     plan = run.plan()
     code_dir = plan.first.code_dir or str(run.path / "code")

@@ -33,7 +33,7 @@ def check_urls(variable: str, text: str, *, is_here: bool) -> None:
 
 def channels(text: str) -> tuple[Apprise, list[int]]:
     """Return the receivers for URLs separated by spaces, and the numbers of unknown URLs."""
-    import apprise  # noqa: PLC0415 (an optional dependency)
+    import apprise
 
     logging.getLogger("apprise").disabled = True
     found = apprise.Apprise()

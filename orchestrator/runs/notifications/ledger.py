@@ -51,7 +51,7 @@ def hidden_values(entries: Iterable[NotifyEntry], shell: Mapping[str, str], *, i
             if name not in shell:
                 raise UsageError(f"notify needs {name}, which is not set in this shell", f"export {name}=https://...")
             if entry.apprise_env:
-                from orchestrator.runs.notifications.apprise_urls import check_urls  # noqa: PLC0415 (few jobs name one)
+                from orchestrator.runs.notifications.apprise_urls import check_urls
 
                 check_urls(name, shell[name], is_here=is_here)
             elif not shell[name].startswith(("http://", "https://")) or any(c.isspace() for c in shell[name]):

@@ -56,7 +56,7 @@ def config_file() -> Path:
 
 def _profile_in(config: Path) -> str:
     """Return the profile that the config file names. A relative path starts at the config file's folder."""
-    from orchestrator.specs.documents.yaml_source import read_yaml  # noqa: PLC0415 (loads ruamel, only if the file exists)
+    from orchestrator.specs.documents.yaml_source import read_yaml
 
     root = read_yaml(config, "config").root
     assert isinstance(root.value, dict)

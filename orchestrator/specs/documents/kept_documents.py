@@ -118,7 +118,7 @@ def load(
             key = asked.key()
             if (found := _read(_path(root, key), key, asked, allow_code_dir=allow_code_dir)) is not None:
                 return found
-    from orchestrator.specs.documents.loader import load as load_files  # noqa: PLC0415 (loads pydantic and ruamel)
+    from orchestrator.specs.documents.loader import load as load_files
 
     loaded = load_files(job, profile, sets=sets, flags=flags, allow_code_dir=allow_code_dir)
     if key and asked is not None and root.is_dir():

@@ -263,6 +263,6 @@ def document_of(fields: Mapping[str, Any], folder: Path, called: str) -> Documen
 
 def schema(what: str) -> dict[str, Any]:
     """Return the JSON Schema of a `job` or `profile` document, for editors."""
-    from orchestrator.specs.json_schema import job_schema, profile_schema  # noqa: PLC0415  (only editors need it)
+    from orchestrator.specs.json_schema import job_schema, profile_schema
 
     return job_schema() if what == "job" else profile_schema()

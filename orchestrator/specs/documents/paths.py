@@ -87,7 +87,7 @@ def profile_path(ref: str | Path, cwd: Path, job_file: Path | None = None) -> Pa
     known = {known_name: path for known_name, path, _ in reversed(listed)}
     if name in known:
         return known[name]
-    from orchestrator.specs.documents.diagnostics import did_you_mean  # noqa: PLC0415 (loads pydantic)
+    from orchestrator.specs.documents.diagnostics import did_you_mean
 
     guess = did_you_mean(name, sorted(known)).removeprefix("; ")
     raise UsageError(f"there is no profile '{name}'", " ".join(filter(None, (guess, _known_names(listed)))))
@@ -107,7 +107,7 @@ def shadowed_profile(ref: str, cwd: Path) -> Path | None:
 
 def _near(stem: str, files: list[Path], most: int) -> list[Path]:
     """Return at most `most` files with the most similar names; suffixes are ignored."""
-    import difflib  # noqa: PLC0415 (only for an unknown name)
+    import difflib
 
     close = difflib.get_close_matches(stem, {p.stem for p in files}, n=most, cutoff=0.6)
     return [path for name in close for path in files if path.stem == name]

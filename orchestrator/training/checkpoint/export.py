@@ -33,8 +33,8 @@ def write(path: Path, tensors: Mapping[str, Tensor], notes: Mapping[str, str]) -
     Raises CheckpointError if the format has no such type, if the disk refuses, or if safetensors is not installed.
     """
     try:
-        from safetensors import SafetensorError  # noqa: PLC0415 - part of the extra `train`; nothing else needs it
-        from safetensors.torch import save_file  # noqa: PLC0415
+        from safetensors import SafetensorError
+        from safetensors.torch import save_file
     except ImportError as error:
         raise CheckpointError(
             f"safetensors is not installed for {sys.executable}: {sys.executable} -m pip install safetensors"

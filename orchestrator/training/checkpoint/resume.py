@@ -115,7 +115,7 @@ def whole(loaded: Loaded) -> dict[str, Any]:
     """Return a state with "model" and "optimizer", also if the ranks wrote them in parts; collective."""
     if not loaded.state.get(SHARDED):
         return loaded.state
-    from orchestrator.training.checkpoint import sharded  # noqa: PLC0415 - DCP is slow to import, and few need it
+    from orchestrator.training.checkpoint import sharded
 
     model: dict[str, Any] = {}
     optimizer = dict(loaded.state["optimizer"])

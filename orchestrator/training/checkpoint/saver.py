@@ -72,7 +72,7 @@ class Saver:
         self._start(lambda: self._write_and_prune(copied, manifest, parts, started, waited))
 
     def _on_host(self, shards: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        from orchestrator.training.checkpoint import sharded  # noqa: PLC0415 - DCP is slow to import, and few need it
+        from orchestrator.training.checkpoint import sharded
 
         if self._staged_shards is None:
             self._staged_shards = Staging()
@@ -125,7 +125,7 @@ class Saver:
         worker.shutdown(wait=False)  # the thread ends when its work is done
 
     def _write_shards(self, contents: Mapping[str, Any], manifest: Manifest, shards: Mapping[str, Tensor]) -> Path:
-        from orchestrator.training.checkpoint import sharded  # noqa: PLC0415 - DCP is slow to import, and few need it
+        from orchestrator.training.checkpoint import sharded
 
         return sharded.write(self._places.checkpoints, shards, {**contents, SHARDED: True}, manifest, self._members)
 

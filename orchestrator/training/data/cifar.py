@@ -48,7 +48,7 @@ def _read(root: Path, names: tuple[str, ...]) -> tuple[Tensor, Tensor]:
 
 
 def _python_version(folder: Path) -> Data:
-    from torchvision.datasets import CIFAR10  # noqa: PLC0415 - needed by this task only
+    from torchvision.datasets import CIFAR10
 
     try:
         # torchvision unpickles files, but only files with the published md5.

@@ -132,7 +132,7 @@ def _view(source: Path) -> Path:
 
 def _download_mnist() -> tuple[Path | None, str]:
     """Download MNIST into the cache, or return why that failed. A failure is recorded for the waiting processes."""
-    from torchvision.datasets import MNIST  # noqa: PLC0415 - needed by this task only
+    from torchvision.datasets import MNIST
 
     root = cache_dir()
     if all((root / "MNIST" / "raw" / name).is_file() for name in MNIST_FILES):
@@ -162,7 +162,7 @@ def _why_no_download(error: Exception) -> str:
 
 
 def _read_mnist(root: Path) -> Data:
-    from torchvision.datasets import MNIST  # noqa: PLC0415 - needed by this task only
+    from torchvision.datasets import MNIST
 
     try:
         train, test = (MNIST(str(root), train=part) for part in (True, False))
@@ -183,7 +183,7 @@ def digits(size: int = 8, *, stand_in: bool = False) -> Data:
     The split does not depend on a run's seed. `stand_in` marks the data as a substitute for other data.
     """
     try:
-        from sklearn.datasets import load_digits  # noqa: PLC0415 - needed by this task only
+        from sklearn.datasets import load_digits
     except ImportError as error:
         raise UserError(
             "The digits data comes with scikit-learn, which is not installed: pip install scikit-learn."

@@ -118,7 +118,7 @@ class Agreement:
         return self.stopping
 
     def _agree(self) -> None:
-        from orchestrator.training.distributed import group  # noqa: PLC0415 - torch comes after the handlers
+        from orchestrator.training.distributed import group
 
         elapsed = time.monotonic() - self._since
         mine = [float(bool(_received)), elapsed if group.rank() == 0 else 0.0]

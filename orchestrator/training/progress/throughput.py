@@ -34,7 +34,7 @@ def forward_flops(strategy: Strategy, tensors: Tensors) -> int:
 
     It evaluates the first sample without compilation, and changes nothing.
     """
-    from torch.utils.flop_counter import FlopCounterMode  # noqa: PLC0415 - slow to import, and needed on GPUs alone
+    from torch.utils.flop_counter import FlopCounterMode
 
     *inputs, _ = pick(tensors, range(1))
     strategy.model.eval()

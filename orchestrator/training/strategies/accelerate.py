@@ -19,8 +19,8 @@ class Accelerate(Strategy):
 
     def __init__(self, setup: Setup, model: nn.Module) -> None:
         try:
-            from accelerate import Accelerator  # noqa: PLC0415 - an optional package
-            from accelerate.utils import DistributedDataParallelKwargs  # noqa: PLC0415
+            from accelerate import Accelerator
+            from accelerate.utils import DistributedDataParallelKwargs
         except ImportError as error:
             raise UserError("The strategy accelerate needs its package: pip install accelerate.") from error
         super().__init__(setup, model)

@@ -61,7 +61,7 @@ class Parallel(nn.Module):
 
 
 def _forward(module: nn.Module, inputs: list[Tensor], numbers: str) -> Tensor:
-    from orchestrator.training.precision import forward  # noqa: PLC0415
+    from orchestrator.training.precision import forward
 
     return forward(module, inputs, numbers)
 

@@ -23,7 +23,7 @@ def wait_for_debugger(order: Mapping[str, Any]) -> None:
     """
     os.environ.setdefault("PYDEVD_DISABLE_FILE_VALIDATION", "1")  # suppresses a warning about frozen modules
     try:
-        import debugpy  # noqa: PLC0415 (only debugging needs it)
+        import debugpy
     except ImportError as error:
         raise NoDebuggerError(
             f"{sys.executable} has no debugpy ({error}): install it there, or in the image: pip install debugpy"

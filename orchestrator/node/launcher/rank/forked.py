@@ -159,7 +159,7 @@ def _run_as_main(start: RankStart) -> None:
         vars(main)["__annotations__"] = {}
     sys.modules["__main__"] = main
     if start.kind == "module":
-        import runpy  # noqa: PLC0415 (only this branch needs it)
+        import runpy
 
         sys.path[0] = os.getcwd()
         sys.argv = ["-m", *start.args]

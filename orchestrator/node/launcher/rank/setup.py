@@ -21,11 +21,11 @@ def set_up(setup: Mapping[str, Any]) -> None:
     tell_stores_apart()
     if setup["debugged"] is None:
         return
-    from orchestrator.node.launcher.rank.patience import stretch_timeouts  # noqa: PLC0415 (only a debugged rank needs it)
+    from orchestrator.node.launcher.rank.patience import stretch_timeouts
 
     stretch_timeouts()
     if "announce" in setup["debugged"]:
-        from orchestrator.node.launcher.rank.debugger import NoDebuggerError, wait_for_debugger  # noqa: PLC0415 (as above)
+        from orchestrator.node.launcher.rank.debugger import NoDebuggerError, wait_for_debugger
 
         try:
             wait_for_debugger(setup["debugged"])

@@ -42,7 +42,7 @@ def read_answers(said: str, listed: str = "") -> GpuInventory:
     """Parse the outputs of `nvidia-smi -q -x` and `nvidia-smi -L`; empty if the first is not valid XML."""
     if not said:
         return GpuInventory()
-    from xml.etree import ElementTree  # noqa: PLC0415 (most machines that submit have no GPUs)
+    from xml.etree import ElementTree
 
     try:
         root = ElementTree.fromstring(said)  # noqa: S314 (the driver's own program wrote it)

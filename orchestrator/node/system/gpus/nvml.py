@@ -35,7 +35,7 @@ THROTTLES = {
 
 def look() -> GpuInventory:
     """Return this machine's GPUs from the library or else from nvidia-smi; empty if there are neither or no GPUs."""
-    from orchestrator.node.system.gpus.nvidia_smi import look_by_program  # noqa: PLC0415 (only without the library)
+    from orchestrator.node.system.gpus.nvidia_smi import look_by_program
 
     library = open_nvml()
     return library.read() if library is not None else look_by_program()
@@ -45,7 +45,7 @@ def look() -> GpuInventory:
 def open_nvml() -> Nvml | None:
     """Return the initialized library, once per process. None if it is missing or its driver does not answer."""
     try:
-        import ctypes  # noqa: PLC0415 (a small Python may lack it)
+        import ctypes
     except ImportError:
         return None
     for name in LIBRARIES:
@@ -63,7 +63,7 @@ class Nvml:
     """The loaded library. A forked child must open its own, because handles belong to a process."""
 
     def __init__(self, library: Any) -> None:
-        import ctypes  # noqa: PLC0415 (as in open_nvml)
+        import ctypes
 
         self._library, self._c = library, ctypes
         self._known: tuple[tuple[int, str, Any], ...] = ()
