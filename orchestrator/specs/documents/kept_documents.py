@@ -22,6 +22,7 @@ from orchestrator.protocol.reading import read_regular
 from orchestrator.specs.documents.loaded import Loaded, code_dir_of
 from orchestrator.specs.documents.paths import both_paths
 from orchestrator.specs.here import check_here
+from orchestrator.specs.kinds import OWN
 
 if TYPE_CHECKING:  # these are the slow imports that this module avoids
     from orchestrator.specs.documents.yaml_source import Document
@@ -121,7 +122,8 @@ def load(
     from orchestrator.specs.documents.loader import load as load_files
 
     loaded = load_files(job, profile, sets=sets, flags=flags, allow_code_dir=allow_code_dir)
-    if key and asked is not None and root.is_dir():
+    is_own = loaded.profile.kind in OWN  # the key does not cover the packages that add kinds
+    if key and asked is not None and is_own and root.is_dir():
         # if the cache can't be written, the next submit reads the files again
         with contextlib.suppress(OSError, ValueError, TypeError):
             if asked.key() == key:  # nobody changed the files meanwhile
