@@ -233,7 +233,7 @@ def test_a_requeued_job_goes_on_from_its_checkpoint(alice: User) -> None:
         assert re.search(
             r"\n0 +- +[\d.]+ s .* ago +Slurm took its nodes away \(preempted\)\n1 +step \d+ +.* succeeded\n$", page
         ), page
-    assert re.search(rf"slurm job  {run.job} on n[\d\[]", alice.orch("status", run.run_id).out)
+    assert re.search(rf"job +{run.job} on n[\d\[]", alice.orch("status", run.run_id).out)
     assert alice.orch("outputs", run.run_id, "--json").json["files"] == []  # nothing of Slurm's or orch's own
 
 

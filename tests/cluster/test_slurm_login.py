@@ -178,7 +178,7 @@ def test_a_shell_a_rank_once_more_and_runs_that_wait_for_another(laptop: Laptop)
     assert laptop.orch("shell", run, "--node", "1", "--", "hostname").out == f"{host}\n"
     argv = laptop.testbed.argv(LAPTOP, *Lab(laptop.testbed).argv("shell", run, "--node", "1"), TERM="dumb")
     with terminal(argv, ENVIRONMENT) as screen:
-        screen.until("goes on")
+        screen.until("the run continues")
         screen.type("tty; hostname; exit 7\n")
         assert (screen.code(), f"\n{host}\n" in screen.text, "/dev/pts/" in screen.text) == (7, True, True)
     done = laptop.orch("replay", run, "--rank", "1", KEY=KEY)

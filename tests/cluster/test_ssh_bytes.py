@@ -28,7 +28,7 @@ name, jump = "step_00000003", sys.argv[1] or None
 here = Path.home() / name
 with closing(ConnectionPool()) as pool:
     session = pool.session(Address("n3", jump=jump), "~/.orch")
-    with session.for_bytes(1) as little:
+    with session.bulk(1) as little:
         assert little is session
     broken = 0
     if jump:  # what a copy that broke off has left
@@ -41,7 +41,7 @@ with closing(ConnectionPool()) as pool:
                 seen[-1].process.kill()
                 raise EOFError("the cable was cut")
             try:
-                with session.for_bytes(24 << 20) as fast:
+                with session.bulk(24 << 20) as fast:
                     fast.ask("read_range", path=f"~/{name}/state.pt", offset=0, count=24_000_000, sink=some).wait()
             except BackendError as error:
                 broken = int(error.transient)

@@ -81,7 +81,7 @@ def test_who_waits_is_seen_by_all_and_cancel_leaves_the_queue(testbed: Control, 
         assert line
     orch = [each.pid for each in testbed.processes(LAPTOP, "bob") if b"--follow" in cmdline(each.pid)]
     kill(orch, signal.SIGINT)
-    assert f"detached; {run} goes on" in following.communicate(timeout=PATIENCE)[1]
+    assert f"detached; {run} continues" in following.communicate(timeout=PATIENCE)[1]
     shown = alice.orch("queue", "-p", shared(alice))
     assert shown.code == 0
     rows = [line.split()[:4] for line in shown.out.splitlines()[1:]]

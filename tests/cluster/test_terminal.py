@@ -47,7 +47,9 @@ def test_over_ssh_a_shell_and_a_rank_once_more_on_their_node(lab: Lab) -> None:
     run = lab.submit(lab.job("hold", RANK, **JOB), "-p", lab.profile(hosts=["n1", "n2"]), KEY=KEY)
     lab.until_said(run, "going on")
     assert lab.orch("shell", run, "--node", "1", "--", "hostname").out == "n2\n"
-    code, text = typed(lab, "shell", run, "--node", "1", lines="tty; pwd; hostname; exit 7\n", until="goes on")
+    code, text = typed(
+        lab, "shell", run, "--node", "1", lines="tty; pwd; hostname; exit 7\n", until="the run continues"
+    )
     assert code == 7
     assert f"\n/home/alice/.orch/runs/{run}/code\nn2\n" in text
     assert "\n/dev/pts/" in text
@@ -70,7 +72,7 @@ def test_over_ssh_a_shell_and_a_rank_once_more_on_their_node(lab: Lab) -> None:
     lab.orch("cancel", run)  # its folders on the nodes go with it
     told = f"{run} has ended (cancelled), and its folder was removed from there: this is the home folder"
     code, text = typed(lab, "shell", run, "--node", "1", lines="pwd; exit 6\n", until="exit leaves it")
-    assert (code, told in text, "\n/home/alice\n" in text, "goes on" in text) == (6, True, True, False)
+    assert (code, told in text, "\n/home/alice\n" in text, "the run continues" in text) == (6, True, True, False)
     code, text = typed(lab, "replay", run, "--rank", "1")
     said = json.loads(next(line for line in text.splitlines() if line.startswith("{")))
     assert (code, said["host"], said["RANK"], said["WORLD_SIZE"]) == (17, "n2", "0", "1")
@@ -144,7 +146,9 @@ def test_in_slurm_a_shell_and_a_rank_once_more_inside_the_allocation(lab: Lab) -
     wait_until(lambda: log.exists() and "going on" in log.read_text(), "rank 1")
     host = lab.orch("status", run, "--json", **shared).json["nodes"][1]["host"]
     assert lab.orch("shell", run, "--node", "1", "--", "hostname", **shared).out == f"{host}\n"
-    code, text = typed(lab, "shell", run, "--node", "1", lines="tty; hostname; exit 7\n", until="goes on", **shared)
+    code, text = typed(
+        lab, "shell", run, "--node", "1", lines="tty; hostname; exit 7\n", until="the run continues", **shared
+    )
     assert (code, f"\n{host}\n" in text, "/dev/pts/" in text) == (7, True, True)
     code, text = typed(lab, "replay", run, "--rank", "1", **shared)
     said = json.loads(next(line for line in text.splitlines() if line.startswith("{")))
@@ -166,7 +170,7 @@ def test_in_its_container_a_shell_and_a_rank_once_more_in_its_image(lab: Lab, im
     inside = lab.orch("shell", run, "--node", "1", "--", *look).out.split()
     assert inside[:2] == [f"/home/alice/.orch/runs/{run}/code", "48001"]
     assert int(inside[2]) < 12  # the container's own processes
-    code, text = typed(lab, "shell", run, "--node", "1", lines="tty; exit 7\n", until="goes on")
+    code, text = typed(lab, "shell", run, "--node", "1", lines="tty; exit 7\n", until="the run continues")
     assert (code, "/dev/pts/" in text) == (7, True)
     lab.orch("cancel", run)
     code, text = typed(lab, "replay", run, "--rank", "1")

@@ -210,5 +210,5 @@ def test_a_way_that_breaks_is_made_anew_and_one_that_can_not_be_is_told() -> Non
 
 
 def test_a_port_that_is_taken_is_said() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server, pytest.raises(UsageError, match="can't be had"):
+    with socket.create_server(("127.0.0.1", 0)) as server, pytest.raises(UsageError, match="can't be used"):
         listen_here(server.getsockname()[1])

@@ -192,7 +192,7 @@ def test_ctrl_c_while_following_detaches(orch: Orch, project) -> None:
         follower.kill()
         follower.wait()
     assert follower.returncode == 130
-    assert f"detached; {orch.run().run_id} goes on" in said
+    assert f"detached; {orch.run().run_id} continues" in said
     wait_until(lambda: state_of(orch.run()).state == "running", "the run, which goes on")
 
 
