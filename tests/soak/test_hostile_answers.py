@@ -92,7 +92,7 @@ class Odd(Asked):
     def wait(self, timeout: float | None = None) -> Any:
         reply, data = super().wait(timeout)
         chance = self.machine.chance
-        if self.do != self.machine.verb or chance.random() < 0.2:
+        if self.verb != self.machine.verb or chance.random() < 0.2:
             return reply, data
         if data and chance.random() < 0.6:
             name = chance.choice([*DATA])
@@ -101,8 +101,8 @@ class Odd(Asked):
         else:
             reply = changed(chance, reply, 0.4)
             self.machine.done.append(f"{reply!r:.200}")
-        if len(data) > self.most or not is_answer(reply, self.do):  # as transport/rpc.py, which ends the conversation
-            raise BackendError(f"n1: it does not answer {self.do} as orch's server would", transient=True)
+        if len(data) > self.most or not is_answer(reply, self.verb):  # as transport/rpc.py, which ends the conversation
+            raise BackendError(f"n1: it does not answer {self.verb} as orch's server would", transient=True)
         return reply, data
 
 

@@ -273,8 +273,8 @@ def test_each_page_is_in_the_menu_once() -> None:
 
 @each_manual
 def test_the_first_sentence_of_a_page_says_what_its_reader_can_do(page: Path) -> None:
-    if page.name in ("README.md", "design.md", "ui.md"):
-        pytest.skip("is about to be rewritten")
+    if page.name == "README.md":  # it begins with a picture
+        return
     assert re.match(r"# .+\n\nWith this page you [a-z]", page.read_text())
 
 
