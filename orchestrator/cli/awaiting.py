@@ -45,7 +45,7 @@ def naming_who_is_awaited(kind: str) -> Iterator[Elsewhere]:
 
 
 def _watch(kind: str, elsewhere: Elsewhere, over: threading.Event) -> None:
-    """Print each machine once that was awaited at two successive looks."""
+    """Print each machine once if two looks in a row still wait for its answer."""
     from orchestrator.backends import backend
     from orchestrator.protocol.hostlist import in_words
 

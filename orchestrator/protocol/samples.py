@@ -31,7 +31,7 @@ def lasting(seconds: float) -> str:
 
 @dataclass(frozen=True)
 class RankSample:
-    """The use by one rank: its process and all descendants."""
+    """The resource usage of one rank: its process and all descendants."""
 
     rank: int = 0
     cpu: float = 0.0  # cores

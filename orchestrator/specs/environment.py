@@ -39,7 +39,7 @@ _MACHINE = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LD_LIBRARY_PATH", "LD_P
 
 @dataclass(frozen=True)
 class Environment:
-    """The environment variables of a run, with the secrets apart from those that may be shown."""
+    """The environment variables of a run. Secrets are stored separately from the variables that may be shown."""
 
     env: dict[str, str]
     secrets: dict[str, str] = field(repr=False)

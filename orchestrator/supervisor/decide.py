@@ -20,7 +20,7 @@ LAST_WORDS: Final = (EventKind.AGENT_ENDED, EventKind.GAVE_UP)
 
 @dataclass(frozen=True)
 class RecordLost:
-    """Record that not all agents will ever report, and end those that were started."""
+    """Record that some agents will never report, and end those that were started."""
 
     reason: str
 

@@ -186,7 +186,7 @@ def _run_command(
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """A redirect would carry the message to an address that nobody has written down."""
+    """Refuses redirects, which would carry the message to an address that the user has not configured."""
 
     def redirect_request(self, *_: Any) -> None:
         return None

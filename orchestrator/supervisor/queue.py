@@ -89,9 +89,9 @@ def _locked(run: RunDir) -> contextlib.AbstractContextManager[None]:
 def runnable(
     root: Path, queued: Iterable[tuple[RunDir, RunRecord]], going: Collection[str]
 ) -> list[tuple[RunDir, Wait | None]]:
-    """Return the queued runs to start now, or, with an unsatisfiable Wait, to drop; `going` are the live runs' ids.
+    """Return the queued runs to start now, and those to drop because their Wait can never be satisfied.
 
-    Of a sweep, as many points go at a time as it allows, in their order.
+    `going` has the ids of the live runs. The points of a sweep start in their order, as many at a time as it allows.
     """
     busy: dict[str | None, int] = {}
     for name in going:

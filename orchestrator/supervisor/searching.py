@@ -95,7 +95,7 @@ def _record(root: Path, run: RunDir, values: list[str], search: Search) -> None:
 
 
 def tell(root: Path, sweep: str) -> None:
-    """Tell a search of its trials that have ended since."""
+    """Report to a search the trials that have ended since the last call."""
     folder = folder_of(root, sweep)
     try:
         with locked(folder / SEARCH, create=False):

@@ -76,7 +76,7 @@ class ConnectionPool:
 
     @property
     def archive(self) -> bytes:
-        """Return what the servers run; made once, though all machines are dialled at the same time."""
+        """Return the archive that the servers run. It is built once, even for many connections at a time."""
         with self.lock:
             if self._archive is None:
                 self._archive = self.make_archive()

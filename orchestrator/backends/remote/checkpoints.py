@@ -62,7 +62,7 @@ def bring_newest(run: RunDir, session: Machine, folder: str, steps: list[str], m
 
 
 def _keep_newest(run: RunDir, *, is_all: bool) -> None:
-    """Remove copies beyond those that the job keeps; once all are here, the torn one of a copy that was cut off too."""
+    """Remove copies beyond the number that the job keeps. Once all are here, remove partial copies too."""
     folder = run.path / "checkpoints"
     here = checkpoint_dir.committed(folder)
     task = run.plan().first

@@ -112,7 +112,7 @@ class Copy:
             os.replace(path, path.with_name(f"{path.name}.1"))
 
     def _inside(self, name: str) -> Path:
-        """Return where a file that the node names belongs; ValueError for one that it does not write."""
+        """Return the path here of a file that the node has named. Raises ValueError if nodes write no such file."""
         if not is_written_by(self.node, name):
             raise ValueError(f"node {self.node} names a file that is not its own: {name[:200]!r}")
         return self.run.path / name

@@ -136,7 +136,7 @@ def seconds_of(config: str, name: str) -> int | None:
 
 
 def seconds_in(shown: str, name: str) -> Iterator[int]:
-    """Return the numbers of `GraceTime=0` in what `scontrol show partition` prints, a line a partition."""
+    """Return the number of each `GraceTime=N` that `scontrol show partition` prints, on one line per partition."""
     return (int(number) for number in re.findall(rf"\b{name}=(\d+)", shown))
 
 

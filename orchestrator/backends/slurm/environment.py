@@ -36,7 +36,7 @@ PRINT_FILLS: Final = ("sh", "-c", "env | grep ^SBATCH_ || :")
 
 
 def hiding(argv: Sequence[str]) -> list[str]:
-    """Return the argv that runs a program of Slurm without the strange variables of its shell, on any machine."""
+    """Return the argv that runs a program of Slurm without the shell's variables that would change it."""
     return ["sh", "-c", _HIDING, argv[0], *argv]
 
 

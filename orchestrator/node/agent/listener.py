@@ -119,7 +119,7 @@ class Listener:
         self._drop_surplus(stranger)
 
     def _drop_surplus(self, newest: Stranger) -> None:
-        """Drop the oldest stranger where there are too many: the newest may be a member."""
+        """Close the oldest unidentified connection if there are too many; the newest may belong to a member."""
         alike = self.strangers.alike(newest)
         if len(alike) > MAX_OF_ONE_ADDRESS and not newest.is_of_this_machine:
             self._drop(next(iter(alike)))

@@ -116,9 +116,9 @@ def _own_gpu(task: NodeTask, local_rank: int) -> dict[str, str]:
 
 
 def _in_foreground(argv: list[str], environment: dict[str, str], folder: str) -> int:
-    """Run it to its end. Who reads its output may go away without a signal, as over ssh: then it is ended.
+    """Run the program to its end. If the reader of its output disconnects, as over ssh, end the program.
 
-    The first Ctrl-C is the program's own; it may wait in native code for ranks that are not there, so the second kills.
+    The first Ctrl-C goes to the program. The second kills it, as it may wait in native code for ranks that are absent.
     """
     child = subprocess.Popen(argv, env=environment, cwd=folder, umask=users_umask())
     interrupts = []

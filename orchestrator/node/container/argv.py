@@ -165,10 +165,7 @@ def start_environment(task: NodeTask, resources: NodeResources) -> dict[str, str
 
 
 def told(task: NodeTask, resources: NodeResources, environ: Mapping[str, str], threads: int) -> NodeTask:
-    """Return the task for the launcher inside, with all other variables of its ranks.
-
-    The launcher reads it from stdin.
-    """
+    """Return the task that the launcher in the container reads from stdin, with all other variables of its ranks."""
     compiled = compiled_folder(task)
     caches = {
         "XDG_CACHE_HOME": f"{SCRATCH}/.cache", "TORCHINDUCTOR_CACHE_DIR": f"{compiled}/inductor",

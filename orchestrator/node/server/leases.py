@@ -69,7 +69,7 @@ def lease(request: Request, _: bytes) -> Answer:
 
 
 def _promise(run_id: str, taken: Places) -> None:
-    """Keep it for the run's agent for as long as somebody asks about it."""
+    """Keep the place for the run's agent for as long as somebody asks about it."""
     held[run_id], _asked[run_id] = taken, time.monotonic()
 
     def look() -> None:

@@ -43,7 +43,7 @@ def look_at_queue(request: Request, _: bytes) -> Answer:
 
 
 def take_ticket(request: Request, _: bytes) -> Answer:
-    """Lay a run's ticket, in the place of the one that it had; RefusedError where users share no folder."""
+    """Write a run's ticket, which replaces its earlier ticket. Raises RefusedError if the users share no folder."""
     folder, run_id = _shared(), request["run_id"]
     if folder is None:
         raise RefusedError(f"none of {' and '.join(SHARED)} is a sticky folder of root's, in which a ticket could lie")

@@ -309,7 +309,7 @@ def _judge(root: Path, run: RunDir, order: Order, injection: Injection, promise:
 
 
 def _left(run: RunDir) -> tuple[str, ...]:
-    """Return what is left of a run that has ended, by another check of its nodes."""
+    """Check the nodes of a run that has ended once more, and return what is left there."""
     machine = backend(run.record().kind)
     found = []
     for proof in machine.clean_up(run):

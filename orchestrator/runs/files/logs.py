@@ -296,7 +296,7 @@ def last_line(run: RunDir, attempt: int) -> str:
 def beat_of(run: RunDir, attempt: int, rank: int = 0) -> dict[str, Any] | None:
     """Return the last heartbeat of a rank: step, total, phase, loss, rate, eta. None if the rank has written none.
 
-    For a program without heartbeats, the metrics in its own files give the step, and `metrics` with the newest values.
+    Without heartbeats, the step and a field `metrics` with the newest values come from the program's own metric files.
     """
     for path in run.path.glob(f"nodes/{'*' if rank else 0}/attempt_{attempt}/beat_{rank}"):
         try:

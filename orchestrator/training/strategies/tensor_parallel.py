@@ -47,7 +47,7 @@ def _is_plain(value: Any) -> bool:
 
 
 def part_of(whole: Tensor, own: DTensor) -> DTensor:
-    """Return a whole tensor in the form of `own`, with this rank's part of it."""
+    """Return this rank's shard of a whole tensor, sharded as `own` is."""
     mesh = own.device_mesh
     local = whole.to(mesh.device_type)
     plain = all(type(each) in (Shard, Replicate) for each in own.placements)
