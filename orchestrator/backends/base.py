@@ -30,7 +30,7 @@ if TYPE_CHECKING:  # `orch status` must not wait for pydantic
 
 @dataclass(frozen=True)
 class NodeProof:
-    """What cleaning up one node found of a run: how many processes were ended, and who is still there."""
+    """The result of cleaning up one node: the number of processes that were ended, and those that are still there."""
 
     node: int
     host: str
@@ -46,7 +46,7 @@ class NodeProof:
 
 
 class Level(StrEnum):
-    """What came of one check of a machine or a scheduler."""
+    """The outcome of one check of a machine or a scheduler."""
 
     OK = "ok"
     """Nothing stands in the way."""
@@ -59,7 +59,7 @@ class Level(StrEnum):
 
 
 class CheckResult(NamedTuple):
-    """What one check found, and what to do about it."""
+    """The outcome and value of one check, and a hint on what to do."""
 
     level: Level
     value: str = ""
@@ -98,7 +98,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Ruling:
-    """What is to become of all that is left of one run, and why."""
+    """The decision whether everything that is left of one run is removed, and the reason."""
 
     ends: bool
     why: str
@@ -124,7 +124,7 @@ class Sight:
     job: str | None = None
     """The number of the run's job, if a scheduler has given it one."""
     scheduler: SchedulerStatus | None = None
-    """What the scheduler reports; None if the backend has no scheduler."""
+    """The scheduler's report on the job; None if the backend has no scheduler."""
 
 
 class Turn(Protocol):
@@ -200,14 +200,14 @@ class Backend(ABC):
 
         `folder` is what the runs share; it is named after the sweep.
         """
-        raise NotImplementedError
+        raise NotImplementedError  # called only if `takes_sweeps`
 
     def check_alike(self, plans: Sequence[LaunchPlan]) -> None:
         """Raise UsageError if these plans can't be one submission."""
 
     def relaunch(self, run: RunDir, again: Relaunch) -> None:
         """Complete the start that has been decided on, in the background; work that was done before stays done."""
-        raise NotImplementedError
+        raise NotImplementedError  # called only if `relaunches`
 
     def reserves(self, run: RunDir) -> Reserves | None:
         """Return what the run's profile has for the loss of a machine; None if the supervisor starts nothing again."""

@@ -142,7 +142,7 @@ class Container(Spec):
 
 
 class Checkpoint(Spec):
-    """Where checkpoints are stored, how many are kept, and which checkpoint a run starts from."""
+    """The folder of checkpoints, the number that is kept, and the checkpoint that a run starts from."""
 
     dir: Line | None = Field(None, description="a folder on the nodes; the run directory's by default")
     keep: Count = 3

@@ -13,7 +13,7 @@ from typing import Final
 
 from orchestrator.backends import backend, is_known
 from orchestrator.backends.base import Backend
-from orchestrator.errors import StoreError
+from orchestrator.errors import OrchError, StoreError
 from orchestrator.protocol.events import EventKind
 from orchestrator.runs.dependencies import why_it_waits
 from orchestrator.runs.files.file_cache import FileCache
@@ -101,9 +101,15 @@ def _ended(record: RunRecord, run: RunDir, ending: Ending, known: FileCache | No
 
 def check_kind(run: RunDir, record: RunRecord) -> None:
     """Raise StoreError where this version has no backend for the run: nothing can be told of it."""
-    if not is_known(record.kind):
+    try:
+        known = is_known(record.kind)
+    except OrchError as error:  # the package that adds the kind is broken; other runs are shown all the same
+        raise StoreError(error.message, error.hint) from error
+    if not known:
         said = f"{run.path / 'run.json'} says that the run is of kind {record.kind!r}, which this orch doesn't know"
-        raise StoreError(said, "it was damaged, or a newer orch wrote it")
+        raise StoreError(
+            said, "install the package that adds this kind; else the file was damaged, or a newer orch wrote it"
+        )
 
 
 def reconcile(root: Path, run: RunDir) -> Verdict | None:

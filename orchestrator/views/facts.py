@@ -1,4 +1,4 @@
-"""What sets runs apart, as columns of the table of runs: config, result, metrics, machines, git. Pure."""
+"""Columns of the table of runs in which runs differ: config, result, metrics, machines, git. Pure."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ def _name(rank: _Rank, hosts: Mapping[int, str]) -> str:
 
 @dataclass(frozen=True)
 class _Usual:
-    """What is usual among the ranks of a run, each of which is compared with it."""
+    """The usual values of a run's ranks. Each rank is compared with them."""
 
     waited: float
     read: float

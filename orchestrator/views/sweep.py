@@ -1,4 +1,4 @@
-"""What a sweep has shown: how much each of its settings matters, and the best value so far by trial. Pure."""
+"""The results of a sweep: the importance of each setting, and the best value so far by trial. Pure."""
 
 from __future__ import annotations
 

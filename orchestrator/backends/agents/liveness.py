@@ -21,7 +21,7 @@ UNREACHABLE_SECONDS: Final = 12.0  # an agent without its gang has ended its ran
 
 @dataclass(frozen=True)
 class Seen:
-    """What the supervisor saw last of an agent. It says nothing about another start or another machine."""
+    """The supervisor's last observation of an agent. It is valid for one start on one machine."""
 
     start: int
     machine: Host

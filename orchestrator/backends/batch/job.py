@@ -30,7 +30,7 @@ LAST_BYTES: Final = 1 << 20  # of a log, in which its last line is searched
 
 
 class Ident(NamedTuple):
-    """What the folder of a run tells of its job."""
+    """The identity of a run's job, read from the run's folder."""
 
     folder: RunDir  # of the job's handle: the run's own, or that of its sweep
     name: str

@@ -173,17 +173,17 @@ class Scheduler(ABC):
     """
 
     title: ClassVar[str]
-    """What people call the scheduler."""
+    """The scheduler's name in messages."""
     folder: ClassVar[str]
     """The folder of the job's script and logs in the folder of a run; also the name of the recorded status."""
     programs: ClassVar[tuple[str, ...]]
     """The programs that a submit needs; the first submits a job."""
     hint_here: ClassVar[str]
-    """What to do if the programs are not on this machine."""
+    """A hint for a user on whose machine the programs are missing."""
     hint_login: ClassVar[str]
-    """What to do if the programs are not on the login node."""
+    """A hint for a user on whose login node the programs are missing."""
     needs_python: ClassVar[tuple[str, int, int]] = ("orch", 3, 9)
-    """What starts the tasks of a job, and the least version of Python that it needs."""
+    """The name of the program that starts the tasks of a job, and the lowest version of Python that it needs."""
     hide: ClassVar[tuple[str, ...]] = ()
     """Prefixes of the variables that the programs would read as options."""
     keep: ClassVar[tuple[str, ...]] = ()

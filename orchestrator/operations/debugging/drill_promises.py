@@ -125,7 +125,7 @@ def length_of(seconds: float, link: float, *, is_everything: bool) -> Freeze | N
 
 @dataclass(frozen=True)
 class Account:
-    """What happened to a run after a fault; times are seconds since the fault."""
+    """The events of a run after a fault. Times are seconds since the fault."""
 
     outcome: Outcome | None  # None: it had not ended when the drill gave up waiting
     restarts: int
