@@ -12,10 +12,10 @@ from typing import Any, Final
 
 from orchestrator.backends import backend
 from orchestrator.errors import OrchError
-from orchestrator.operations.runs import record_of
+from orchestrator.looking.run import record_of
+from orchestrator.looking.state import state_of
 from orchestrator.runs.job_use import JobUse
 from orchestrator.runs.store import RunDir, newest_runs
-from orchestrator.supervisor.reconcile import state_of
 
 HOUR: Final = 3600.0
 
