@@ -6,12 +6,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Final
 
+from orchestrator.outcome.judge import what_follows
+from orchestrator.outcome.starts import Relaunch, newest_start, pending_start
 from orchestrator.protocol.events import EventKind
-from orchestrator.runs.record import RunRecord
 from orchestrator.runs.reducer import reduce
-from orchestrator.runs.restarts.relaunch import Relaunch, newest_start, next_start, pending_start
 from orchestrator.runs.scheduler_status import joined
-from orchestrator.runs.state import Cause, Event, HandleStatus, NodeStatus, Outcome, RunState, RunStatus, Verdict
+from orchestrator.runs.state import Event, HandleStatus, NodeStatus, RunState, RunStatus, Verdict
 from orchestrator.supervisor.observe import Evidence, Observation
 
 SAY_WHY: Final = (EventKind.FOUND_LOST, EventKind.SUBMIT_FAILED, EventKind.DROPPED)  # no agent will ever report
@@ -69,9 +69,9 @@ def decide(seen: Observation) -> tuple[Action, ...]:
     if reason := _who_is_missing(seen):
         return (RecordLost(reason),)
     evidence = seen.evidence
-    if isinstance(after := _start_after(evidence, state := _own_state(evidence)), Relaunch):
+    state, after = _judged(evidence)
+    if after is not None:
         return (StartAgents(after, is_new=True),)
-    state = _joined(evidence, state, after)
     if state.verdict is not None:
         return (Finish(state.verdict, state.ended),)
     told = (PassOnCancel(),) if seen.is_cancelled and not _was_passed_on(evidence.events) else ()
@@ -86,8 +86,23 @@ def decide(seen: Observation) -> tuple[Action, ...]:
 
 def state_from(evidence: Evidence) -> RunState:
     """Return the run's state, with the verdict that it would get now."""
+    return _judged(evidence)[0]
+
+
+def _judged(evidence: Evidence) -> tuple[RunState, Relaunch | None]:
+    """Return the run's state, with the verdict that it would get now, and the start that follows its end."""
     state = _own_state(evidence)
-    return _joined(evidence, state, _start_after(evidence, state))
+    if evidence.scheduler is not None:
+        is_refused = _has(evidence.events, EventKind.SUBMIT_FAILED)
+        return state if is_refused else joined(state, evidence.scheduler, evidence.events), None
+    if state.verdict is None or not evidence.relaunches:
+        return state, None
+    lost = any(node.state == NodeStatus.LOST for node in state.nodes)
+    after = what_follows(state.verdict, evidence.events, evidence.record.retry, lost=lost)
+    if isinstance(after, Verdict):
+        return replace(state, state=RunStatus(after.outcome.value), verdict=after), None
+    detail = f"start {after.start}: {after.reason}"
+    return replace(state, state=RunStatus.RESTARTING, verdict=None, ended=None, detail=detail), after
 
 
 def _own_state(evidence: Evidence) -> RunState:
@@ -100,54 +115,6 @@ def _own_state(evidence: Evidence) -> RunState:
         return state
     nodes = [replace(node, unreachable=evidence.unreachable.get(node.node)) for node in state.nodes]
     return replace(state, nodes=tuple(nodes))
-
-
-def _start_after(evidence: Evidence, state: RunState) -> Relaunch | str | None:
-    return following(evidence.record, evidence.events, state) if evidence.relaunches else None
-
-
-def _joined(evidence: Evidence, state: RunState, after: Relaunch | str | None) -> RunState:
-    """Return the state with what only the scheduler knows, or with the start that follows its end; and who ended it."""
-    return _stopped_early(evidence.events, _with_what_follows(evidence, state, after))
-
-
-def _stopped_early(events: Iterable[Event], state: RunState) -> RunState:
-    """Return the state; of a run that a search has cancelled, with the search's word."""
-    cancels = [event for event in events if event["kind"] == EventKind.CANCEL]
-    reason = cancels[0].get("reason") if cancels else None
-    if state.verdict is None or state.verdict.outcome is not Outcome.CANCELLED or not isinstance(reason, str):
-        return state
-    return replace(state, verdict=replace(state.verdict, cause=Cause.STOPPED_EARLY, reason=reason))
-
-
-def _with_what_follows(evidence: Evidence, state: RunState, after: Relaunch | str | None) -> RunState:
-    if evidence.scheduler is not None:
-        return state if _has(evidence.events, EventKind.SUBMIT_FAILED) else joined(state, evidence.scheduler)
-    if after is None or state.verdict is None:
-        return _cancelled_between(evidence, state)
-    if isinstance(after, str):  # another start has no point
-        return replace(state, verdict=replace(state.verdict, cause=Cause.NO_PROGRESS, reason=after))
-    detail = f"start {after.start}: {after.reason}"
-    return replace(state, state=RunStatus.RESTARTING, verdict=None, ended=None, detail=detail)
-
-
-def _cancelled_between(evidence: Evidence, state: RunState) -> RunState:
-    """Return the state, cancelled where a cancel alone keeps another start from following its end."""
-    uncancelled = [event for event in evidence.events if event["kind"] != EventKind.CANCEL]
-    if not evidence.relaunches or state.verdict is None or len(uncancelled) == len(evidence.events):
-        return state
-    if not isinstance(following(evidence.record, uncancelled, state), Relaunch):
-        return state
-    verdict = replace(state.verdict, outcome=Outcome.CANCELLED, cause=Cause.NONE, reason="", hint="")
-    return replace(state, state=RunStatus.CANCELLED, verdict=verdict)
-
-
-def following(record: RunRecord, events: Iterable[Event], state: RunState) -> Relaunch | str | None:
-    """Return the start that follows this end, a sentence why another has no point, or None."""
-    if (verdict := state.verdict) is None or verdict.outcome != Outcome.FAILED:
-        return None
-    lost = any(node.state == NodeStatus.LOST for node in state.nodes)
-    return next_start(record.retry, events, verdict.cause, verdict.reason, lost=lost)
 
 
 def _who_is_missing(seen: Observation) -> str:

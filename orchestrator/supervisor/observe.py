@@ -15,11 +15,11 @@ from orchestrator.backends import backend
 from orchestrator.backends.base import Sight
 from orchestrator.errors import StoreError
 from orchestrator.node.system.processes import Process, is_alive
+from orchestrator.outcome.starts import last_attempt
 from orchestrator.protocol.events import EventKind
 from orchestrator.runs.dependencies import Wait, is_queued, wait_of
 from orchestrator.runs.files.file_cache import FileCache
 from orchestrator.runs.record import RunRecord
-from orchestrator.runs.restarts.relaunch import last_attempt
 from orchestrator.runs.scheduler_status import SchedulerStatus
 from orchestrator.runs.state import Event, HandleStatus, Unreachable
 from orchestrator.runs.store import RunDir

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from orchestrator.outcome import starts
 from orchestrator.protocol.events import EventKind
 from orchestrator.runs import reducer
 from orchestrator.runs.record import RunRecord
-from orchestrator.runs.restarts import relaunch
 from orchestrator.runs.state import Cause, HandleStatus, NodeStatus, Outcome, RunStatus
 from orchestrator.supervisor import decide as deciding
 from orchestrator.supervisor.decide import Action, Finish, StartAgents, decide, state_from
@@ -79,7 +79,7 @@ def test_deciding_is_linear_in_the_nodes(gang: Gang) -> None:
     def work(nodes: int) -> int:
         seen = observed(gang, nodes, 1e9, alive=False)
         done: list[tuple[Action, ...]] = []
-        count = instructions(lambda: done.append(decide(seen)), deciding, reducer, relaunch)
+        count = instructions(lambda: done.append(decide(seen)), deciding, reducer, starts)
         assert isinstance(done[0][0], StartAgents)
         return count
 

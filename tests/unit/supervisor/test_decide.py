@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from orchestrator.outcome.starts import Relaunch
 from orchestrator.protocol.events import EventKind
 from orchestrator.runs.dependencies import Wait
 from orchestrator.runs.record import RunRecord
-from orchestrator.runs.restarts.relaunch import Relaunch
 from orchestrator.runs.scheduler_status import SchedulerStatus
 from orchestrator.runs.state import Cause, HandleStatus, Outcome, RunStatus, Verdict
 from orchestrator.supervisor.decide import (
