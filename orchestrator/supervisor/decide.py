@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from orchestrator.looking.judge import judged, own_state, start_after
+from orchestrator.looking.judge import judged
+from orchestrator.outcome.starts import Relaunch, newest_start, pending_start
 from orchestrator.protocol.events import EventKind
-from orchestrator.runs.restarts.relaunch import Relaunch, newest_start, pending_start
 from orchestrator.runs.state import Event, HandleStatus, Verdict
 from orchestrator.supervisor.observe import Observation
 
@@ -67,9 +67,9 @@ def decide(seen: Observation) -> tuple[Action, ...]:
     if reason := _who_is_missing(seen):
         return (RecordLost(reason),)
     evidence = seen.evidence
-    if isinstance(after := start_after(evidence, state := own_state(evidence)), Relaunch):
+    state, after = judged(evidence)
+    if after is not None:
         return (StartAgents(after, is_new=True),)
-    state = judged(evidence, state, after)
     if state.verdict is not None:
         return (Finish(state.verdict, state.ended),)
     told = (PassOnCancel(),) if seen.is_cancelled and not _was_passed_on(evidence.events) else ()

@@ -9,10 +9,10 @@ import pytest
 
 from orchestrator.looking.evidence import Evidence
 from orchestrator.looking.judge import state_from
+from orchestrator.outcome.starts import Relaunch
 from orchestrator.protocol.events import EventKind
 from orchestrator.runs.dependencies import Wait
 from orchestrator.runs.record import RunRecord
-from orchestrator.runs.restarts.relaunch import Relaunch
 from orchestrator.runs.scheduler_status import SchedulerStatus
 from orchestrator.runs.state import Cause, HandleStatus, Outcome, RunStatus, Verdict
 from orchestrator.supervisor.decide import Action, CleanUp, Drop, Finish, PassOnCancel, RecordLost, StartAgents, decide
