@@ -19,7 +19,6 @@ from orchestrator.runs.files.file_cache import FileCache
 from orchestrator.runs.record import RunRecord
 from orchestrator.runs.restarts.relaunch import last_attempt
 from orchestrator.runs.scheduler_status import SchedulerStatus
-from orchestrator.runs.start_lock import is_being_started
 from orchestrator.runs.state import Event, HandleStatus, Unreachable
 from orchestrator.runs.store import RunDir
 
@@ -76,6 +75,8 @@ def gather(run: RunDir, record: RunRecord, known: FileCache | None = None) -> Ev
 
 def observe(run: RunDir, record: RunRecord, known: FileCache) -> Observation:
     """Return all that is known of the run now; what has not changed since `known` was used last is not read again."""
+    from orchestrator.runs.start_lock import is_being_started
+
     is_cancelled = (run.path / "cancel.json").exists()
     is_held = is_being_started(run)  # before its agents are looked at: all that a start has begun is seen once it ended
     evidence = gather(run, record, known)
