@@ -1,4 +1,5 @@
 """`python node.pyz agent TASK`, or `slurm RUN` in a Slurm job: a node's agent; `launcher`: its child; `serve`: SSH;
+`job KIND RUN NUMBER START LIMIT`: the first process of another scheduler's job, and `in-job RUN ...`: an agent of it;
 `replay ORDER`: a single rank at a terminal; `stacks RUN_DIR NODE RUN BOUNDARY`: where this node's ranks stand;
 `profile RUN_DIR NODE RUN BOUNDARY STEPS SECONDS`: what its ranks record of their next steps;
 `relay RUN_DIR NODE BOUNDARY TARGET`: streams to a port of this node, or to a rank's debugger; `adapter`: that debugger;
@@ -21,10 +22,10 @@ def main() -> int:
         from orchestrator.node.agent.agent import run_agent
 
         return run_agent(sys.argv[2])
-    if sys.argv[1:2] == ["slurm"] and len(sys.argv) == 3:
-        from orchestrator.node.agent.slurm import run_slurm_agent
+    if sys.argv[1:2] in (["slurm"], ["job"], ["in-job"]):
+        from orchestrator.node.agent.job import main as in_job
 
-        return run_slurm_agent(sys.argv[2])
+        return in_job(sys.argv[1], sys.argv[2:])
     if sys.argv[1:] == ["launcher"]:
         from orchestrator.node.launcher.launcher import run_launcher
 
@@ -63,8 +64,8 @@ def main() -> int:
 
         return print_gpus(sys.argv[2], float(sys.argv[3]))
     verbs = (
-        "agent TASK.json | slurm RUN | launcher | serve | replay ORDER | stacks ... | profile ... | relay ... | "
-        "adapter | fault ... | gpus ..."
+        "agent TASK.json | slurm RUN | job ... | in-job ... | launcher | serve | replay ORDER | stacks ... | "
+        "profile ... | relay ... | adapter | fault ... | gpus ..."
     )
     print(f"usage: orchestrator.node {verbs}", file=sys.stderr)
     return 2
