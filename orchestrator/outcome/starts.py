@@ -53,7 +53,7 @@ def correct_clock_skew(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
         if _opens(event):
             start[node] = event.get("start")
         off = ahead.get((node, start.get(node)))
-        if isinstance(off, int | float) and isinstance(time, int | float):
+        if isinstance(off, (int, float)) and isinstance(time, (int, float)):
             event = {**event, "time": round(time - off, 3)}  # noqa: PLW2901
         timed.append(event)
     return timed
