@@ -5,14 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from orchestrator.outcome.nodes import NodeState, NodeStatus
-from orchestrator.outcome.restart import Budgets
-from orchestrator.outcome.rule import Seen
-from orchestrator.outcome.rules import hint_for, hint_of
+from orchestrator.outcome.restart import Budgets, Relaunch, next_start
 from orchestrator.outcome.sentences import culprit_in_words, items, kernel_words, memory_in_words, refused_saves
-from orchestrator.outcome.starts import Relaunch, next_start
-from orchestrator.outcome.success import successful_attempt
-from orchestrator.outcome.verdict import Cause, Event, Outcome, Verdict, cause_of_event
+from orchestrator.outcome.verdict import Cause, Event, NodeState, NodeStatus, Outcome, Verdict, cause_of_event
 from orchestrator.protocol.events import EventKind
 from orchestrator.protocol.hostlist import in_words, nodes_in_words
 from orchestrator.protocol.progress import progress_of
@@ -135,6 +130,8 @@ def _success(records: Records) -> Verdict | None:
     if end is not None and is_reported and not records.rank0_done:
         reason = "all nodes said done, but rank 0 left no done marker"
         return _on_fewer_nodes(Verdict(Outcome.FAILED, Cause.INFRA, reason, end["attempt"]), records)
+    from orchestrator.outcome.success import successful_attempt
+
     exited = successful_attempt(records.by_node, rank0_done=records.rank0_done)
     attempt = end["attempt"] if end is not None and is_reported else exited
     if attempt is None:
@@ -219,11 +216,16 @@ _JUDGES = (_success, _in_vain, _by_leader, _by_cancel, _by_those_who_left, _by_w
 
 
 def _failed(records: Records, reason: str, cause: Cause = Cause.INFRA, attempt: int = 0) -> Verdict:
+    from orchestrator.outcome.rules import hint_for  # the table is large, and a look at live runs needs no hint
+
     return Verdict(Outcome.FAILED, cause, reason, attempt, hint=hint_for(reason), survivors=records.survivors)
 
 
 def _of_rank(records: Records, culprit: Event, end: Event) -> Verdict:
     """Return the verdict on a rank's failure."""
+    from orchestrator.outcome.rule import Seen
+    from orchestrator.outcome.rules import hint_of
+
     error = culprit.get("error")
     error = error if isinstance(error, dict) and error else None
     lacks = [str(culprit["lacks"])] if culprit.get("lacks") else []  # the nodes that lack a module
@@ -269,7 +271,7 @@ def _of_no_rank(records: Records, end: Event) -> Verdict:
         return replace(verdict, reason=str(others[0]["reason"]))
     if absent:
         said = str(absent[0]["reason"])
-        return replace(verdict, reason=f"{said}; {verdict.reason}", hint=hint_for(said))
+        return replace(verdict, reason=f"{said}; {verdict.reason}", hint=_failed(records, said).hint)
     return verdict
 
 

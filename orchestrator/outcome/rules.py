@@ -93,9 +93,13 @@ def _hint_on_worker(seen: Seen) -> str:
 
 _ERRORS_OF_ORCH = ("LauncherLost", "Hang")
 _QUOTES_NCCL = re.compile(r"(torch\.distributed\.)?Dist\w*Error")
-_HOST_MEMORY = "the host ran out of memory: fewer ranks per node, or a smaller batch"
-_KILLED = "if nobody killed the process, the host ran out of memory (dmesg shows it): fewer ranks, or a smaller batch"
-_SHARED_MEMORY = "shared memory is too small for the DataLoader: in a container set container.shm, or use fewer workers"
+_HINT_HOST_MEMORY = "the host ran out of memory: fewer ranks per node, or a smaller batch"
+_HINT_KILLED = (
+    "if nobody killed the process, the host ran out of memory (dmesg shows it): fewer ranks, or a smaller batch"
+)
+_HINT_SHARED_MEMORY = (
+    "shared memory is too small for the DataLoader: in a container set container.shm, or use fewer workers"
+)
 
 # The ends that a leader, an agent, the supervisor or a scheduler reports without an exit report. The report has the
 # sentence, and its hint follows from the words.
@@ -310,7 +314,7 @@ RULES: tuple[Rule, ...] = (
     Rule("a rank exits with 93", Cause.NO_RETRY, test=_code(EXIT_NO_RETRY)),
     Rule("", Cause.INFRA, Culprit.NODE, test=_has("victim")),  # a peer went away, and no rank failed by itself
     Rule("", hint=_hint_on_worker, test=_has("worker_killed")),
-    Rule("the kernel kills a rank for memory", Cause.INFRA, Culprit.RANK, _HOST_MEMORY, _has("oom")),
+    Rule("the kernel kills a rank for memory", Cause.INFRA, Culprit.RANK, _HINT_HOST_MEMORY, _has("oom")),
     *_GPU_ERRORS,
     Rule("", hint=_hint_on_module, test=_has("missing")),
     Rule(
@@ -424,9 +428,9 @@ RULES: tuple[Rule, ...] = (
         test=lambda seen: _lost_launcher(seen, "SIGSTOP"),
     ),
     Rule("a launcher is killed", Cause.INFRA, Culprit.NODE, test=_lost_launcher),
-    Rule("a rank is killed, or crashes", Cause.INFRA, Culprit.RANK, _KILLED, _signal("SIGKILL")),
-    Rule("", hint=_KILLED, test=_code(137)),
-    Rule("", hint=_SHARED_MEMORY, test=_signal("SIGBUS")),
+    Rule("a rank is killed, or crashes", Cause.INFRA, Culprit.RANK, _HINT_KILLED, _signal("SIGKILL")),
+    Rule("", hint=_HINT_KILLED, test=_code(137)),
+    Rule("", hint=_HINT_SHARED_MEMORY, test=_signal("SIGBUS")),
     Rule(
         "", hint="native code crashed: run the program with python -X faulthandler, which shows the line",
         test=_signal("SIGSEGV", "SIGABRT", "SIGILL"),

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from orchestrator.outcome.judge import Records, lacking, verdict_of
+from orchestrator.outcome.restart import newest_saved, newest_start
 from orchestrator.outcome.sentences import culprit_in_words, items
-from orchestrator.outcome.starts import newest_saved, newest_start
 from orchestrator.outcome.verdict import how_it_ended
 from orchestrator.protocol.events import EventKind
 from orchestrator.protocol.hostlist import in_words, numbers_in_words

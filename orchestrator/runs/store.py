@@ -26,7 +26,7 @@ from typing import Any, Final, TypeVar
 
 from orchestrator.errors import RunNotFoundError, StoreError
 from orchestrator.node.system.private import make_private, remedy, why_exposed, why_unsafe
-from orchestrator.outcome.starts import correct_clock_skew
+from orchestrator.outcome.restart import correct_clock_skew
 from orchestrator.protocol import files
 from orchestrator.protocol.json_text import parse_json
 from orchestrator.protocol.reading import MOST_LINES, MOST_RECORD, read_json, read_regular

@@ -7,10 +7,9 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from orchestrator.outcome.judge import what_follows
-from orchestrator.outcome.starts import Relaunch, newest_start, pending_start
+from orchestrator.outcome.restart import Relaunch, newest_start, pending_start
 from orchestrator.protocol.events import EventKind
 from orchestrator.runs.reducer import reduce
-from orchestrator.runs.scheduler_status import joined
 from orchestrator.runs.state import Event, HandleStatus, NodeStatus, RunState, RunStatus, Verdict
 from orchestrator.supervisor.observe import Evidence, Observation
 
@@ -93,6 +92,8 @@ def _judged(evidence: Evidence) -> tuple[RunState, Relaunch | None]:
     """Return the run's state, with the verdict that it would get now, and the start that follows its end."""
     state = _own_state(evidence)
     if evidence.scheduler is not None:
+        from orchestrator.runs.scheduler_status import joined
+
         is_refused = _has(evidence.events, EventKind.SUBMIT_FAILED)
         return state if is_refused else joined(state, evidence.scheduler, evidence.events), None
     if state.verdict is None or not evidence.relaunches:

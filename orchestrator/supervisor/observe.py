@@ -9,20 +9,22 @@ import os
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from orchestrator.backends import backend
 from orchestrator.backends.base import Sight
 from orchestrator.errors import StoreError
 from orchestrator.node.system.processes import Process, is_alive
-from orchestrator.outcome.starts import last_attempt
+from orchestrator.outcome.restart import last_attempt
 from orchestrator.protocol.events import EventKind
 from orchestrator.runs.dependencies import Wait, is_queued, wait_of
 from orchestrator.runs.files.file_cache import FileCache
 from orchestrator.runs.record import RunRecord
-from orchestrator.runs.scheduler_status import SchedulerStatus
 from orchestrator.runs.state import Event, HandleStatus, Unreachable
 from orchestrator.runs.store import RunDir
+
+if TYPE_CHECKING:
+    from orchestrator.runs.scheduler_status import SchedulerStatus
 
 OVERDUE_SECONDS: Final = 25.0  # the leader itself lingers for at most 21
 AGENT_PATIENCE: Final = 10.0  # how long an agent may take from its start to its first words

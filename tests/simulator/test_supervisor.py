@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.outcome import starts
+from orchestrator.outcome import restart
 from orchestrator.protocol.events import EventKind
 from orchestrator.runs import reducer
 from orchestrator.runs.record import RunRecord
@@ -79,7 +79,7 @@ def test_deciding_is_linear_in_the_nodes(gang: Gang) -> None:
     def work(nodes: int) -> int:
         seen = observed(gang, nodes, 1e9, alive=False)
         done: list[tuple[Action, ...]] = []
-        count = instructions(lambda: done.append(decide(seen)), deciding, reducer, starts)
+        count = instructions(lambda: done.append(decide(seen)), deciding, reducer, restart)
         assert isinstance(done[0][0], StartAgents)
         return count
 

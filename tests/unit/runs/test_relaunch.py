@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from orchestrator.outcome.restart import budget_left
-from orchestrator.outcome.starts import (
+from orchestrator.outcome.restart import (
     Relaunch,
+    budget_left,
     correct_clock_skew,
     last_attempt,
     newest_saved,

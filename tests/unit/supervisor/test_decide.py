@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.outcome.starts import Relaunch
+from orchestrator.outcome.restart import Relaunch
 from orchestrator.protocol.events import EventKind
 from orchestrator.runs.dependencies import Wait
 from orchestrator.runs.record import RunRecord
