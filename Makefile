@@ -124,7 +124,7 @@ GPU_PYTHON_VERSION ?= 3.12
 gpu-wheels: .venv/demo.stamp
 	$(BIN)/pip download $(QUIET) --only-binary=:all: --no-deps --python-version $(GPU_PYTHON_VERSION) --dest .whl \
 		pydantic pydantic-core==$$($(BIN)/python -c 'import pydantic_core; print(pydantic_core.__version__)') \
-		annotated-types typing-inspection typing-extensions ruamel.yaml platformdirs click pathspec packaging cryptography cffi pycparser
+		annotated-types typing-inspection typing-extensions ruamel.yaml platformdirs click packaging cryptography cffi pycparser
 
 .venv-docs/bin/mkdocs:
 	$(PYTHON) -m venv .venv-docs

@@ -26,7 +26,6 @@ from typing import Any, Final, TypeVar
 
 from orchestrator.errors import RunNotFoundError, StoreError
 from orchestrator.node.system.private import make_private, remedy, why_exposed, why_unsafe
-from orchestrator.outcome.restart import correct_clock_skew
 from orchestrator.protocol import files
 from orchestrator.protocol.json_text import parse_json
 from orchestrator.protocol.reading import MOST_LINES, MOST_RECORD, read_json, read_regular
@@ -201,6 +200,8 @@ class RunDir:
             raise StoreError(f"{self.path}/nodes can't be read: {error.strerror}") from error
         paths: dict[str, int | None] = {f"{self.path}/events.jsonl": None}
         paths |= {f"{self.path}/nodes/{name}/events.jsonl": int(name) for name in nodes if name.isdecimal()}
+        from orchestrator.outcome.restart import correct_clock_skew  # a submit reads no events
+
         parts = [cache.of_file(path, partial(_events_in, self, path, node)) for path, node in paths.items()]
         return cache.of_parts(str(self.path), parts, lambda: tuple(correct_clock_skew([*chain.from_iterable(parts)])))
 

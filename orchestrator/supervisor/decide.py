@@ -1,17 +1,16 @@
-"""What a run's state is and what is to be done about it, from what is known of it: pure, and by these rules alone."""
+"""What is to be done about a run, from what is known of it: pure, and by these rules alone."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
-from orchestrator.outcome.judge import what_follows
+from orchestrator.looking.judge import judged
 from orchestrator.outcome.restart import Relaunch, newest_start, pending_start
 from orchestrator.protocol.events import EventKind
-from orchestrator.runs.reducer import reduce
-from orchestrator.runs.state import Event, HandleStatus, NodeStatus, RunState, RunStatus, Verdict
-from orchestrator.supervisor.observe import Evidence, Observation
+from orchestrator.runs.state import Event, HandleStatus, Verdict
+from orchestrator.supervisor.observe import Observation
 
 SAY_WHY: Final = (EventKind.FOUND_LOST, EventKind.SUBMIT_FAILED, EventKind.DROPPED)  # no agent will ever report
 LAST_WORDS: Final = (EventKind.AGENT_ENDED, EventKind.GAVE_UP)
@@ -68,7 +67,7 @@ def decide(seen: Observation) -> tuple[Action, ...]:
     if reason := _who_is_missing(seen):
         return (RecordLost(reason),)
     evidence = seen.evidence
-    state, after = _judged(evidence)
+    state, after = judged(evidence)
     if after is not None:
         return (StartAgents(after, is_new=True),)
     if state.verdict is not None:
@@ -81,41 +80,6 @@ def decide(seen: Observation) -> tuple[Action, ...]:
     if evidence.relaunches and (decided := pending_start(evidence.events)) is not None:
         return (*told, StartAgents(decided, is_new=False))
     return told
-
-
-def state_from(evidence: Evidence) -> RunState:
-    """Return the run's state, with the verdict that it would get now."""
-    return _judged(evidence)[0]
-
-
-def _judged(evidence: Evidence) -> tuple[RunState, Relaunch | None]:
-    """Return the run's state, with the verdict that it would get now, and the start that follows its end."""
-    state = _own_state(evidence)
-    if evidence.scheduler is not None:
-        from orchestrator.runs.scheduler_status import joined
-
-        is_refused = _has(evidence.events, EventKind.SUBMIT_FAILED)
-        return state if is_refused else joined(state, evidence.scheduler, evidence.events), None
-    if state.verdict is None or not evidence.relaunches:
-        return state, None
-    lost = any(node.state == NodeStatus.LOST for node in state.nodes)
-    after = what_follows(state.verdict, evidence.events, evidence.record.retry, lost=lost)
-    if isinstance(after, Verdict):
-        return replace(state, state=RunStatus(after.outcome.value), verdict=after), None
-    detail = f"start {after.start}: {after.reason}"
-    return replace(state, state=RunStatus.RESTARTING, verdict=None, ended=None, detail=detail), after
-
-
-def _own_state(evidence: Evidence) -> RunState:
-    """Return the state as the run's own files tell it."""
-    state = reduce(evidence.record, evidence.events, evidence.alive, rank0_done=evidence.rank0_done)
-    if evidence.other_machine and state.verdict is None:
-        told = f"started on {evidence.other_machine}, which knows more: ssh {evidence.other_machine} orch status"
-        return replace(state, detail="; ".join(filter(None, [told, state.detail])))
-    if not evidence.unreachable:
-        return state
-    nodes = [replace(node, unreachable=evidence.unreachable.get(node.node)) for node in state.nodes]
-    return replace(state, nodes=tuple(nodes))
 
 
 def _who_is_missing(seen: Observation) -> str:
