@@ -127,44 +127,25 @@ class Relaunch:
     saved: float | None = None  # and the time of the last write to a file
 
 
-def correct_clock_skew(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the events with the nodes' times corrected to the submitting machine's clock, by the events `clock`."""
-    ahead = {
-        (each.get("of"), each.get("start")): each.get("ahead") for each in events if each.get("kind") == EventKind.CLOCK
-    }
-    if not ahead:
-        return events
-    start: dict[Any, Any] = {}
-    timed = []
-    for event in events:
-        node, time = event.get("node"), event.get("time")
-        if _opens(event):
-            start[node] = event.get("start")
-        off = ahead.get((node, start.get(node)))
-        if isinstance(off, (int, float)) and isinstance(time, (int, float)):
-            event = {**event, "time": round(time - off, 3)}  # noqa: PLW2901
-        timed.append(event)
-    return timed
-
-
 def newest_start(events: Iterable[Event]) -> list[Event]:
     """Return the events that count now: those of the newest start, and the submitting machine's about the run."""
     events = list(events)
-    start = max((_int(event.get("start")) or 0 for event in events if _opens(event)), default=0)
+    start = max((_int(event.get("start")) or 0 for event in events if opens_start(event)), default=0)
     if start == 0:
         return events
-    now: dict[Any, bool] = {None: not any(_opens(event) and "node" not in event for event in events)}
+    now: dict[Any, bool] = {None: not any(opens_start(event) and "node" not in event for event in events)}
     kept = []
     for event in events:
         node = event.get("node")
-        if _opens(event):
+        if opens_start(event):
             now[node] = (_int(event.get("start")) or 0) == start
         if now.get(node) or (node is None and event.get("kind") not in PASSES):
             kept.append(event)
     return kept
 
 
-def _opens(event: Event) -> bool:
+def opens_start(event: Event) -> bool:
+    """Tell whether a start of the agents begins with this event, for its node or for the submitting machine."""
     return event.get("kind") == (EventKind.RELAUNCH if "node" not in event else EventKind.AGENT_STARTED)
 
 

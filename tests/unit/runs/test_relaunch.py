@@ -9,7 +9,6 @@ import pytest
 from orchestrator.outcome.restart import (
     Relaunch,
     budget_left,
-    correct_clock_skew,
     last_attempt,
     newest_saved,
     newest_start,
@@ -17,6 +16,7 @@ from orchestrator.outcome.restart import (
     pending_start,
 )
 from orchestrator.protocol.progress import Progress
+from orchestrator.runs.clock_skew import correct_clock_skew
 from orchestrator.runs.record import RunRecord
 from orchestrator.runs.reducer import reduce
 
