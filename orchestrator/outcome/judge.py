@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from orchestrator.outcome.restart import Budgets, Relaunch, next_start
 from orchestrator.outcome.sentences import culprit_in_words, items, kernel_words, memory_in_words, refused_saves
-from orchestrator.outcome.verdict import Cause, Event, NodeState, NodeStatus, Outcome, Verdict, cause_of_event
+from orchestrator.outcome.verdict import Cause, Event, NodeState, NodeStatus, Outcome, Party, Verdict, cause_of_event
 from orchestrator.protocol.events import EventKind
 from orchestrator.protocol.hostlist import in_words, nodes_in_words
 from orchestrator.protocol.progress import progress_of
@@ -93,7 +93,8 @@ def what_follows(verdict: Verdict, events: Iterable[Event], retry: Budgets, *, l
 def cancelled(events: Iterable[Event], verdict: Verdict | None = None) -> Verdict:
     """Return the verdict as that of a cancelled run. A search gives the reason of its cancel."""
     said = next((event.get("reason") for event in events if event["kind"] == EventKind.CANCEL), None)
-    verdict = replace(verdict or Verdict(Outcome.CANCELLED), outcome=Outcome.CANCELLED, cause=Cause.NONE, hint="")
+    verdict = verdict or Verdict(Outcome.CANCELLED)
+    verdict = replace(verdict, outcome=Outcome.CANCELLED, cause=Cause.NONE, hint="", blames=Party.USER)
     return replace(verdict, cause=Cause.STOPPED_EARLY, reason=said) if isinstance(said, str) else verdict
 
 
@@ -216,16 +217,20 @@ _JUDGES = (_success, _in_vain, _by_leader, _by_cancel, _by_those_who_left, _by_w
 
 
 def _failed(records: Records, reason: str, cause: Cause = Cause.INFRA, attempt: int = 0) -> Verdict:
-    from orchestrator.outcome.rules import hint_for  # the table is large, and a look at live runs needs no hint
+    from orchestrator.outcome.rules import blamed, hint_for  # the table is large, and a look at live runs needs none
 
-    return Verdict(Outcome.FAILED, cause, reason, attempt, hint=hint_for(reason), survivors=records.survivors)
+    return Verdict(
+        Outcome.FAILED, cause, reason, attempt, hint=hint_for(reason), survivors=records.survivors,
+        blames=blamed(reason, cause),
+    )  # fmt: skip
 
 
 def _of_rank(records: Records, culprit: Event, end: Event) -> Verdict:
     """Return the verdict on a rank's failure."""
     from orchestrator.outcome.rule import Seen
-    from orchestrator.outcome.rules import hint_of
+    from orchestrator.outcome.rules import hint_of, rule_of
 
+    seen = Seen.of(culprit)
     error = culprit.get("error")
     error = error if isinstance(error, dict) and error else None
     lacks = [str(culprit["lacks"])] if culprit.get("lacks") else []  # the nodes that lack a module
@@ -243,8 +248,9 @@ def _of_rank(records: Records, culprit: Event, end: Event) -> Verdict:
         signal=culprit.get("signal"),
         error=error,
         tail=tuple(str(line) for line in items(culprit.get("tail"))),
-        hint=hint_of(Seen.of(culprit)),
+        hint=hint_of(seen),
         survivors=records.survivors,
+        blames=rule_of(seen).culprit,
     )
 
 

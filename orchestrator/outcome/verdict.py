@@ -44,14 +44,14 @@ class Cause(StrEnum):
 _WITH_BUDGET: Final = (Cause.USER_ERROR, Cause.INFRA, Cause.PREEMPTED, Cause.TIMEOUT)
 
 
-class Culprit(StrEnum):
+class Party(StrEnum):
     """The party to blame for an end."""
 
     NOBODY = ""
     RANK = "rank"  # the program of one rank
     NODE = "node"  # an agent, a launcher or the network of a node
     MACHINE = "machine"  # a GPU or a driver: the next start should use another machine
-    SCHEDULER = "scheduler"
+    SCHEDULER = "scheduler"  # or somebody else who stopped the run
     USER = "user"  # a cancel, a limit of the job, or an error in the job or profile
 
 
@@ -86,6 +86,7 @@ class Verdict:
     tail: tuple[str, ...] = ()
     hint: str = ""
     survivors: tuple[int, ...] = ()
+    blames: Party = field(default=Party.NOBODY, compare=False)
 
     @property
     def is_stopped_early(self) -> bool:
@@ -112,6 +113,7 @@ class Verdict:
         return Verdict(
             member_of(Outcome, data.get("outcome")) or Outcome.FAILED,
             cause_of_event(data),
+            blames=member_of(Party, data.get("blames")) or Party.NOBODY,
             **{
                 **known,
                 "tail": tuple(str(line) for line in known.get("tail") or ()),
