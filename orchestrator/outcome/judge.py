@@ -24,6 +24,8 @@ class Records:
     alive: Collection[int]  # nodes whose agent is alive, or may be
     rank0_done: bool  # rank 0's marker of the newest attempt is there
     scheduler: str = ""  # its name
+    run_id: str = ""
+    saved_step: int | None = None  # of the run's newest checkpoint, also of an earlier start
 
     def of(self, kind: str, node: int | None = None) -> Iterator[Event]:
         """Return the nodes' events of this kind, or those of one node."""
@@ -70,7 +72,15 @@ def verdict_of(records: Records) -> Verdict | None:
     if not records.was_given_up and all(node.state == NodeStatus.WAITING for node in records.nodes):
         # A cancel ends a start that has no agent yet, as while the run waits for machines.
         return cancelled(records.own) if records.is_cancelled and records.by_us(EventKind.RELAUNCH) else None
-    return next(verdict for judge in _JUDGES if (verdict := judge(records)) is not None)
+    verdict = next(verdict for judge in _JUDGES if (verdict := judge(records)) is not None)
+    return verdict if verdict.hint else replace(verdict, hint=_how_to_resume(verdict, records))
+
+
+def _how_to_resume(verdict: Verdict, records: Records) -> str:
+    """Return the command that resumes a run which was stopped and has a checkpoint; else ""."""
+    if verdict.cause not in (Cause.PREEMPTED, Cause.TIMEOUT) or records.saved_step is None:
+        return ""
+    return f"resume it from step {records.saved_step}: orch submit --from {records.run_id} --resume {records.run_id}"
 
 
 def what_follows(verdict: Verdict, events: Iterable[Event], retry: Budgets, *, lost: bool) -> Relaunch | Verdict:
@@ -232,7 +242,7 @@ def _of_rank(records: Records, culprit: Event, end: Event) -> Verdict:
 
     seen = Seen.of(culprit)
     error = culprit.get("error")
-    error = error if isinstance(error, dict) and error else None
+    error = dict(error) if isinstance(error, Mapping) and error else None
     lacks = [str(culprit["lacks"])] if culprit.get("lacks") else []  # the nodes that lack a module
     words = [culprit_in_words(culprit), *lacks, *memory_in_words(error), *kernel_words(culprit), str(end["reason"])]
     cause = cause_of_event(end)

@@ -212,7 +212,10 @@ async def _run(task: NodeTask, on_outcome: Callable[[Agent, int], None]) -> int:
 def _record_start(log: EventLog, task: NodeTask, history: History, environ: Mapping[str, str]) -> None:
     log.write("slurm_job", start=task.start, job=environ.get("SLURM_JOB_ID"), hosts=list(task.hosts))
     if task.start:
-        word = history.word or {"cause": "preempted", "reason": "Slurm stopped the job and started it again by itself"}
+        word = history.word or {
+            "cause": Cause.PREEMPTED,
+            "reason": "Slurm stopped the job and started it again by itself",
+        }
         log.write(EventKind.RELAUNCH, start=task.start, attempt=task.attempt, cause=str(word.get("cause")),
                   reason=str(word.get("reason") or ""), **saved.progress(task).to_event())  # fmt: skip
 
