@@ -15,7 +15,7 @@ if TYPE_CHECKING:  # `orch status` must not wait for pydantic
     from pathlib import Path
 
     from orchestrator.backends.replay_stage import Order
-    from orchestrator.outcome.starts import Relaunch
+    from orchestrator.outcome.restart import Relaunch
     from orchestrator.protocol.task import NodeTask
     from orchestrator.runs.files.logs import Selection
     from orchestrator.runs.job_use import JobUse

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from orchestrator.backends import backend
 from orchestrator.backends.base import Sight
 from orchestrator.errors import StoreError
-from orchestrator.outcome.starts import last_attempt
+from orchestrator.outcome.restart import last_attempt
 from orchestrator.runs.files.file_cache import FileCache
 from orchestrator.runs.record import RunRecord
-from orchestrator.runs.scheduler_status import SchedulerStatus
 from orchestrator.runs.state import Event, Unreachable
 from orchestrator.runs.store import RunDir
+
+if TYPE_CHECKING:
+    from orchestrator.outcome.scheduler import SchedulerStatus
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from orchestrator.looking.judge import judged
-from orchestrator.outcome.starts import Relaunch, newest_start, pending_start
+from orchestrator.outcome.restart import Relaunch, newest_start, pending_start
 from orchestrator.protocol.events import EventKind
 from orchestrator.runs.state import Event, HandleStatus, Verdict
 from orchestrator.supervisor.observe import Observation

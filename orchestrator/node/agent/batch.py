@@ -219,7 +219,7 @@ def _record_start(log: EventLog, task: NodeTask, history: History, place: Place)
     log.write(event_of(place), start=task.start, job=place.number, hosts=list(task.hosts))
     if task.start:
         by_itself = f"{place.title} stopped the job and started it again by itself"
-        word = history.word or {"cause": "preempted", "reason": by_itself}
+        word = history.word or {"cause": Cause.PREEMPTED, "reason": by_itself}
         log.write(EventKind.RELAUNCH, start=task.start, attempt=task.attempt, cause=str(word.get("cause")),
                   reason=str(word.get("reason") or ""), **saved.progress(task).to_event())  # fmt: skip
 
