@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from orchestrator.errors import OrchError
-from orchestrator.operations.runs import record_of
+from orchestrator.looking.run import record_of
+from orchestrator.looking.state import state_of
 from orchestrator.runs.store import RunDir, newest_runs
-from orchestrator.supervisor.reconcile import state_of
 
 HOUR: Final = 3600.0
 

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from orchestrator.looking.judge import following
 from orchestrator.runs.record import RunRecord
 from orchestrator.runs.reducer import reduce
 from orchestrator.runs.state import FINAL, RunState, Verdict
 from orchestrator.runs.verdict import _hint_of, culprit_in_words
-from orchestrator.supervisor.decide import following
 
 RECORD = {
     "run_id": "r-1", "name": "r", "profile_name": "local-2x2", "created": 1000.0, "nnodes": 2, "hosts": ["a", "b"],
