@@ -11,6 +11,12 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
+# Tools create these files again, so they are neither sent with the code nor copied back as outputs.
+MADE_AGAIN = (
+    "__pycache__/", "*.pyc", ".venv/", "venv/", "node_modules/", ".mypy_cache/", ".ruff_cache/", ".pytest_cache/",
+    ".ipynb_checkpoints/",
+)  # fmt: skip
+
 
 class Pattern(NamedTuple):
     """A pattern as a regular expression for a whole path."""
