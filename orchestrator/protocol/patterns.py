@@ -46,9 +46,13 @@ def compiled(pattern: str) -> Pattern:
     text = "" if "/" in body else "(?:.*/)?"
     *folders, last = body.lstrip("/").split("/")
     for part in folders:
-        text += "(?:.*/)?" if part == "**" else f"{_name(part)}/"
-    text += ".+" if last == "**" else _name(last)
+        text += "(?:.*/)?" if _is_any(part) else f"{_name(part)}/"
+    text += ".+" if _is_any(last) else _name(last)
     return Pattern(re.compile(text, re.DOTALL), only_folders, lifts)
+
+
+def _is_any(part: str) -> bool:
+    return len(part) > 1 and not part.strip("*")
 
 
 def _name(part: str) -> str:
