@@ -14,7 +14,7 @@ BIN := .venv/bin
 PROFILE ?= local
 , := ,
 
-.PHONY: help demo test test-all prepared lint unit schemas messages sessions soak bench gpu gpu-wheels docs image clean
+.PHONY: help demo test test-all prepared lint unit schemas messages failures sessions soak bench gpu gpu-wheels docs image clean
 
 help:
 	@sed -n 's/^# make/make/p' Makefile
@@ -90,6 +90,10 @@ schemas: .venv/demo.stamp
 # Write the list of all errors, hints and help texts again, after a change of one: read what has changed.
 messages: .venv/demo.stamp
 	$(BIN)/python -m tests.messages --write
+
+# Write the causes in docs/failures.md again, after a change of a rule in orchestrator/outcome/rules.py.
+failures: .venv/demo.stamp
+	$(BIN)/python -m tests.failures --write
 
 # Record the sessions of README.md and docs/ again, from real runs: on this machine, and on the testbed where there can be one.
 sessions: .venv/test.stamp
