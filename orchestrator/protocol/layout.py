@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import re
+
+from orchestrator.protocol.reading import names_in
 
 # Patterns for the names of orch's own files in a run's folder. The run's program wrote all other files there.
 _OWN_ON_NODES = (
@@ -43,15 +44,8 @@ def attempt_folder(node_dir: str, attempt: int) -> str:
 
 def newest_attempt(node_dir: str) -> str:
     """Return the folder of a node's newest attempt, or of attempt 0 if there is none yet."""
-    numbers = [int(name[8:]) for name in _names(node_dir) if name.startswith("attempt_") and name[8:].isdigit()]
+    numbers = [int(name[8:]) for name in names_in(node_dir) if name.startswith("attempt_") and name[8:].isdigit()]
     return attempt_folder(node_dir, max(numbers, default=0))
-
-
-def _names(folder: str) -> list[str]:
-    try:
-        return os.listdir(folder)
-    except OSError:
-        return []
 
 
 def debugger_file(attempt_dir: str, rank: int) -> str:

@@ -13,7 +13,7 @@ from orchestrator.node.server.machine import lives
 from orchestrator.node.server.request import Answer, Part, Request, at_user
 from orchestrator.protocol.checkpoints import checkpoint_dir
 from orchestrator.protocol.layout import node_folder
-from orchestrator.protocol.reading import NotOrdinaryError, descriptor_of, info_of, read_part, read_regular
+from orchestrator.protocol.reading import NotOrdinaryError, descriptor_of, info_of, names_in, read_part, read_regular
 
 POLL_SECONDS = 0.05  # files on a network file system send no events, so this polls
 PIECE = 1 << 20
@@ -121,9 +121,9 @@ def _files(run_dir: str, node: int, ranks: list[int] | None, *, beats: bool) -> 
     """
     folder = os.path.relpath(node_folder(run_dir, node), run_dir)
     found: list[tuple[str, bool]] = []
-    for attempt in sorted(_names(f"{run_dir}/{folder}")):
+    for attempt in names_in(f"{run_dir}/{folder}"):
         if attempt.startswith("attempt_"):
-            for name in sorted(_names(f"{run_dir}/{folder}/{attempt}")):
+            for name in names_in(f"{run_dir}/{folder}/{attempt}"):
                 log, beat = _LOG.fullmatch(name), _BEAT.fullmatch(name)
                 number = int((log or beat)[1]) if log or beat else None  # type: ignore[index]
                 wanted = number is None or ranks is None or number in ranks
@@ -133,7 +133,7 @@ def _files(run_dir: str, node: int, ranks: list[int] | None, *, beats: bool) -> 
     if beats:  # what changes all the time comes along with the rest, and makes no answer by itself
         return [*found, (f"{folder}/{_SAMPLES}", True)]
     if node == 0:
-        logs = [f"{top}/{name}" for top in _JOB_FOLDERS for name in sorted(_names(f"{run_dir}/{top}"))]
+        logs = [f"{top}/{name}" for top in _JOB_FOLDERS for name in names_in(f"{run_dir}/{top}")]
         found += [(name, True) for name in logs if _JOB_LOG.fullmatch(name)]
         found += [(name, name == _METRICS) for name in _OF_RUN]
         found.append((f"{folder}/{_METRICS}", True))
@@ -153,13 +153,6 @@ def has_begun(request: Request, _: bytes) -> Answer:
     except FileNotFoundError:  # anything else is no answer: what the job has written would be taken for nothing
         names = []
     return {"begun": any(name.endswith(".log") for name in names)}, b""
-
-
-def _names(folder: str) -> list[str]:
-    try:
-        return os.listdir(folder)
-    except OSError:
-        return []
 
 
 def _grown(run_dir: str, name: str, known: Any, room: int, is_new: bool) -> _Piece | None:
