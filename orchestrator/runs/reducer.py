@@ -70,9 +70,8 @@ def reduce(run: RunRecord, events: Iterable[Event], alive: Mapping[int, bool | N
             by_node[event["node"]].append(event)
     nodes = tuple(_reduce_node(node, by_node[node], run, alive.get(node)) for node in sorted(by_node))
     may_live = {node for node, lives in alive.items() if lives is not False}
-    verdict = verdict_of(
-        Records(own, by_node, nodes, may_live, rank0_done, run.scheduler, run.run_id, newest_saved(every))
-    )
+    step = newest_saved(every).known_step
+    verdict = verdict_of(Records(own, by_node, nodes, may_live, rank0_done, run.scheduler, run.run_id, step))
     verdict = verdict and replace(verdict, hint=verdict.hint.replace("-p PROFILE", f"-p {run.profile_name}"))
     goes = [event for event in every if event["kind"] == EventKind.GO]
     restarts = [event for event in every if event["kind"] in (EventKind.RESTART, EventKind.RELAUNCH)]
