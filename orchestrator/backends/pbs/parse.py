@@ -137,7 +137,7 @@ def _jobs(text: str) -> list[tuple[JobLine, Mapping[str, Any]]]:
         shown = parse_json(text).get("Jobs", {})
     except (ValueError, AttributeError):
         return []
-    found = []
+    found: list[tuple[JobLine, Mapping[str, Any]]] = []
     for identifier, entry in shown.items() if isinstance(shown, dict) else ():
         if isinstance(entry, dict) and (number := number_of(identifier)) and "[]" not in identifier:
             found.append((_job(number, entry), entry))

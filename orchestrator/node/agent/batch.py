@@ -111,7 +111,7 @@ def read_events(path: str, run_dir: str) -> tuple[Event, ...]:
         return ()
 
 
-def event_of(place: Place) -> EventKind:
+def event_of(place: Place) -> str:
     """Return the event by which node 0 records the job at each start."""
     return EventKind.SLURM_JOB if place.kind == "slurm" else EventKind.BATCH_JOB
 
