@@ -22,8 +22,7 @@ from orchestrator.errors import (
     UsageError,
 )
 from orchestrator.protocol.events import EventKind
-from orchestrator.runs import dependencies
-from orchestrator.runs.marks import is_any_to_tell
+from orchestrator.runs import dependencies, outbox
 from orchestrator.runs.record import UNKNOWN
 from orchestrator.runs.state import RunState, RunStatus
 from orchestrator.runs.store import RunDir, check_own, read_lines, remove_run
@@ -198,8 +197,8 @@ def _record_cancel(run: RunDir, *, now: bool) -> StoreError | None:
 
 
 def have_it_told(root: Path) -> None:
-    """Start the supervisor, which sends notifications and feeds trackers, if there are any to send."""
-    if is_any_to_tell(root):
+    """Start the supervisor if it has news to deliver to notifications or trackers."""
+    if outbox.entered(root):
         start_supervisor(root)
 
 

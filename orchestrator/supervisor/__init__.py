@@ -1,1 +1,1 @@
-"""One background process a user while runs are live: brings each to its verdict, relaunches it, tells of it."""
+"""The background process that looks after a user's live runs: brings each to its verdict, relaunches it, sends news."""

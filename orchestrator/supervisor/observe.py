@@ -1,6 +1,6 @@
-"""All that is known of a run at one moment, gathered once a pass. Nothing is decided here, and nothing written.
+"""Gathers all that is known of a run at one moment, once a pass. Nothing is decided or written here.
 
-Who lives is asked first: of an agent that is gone by then, all events are there when they are read.
+Whether agents are alive is requested before the events are read: an agent that is gone by then has written all of them.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ SUBMIT_PATIENCE: Final = 60.0  # how long a submit may take between recording a 
 
 @dataclass(frozen=True)
 class Evidence:
-    """What a run's state follows from."""
+    """The facts from which a run's state follows."""
 
     record: RunRecord  # with the hosts that it has now
     events: tuple[Event, ...] = ()
@@ -46,7 +46,7 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Observation:
-    """What is to be done about a run follows from this; ages are told as what they mean, so that two looks compare."""
+    """The facts from which a run's next actions follow. Ages are booleans, so that observations compare."""
 
     evidence: Evidence
     is_cancelled: bool = False  # somebody has recorded a cancel
@@ -59,7 +59,7 @@ class Observation:
 
 
 def gather(run: RunDir, record: RunRecord, known: FileCache | None = None) -> Evidence:
-    """Return what the run's state follows from now."""
+    """Return the facts from which the run's present state follows."""
     machine, cache = backend(record.kind), known or FileCache()
     sight = machine.look(run)  # before the events are read: an agent that is gone by then has written all of them
     events = run.events(cache)
@@ -77,7 +77,7 @@ def gather(run: RunDir, record: RunRecord, known: FileCache | None = None) -> Ev
 
 
 def observe(run: RunDir, record: RunRecord, known: FileCache) -> Observation:
-    """Return all that is known of the run now; what has not changed since `known` was used last is not read again."""
+    """Return all that is known of the run. Files that are unchanged since the last use of `known` are not read."""
     is_cancelled = (run.path / "cancel.json").exists()
     evidence = gather(run, record, known)
     return Observation(
@@ -105,7 +105,7 @@ def with_hosts_now(record: RunRecord, sight: Sight) -> RunRecord:
 
 
 def _rank0_is_done(run: RunDir, events: tuple[Event, ...], known: FileCache) -> bool:
-    """Is rank 0's marker there, and that of the newest attempt? One that can't be read counts as that."""
+    """Tell whether rank 0's marker exists and is of the newest attempt. A marker that can't be read counts as that."""
     try:
         marker = known.of_file(f"{run.path}/rank0.done", lambda: run.read("rank0.done"))
     except StoreError:
@@ -114,7 +114,7 @@ def _rank0_is_done(run: RunDir, events: tuple[Event, ...], known: FileCache) -> 
 
 
 def _handle_status(run: RunDir, known: FileCache) -> HandleStatus | None:
-    """Return how far the submit got; where its word is damaged, everything counts as started."""
+    """Return how far the submit got. If its record is damaged, everything counts as started."""
     try:
         return known.of_file(f"{run.path}/handle.json", run.handle_status)
     except StoreError:
@@ -122,7 +122,7 @@ def _handle_status(run: RunDir, known: FileCache) -> HandleStatus | None:
 
 
 def _is_being_submitted(record: RunRecord, events: tuple[Event, ...]) -> bool:
-    """Is the process that recorded the run still at it? On another machine, only its age can tell."""
+    """Tell whether the run is still being submitted. On another machine, only the record's age can tell."""
     if any(event["kind"] == EventKind.SUBMIT_INTERRUPTED for event in events):
         return False
     if record.submitter.host == os.uname().nodename:
@@ -131,7 +131,7 @@ def _is_being_submitted(record: RunRecord, events: tuple[Event, ...]) -> bool:
 
 
 def _is_younger(path: str, seconds: float) -> bool:
-    """Was the file written within so many seconds? One that is not there was not."""
+    """Tell whether the file exists and was written within so many seconds."""
     try:
         return time.time() - os.stat(path).st_mtime < seconds
     except OSError:

@@ -1,6 +1,6 @@
-"""How a run stands, and how it is brought to its end: observe it, decide, act, until there is nothing to be done now.
+"""Returns a run's state, and brings the run to its end by passes: observe, decide, act, until nothing is left to do.
 
-All that is done may be done twice, and by several commands at once: what was done is in the run's own directory.
+Each action may be repeated, also by several commands at once, because the run's directory records what was done.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ ROUNDS: Final = 4  # of a pass: what is recorded or ended in one is seen by the 
 
 
 def state_of(run: RunDir, known: FileCache | None = None) -> RunState:
-    """Return the run's state now; reads, never writes. A run that has its verdict is not looked at again.
+    """Return the run's state. Nothing is written, and of a run that has its verdict only its files are read.
 
-    With a cache, only the events are read again that have changed.
+    With a cache, only events that have changed are read again.
     """
     record, ending = run.record(), run.ending()
     if record.is_lost and ending is None:
@@ -70,7 +70,7 @@ def state_of(run: RunDir, known: FileCache | None = None) -> RunState:
 
 
 def _recovering(state: RunState, evidence: Evidence, run: RunDir, machine: Backend) -> RunState:
-    """Return the state with what is lost, and what is done about it, where the supervisor starts agents anew."""
+    """Return the state with its recovery, if nodes were lost and the supervisor can relaunch agents."""
     if not any(event["kind"] in SIGNS_OF_LOSS for event in evidence.events):
         return state
     if (reserves := machine.reserves(run)) is None:
@@ -91,7 +91,7 @@ def _recovering(state: RunState, evidence: Evidence, run: RunDir, machine: Backe
 
 
 def _ended(record: RunRecord, run: RunDir, ending: Ending, known: FileCache | None = None) -> RunState:
-    """Return the state of a run that has its verdict: the rest is told by its events."""
+    """Return the state of a run that has its verdict. Everything else comes from its events."""
     state, verdict = reduce(record, run.events(known), {}, rank0_done=True), ending.verdict
     silent = (NodeStatus.STARTING, NodeStatus.JOINED, NodeStatus.RUNNING)  # their agents left without their last words
     nodes = tuple(replace(node, state=NodeStatus.LOST) if node.state in silent else node for node in state.nodes)
@@ -100,7 +100,7 @@ def _ended(record: RunRecord, run: RunDir, ending: Ending, known: FileCache | No
 
 
 def check_kind(run: RunDir, record: RunRecord) -> None:
-    """Raise StoreError where this version has no backend for the run: nothing can be told of it."""
+    """Raise StoreError if this version has no backend for the run, because then its state is unknown."""
     try:
         known = is_known(record.kind)
     except OrchError as error:  # the package that adds the kind is broken; other runs are shown all the same
@@ -113,13 +113,13 @@ def check_kind(run: RunDir, record: RunRecord) -> None:
 
 
 def reconcile(root: Path, run: RunDir) -> Verdict | None:
-    """Do what the run needs now; its verdict once that is written, None while it is still going on."""
+    """Do what the run needs now. Return its verdict if that is written, or None if the run has not ended."""
     check_own(root, run)
     return Reconciler(root, run).run_once()
 
 
 class Reconciler:
-    """Brings one run to its end in as many passes as that takes; one in which nothing has changed reads no file."""
+    """Brings one run to its end, in passes. A pass in which no file has changed reads no file."""
 
     def __init__(self, root: Path, run: RunDir) -> None:
         self.root, self.run = root, run
@@ -128,11 +128,11 @@ class Reconciler:
         self._actions: tuple[Action, ...] = ()
 
     def record(self) -> RunRecord:
-        """Return the run's record; it is read once for as long as it stays as it is."""
+        """Return the run's record, which is read again only if it has changed."""
         return self._known.of_file(f"{self.run.path}/run.json", self.run.record)
 
     def run_once(self) -> Verdict | None:
-        """Do what the run needs now; its verdict once that is written, None while it is still going on."""
+        """Do what the run needs now. Return its verdict if that is written, or None if the run has not ended."""
         record = self.record()
         if record.is_lost:
             return None
@@ -152,7 +152,7 @@ class Reconciler:
 
 
 def act(root: Path, run: RunDir, machine: Backend, action: Action) -> Verdict | None:
-    """Do one thing; the verdict where that ended the run."""
+    """Carry out an action. Return the verdict if the run has ended by it."""
     match action:
         case RecordLost(reason):
             run.append_event(EventKind.FOUND_LOST, reason=reason)
@@ -192,7 +192,7 @@ def _explained(run: RunDir, verdict: Verdict) -> Verdict:
 
 
 def _finish(root: Path, run: RunDir, machine: Backend, ending: Ending) -> None:
-    """Leave nothing of the run anywhere else, then write its verdict; after that it is not looked at again."""
+    """Remove everything that the run has left elsewhere, then write its verdict and retire it."""
     proofs = machine.clean_up(run)
     machine.collect(run)
     tidy(run)

@@ -15,7 +15,7 @@ from orchestrator.runs.state import Ending
 from orchestrator.runs.store import RunDir
 from orchestrator.trackers import event_file
 from orchestrator.trackers.history import MetricLine, ending_in_words, numbers_of, parameters_of
-from orchestrator.trackers.ledger import FOLDER, TENSORBOARD, Progress
+from orchestrator.trackers.progress import FOLDER, TENSORBOARD, Progress
 
 
 class TensorBoard:

@@ -15,8 +15,7 @@ from orchestrator.errors import OrchError, PlacesTakenError, StoreError
 from orchestrator.prepare.prepare import Prepared, plan_for
 from orchestrator.prepare.record import record_run, snapshot_code
 from orchestrator.protocol.events import EventKind
-from orchestrator.runs import dependencies
-from orchestrator.runs.notifications.ledger import forget
+from orchestrator.runs import dependencies, outbox
 from orchestrator.runs.record import Dependency
 from orchestrator.runs.run_id import new_run_id
 from orchestrator.runs.store import RunDir, make_state_folder, remove_run
@@ -134,7 +133,7 @@ def withdraw(root: Path, run: RunDir, error: OrchError) -> None:
     if verdict is None or any(event.get("survivors") or event.get("away") for event in swept):
         have_it_told(root)
         return
-    forget(root, run)  # the error was reported to the submitter
+    outbox.leave(root, run)  # the error was reported to the submitter
     remove_run(root, run)
 
 
