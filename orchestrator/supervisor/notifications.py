@@ -12,6 +12,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from orchestrator.errors import OrchError
+from orchestrator.looking.state import state_of
 from orchestrator.node.system.private import users_umask
 from orchestrator.runs.files.logs import result_of
 from orchestrator.runs.leaving import redaction_of_message
@@ -39,8 +40,8 @@ class Notifications:
 
     name = NOTIFICATIONS
 
-    def __init__(self, run: RunDir, state_of: Callable[[RunDir], RunState]) -> None:
-        self.run, self.state_of = run, state_of
+    def __init__(self, run: RunDir) -> None:
+        self.run = run
 
     def has_news(self, *, has_ended: bool) -> bool:
         """Tell whether a notification is due that was neither sent nor failed."""
@@ -50,7 +51,7 @@ class Notifications:
         """Send the notifications that are due, in order."""
         run, record = self.run, self.run.record()
         for each in self._items():
-            state, redact = self.state_of(run), redaction_of_message(run)
+            state, redact = state_of(run), redaction_of_message(run)
             send(run, record, each, payload(each, state, result_of(run), str(run.path), tracked(run, record), redact))
         return ""
 

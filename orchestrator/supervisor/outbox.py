@@ -14,7 +14,6 @@ from orchestrator.errors import OrchError
 from orchestrator.runs import outbox
 from orchestrator.runs.dependencies import is_queued
 from orchestrator.runs.outbox import Receiver
-from orchestrator.runs.state import RunState
 from orchestrator.runs.store import RunDir
 from orchestrator.supervisor.notifications import Notifications
 from orchestrator.trackers.feed import Feed
@@ -44,8 +43,8 @@ class _Delivery:
 class Outbox:
     """Looks after the receivers of all runs. `wake` is called when the news of a run that has ended may be complete."""
 
-    def __init__(self, root: Path, state_of: Callable[[RunDir], RunState], wake: Callable[[], None]) -> None:
-        self.root, self.state_of, self.wake = root, state_of, wake
+    def __init__(self, root: Path, wake: Callable[[], None]) -> None:
+        self.root, self.wake = root, wake
         self.deliveries: dict[str, dict[str, _Delivery]] = {}  # by run, then by receiver
         self.given_up: set[str] = set()  # runs that can't be read, or whose receivers have failed for too long
 
@@ -83,7 +82,7 @@ class Outbox:
         record = run.record()
         receivers: list[Receiver] = [Feed(run, name) for name in trackers_of(record.job)]
         if record.notify:
-            receivers.append(Notifications(run, self.state_of))
+            receivers.append(Notifications(run))
         known = self.deliveries.setdefault(run.run_id, {})
         both = [(each, known.setdefault(each.name, _Delivery())) for each in receivers]
         return [(each, its) for each, its in both if its.is_at_work or each.has_news(has_ended=has_ended)]

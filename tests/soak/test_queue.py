@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from orchestrator.backends.agents import start
-from orchestrator.backends.agents.backend import Agents, over_ssh
+from orchestrator.backends.agents.over_ssh import AgentsOverSsh
 from orchestrator.backends.remote import given, upload
 from orchestrator.protocol import files
 from orchestrator.protocol.events import EventKind
@@ -61,9 +61,9 @@ class Inline:
 
 
 @pytest.fixture
-def machine(monkeypatch: pytest.MonkeyPatch) -> Agents:
+def machine(monkeypatch: pytest.MonkeyPatch) -> AgentsOverSsh:
     """The backend of both users, with neither uploads nor a network."""
-    found = over_ssh()
+    found = AgentsOverSsh()
     found.pool = Pool()  # type: ignore[assignment]
     monkeypatch.setattr(futures, "ThreadPoolExecutor", Inline)
     monkeypatch.setattr(files, "_sync", lambda *_: None)
@@ -116,7 +116,7 @@ class Schedule:
     """One world, what its users do, and what went wrong."""
 
     folder: Path
-    machine: Agents
+    machine: AgentsOverSsh
     chance: random.Random
     problems: list[str] = field(default_factory=list)
     processes: dict[str, Process] = field(default_factory=dict)  # by run: one at a time is at work for each
@@ -252,7 +252,9 @@ class Schedule:
                 self.problems.append(f"double hold on {host.name}: {host.agents} {host.places}")
 
 
-def test_two_users_in_any_order_with_kills_and_cuts_at_each_step(tmp_path: Path, machine: Agents, soak: Soak) -> None:
+def test_two_users_in_any_order_with_kills_and_cuts_at_each_step(
+    tmp_path: Path, machine: AgentsOverSsh, soak: Soak
+) -> None:
     count, kills, cuts = soak.of(200, 15), 0, 0
     for number in range(count):
         seed = soak.chance.randrange(1 << 32)

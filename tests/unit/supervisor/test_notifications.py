@@ -92,6 +92,11 @@ def made(
     return run
 
 
+@pytest.fixture(autouse=True)
+def _state(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(notifications, "state_of", state_of)
+
+
 def state_of(run: RunDir) -> RunState:
     reason = "rank 1: ValueError: API_TOKEN=canary-reason"
     verdict = Verdict(Outcome.FAILED, Cause.USER_ERROR, reason, error={"traceback": "canary-t"}, tail=("canary-tail",))
@@ -99,7 +104,7 @@ def state_of(run: RunDir) -> RunState:
 
 
 def send_all(root: Path) -> None:
-    worker = Outbox(root, state_of, lambda: None)
+    worker = Outbox(root, lambda: None)
     end = time.monotonic() + PATIENCE
     while worker.has_work():
         assert time.monotonic() < end
@@ -273,7 +278,7 @@ def test_the_hidden_url_is_private_and_gone_afterwards(receiver: Receiver, tmp_p
 
 def test_a_run_that_goes_on_is_told_of_and_stays_entered(tmp_path: Path) -> None:
     run = made(tmp_path, entries({"on": ["restarted", "failed"], "command": ["true"]}), outcome=None)
-    worker = Outbox(tmp_path, state_of, lambda: None)
+    worker = Outbox(tmp_path, lambda: None)
     worker.poll()
     assert delivered(run) == []
     run.append_event("restart", node=0, attempt=1, cause="infra")
@@ -288,7 +293,7 @@ def test_a_run_that_goes_on_is_told_of_and_stays_entered(tmp_path: Path) -> None
 def test_damage_keeps_nobody_waiting(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = made(tmp_path, entries({"command": ["true"]}))
     (run.path / "run.json").write_text("{")
-    worker = Outbox(tmp_path, state_of, lambda: None)
+    worker = Outbox(tmp_path, lambda: None)
     worker.poll()
     assert not worker.has_work()
     assert "no news of it is delivered" in capsys.readouterr().err

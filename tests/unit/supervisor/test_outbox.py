@@ -12,7 +12,6 @@ from orchestrator.runs.notifications import delivered
 from orchestrator.runs.state import Ending, Outcome, Verdict
 from orchestrator.runs.store import RunDir, create_run, remove_run
 from orchestrator.supervisor.outbox import Outbox
-from orchestrator.supervisor.reconcile import state_of
 from orchestrator.trackers import progress
 
 JOB = {"script": "x.py", "track": ["tensorboard", "mlflow"]}
@@ -27,7 +26,7 @@ def run(tmp_path: Path) -> RunDir:
 
 
 def outbox_of(run: RunDir) -> Outbox:
-    return Outbox(run.root, state_of, lambda: None)
+    return Outbox(run.root, lambda: None)
 
 
 def pass_over(box: Outbox) -> None:

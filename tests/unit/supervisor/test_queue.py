@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.errors import BackendError
+from orchestrator.looking.state import state_of
 from orchestrator.node.system.processes import identify
 from orchestrator.runs.dependencies import QUEUED, Wait, is_queued, wait_of, why_it_waits
 from orchestrator.runs.record import Dependency, RunRecord
@@ -21,7 +22,7 @@ from orchestrator.runs.store import RunDir, create_run
 from orchestrator.runs.sweeps import make_sweep
 from orchestrator.supervisor import queue
 from orchestrator.supervisor.queue import drop, keep, recorded_start, runnable, start, start_here
-from orchestrator.supervisor.reconcile import reconcile, state_of
+from orchestrator.supervisor.reconcile import reconcile
 from orchestrator.supervisor.supervisor import _look_after
 from tests.patience import PATIENCE
 from tests.unit.specs.test_plan import planned
