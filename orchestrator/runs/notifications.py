@@ -7,7 +7,6 @@ each notification is sent exactly once, or at least once after a kill. Receivers
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -84,6 +83,8 @@ def channels(text: str) -> tuple[Apprise, list[int]]:
 
     These URLs contain passwords, so apprise's own log is disabled.
     """
+    import logging
+
     import apprise
 
     logging.getLogger("apprise").disabled = True
