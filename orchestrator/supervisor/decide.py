@@ -104,7 +104,7 @@ def _was_passed_on(events: Iterable[Event]) -> bool:
 
 
 def _is_over(events: Iterable[Event]) -> bool:
-    """Tell whether node 0's agent has left or was given up. Agents leave together, so an agent that stays is frozen."""
+    """Tell whether node 0's agent has left, or another agent has given it up. An agent that stays is frozen."""
     now = newest_start(events)
     left = any(event["kind"] in LAST_WORDS and event.get("node") == 0 for event in now)
     return left or any(event["kind"] == EventKind.GAVE_UP and event.get("node") for event in now)

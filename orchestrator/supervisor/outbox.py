@@ -33,15 +33,12 @@ class _Delivery:
     delay: float = LEAST_DELAY
     last_success: float = field(default_factory=time.monotonic)
     is_failing: bool = False
+    is_at_work: bool = False
     is_given_up: bool = False
-
-    @property
-    def is_at_work(self) -> bool:
-        return self.thread is not None and self.thread.is_alive()
 
 
 class Outbox:
-    """Looks after the receivers of all runs. `wake` is called when the news of a run that has ended may be complete."""
+    """Looks after the receivers of all runs. `wake` is called when a run that has ended may have nothing left to deliver."""
 
     def __init__(self, root: Path, wake: Callable[[], None]) -> None:
         self.root, self.wake = root, wake
@@ -70,7 +67,8 @@ class Outbox:
         lacking = [] if is_damaged else self._lacking(run, has_ended=has_ended)
         if has_ended and not lacking:
             outbox.leave(self.root, run)
-            self._forget(run)
+            self.deliveries.pop(run.run_id, None)
+            self.wake()
             return
         for receiver, delivery in lacking:
             self._deliver_if_due(run, receiver, delivery, has_ended=has_ended)
@@ -95,31 +93,29 @@ class Outbox:
             delivery.is_given_up = True
         if delivery.is_at_work or delivery.is_given_up or now < delivery.next_try:
             return
+        delivery.is_at_work = True
         delivery.thread = threading.Thread(target=self._deliver, args=(run, receiver, delivery), daemon=True)
         delivery.thread.start()
 
     def _deliver(self, run: RunDir, receiver: Receiver, delivery: _Delivery) -> None:
-        was_failing = delivery.is_failing
+        was_failing, delivery.is_failing = delivery.is_failing, True
         try:
             delivery.is_failing = bool(receiver.deliver())
         except (OrchError, OSError) as error:  # for example, the disk is full, or the run was removed
-            delivery.is_failing = True
             if not was_failing:
                 print(f"{run.run_id}: {receiver.name} got no news: {error}", file=sys.stderr, flush=True)
-        delivery.delay = min(MOST_DELAY, 2 * delivery.delay) if delivery.is_failing else LEAST_DELAY
-        delivery.next_try = time.monotonic() + delivery.delay
-        if _has_ended(run):
-            self.wake()
+        finally:
+            delivery.delay = min(MOST_DELAY, 2 * delivery.delay) if delivery.is_failing else LEAST_DELAY
+            delivery.next_try = time.monotonic() + delivery.delay
+            delivery.is_at_work = False  # before the wake, which looks at it
+            if _has_ended(run):
+                self.wake()
 
     def _give_up(self, run: RunDir) -> None:
         """Leave a run to the next supervisor. A run that was removed leaves the outbox."""
         self.given_up.add(run.run_id)
         if not run.path.exists():
             outbox.leave(self.root, run)
-
-    def _forget(self, run: RunDir) -> None:
-        self.deliveries.pop(run.run_id, None)
-        self.wake()
 
 
 def _has_ended(run: RunDir) -> bool:

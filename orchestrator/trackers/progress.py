@@ -37,7 +37,7 @@ class Progress:
     step: int = 0  # step of the last line
     size: int = 0  # bytes of the event file, for a tracker that writes one
     id: str = ""  # the run's id at the tracker
-    link: str = ""  # the address at which a person sees the run
+    link: str = ""  # the address or command that shows the run at the tracker
     problem: str = ""  # why nothing can be sent now
     is_done: bool = False  # everything was sent, or nothing more can be
 
@@ -64,17 +64,7 @@ def save_progress(run: RunDir, name: str, progress: Progress) -> None:
 def tracked(run: RunDir, record: RunRecord | None = None) -> list[dict[str, Any]]:
     """Return each tracker of a run with its link and its problem, as JSON types."""
     told = [(name, progress_of(run, name)) for name in trackers_of((record or run.record()).job)]
-    return [
-        {"name": name, "link": link_of(run, name, each), "problem": each.problem, "done": each.is_done}
-        for name, each in told
-    ]
-
-
-def link_of(run: RunDir, name: str, progress: Progress) -> str:
-    """Return the address or command that shows the run at the tracker; "" if the tracker has not begun."""
-    if not progress.is_begun:
-        return ""
-    return f"orch tensorboard {run.run_id}" if name == TENSORBOARD else progress.link
+    return [{"name": name, "link": each.link, "problem": each.problem, "done": each.is_done} for name, each in told]
 
 
 # -- at submit
