@@ -38,7 +38,7 @@ class _Delivery:
 
 
 class Outbox:
-    """Looks after the receivers of all runs. `wake` is called when a run that has ended may have nothing left to deliver."""
+    """Looks after the receivers of all runs. `wake` is called if a run that has ended may leave the outbox."""
 
     def __init__(self, root: Path, wake: Callable[[], None]) -> None:
         self.root, self.wake = root, wake
