@@ -6,7 +6,7 @@ from orchestrator.protocol.events import EventKind as Kind
 
 NO_EVIDENCE = frozenset({
     # what was done before the ranks started, and with what
-    Kind.SNAPSHOT, Kind.QUEUED, Kind.ENVIRONMENT, Kind.SUBMITTED, Kind.SUBMIT_INTERRUPTED, Kind.SLURM_JOB,
+    Kind.SNAPSHOT, Kind.QUEUED, Kind.ENVIRONMENT, Kind.SUBMITTED, Kind.NOT_RESTORED, Kind.SLURM_JOB,
     Kind.REACHED_LEADER, Kind.CANT_REACH, Kind.STRANGERS, Kind.CONTAINER, Kind.LAUNCHER_IMPORTED, Kind.LAUNCHER_STARTED,
     Kind.LISTENING, Kind.HANDED_OVER,
     # how the next start gets its machines, which it has decided by then

@@ -15,7 +15,7 @@ _OWN_ON_NODES = (
 )
 _OWN_HERE = (
     r"(run|plan|code|handle|slurm|held|queue|reserve|secrets|outbox_secrets|verdict|environment|packages|launch)\.json"
-    r"|pull(ed)?\.json|sending|events\.jsonl|notify\.log|outbox|(collect|outputs|logs)\.lock|trackers"
+    r"|pull(ed)?\.json|sending|starting|events\.jsonl|notify\.log|outbox|(collect|outputs|logs)\.lock|trackers"
     r"|[^/]*\.replay-[0-9a-f]{6}"
 )
 _WRITTEN_WHOLE = r"(\.partial)?"  # the suffix by `write_file` while a file is incomplete

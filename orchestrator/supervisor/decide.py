@@ -83,7 +83,10 @@ def decide(seen: Observation) -> tuple[Action, ...]:
 
 
 def _who_is_missing(seen: Observation) -> str:
-    """Return a reason if the submit ended before it had started all agents, so that some will never report; else ""."""
+    """Return a reason if the process that started the run died too early for all agents to report; else "".
+
+    These are the rules 3 and 4 of `runs/start_lock.py`.
+    """
     evidence, nodes = seen.evidence, seen.evidence.record.nnodes
     started = len(evidence.alive)
     if seen.handle is HandleStatus.INTENT and evidence.scheduler is None:
@@ -91,7 +94,7 @@ def _who_is_missing(seen: Observation) -> str:
         started = sum(lives is not None or node in evidence.unreachable for node, lives in evidence.alive.items())
     if started >= max(1, nodes) or (started and seen.handle is HandleStatus.SUBMITTED):
         return ""
-    if seen.is_being_submitted or seen.is_queued or seen.may_turn_up:
+    if seen.is_being_started or seen.is_queued or seen.may_turn_up:
         return ""
     if pending_start(evidence.events) is not None or any(_has(evidence.events, kind) for kind in SAY_WHY):
         return ""

@@ -62,7 +62,7 @@ TABLE: list[tuple[str, Observation, tuple[Action, ...]]] = [
     # How it goes its way.
     ("it runs", seen(*RUNNING), ()),
     ("one agent may still speak", seen(*RUNNING, END, LEFT[0], alive={0: False, 1: None}), ()),
-    ("it is being submitted", seen(alive={}, handle=None, is_being_submitted=True), ()),
+    ("it is being started", seen(alive={}, handle=None, is_being_started=True), ()),
     ("it is queued by orch itself", seen(alive={}, handle=None, is_queued=True), ()),
     ("its first agent is on its way", seen(alive={}, handle=HandleStatus.INTENT, may_turn_up=True), ()),
     # Agents that will never report.
