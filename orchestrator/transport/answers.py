@@ -60,8 +60,7 @@ SHAPES: Final[dict[str, Any]] = {
     "poll_changes": {
         "files": [Row((str, int, (int, None), str, bool))], "alive": (bool, None), "steps": [str], "more": bool
     },
-    "read_file": {},
-    "read_range": {"size": int},
+    "read_files": {"files": [(Row((int, int, int, bool)), None)]},
     "steps": {"steps": [str]},
     "has_begun": {"begun": bool},
     "saved": {"newest": {"step?": (int, None), "saved?": float}, "given": bool},
@@ -69,8 +68,6 @@ SHAPES: Final[dict[str, Any]] = {
     "list_outputs": {
         "roots": {str: str}, "passed_over": [str], "unreadable": [Row((str, str))], "time_ns": int,
     },
-    "read_small_files": {"sha256": [(str, None)]},
-    "hash_files": {},
     "examine_gpus": {
         "gpus": [_GPU], "driver": (str, None), "cuda": ([int], None), "used": {str: _HOLDER}, "topology": str,
         "hcas": [{"hca": str, "port": str, "state": str, "rate": str}], "memlock": (int, None), "removes_ipc": bool,
@@ -99,7 +96,6 @@ SHAPES: Final[dict[str, Any]] = {
 DATA: Final[dict[str, Any]] = {
     "missing": [str],
     "list_outputs": [Row((str, str, int, int, bool))],
-    "hash_files": [(str, None)],
 }
 
 

@@ -27,7 +27,7 @@ APPENDED = "orch's own log on this machine, which is only added to"
 OTHERS: dict[str, dict[str, str]] = {
     "backends/environments.py": {"_send": OWN},
     "backends/slurm/submission.py": {"_submit_command": "the pickle that submitit has just written here"},
-    "backends/remote/checkpoints.py": {"bring_file": "a copy that this process makes, and hashes before it counts"},
+    "backends/mirror/local.py": {"_copy": "the copy in a folder that the user has named"},
     "cli/__init__.py": {"open_closed_streams": "/dev/null, in the place of a closed standard stream"},
     "cli/commands/machines/doctor.py": {"_is_new": NEW},
     "cli/logs/printer.py": {"_print_bytes": "the reader of logs, which has a method of that name"},
@@ -60,7 +60,6 @@ OTHERS: dict[str, dict[str, str]] = {
     "node/system/inputs.py": {"_fetch": NEW, "_open": USERS},
     "operations/bandwidth.py": {"last": OWN},
     "operations/placing.py": {"_differs": USERS},
-    "operations/pull.py": {"_grown": USERS, "_verified": USERS},
     "prepare/time_limit.py": {"_may_save": USERS},
     "protocol/files.py": {"write_atomic": NEW, "_sync": "it is synced, and not read", "sync_filesystem": "a folder"},
     "runs/files/code_snapshot.py": {"_copy": USERS},
