@@ -51,12 +51,14 @@ class Arriving:
         self.pool: ThreadPoolExecutor | None = None
         self.synced: Future[None] | None = None
         self.file = open(open_own(self.partial, os.O_RDWR | os.O_CREAT, mode), "r+b", buffering=0)  # noqa: SIM115 (`leave` closes it)
-        if 0 < os.fstat(self.file.fileno()).st_size <= most:
+        here = os.fstat(self.file.fileno()).st_size
+        if 0 < here <= most:
             room = memoryview(bytearray(PIECE))  # used again and again, because new memory costs more than the reading
             while count := self.file.readinto(room):
                 self.digest.update(room[:count])
                 self.size += count
-        self.file.truncate(self.size)
+        if here != self.size:
+            self.file.truncate(self.size)
 
     def fill(self, stream: Any, count: int, also: Hasher | None = None) -> None:
         """Take the next bytes of a stream, even if they can't be written. `also` hashes them too.

@@ -33,8 +33,6 @@ OTHERS: dict[str, dict[str, str]] = {
     "cli/logs/printer.py": {"_print_bytes": "the reader of logs, which has a method of that name"},
     "environments/lock.py": {"read_lock": USERS},
     "environments/wheels.py": dict.fromkeys(("is_whole", "keep", "_have", "built"), OWN),
-    "node/agent/checkpoints/replica.py": {"_commit": NEW},
-    "node/agent/checkpoints/transfer.py": {"receive_file": NEW},
     "node/agent/launcher_process.py": {"start": "a descriptor of open_own"},
     "node/agent/replay.py": {"_in_container": NEW},
     "node/agent/sampling/counters.py": {"read_bytes": KERNELS},
