@@ -28,7 +28,7 @@ from orchestrator.protocol.places.tickets import FRESH_SECONDS
 from orchestrator.protocol.task import NodeTask, Program
 from orchestrator.runs.dependencies import QUEUE, QUEUED, is_queued
 from orchestrator.runs.store import RunDir
-from orchestrator.supervisor import queue
+from orchestrator.supervisor import queue, starting
 
 from .conftest import FULL, Soak
 from .shared_hosts import CURRENT, KilledError, Pool, Process, World
@@ -74,7 +74,8 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> AgentsOverSsh:
         lambda *_, **__: {"gpus": 0, "devices": [], "visible": None, "host": "h", "addresses": []},
     )
     monkeypatch.setattr(start, "leader_addresses", lambda *_: ("10.0.0.1",))
-    monkeypatch.setattr(queue, "backend", lambda _: found)
+    for module in (queue, starting):
+        monkeypatch.setattr(module, "backend", lambda _: found)
     monkeypatch.setattr(queue, "recorded_start", _recorded_start)
     for name in ("write", "append_event"):
         monkeypatch.setattr(RunDir, name, _with_a_step(getattr(RunDir, name)))
@@ -90,7 +91,7 @@ def _with_a_step(act: Callable[..., Any]) -> Callable[..., Any]:
     return stepping
 
 
-def _recorded_start(run: RunDir) -> tuple[Any, tuple[NodeTask, ...]]:
+def _recorded_start(run: RunDir) -> tuple[Any, dict[str, Any]]:
     profile = run.record().profile
     names = tuple(each["host"] for each in profile["hosts"])
     count, program = run.record().world_size, Program("script", "x")
@@ -98,7 +99,8 @@ def _recorded_start(run: RunDir) -> tuple[Any, tuple[NodeTask, ...]]:
         NodeTask(run.run_id, node, len(names), names, count, "/r", "/c", program, "fork", "gloo", "python", (), ())
         for node in range(len(names))
     )
-    return SimpleNamespace(profile=profile), tasks
+    plan = SimpleNamespace(profile=profile, tasks=tasks, nnodes=len(tasks))
+    return plan, {"secrets": {}, "credentials": ""}
 
 
 def leaves_room(answer: dict[str, Any], name: str, uid: int, needs: int) -> bool:

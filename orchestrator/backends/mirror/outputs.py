@@ -251,7 +251,6 @@ class _Listing:
     roots: Mapping[str, str]
     unreadable: tuple[tuple[str, str], ...]
     passed_over: list[str]
-    time_ns: int  # by the machine's clock
 
     @staticmethod
     def of(session: Machine, run: RunDir, node: int) -> _Listing:
@@ -269,7 +268,7 @@ class _Listing:
         except ValueError as error:
             raise BackendError(f"{host}: its list of outputs can't be right: {error}") from error
         unreadable = tuple((root, path) for root, path in reply["unreadable"])
-        return _Listing(home_names(entries, node), roots, unreadable, reply["passed_over"], reply["time_ns"])
+        return _Listing(home_names(entries, node), roots, unreadable, reply["passed_over"])
 
     @property
     def is_empty(self) -> bool:

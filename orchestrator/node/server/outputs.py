@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import stat
-import time
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Callable
@@ -235,7 +234,5 @@ def list_outputs(request: Request, _: bytes) -> Answer:
     run_dir, code_dir = at_user(request["run_dir"]), at_user(request["code_dir"])
     found = find(run_dir, code_dir, at_user(request["checkpoints"]), OutputRules.from_json(request["rules"]))
     roots = {name: folder for name, folder in found.roots.items() if os.path.isdir(folder)}
-    values = {
-        "roots": roots, "passed_over": found.passed_over, "unreadable": found.unreadable, "time_ns": time.time_ns(),
-    }  # fmt: skip
+    values = {"roots": roots, "passed_over": found.passed_over, "unreadable": found.unreadable}
     return values, json.dumps(found.files).encode()

@@ -373,6 +373,6 @@ def test_of_another_node_only_what_differs_comes_and_apart(run: RunDir) -> None:
 
 def test_a_file_of_a_container_is_read_below_the_run_s_folder_and_not_below_a_folder_that_it_can_replace() -> None:
     roots = {"code": "/r/code", "beside": "/r", "beside_in_container": "/r/container/r-1"}
-    listing = _Listing({}, roots, (), [], 0)
+    listing = _Listing({}, roots, (), [])
     assert listing.below(Entry("beside_in_container", "a", 1, 1, False)) == "/r"
     assert listing.below(Entry("code", "a", 1, 1, False)) == "/r/code"
