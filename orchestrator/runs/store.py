@@ -26,14 +26,15 @@ from typing import Any, Final, TypeVar
 
 from orchestrator.errors import RunNotFoundError, StoreError
 from orchestrator.node.system.private import make_private, remedy, why_exposed, why_unsafe
+from orchestrator.outcome.starts import correct_clock_skew
 from orchestrator.protocol import files
 from orchestrator.protocol.json_text import parse_json
 from orchestrator.protocol.reading import MOST_LINES, MOST_RECORD, read_json, read_regular
+from orchestrator.protocol.str_enum import member_of
 from orchestrator.runs.files.file_cache import FileCache, Signature, signature_of
 from orchestrator.runs.record import PlanRecord, RunRecord
-from orchestrator.runs.restarts.relaunch import correct_clock_skew
 from orchestrator.runs.run_id import name_of, sweep_of
-from orchestrator.runs.state import Ending, HandleStatus, member_of
+from orchestrator.runs.state import Ending, HandleStatus
 
 Record = dict[str, Any]
 

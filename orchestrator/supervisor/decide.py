@@ -1,18 +1,16 @@
-"""What a run's state is and what is to be done about it, from what is known of it: pure, and by these rules alone."""
+"""What is to be done about a run, from what is known of it: pure, and by these rules alone."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
+from orchestrator.looking.judge import judged
+from orchestrator.outcome.starts import Relaunch, newest_start, pending_start
 from orchestrator.protocol.events import EventKind
-from orchestrator.runs.record import RunRecord
-from orchestrator.runs.reducer import reduce
-from orchestrator.runs.restarts.relaunch import Relaunch, newest_start, next_start, pending_start
-from orchestrator.runs.scheduler_status import joined
-from orchestrator.runs.state import Cause, Event, HandleStatus, NodeStatus, Outcome, RunState, RunStatus, Verdict
-from orchestrator.supervisor.observe import Evidence, Observation
+from orchestrator.runs.state import Event, HandleStatus, Verdict
+from orchestrator.supervisor.observe import Observation
 
 SAY_WHY: Final = (EventKind.FOUND_LOST, EventKind.SUBMIT_FAILED, EventKind.DROPPED)  # no agent will ever report
 LAST_WORDS: Final = (EventKind.AGENT_ENDED, EventKind.GAVE_UP)
@@ -69,9 +67,9 @@ def decide(seen: Observation) -> tuple[Action, ...]:
     if reason := _who_is_missing(seen):
         return (RecordLost(reason),)
     evidence = seen.evidence
-    if isinstance(after := _start_after(evidence, state := _own_state(evidence)), Relaunch):
+    state, after = judged(evidence)
+    if after is not None:
         return (StartAgents(after, is_new=True),)
-    state = _joined(evidence, state, after)
     if state.verdict is not None:
         return (Finish(state.verdict, state.ended),)
     told = (PassOnCancel(),) if seen.is_cancelled and not _was_passed_on(evidence.events) else ()
@@ -82,72 +80,6 @@ def decide(seen: Observation) -> tuple[Action, ...]:
     if evidence.relaunches and (decided := pending_start(evidence.events)) is not None:
         return (*told, StartAgents(decided, is_new=False))
     return told
-
-
-def state_from(evidence: Evidence) -> RunState:
-    """Return the run's state, with the verdict that it would get now."""
-    state = _own_state(evidence)
-    return _joined(evidence, state, _start_after(evidence, state))
-
-
-def _own_state(evidence: Evidence) -> RunState:
-    """Return the state as the run's own files tell it."""
-    state = reduce(evidence.record, evidence.events, evidence.alive, rank0_done=evidence.rank0_done)
-    if evidence.other_machine and state.verdict is None:
-        told = f"started on {evidence.other_machine}, which knows more: ssh {evidence.other_machine} orch status"
-        return replace(state, detail="; ".join(filter(None, [told, state.detail])))
-    if not evidence.unreachable:
-        return state
-    nodes = [replace(node, unreachable=evidence.unreachable.get(node.node)) for node in state.nodes]
-    return replace(state, nodes=tuple(nodes))
-
-
-def _start_after(evidence: Evidence, state: RunState) -> Relaunch | str | None:
-    return following(evidence.record, evidence.events, state) if evidence.relaunches else None
-
-
-def _joined(evidence: Evidence, state: RunState, after: Relaunch | str | None) -> RunState:
-    """Return the state with what only the scheduler knows, or with the start that follows its end; and who ended it."""
-    return _stopped_early(evidence.events, _with_what_follows(evidence, state, after))
-
-
-def _stopped_early(events: Iterable[Event], state: RunState) -> RunState:
-    """Return the state; of a run that a search has cancelled, with the search's word."""
-    cancels = [event for event in events if event["kind"] == EventKind.CANCEL]
-    reason = cancels[0].get("reason") if cancels else None
-    if state.verdict is None or state.verdict.outcome is not Outcome.CANCELLED or not isinstance(reason, str):
-        return state
-    return replace(state, verdict=replace(state.verdict, cause=Cause.STOPPED_EARLY, reason=reason))
-
-
-def _with_what_follows(evidence: Evidence, state: RunState, after: Relaunch | str | None) -> RunState:
-    if evidence.scheduler is not None:
-        return state if _has(evidence.events, EventKind.SUBMIT_FAILED) else joined(state, evidence.scheduler)
-    if after is None or state.verdict is None:
-        return _cancelled_between(evidence, state)
-    if isinstance(after, str):  # another start has no point
-        return replace(state, verdict=replace(state.verdict, cause=Cause.NO_PROGRESS, reason=after))
-    detail = f"start {after.start}: {after.reason}"
-    return replace(state, state=RunStatus.RESTARTING, verdict=None, ended=None, detail=detail)
-
-
-def _cancelled_between(evidence: Evidence, state: RunState) -> RunState:
-    """Return the state, cancelled where a cancel alone keeps another start from following its end."""
-    uncancelled = [event for event in evidence.events if event["kind"] != EventKind.CANCEL]
-    if not evidence.relaunches or state.verdict is None or len(uncancelled) == len(evidence.events):
-        return state
-    if not isinstance(following(evidence.record, uncancelled, state), Relaunch):
-        return state
-    verdict = replace(state.verdict, outcome=Outcome.CANCELLED, cause=Cause.NONE, reason="", hint="")
-    return replace(state, state=RunStatus.CANCELLED, verdict=verdict)
-
-
-def following(record: RunRecord, events: Iterable[Event], state: RunState) -> Relaunch | str | None:
-    """Return the start that follows this end, a sentence why another has no point, or None."""
-    if (verdict := state.verdict) is None or verdict.outcome != Outcome.FAILED:
-        return None
-    lost = any(node.state == NodeStatus.LOST for node in state.nodes)
-    return next_start(record.retry, events, verdict.cause, verdict.reason, lost=lost)
 
 
 def _who_is_missing(seen: Observation) -> str:

@@ -7,38 +7,20 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from typing import Final
 
-from orchestrator.backends import backend
-from orchestrator.backends.base import Sight
 from orchestrator.errors import StoreError
+from orchestrator.looking.evidence import Evidence, gather
 from orchestrator.runs.dependencies import Wait, is_queued, wait_of
 from orchestrator.runs.files.file_cache import FileCache
 from orchestrator.runs.record import RunRecord
-from orchestrator.runs.restarts.relaunch import last_attempt
-from orchestrator.runs.scheduler_status import SchedulerStatus
-from orchestrator.runs.state import Event, HandleStatus, Unreachable
+from orchestrator.runs.start_lock import is_being_started
+from orchestrator.runs.state import HandleStatus
 from orchestrator.runs.store import RunDir
 
 OVERDUE_SECONDS: Final = 25.0  # the leader itself lingers for at most 21
 AGENT_PATIENCE: Final = 10.0  # how long an agent may take from its start to its first words
-
-
-@dataclass(frozen=True)
-class Evidence:
-    """What a run's state follows from."""
-
-    record: RunRecord  # with the hosts that it has now
-    events: tuple[Event, ...] = ()
-    alive: Mapping[int, bool | None] = field(default_factory=dict)  # None: it can't be told now
-    rank0_done: bool = False
-    scheduler: SchedulerStatus | None = None  # where the backend has a queue of its own
-    relaunches: bool = False  # may the supervisor start the agents anew?
-    unreachable: Mapping[int, Unreachable] = field(default_factory=dict)  # by node
-    other_machine: str = ""  # where the run was started, if not here: of its processes nothing is known
-    job: str | None = None  # the number of its job, if a scheduler has given it one
 
 
 @dataclass(frozen=True)
@@ -55,28 +37,8 @@ class Observation:
     wait: Wait | None = None  # what a job in its scheduler's queue waits for, as far as other runs go
 
 
-def gather(run: RunDir, record: RunRecord, known: FileCache | None = None) -> Evidence:
-    """Return what the run's state follows from now."""
-    machine, cache = backend(record.kind), known or FileCache()
-    sight = machine.look(run)  # before the events are read: an agent that is gone by then has written all of them
-    events = run.events(cache)
-    return Evidence(
-        with_hosts_now(record, sight),
-        events,
-        sight.alive,
-        _rank0_is_done(run, events, cache),
-        sight.scheduler,
-        machine.relaunches,
-        sight.unreachable,
-        sight.other_machine,
-        sight.job,
-    )
-
-
 def observe(run: RunDir, record: RunRecord, known: FileCache) -> Observation:
     """Return all that is known of the run now; what has not changed since `known` was used last is not read again."""
-    from orchestrator.runs.start_lock import is_being_started
-
     is_cancelled = (run.path / "cancel.json").exists()
     is_held = is_being_started(run)  # before its agents are looked at: all that a start has begun is seen once it ended
     evidence = gather(run, record, known)
@@ -97,20 +59,6 @@ def _wait(run: RunDir, evidence: Evidence) -> Wait | None:
     if evidence.scheduler is None or evidence.scheduler.phase != "waiting":
         return None
     return wait_of(run.root, evidence.record.after)
-
-
-def with_hosts_now(record: RunRecord, sight: Sight) -> RunRecord:
-    """Return the record with the nodes of the present start, which may have other machines, or fewer."""
-    return replace(record, hosts=sight.hosts, nnodes=len(sight.hosts)) if sight.hosts else record
-
-
-def _rank0_is_done(run: RunDir, events: tuple[Event, ...], known: FileCache) -> bool:
-    """Is rank 0's marker there, and that of the newest attempt? One that can't be read counts as that."""
-    try:
-        marker = known.of_file(f"{run.path}/rank0.done", lambda: run.read("rank0.done"))
-    except StoreError:
-        return True
-    return marker is not None and marker.get("attempt") in (last_attempt(events), None)
 
 
 def _handle_status(run: RunDir, known: FileCache) -> HandleStatus | None:

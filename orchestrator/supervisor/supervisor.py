@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from orchestrator.backends import backend
 from orchestrator.errors import OrchError, StoreError
+from orchestrator.looking.state import check_kind, state_of
 from orchestrator.node.system.processes import identify
 from orchestrator.protocol.files import write_json
 from orchestrator.runs import dependencies
@@ -32,7 +33,7 @@ from orchestrator.runs.store import (
     remove_run,
 )
 from orchestrator.supervisor import queue, searching
-from orchestrator.supervisor.reconcile import Reconciler, check_kind, state_of
+from orchestrator.supervisor.reconcile import Reconciler
 from orchestrator.supervisor.searching import SearchStopper
 from orchestrator.supervisor.start import RECORD, supervisor_lock
 

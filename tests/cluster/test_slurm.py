@@ -38,6 +38,7 @@ while step < int(sys.argv[1]):
         os.makedirs(f"{folder}/step_{step:08}", exist_ok=True)
         open(f"{folder}/step_{step:08}/COMMIT", "w").close()
     if stop:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # Slurm and orch both send it
         sys.exit(95)
 print("done", flush=True)
 """
@@ -465,7 +466,7 @@ def test_any_number_of_runs_costs_one_look(alice: User) -> None:
     real = alice.testbed.output("ctl", "which", "squeue")
     folder = alice.program("squeue", f'echo look >>{FOLDER}/looks\nexec {real} "$@"')
     runs = [alice.count(1, "sbatch: {begin: now+1hour}\n") for _ in range(3)]
-    code = "from orchestrator.operations.points import grouped; from orchestrator.runs.store import state_root; " \
+    code = "from orchestrator.looking.sweep import grouped; from orchestrator.runs.store import state_root; " \
            "print([str(state.state) for ((_, state),) in grouped(state_root(), everything=True, limit=9)])"  # fmt: skip
     done = alice.testbed.python("ctl", "-c", code, ORCH_HOME=ORCH, PATH=f"{folder}:/usr/bin:/bin")
     assert done.out.strip() == str(["pending"] * 3), done.err

@@ -15,11 +15,11 @@ from typing import Any
 
 import pytest
 
+from orchestrator.looking.run import wait
+from orchestrator.looking.state import state_of
 from orchestrator.node.system.processes import Process, identify, is_alive, send_signal, wait_gone
-from orchestrator.operations.runs import wait
 from orchestrator.runs.files.checkpoints import listing
 from orchestrator.runs.store import RunDir, read_lines
-from orchestrator.supervisor.reconcile import state_of
 from tests.patience import PATIENCE
 from tests.testbed.machine import wait_until
 

@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
+from orchestrator.looking.run import wait
 from orchestrator.node.agent.metrics.following import Followed
 from orchestrator.node.agent.metrics.wandb import WandbFile
 from orchestrator.node.system.processes import send_signal, wait_gone
-from orchestrator.operations.runs import wait
 from orchestrator.runs.redaction import Redaction
 from orchestrator.runs.store import RunDir, create_run, read_lines, retire
 from orchestrator.trackers import wandb

@@ -9,12 +9,12 @@ from typing import Any, Final, TypeVar
 
 from orchestrator.backends import backend
 from orchestrator.errors import BackendError, UsageError
+from orchestrator.looking.state import state_of
 from orchestrator.operations.debugging.shell import host_of
 from orchestrator.operations.export import plan_of
 from orchestrator.protocol.json_text import parse_json
 from orchestrator.protocol.layout import archive_file
 from orchestrator.runs.store import RunDir, check_own
-from orchestrator.supervisor.reconcile import state_of
 
 T = TypeVar("T")
 

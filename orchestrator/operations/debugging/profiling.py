@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from orchestrator.errors import OrchError, UsageError
+from orchestrator.looking.state import state_of
 from orchestrator.operations.debugging.on_node import ask, check_going_on
 from orchestrator.protocol.files import write_atomic
 from orchestrator.runs.store import RunDir
-from orchestrator.supervisor.reconcile import state_of
 
 MORE_SECONDS: Final = 90.0  # for the connection, and for the transfer of the files
 _NAME = re.compile(r"rank_\d{1,6}\.(trace\.json\.gz|memory\.pickle)")

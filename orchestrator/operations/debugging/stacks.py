@@ -8,10 +8,10 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from orchestrator.errors import OrchError, UsageError
+from orchestrator.looking.state import state_of
 from orchestrator.node.launcher.stacks import Frame, Thread
 from orchestrator.operations.debugging.on_node import AT_ONCE, ask, check_going_on
 from orchestrator.runs.store import RunDir
-from orchestrator.supervisor.reconcile import state_of
 
 ANSWER_SECONDS: Final = 90.0
 

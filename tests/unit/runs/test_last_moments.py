@@ -12,13 +12,14 @@ from typing import Any
 
 import pytest
 
+from orchestrator.looking.evidence import Evidence
 from orchestrator.node.agent.slurm import has_succeeded, run_slurm_agent, wants_another
 from orchestrator.protocol.task import NodeTask, Program
 from orchestrator.runs.record import RunRecord
 from orchestrator.runs.scheduler_status import SchedulerStatus
 from orchestrator.runs.state import HandleStatus, Outcome
 from orchestrator.supervisor.decide import Finish, StartAgents, decide
-from orchestrator.supervisor.observe import Evidence, Observation
+from orchestrator.supervisor.observe import Observation
 
 NODES = 3
 Event = dict[str, Any]

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.errors import BackendError
+from orchestrator.looking.state import state_of
 from orchestrator.runs.dependencies import QUEUED, Wait, is_queued, wait_of, why_it_waits
 from orchestrator.runs.record import Dependency, RunRecord
 from orchestrator.runs.run_id import point_id
@@ -20,7 +21,7 @@ from orchestrator.runs.store import RunDir, create_run
 from orchestrator.runs.sweeps import make_sweep
 from orchestrator.supervisor import queue, starting
 from orchestrator.supervisor.queue import drop, recorded_start, runnable, start_here, start_queued
-from orchestrator.supervisor.reconcile import reconcile, state_of
+from orchestrator.supervisor.reconcile import reconcile
 from orchestrator.supervisor.starting import hold
 from orchestrator.supervisor.supervisor import _look_after
 from tests.patience import PATIENCE

@@ -15,13 +15,14 @@ from typing import Any
 
 import pytest
 
+from orchestrator.looking.state import state_of
 from orchestrator.node.system.processes import Process, identify, is_alive
 from orchestrator.protocol import reading
 from orchestrator.protocol.events import EventKind
 from orchestrator.runs.start_lock import being_started
 from orchestrator.runs.store import RunDir, append_line, create_run
 from orchestrator.supervisor import observe
-from orchestrator.supervisor.reconcile import Reconciler, reconcile, state_of
+from orchestrator.supervisor.reconcile import Reconciler, reconcile
 
 
 @pytest.fixture

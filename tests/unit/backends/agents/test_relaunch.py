@@ -15,9 +15,9 @@ from orchestrator.backends.agents.ways import blamed
 from orchestrator.backends.remote.hosts import all_of
 from orchestrator.backends.settings import Host, SshSettings
 from orchestrator.errors import BackendError
-from orchestrator.protocol.restart import Progress
+from orchestrator.outcome.starts import Relaunch
+from orchestrator.protocol.progress import Progress
 from orchestrator.runs.restarts.recovery import Reserves
-from orchestrator.runs.restarts.relaunch import Relaunch
 from orchestrator.runs.state import HandleStatus
 from orchestrator.runs.store import RunDir
 from orchestrator.transport.address import Address

@@ -1,26 +1,19 @@
-"""Operations on all runs of a sweep: read their states, wait for them, cancel them."""
+"""What commands read of many runs at once: the states of the newest runs, and of all runs of a sweep."""
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
 
-from orchestrator.backends import backend
-from orchestrator.errors import EXIT_CANCELLED, EXIT_NOT_FINISHED, EXIT_RUN_FAILED, StoreError
-from orchestrator.operations import runs as operations
-from orchestrator.operations.runs import POLL_SECONDS, Cancelled
-from orchestrator.protocol.events import EventKind
-from orchestrator.runs import dependencies
+from orchestrator.errors import EXIT_CANCELLED, EXIT_NOT_FINISHED, EXIT_RUN_FAILED
+from orchestrator.looking import run as looking
+from orchestrator.looking.run import POLL_SECONDS, state_or_why_not
+from orchestrator.looking.state import state_of
 from orchestrator.runs.run_id import sweep_of
 from orchestrator.runs.state import RunState
-from orchestrator.runs.store import RunDir, check_own, live_runs, newest_groups
+from orchestrator.runs.store import RunDir, live_runs, newest_groups
 from orchestrator.runs.sweeps import points_in
-from orchestrator.supervisor.reconcile import state_of
-
-AT_ONCE: Final = 16  # number of runs that are cancelled at a time
 
 
 def grouped(root: Path, *, everything: bool, limit: int) -> list[list[tuple[RunDir, RunState]]]:
@@ -32,7 +25,7 @@ def grouped(root: Path, *, everything: bool, limit: int) -> list[list[tuple[RunD
         sweep = sweep_of(run.run_id)
         if run.run_id not in seen and (sweep or run.run_id) not in rest:
             rest[sweep or run.run_id] = points_in(root, sweep) if sweep else [run]
-    looked = [[(run, operations.state_or_why_not(run)) for run in group] for group in [*groups, *rest.values()]]
+    looked = [[(run, state_or_why_not(run)) for run in group] for group in [*groups, *rest.values()]]
     there = [[each for each in group if each[0].path.exists()] for group in looked]  # some runs were removed meanwhile
     return [group for group in there if group]
 
@@ -52,26 +45,6 @@ def wait_all(runs: Sequence[RunDir], timeout: float | None = None) -> list[RunSt
 
 def exit_code(states: Sequence[RunState]) -> int:
     """Return the exit code of `wait` for a sweep: that of its worst run."""
-    codes = {operations.exit_code(state) for state in states if not state.is_stopped_early}
+    codes = {looking.exit_code(state) for state in states if not state.is_stopped_early}
     order = (EXIT_NOT_FINISHED, EXIT_RUN_FAILED, EXIT_CANCELLED)
     return next((code for code in order if code in codes), 0)
-
-
-def cancel_all(root: Path, runs: Sequence[RunDir], *, now: bool) -> list[Cancelled]:
-    """Stop the runs, waiting ones first. Return the result for each run that had not ended before."""
-    from concurrent.futures import ThreadPoolExecutor
-
-    from orchestrator.supervisor import queue
-
-    live = [run for run in runs if not state_of(run).is_final]
-    check_own(root)
-    for run in live:
-        with contextlib.suppress(StoreError):  # on a full disk each run is cancelled all the same
-            run.record_cancel(now=now)
-            run.append_event(EventKind.CANCEL, now=now)
-    left = [run for run in live if not queue.drop(run, dependencies.CANCELLED)]
-    kinds = {run.run_id: run.record().kind for run in left}
-    for kind in set(kinds.values()):
-        backend(kind).cancel_waiting([run for run in left if kinds[run.run_id] == kind])
-    with ThreadPoolExecutor(AT_ONCE) as pool:
-        return list(pool.map(lambda run: operations.cancel(root, run, now=now), live))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from orchestrator.operations.points import grouped
+from orchestrator.looking.sweep import grouped
 from orchestrator.runs.store import RunDir
 
 

@@ -1,0 +1,1 @@
+"""How a run stands: its evidence, gathered and judged. Nothing here writes, starts or ends anything."""
