@@ -87,6 +87,9 @@ def _parts(node: ast.AST) -> Iterator[tuple[int, str, ast.AST]]:
                 yield from ((node.lineno, "hint", each.value) for each in node.keywords)
             elif name in PRINTS:
                 yield from ((node.lineno, "note", argument) for argument in node.args)
+            elif name == "setting":  # a field of a document, or an option of the training
+                more = [each.value for each in node.keywords if each.arg == "more"]
+                yield from ((node.lineno, "help", value) for value in (*node.args, *more))
             elif name in HELP:
                 words = ("help", "epilog", "description", "short_help")
                 yield from ((node.lineno, "help", each.value) for each in node.keywords if each.arg in words)

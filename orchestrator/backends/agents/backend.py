@@ -359,7 +359,7 @@ class Agents(Backend):
             return super().holdings(profile)
         from orchestrator.backends.agents.holdings import holdings
 
-        return holdings(SshSettings.of(profile.model_dump(mode="json")), self.pool)
+        return holdings(SshSettings.of(profile.to_json()), self.pool)
 
     def collect_garbage(self, profile: AnyProfile, judge: Judge, *, dry_run: bool) -> list[Finding]:
         """List, and remove, what ended runs have left on the machines, spares included."""
@@ -367,7 +367,7 @@ class Agents(Backend):
             return super().collect_garbage(profile, judge, dry_run=dry_run)
         from orchestrator.backends.agents.holdings import collect_garbage
 
-        return collect_garbage(SshSettings.of(profile.model_dump(mode="json")), self.pool, judge, dry_run=dry_run)
+        return collect_garbage(SshSettings.of(profile.to_json()), self.pool, judge, dry_run=dry_run)
 
 
 @contextlib.contextmanager
