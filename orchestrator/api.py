@@ -331,9 +331,7 @@ def _yaml(field: str, value: Any) -> str:
 
 
 def _refuse_delegated(prepared: Prepared) -> None:
-    from orchestrator.operations.submission.delegate import is_elsewhere
-
-    if is_elsewhere(prepared):
+    if prepared.is_delegated:
         host = getattr(prepared.profile, "supervisor", "another machine")
         raise UsageError(
             f"{host} supervises the runs of profile {prepared.profile.name}, and Python on this machine can't see them",

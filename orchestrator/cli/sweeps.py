@@ -37,7 +37,6 @@ def submit_points(
     from orchestrator.cli.output import show_plan
     from orchestrator.cli.render import searches, sweeps
     from orchestrator.cli.render.escapes import one_line
-    from orchestrator.operations.submission import delegate
     from orchestrator.operations.submission import sweep as sweeping
     from orchestrator.operations.submission.submit import job_of, note_on_profile
     from orchestrator.prepare import notes, prepare
@@ -62,7 +61,7 @@ def submit_points(
         first = found.prepared[0]
         show_plan(prepare.shown_plan(root, first), as_json, first.environment, prepare.shipment(first))
         return 0
-    if delegate.is_elsewhere(found.plain):
+    if found.plain.is_delegated:
         return _delegate(root, found, as_json=as_json)
     runs = sweeping.submit_sweep(root, found)
     sweep = str(sweep_of(runs[0].run_id))

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, replace
 from orchestrator.backends import backend
 from orchestrator.backends.base import Sight
 from orchestrator.errors import StoreError
+from orchestrator.outcome.starts import last_attempt
 from orchestrator.runs.files.file_cache import FileCache
 from orchestrator.runs.record import RunRecord
-from orchestrator.runs.restarts.relaunch import last_attempt
 from orchestrator.runs.scheduler_status import SchedulerStatus
 from orchestrator.runs.state import Event, Unreachable
 from orchestrator.runs.store import RunDir

@@ -80,7 +80,7 @@ def _ended(record: RunRecord, run: RunDir, ending: Ending, known: FileCache | No
     silent = (NodeStatus.STARTING, NodeStatus.JOINED, NodeStatus.RUNNING)  # their agents left without their last words
     nodes = tuple(replace(node, state=NodeStatus.LOST) if node.state in silent else node for node in state.nodes)
     ended = state.ended if ending.ended is None else ending.ended
-    return replace(state, state=verdict.outcome.status, verdict=verdict, ended=ended, nodes=nodes)
+    return replace(state, state=RunStatus(verdict.outcome.value), verdict=verdict, ended=ended, nodes=nodes)
 
 
 def check_kind(run: RunDir, record: RunRecord) -> None:

@@ -76,6 +76,11 @@ class Prepared:
     interpreter: Interpreter | None = None  # on this machine, if the profile names none
     spawning: Spawning | None = None  # how the program starts its ranks by itself
 
+    @property
+    def is_delegated(self) -> bool:
+        """Tell whether another machine is to submit the run and to look after it."""
+        return getattr(self.profile, "supervisor", "here") != "here"
+
 
 def prepare(root: Path, request: Request) -> Prepared:
     """Read and check everything that can be checked before anything is written.

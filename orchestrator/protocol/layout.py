@@ -15,7 +15,7 @@ _OWN_ON_NODES = (
 )
 _OWN_HERE = (
     r"(run|plan|code|handle|slurm|held|queue|reserve|secrets|track_secrets|verdict|environment|packages|launch|pull|pulled"
-    r"|notify_secrets|masked_secrets)\.json|sending|(events|notify)\.jsonl|notify\.log|(collect|outputs|logs)\.lock|trackers"
+    r"|notify_secrets|masked_secrets)\.json|sending|starting|(events|notify)\.jsonl|notify\.log|(collect|outputs|logs)\.lock|trackers"
     r"|[^/]*\.replay-[0-9a-f]{6}"
 )
 _WRITTEN_WHOLE = r"(\.partial)?"  # the suffix by `write_file` while a file is incomplete

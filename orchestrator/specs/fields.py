@@ -13,7 +13,7 @@ from pydantic import (
 )
 from pydantic_core import CoreSchema
 
-from orchestrator.protocol.outputs import problem_of
+from orchestrator.protocol.patterns import problem_of
 from orchestrator.specs.units import percent, seconds, size
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from orchestrator.looking.judge import judged, own_state, start_after
+from orchestrator.looking.judge import judged
+from orchestrator.outcome.starts import Relaunch, newest_start, pending_start
 from orchestrator.protocol.events import EventKind
-from orchestrator.runs.restarts.relaunch import Relaunch, newest_start, pending_start
 from orchestrator.runs.state import Event, HandleStatus, Verdict
 from orchestrator.supervisor.observe import Observation
 
@@ -67,9 +67,9 @@ def decide(seen: Observation) -> tuple[Action, ...]:
     if reason := _who_is_missing(seen):
         return (RecordLost(reason),)
     evidence = seen.evidence
-    if isinstance(after := start_after(evidence, state := own_state(evidence)), Relaunch):
+    state, after = judged(evidence)
+    if after is not None:
         return (StartAgents(after, is_new=True),)
-    state = judged(evidence, state, after)
     if state.verdict is not None:
         return (Finish(state.verdict, state.ended),)
     told = (PassOnCancel(),) if seen.is_cancelled and not _was_passed_on(evidence.events) else ()
@@ -83,7 +83,10 @@ def decide(seen: Observation) -> tuple[Action, ...]:
 
 
 def _who_is_missing(seen: Observation) -> str:
-    """Return why not all agents will ever report, where the submit died before it had started all; else nothing."""
+    """Return why not all agents will ever report, if the process that started the run died too early; else nothing.
+
+    These are the rules 3 and 4 of `runs/start_lock.py`.
+    """
     evidence, nodes = seen.evidence, seen.evidence.record.nnodes
     started = len(evidence.alive)
     if seen.handle is HandleStatus.INTENT and evidence.scheduler is None:
@@ -91,7 +94,7 @@ def _who_is_missing(seen: Observation) -> str:
         started = sum(lives is not None or node in evidence.unreachable for node, lives in evidence.alive.items())
     if started >= max(1, nodes) or (started and seen.handle is HandleStatus.SUBMITTED):
         return ""
-    if seen.is_being_submitted or seen.is_queued or seen.may_turn_up:
+    if seen.is_being_started or seen.is_queued or seen.may_turn_up:
         return ""
     if pending_start(evidence.events) is not None or any(_has(evidence.events, kind) for kind in SAY_WHY):
         return ""

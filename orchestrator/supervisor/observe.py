@@ -12,17 +12,14 @@ from typing import Final
 
 from orchestrator.errors import StoreError
 from orchestrator.looking.evidence import Evidence, gather
-from orchestrator.node.system.processes import Process, is_alive
-from orchestrator.protocol.events import EventKind
 from orchestrator.runs.dependencies import Wait, is_queued, wait_of
 from orchestrator.runs.files.file_cache import FileCache
 from orchestrator.runs.record import RunRecord
-from orchestrator.runs.state import Event, HandleStatus
+from orchestrator.runs.state import HandleStatus
 from orchestrator.runs.store import RunDir
 
 OVERDUE_SECONDS: Final = 25.0  # the leader itself lingers for at most 21
 AGENT_PATIENCE: Final = 10.0  # how long an agent may take from its start to its first words
-SUBMIT_PATIENCE: Final = 60.0  # how long a submit may take between recording a run and starting its agents
 
 
 @dataclass(frozen=True)
@@ -32,7 +29,7 @@ class Observation:
     evidence: Evidence
     is_cancelled: bool = False  # somebody has recorded a cancel
     handle: HandleStatus | None = None
-    is_being_submitted: bool = False  # the process that recorded the run is still at it
+    is_being_started: bool = False  # a process holds the run's start
     is_queued: bool = False
     may_turn_up: bool = False  # an agent was about to be started just now: one that was says so itself, a moment later
     is_quiet: bool = False  # node 0 has written no event for longer than agents need to leave
@@ -41,14 +38,17 @@ class Observation:
 
 def observe(run: RunDir, record: RunRecord, known: FileCache) -> Observation:
     """Return all that is known of the run now; what has not changed since `known` was used last is not read again."""
+    from orchestrator.runs.start_lock import is_being_started
+
     is_cancelled = (run.path / "cancel.json").exists()
+    is_held = is_being_started(run)  # before its agents are looked at: all that a start has begun is seen once it ended
     evidence = gather(run, record, known)
     return Observation(
         evidence,
         is_cancelled,
         _handle_status(run, known),
-        _is_being_submitted(record, evidence.events),
-        is_queued(run),  # after the submitter was looked at: a submit may end by queueing the run
+        is_held,
+        is_queued(run),  # after its start was looked at: a start may end by queueing the run
         _is_younger(f"{run.path}/handle.json", AGENT_PATIENCE),
         # By when the words arrived: node 0's own clock may be hours off.
         not _is_younger(f"{run.path}/nodes/0/events.jsonl", OVERDUE_SECONDS),
@@ -68,15 +68,6 @@ def _handle_status(run: RunDir, known: FileCache) -> HandleStatus | None:
         return known.of_file(f"{run.path}/handle.json", run.handle_status)
     except StoreError:
         return HandleStatus.SUBMITTED
-
-
-def _is_being_submitted(record: RunRecord, events: tuple[Event, ...]) -> bool:
-    """Is the process that recorded the run still at it? On another machine, only its age can tell."""
-    if any(event["kind"] == EventKind.SUBMIT_INTERRUPTED for event in events):
-        return False
-    if record.submitter.host == os.uname().nodename:
-        return is_alive(Process(record.submitter.pid, record.submitter.started))
-    return time.time() - record.created < SUBMIT_PATIENCE
 
 
 def _is_younger(path: str, seconds: float) -> bool:

@@ -9,10 +9,10 @@ import signal
 import sys
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Final, NoReturn
+from typing import Final
 
 from orchestrator.errors import StoreError
-from orchestrator.node.system.private import give_back_umask, users_umask
+from orchestrator.node.system.private import users_umask
 from orchestrator.node.system.processes import STOPPED, Process, identify, send_signal, state_of
 from orchestrator.protocol.files import locked_if_free
 from orchestrator.runs.store import RunDir, check_own, is_any_live, live_runs, state_root
@@ -118,9 +118,3 @@ def start_supervisor(root: Path, without: Iterable[str] = (), *, starts: str = "
         )
     child.returncode = 0  # nobody waits for it here
     return child.pid
-
-
-def begin_again() -> NoReturn:
-    """Let this process be a supervisor that has just been started: nothing that it was about to do is done."""
-    give_back_umask()  # which that one is to find as the user has it
-    os.execv(ARGV[0], ARGV)  # noqa: S606 (a fixed argv)

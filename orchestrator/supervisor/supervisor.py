@@ -147,7 +147,7 @@ def _begin(root: Path, run: RunDir, unsatisfiable: dependencies.Wait | None) -> 
         queue.drop(run, unsatisfiable.reason)
         return
     if queue.may_start(run):
-        queue.start(root, run)
+        queue.start_queued(root, run)
     if dependencies.is_queued(run):
         time.sleep(WAIT_SECONDS)  # it is tried again then, as below
 

@@ -30,7 +30,7 @@ def repeat(root: Path, name: str) -> dict[str, Any]:
 
     run = find_run(root, name, newest=False)
     prepared = prepare(root, Request("", "", (), {}, (), None, False, True, run.run_id, None, False, ()))
-    if delegate.is_elsewhere(prepared):
+    if prepared.is_delegated:
         pointer = delegate.hand_over(root, prepared)
         return {"said": f"submitted {pointer.run_id}, which {pointer.host} looks after", "id": None}
     again = submit.submit(root, prepared)

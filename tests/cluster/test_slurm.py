@@ -37,6 +37,7 @@ while step < int(sys.argv[1]):
         os.makedirs(f"{folder}/step_{step:08}", exist_ok=True)
         open(f"{folder}/step_{step:08}/COMMIT", "w").close()
     if stop:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # Slurm and orch both send it
         sys.exit(95)
 print("done", flush=True)
 """

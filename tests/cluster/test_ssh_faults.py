@@ -215,7 +215,7 @@ def test_a_cancel_names_the_host_that_is_away_and_gc_sweeps_it_later(lab: Lab) -
 @pytest.mark.soak
 @pytest.mark.timeout(1200)
 @pytest.mark.full(
-    "tests/cluster/test_ssh_starts.py::test_a_submit_that_is_killed_meanwhile_is_noticed_by_its_supervisor_which_ends_the_run",
+    "tests/cluster/test_ssh_starts.py::test_a_run_whose_submit_is_killed_meanwhile_is_started_by_its_supervisor_which_holds_its_start",
 )
 def test_a_submit_killed_at_any_moment_leaves_no_orphan_and_no_second_copy(lab: Lab) -> None:
     chance = random.Random(SEED)

@@ -9,10 +9,10 @@ import pytest
 
 from orchestrator.looking.evidence import Evidence
 from orchestrator.looking.judge import state_from
+from orchestrator.outcome import starts
 from orchestrator.protocol.events import EventKind
 from orchestrator.runs import reducer
 from orchestrator.runs.record import RunRecord
-from orchestrator.runs.restarts import relaunch
 from orchestrator.runs.state import Cause, HandleStatus, NodeStatus, Outcome, RunStatus
 from orchestrator.supervisor import decide as deciding
 from orchestrator.supervisor.decide import Action, Finish, StartAgents, decide
@@ -81,7 +81,7 @@ def test_deciding_is_linear_in_the_nodes(gang: Gang) -> None:
     def work(nodes: int) -> int:
         seen = observed(gang, nodes, 1e9, alive=False)
         done: list[tuple[Action, ...]] = []
-        count = instructions(lambda: done.append(decide(seen)), deciding, reducer, relaunch)
+        count = instructions(lambda: done.append(decide(seen)), deciding, reducer, starts)
         assert isinstance(done[0][0], StartAgents)
         return count
 

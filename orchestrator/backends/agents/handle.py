@@ -10,6 +10,7 @@ from typing import Any, Final
 from orchestrator.backends.settings import Host, SshSettings, profile_of
 from orchestrator.errors import StoreError
 from orchestrator.node.system.processes import Process
+from orchestrator.outcome.machines import candidates
 from orchestrator.runs.state import HandleStatus
 from orchestrator.runs.store import RunDir
 from orchestrator.transport.address import HERE, Address
@@ -60,13 +61,8 @@ class Handle:
         return {number: self.by_plan_node.get(number, host) for number, host in enumerate(settings.hosts)}
 
     def free_machines(self, settings: SshSettings) -> list[Host]:
-        """Return the profile's machines that no node uses: first the spares, last those of former starts.
-
-        A machine that a spare has replaced is such a machine: it may be back by now.
-        """
-        taken = set(self.hosts_of_plan(settings).values())
-        free = [host for host in (*settings.spares, *settings.hosts) if host not in taken]
-        return sorted(free, key=lambda host: host in self.former)
+        """Return the machines that may replace a lost one: the profile's, as far as no node uses them."""
+        return candidates((*settings.spares, *settings.hosts), self.hosts_of_plan(settings).values(), self.former)
 
     @property
     def other_machine(self) -> str:

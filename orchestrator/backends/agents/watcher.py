@@ -15,7 +15,7 @@ from orchestrator.backends.remote.mirror import LONGEST_PAUSE, POLL_SECONDS, Fol
 from orchestrator.backends.remote.transfer import Copy
 from orchestrator.backends.settings import Host, SshSettings, profile_of, remote_folder, workdir_of
 from orchestrator.errors import BackendError
-from orchestrator.runs.restarts.relaunch import Relaunch
+from orchestrator.outcome.starts import Relaunch
 from orchestrator.runs.store import RunDir
 from orchestrator.transport.machine import Machines
 

@@ -15,7 +15,7 @@ from orchestrator.protocol.checkpoints.of_run import progress_of_saved
 from orchestrator.protocol.checkpoints.search import Saved, at, files_of
 from orchestrator.protocol.layout import given_folder, output_folder
 from orchestrator.protocol.outputs import CHECKPOINTS, CODE, OUTPUTS
-from orchestrator.protocol.restart import Progress, progress_of
+from orchestrator.protocol.progress import Progress, progress_of
 from orchestrator.protocol.task import NodeTask
 from orchestrator.runs.files.checkpoints import saved_by
 from orchestrator.runs.store import RunDir

@@ -80,7 +80,7 @@ def try_gpus(request: Request, _: bytes) -> Answer:
         raise RefusedError(f"its training interpreter {python} {error}") from error
 
 
-def print_gpus(python: str, seconds: float) -> int:
+def print_gpus(python: str, seconds: str) -> int:
     """Print, as one line of JSON, what `examine_gpus` says, and what `try_gpus` finds, or in words why nothing."""
     said, _ = examine_gpus({}, b"")
     tried: Any = {}

@@ -18,34 +18,13 @@ from typing import BinaryIO
 
 from orchestrator.node.server.request import Answer, Part, RefusedError, Request
 from orchestrator.node.system.shortages import shortage
+from orchestrator.protocol.answers import ANSWERS
 from orchestrator.protocol.json_text import parse_json
 
 FORGOTTEN_SECONDS = 900.0
 
-# Of which module each request is; it is loaded when the first one comes, for most servers answer few kinds.
-MODULES = {
-    "machine": ("hello", "interpreter", "start_agent", "cancel", "clean_up", "remove"),
-    "writing": ("write_file", "prepare_array_run"),
-    "checkpoints": ("saved", "put_in_place"),
-    "container": ("container",),
-    "code_cache": ("missing", "unpack"),
-    "environments": (
-        "find_interpreter",
-        "find_environment",
-        "install_environment",
-        "adopt_wheel",
-        "hash_environments",
-    ),
-    "files": ("poll_changes", "read_file", "read_range", "steps", "has_begun"),
-    "gpus": ("examine_gpus", "try_gpus"),
-    "leases": ("lease", "release", "still_held"),
-    "tickets": ("look_at_queue", "take_ticket", "renew_ticket", "drop_ticket"),
-    "outputs": ("list_outputs", "read_small_files", "hash_files"),
-    "leftovers": ("leftovers", "tidy_cache"),
-    "reachability": ("listen", "probe"),
-    "run_program": ("run_program", "missing_programs"),
-}
-HOME = {verb: module for module, verbs in MODULES.items() for verb in verbs}
+# The module of a request is imported at its first use, because most servers get few kinds of requests.
+HOME = {verb: module for module, verbs in ANSWERS.items() for verb in verbs}
 
 
 def serve() -> int:

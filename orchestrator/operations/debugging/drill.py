@@ -33,7 +33,7 @@ from orchestrator.operations.debugging.drill_promises import (
     length_of,
     promise_of,
 )
-from orchestrator.operations.submission import delegate, submit
+from orchestrator.operations.submission import submit
 from orchestrator.prepare.prepare import Prepared, plan_for
 from orchestrator.protocol.checkpoints.checkpoint_dir import newest
 from orchestrator.protocol.debugging.fault import KILLS, Fault
@@ -137,7 +137,7 @@ def orders_for(root: Path, prepared: Prepared, tell: Tell) -> list[Order]:
 
 def check(root: Path, prepared: Prepared, orders: list[Order]) -> None:
     """Raise UsageError if one of the faults can't be caused from here."""
-    if delegate.is_elsewhere(prepared):
+    if prepared.is_delegated:
         assert prepared.profile.kind == "ssh", "no other profile names a supervisor"
         host = prepared.profile.supervisor
         there = f"{gateway_of(host).ssh_command} orch drill"

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -324,7 +325,8 @@ def test_finished_runs_are_removed_and_live_ones_are_not(orch) -> None:
 
 def test_nodes_of_all_profiles_go_on_where_one_cannot_be_read(orch, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    monkeypatch.setattr("orchestrator.operations.doctor.holdings", lambda profile: [{"host": profile.name}])
+    backend = SimpleNamespace(holdings=lambda profile: [{"host": profile.name}])
+    monkeypatch.setattr("orchestrator.operations.doctor.backend_of", lambda profile: backend)
     folder = tmp_path / "orch/profiles"
     folder.mkdir(parents=True)
     monkeypatch.setattr("orchestrator.specs.documents.lookup.users_profiles", lambda: folder)

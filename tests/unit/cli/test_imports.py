@@ -111,10 +111,10 @@ def test_looking_at_runs_loads_nothing_heavy(home: Path, argv: tuple[str, ...], 
         }  # fmt: skip
 
 
-# pathspec is for ignore files, zipfile for an orch that has changed, cryptography and ssl for several nodes, threads
-# for several machines, and the models for files that have changed.
+# zipfile is for an orch that has changed, cryptography and ssl for several nodes, threads for several machines, and the
+# models for files that have changed.
 SUBMIT_DOES_WITHOUT = (
-    *HEAVY, "pathspec", "zipfile", "cryptography", "ssl", "concurrent.futures", "logging", "xml.etree",
+    *HEAVY, "zipfile", "cryptography", "ssl", "concurrent.futures", "logging", "xml.etree",
     "orchestrator.specs.border", "orchestrator.specs.fields", "orchestrator.specs.documents.loader",
     "orchestrator.runs.reducer",
     "orchestrator.cli.follow", "orchestrator.supervisor.queue", "orchestrator.backends.environments",

@@ -36,7 +36,7 @@ def debug(
     from orchestrator.looking import run as looking
     from orchestrator.operations import runs
     from orchestrator.operations.debugging import debug as debugging
-    from orchestrator.operations.submission import delegate, submit
+    from orchestrator.operations.submission import submit
     from orchestrator.prepare import prepare
     from orchestrator.runs.store import state_root
     from orchestrator.specs.documents.lookup import known_jobs
@@ -49,7 +49,7 @@ def debug(
         asked = request("", "", shared, again=what)
     prepared = prepare.prepare(root, debugging.debug_request(asked, rank))
     debugging.check_debug(prepared)
-    if delegate.is_elsewhere(prepared):
+    if prepared.is_delegated:
         raise UsageError(
             "another machine supervises this profile's runs, and orch debug works only there",
             "run orch debug on that machine, or use a profile with supervisor: here",

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.backends.agents.backend import Agents
+from orchestrator.backends.agents.over_ssh import AgentsOverSsh
 from orchestrator.backends.remote.hosts import MachinesError
 from orchestrator.errors import BackendError
 from orchestrator.runs.store import create_run
@@ -49,7 +49,7 @@ class Lab:
         run = create_run(self.folder, "r-234567", {"run_id": "r-234567", **record})
         run.write("code.json", {"files": {}})
         run.write("plan.json", launch.to_json())
-        Agents(self.pool).submit(launch, launch.tasks, run)  # type: ignore[arg-type]
+        AgentsOverSsh(self.pool).submit(launch, launch.tasks, run)  # type: ignore[arg-type]
 
     def refused(self, **fields: Any) -> BackendError:
         """Return the error of a submit after which nothing is anywhere."""

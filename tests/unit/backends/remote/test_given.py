@@ -20,7 +20,7 @@ from orchestrator.cli.render.results import checkpoints_page
 from orchestrator.errors import BackendError, UsageError
 from orchestrator.operations.pull import pull
 from orchestrator.prepare.prepare import Request, prepare
-from orchestrator.protocol.restart import Progress
+from orchestrator.protocol.progress import Progress
 from orchestrator.protocol.task import NodeTask, Program
 from orchestrator.runs.files.checkpoints import all_of, saved_by
 from orchestrator.runs.store import RunDir

@@ -22,8 +22,9 @@ from orchestrator.node.agent.slurm import (
     wants_another,
     word_path,
 )
+from orchestrator.outcome.restart import Refusal
+from orchestrator.protocol.progress import Progress
 from orchestrator.protocol.ranks import EXIT_REQUEUE
-from orchestrator.protocol.restart import Progress, Refusal
 from orchestrator.protocol.task import NodeTask, Program
 
 

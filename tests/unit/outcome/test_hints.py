@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.runs.verdict import hint_for
+from orchestrator.outcome.rule import Seen
+from orchestrator.outcome.rules import hint_for, hint_of
 
 
 @pytest.mark.parametrize(
@@ -54,7 +55,7 @@ from orchestrator.runs.verdict import hint_for
     ],
 )
 def test_words(words: str, advice: str) -> None:
-    assert advice in hint_for(words, 1, None)
+    assert advice in hint_for(words)
 
 
 @pytest.mark.parametrize(
@@ -69,9 +70,9 @@ def test_words(words: str, advice: str) -> None:
     ],
 )
 def test_codes_and_signals(code: int | None, signal: str | None, advice: str) -> None:
-    assert advice in hint_for("", code, signal)
+    assert advice in hint_of(Seen({"code": code, "signal": signal}, ""))
 
 
 @pytest.mark.parametrize("words", ["ValueError boom", "KeyError 'finance'", "", "AssertionError banana"])
 def test_silence_where_no_rule_fits(words: str) -> None:
-    assert hint_for(words, 1, None) == ""
+    assert hint_for(words) == ""

@@ -9,18 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.protocol.restart import (
+from orchestrator.outcome.restart import (
     WITHOUT_PROGRESS,
-    Progress,
     Refusal,
     Restarter,
     budget_left,
-    progress_of,
     progress_of_starts,
     refusal,
     stalled,
     times_used,
 )
+from orchestrator.protocol.progress import Progress, progress_of
 
 RETRY = {"user_error": 0, "infra": 2, "preempted": None, "timeout": None}
 LEADER, SUPERVISOR, SLURM = Restarter.LEADER, Restarter.SUPERVISOR, Restarter.SLURM

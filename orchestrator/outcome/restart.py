@@ -8,47 +8,19 @@ starts the agents over SSH after a lost node or a preemption. Slurm requeues the
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, Optional
+from typing import Optional
 
+from orchestrator.outcome.verdict import Cause, Event
 from orchestrator.protocol.events import EventKind
+from orchestrator.protocol.progress import Progress, progress_of
 from orchestrator.protocol.str_enum import StrEnum
 
-Event = Mapping[str, Any]
 Budgets = Mapping[str, Optional[int]]  # by cause; None: unlimited
 
 WITHOUT_PROGRESS = 3
 """After this many attempts or starts in a row without a new checkpoint there are no more."""
 AT_TIME_LIMIT = 1
 """The same for starts that end at the time limit, because the next would have no more time."""
-
-
-class Progress(NamedTuple):
-    """How far a run has come: the newest checkpoint's step or, without one, the heartbeats' step and the last write.
-
-    A later state compares as greater. Any checkpoint's step counts for more than the signs of a run without
-    checkpoints.
-    """
-
-    step: int = -1
-    beat: int = -1
-    saved: float = 0.0
-
-    @property
-    def known_step(self) -> int | None:
-        """Return the checkpoint's step, or None if there is none."""
-        return None if self.step < 0 else self.step
-
-    def to_event(self) -> dict[str, Any]:
-        """Return the fields that describe the progress in an event."""
-        signs = {} if self.step >= 0 else {"beat": self.beat if self.beat >= 0 else None, "saved": self.saved or None}
-        return {"step": self.known_step, **{name: value for name, value in signs.items() if value is not None}}
-
-
-def progress_of(event: Event) -> Progress:
-    """Return the progress that an event describes."""
-    step, beat = (each if type(each := event.get(name)) is int else -1 for name in ("step", "beat"))
-    saved = event.get("saved")
-    return Progress(step, beat, saved if isinstance(saved, float) else 0.0)
 
 
 class Restarter(StrEnum):
@@ -62,11 +34,11 @@ class Restarter(StrEnum):
     """The job's own batch script, by a requeue."""
 
 
-MENDS: Mapping[Restarter, Sequence[str]] = {
-    Restarter.LEADER: ("user_error", "infra"),
-    Restarter.SUPERVISOR: ("infra", "preempted"),  # a time limit is meant to end a run
+MENDS: Mapping[Restarter, Sequence[Cause]] = {
+    Restarter.LEADER: (Cause.USER_ERROR, Cause.INFRA),
+    Restarter.SUPERVISOR: (Cause.INFRA, Cause.PREEMPTED),  # a time limit is meant to end a run
     # the partition's limit, after which a requeue can continue the job
-    Restarter.SLURM: ("infra", "preempted", "timeout"),
+    Restarter.SLURM: (Cause.INFRA, Cause.PREEMPTED, Cause.TIMEOUT),
 }
 """For each party, the causes that another start by it may cure."""
 
@@ -93,7 +65,7 @@ def refusal(by: Restarter, cause: str, retry: Budgets, used: int, stalled: int =
     budget = retry.get(cause, 0)
     if budget is not None and used >= budget:
         return Refusal.BUDGET_SPENT
-    most = AT_TIME_LIMIT if cause == "timeout" else WITHOUT_PROGRESS
+    most = AT_TIME_LIMIT if cause == Cause.TIMEOUT else WITHOUT_PROGRESS
     return Refusal.NO_PROGRESS if stalled >= most else None
 
 

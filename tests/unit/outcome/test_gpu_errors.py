@@ -6,9 +6,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.node.agent.leader import cause_of, is_machines_fault
-from orchestrator.protocol.gpu_errors import gpu_error_of
-from orchestrator.runs.verdict import hint_for
+from orchestrator.outcome.rules import cause_of, gpu_error_of, hint_for, is_machines_fault
 
 NOTE = (
     "\nCUDA kernel errors might be asynchronously reported at some other API call, so the stacktrace below might be "
@@ -95,7 +93,7 @@ def test_what_an_error_draws_on_and_what_helps(kind: str, message: str, cause: s
     found = gpu_error_of(report)
     assert found is not None
     assert advice in found.hint
-    assert hint_for(f"{kind} {message}", 1, None) == found.hint
+    assert hint_for(f"{kind} {message}") == found.hint
 
 
 def test_words_that_stand_in_the_log_alone_count() -> None:

@@ -11,10 +11,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from orchestrator.protocol import restart
+from orchestrator.outcome import restart
+from orchestrator.outcome.restart import Refusal, Restarter
+from orchestrator.outcome.verdict import Event
 from orchestrator.protocol.events import EventKind
-from orchestrator.protocol.restart import Progress, Refusal, Restarter, progress_of
-from orchestrator.runs.state import Event
+from orchestrator.protocol.progress import Progress, progress_of
 
 SAY_THE_STEP: Final = (EventKind.ATTEMPT_FAILED, EventKind.GANG_ENDED, EventKind.COLLECTED, EventKind.RELAUNCH)
 PASSES: Final = (
@@ -125,11 +126,6 @@ def next_start(
     before = pending_start(events)
     number = (before.start if before else 0) + 1
     return Relaunch(number, last_attempt(events) + 1, cause, reason, **saved.to_event())
-
-
-def budget_left(retry: Mapping[str, Any], events: Iterable[Event]) -> dict[str, int | None]:
-    """Return the remaining budgets for the next leader."""
-    return restart.budget_left(retry, events)
 
 
 def _int(value: Any) -> int | None:
