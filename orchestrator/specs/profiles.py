@@ -9,10 +9,12 @@ from pydantic import Field
 
 from orchestrator.specs import border
 from orchestrator.specs.kinds import every, kind_named, model_of
+from orchestrator.specs.pbs_profile import PbsProfile
 from orchestrator.specs.profile import LocalProfile, SshProfile
+from orchestrator.specs.sge_profile import SgeProfile
 from orchestrator.specs.slurm_profile import SlurmProfile
 
-AnyProfile = LocalProfile | SshProfile | SlurmProfile
+AnyProfile = LocalProfile | SshProfile | SlurmProfile | SgeProfile | PbsProfile
 
 
 def valid_profile(values: Mapping[str, Any]) -> Any:

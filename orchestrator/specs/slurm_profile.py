@@ -14,18 +14,10 @@ from orchestrator.specs.spec import setting
 if TYPE_CHECKING:  # the border reads the types of fields; a submit of cached documents loads no pydantic
     from pydantic import AfterValidator
 
-    from orchestrator.specs.fields import Bytes, Count, Line, Seconds
+    from orchestrator.specs.fields import Bytes, Count, Line, LoginHost, Seconds
     from orchestrator.specs.job import Job
 
 _GRES_GPUS: Final = r"\bgpu(?::[^:,()]+)?:(\d{1,5})"
-
-
-def _login(text: str) -> str:
-    from orchestrator.specs.fields import LOGIN
-
-    if not re.fullmatch(LOGIN, text):
-        raise ValueError(f"'{text}' is not a host; write host, user@host or user@host:port")
-    return text
 
 
 class SlurmProfile(ProfileBase):
@@ -43,9 +35,7 @@ class SlurmProfile(ProfileBase):
     mem: Bytes | None = setting("memory per node", default=None)
     constraint: Line | None = None
     exclude: Line | None = None
-    login: Annotated[Line, AfterValidator(_login)] | None = setting(
-        "user@host of a login node to submit through", default=None
-    )
+    login: LoginHost | None = setting("user@host of a login node to submit through", default=None)
     sbatch: Annotated[dict[Line, Line | int | bool], AfterValidator(known_options)] = setting(
         "any other option of sbatch", default_factory=dict
     )
