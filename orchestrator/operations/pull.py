@@ -263,17 +263,15 @@ def _copy_checkpoint(source: Checkpoint, target: Path) -> list[Copied]:
     """Copy and verify one checkpoint's files, COMMIT last. Raises _ChangedError if the source changed."""
     content = f"{source.files[MANIFEST].hex}\n".encode()
     committed = Checksum(Algorithm.SHA256, hashlib.sha256(content).hexdigest())
-    files = sorted(
-        {**source.files, COMMIT: committed}.items(),
-        key=lambda each: ("", MANIFEST, COMMIT).index(each[0] if each[0] in (MANIFEST, COMMIT) else ""),
-    )
+    files = {name: checksum for name, checksum in source.files.items() if name != MANIFEST}
+    files |= {MANIFEST: source.files[MANIFEST], COMMIT: committed}
     try:
         for checksum in source.files.values():
             hasher(checksum.algorithm)  # raises before anything is copied if the algorithm is missing
         target.mkdir(parents=True, exist_ok=True)
         if (target / COMMIT).exists() and read_regular((target / COMMIT).resolve(), MOST_RECORD) != content:
             (target / COMMIT).unlink()  # another save of the same step: the present copy is about to be overwritten
-        return [_verified(source.path / name, target / name, checksum) for name, checksum in files]
+        return [_verified(source.path / name, target / name, checksum) for name, checksum in files.items()]
     except FileNotFoundError as error:
         raise _ChangedError(f"{error.filename} went away while it was copied") from error
     except OSError as error:
