@@ -11,7 +11,7 @@ import hashlib
 import os
 import shutil
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -64,7 +64,7 @@ class Pulled:
 
     def to_json(self) -> dict[str, Any]:
         """Return the result as JSON types."""
-        return {**asdict(self), "files": [file.to_json() for file in self.files], "skipped": list(self.skipped)}
+        return {**vars(self), "files": [file.to_json() for file in self.files], "skipped": list(self.skipped)}
 
 
 class _ChangedError(Exception):
