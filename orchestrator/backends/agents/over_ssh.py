@@ -20,7 +20,7 @@ if TYPE_CHECKING:  # `orch status` must wait neither for pydantic nor for fabric
     from orchestrator.backends.agents.watcher import SshWatcher
     from orchestrator.backends.replay_stage import Order
     from orchestrator.backends.settings import Host
-    from orchestrator.outcome.starts import Relaunch
+    from orchestrator.outcome.restart import Relaunch
     from orchestrator.protocol.task import NodeTask
     from orchestrator.runs.files.logs import Selection
     from orchestrator.runs.restarts.recovery import Reserves

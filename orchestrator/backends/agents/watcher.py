@@ -15,7 +15,7 @@ from orchestrator.backends.mirror.growing import Copy
 from orchestrator.backends.mirror.watching import LONGEST_PAUSE, POLL_SECONDS, Follower, RunWatcher, Source, Update
 from orchestrator.backends.settings import Host, SshSettings, profile_of, remote_folder, workdir_of
 from orchestrator.errors import BackendError
-from orchestrator.outcome.starts import Relaunch
+from orchestrator.outcome.restart import Relaunch
 from orchestrator.runs.store import RunDir
 from orchestrator.transport.machine import Machines
 

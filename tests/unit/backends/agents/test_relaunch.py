@@ -15,7 +15,7 @@ from orchestrator.backends.agents.ways import blamed
 from orchestrator.backends.hosts import all_of
 from orchestrator.backends.settings import Host, SshSettings
 from orchestrator.errors import BackendError
-from orchestrator.outcome.starts import Relaunch
+from orchestrator.outcome.restart import Relaunch
 from orchestrator.protocol.progress import Progress
 from orchestrator.runs.restarts.recovery import Reserves
 from orchestrator.runs.state import HandleStatus

@@ -130,7 +130,7 @@ def test_files_of_orch_in_the_run_folder_are_no_outputs(run: Path) -> None:
 
 
 def test_secrets_that_orch_keeps_here_are_no_outputs() -> None:
-    names = ("secrets.json", "held.json", "notify_secrets.json", "track_secrets.json", "masked_secrets.json")
+    names = ("secrets.json", "held.json", "outbox_secrets.json")
     assert [name for name in names if not is_own_file(name, here=True)] == []
 
 
