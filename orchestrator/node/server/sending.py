@@ -18,7 +18,7 @@ from orchestrator.protocol.reading import descriptor_of, info_of
 
 PIECE = 1 << 20
 HASH_BYTES = 32
-PATIENCE = 5.0  # seconds that a request waits for its files to be unchanged for long enough
+PATIENCE = 3.0  # seconds that a request waits for its files to be unchanged for long enough
 _Facts = tuple[int, int]  # a file's size and mtime_ns
 
 
