@@ -23,6 +23,7 @@ from orchestrator.protocol.files import is_locked, locked_in_place
 from orchestrator.runs.store import RunDir
 
 STARTING: Final = "starting"
+SHOWS_ITSELF_SECONDS: Final = 10.0  # after its start an agent or a job has shown itself, also if its starter was killed
 
 
 @contextlib.contextmanager

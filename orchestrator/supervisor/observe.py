@@ -15,12 +15,11 @@ from orchestrator.looking.evidence import Evidence, gather
 from orchestrator.runs.dependencies import Wait, is_queued, wait_of
 from orchestrator.runs.files.file_cache import FileCache
 from orchestrator.runs.record import RunRecord
-from orchestrator.runs.start_lock import is_being_started
+from orchestrator.runs.start_lock import SHOWS_ITSELF_SECONDS, is_being_started
 from orchestrator.runs.state import HandleStatus
 from orchestrator.runs.store import RunDir
 
 OVERDUE_SECONDS: Final = 25.0  # the leader itself lingers for at most 21
-AGENT_PATIENCE: Final = 10.0  # how long an agent may take from its start to its first words
 
 
 @dataclass(frozen=True)
@@ -48,7 +47,7 @@ def observe(run: RunDir, record: RunRecord, known: FileCache) -> Observation:
         _handle_status(run, known),
         is_held,
         is_queued(run),  # after its start was looked at: a start may end by queueing the run
-        _is_younger(f"{run.path}/handle.json", AGENT_PATIENCE),
+        _is_younger(f"{run.path}/handle.json", SHOWS_ITSELF_SECONDS),
         # By when the words arrived: node 0's own clock may be hours off.
         not _is_younger(f"{run.path}/nodes/0/events.jsonl", OVERDUE_SECONDS),
         _wait(run, evidence),

@@ -21,7 +21,7 @@ from orchestrator.runs.run_id import new_run_id
 from orchestrator.runs.store import RunDir, make_state_folder, remove_run
 from orchestrator.runs.sweeps import runs_named
 from orchestrator.supervisor.start import is_attended, start_supervisor
-from orchestrator.supervisor.starting import hold, start
+from orchestrator.supervisor.starting import enqueue, start
 
 if TYPE_CHECKING:  # commands that only read runs must not load pydantic
     from orchestrator.specs.plan import LaunchPlan
@@ -46,7 +46,7 @@ def submit(root: Path, prepared: Prepared, on_awaited: Callable[[list[str]], Non
             with _removed_if_refused(root, run):
                 snapshot_code(prepared, run)
                 if plan_now is None:  # the supervisor starts it after another run
-                    hold(run, secrets)
+                    enqueue(run, secrets)
             if plan_now is not None:
                 with withdrawn_if_refused(root, [run]):
                     if supervisor is not None:

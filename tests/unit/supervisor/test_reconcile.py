@@ -174,12 +174,12 @@ def test_an_interrupted_start_is_given_up_once_what_it_had_begun_would_have_show
     now = time.time()
     run = create_run(tmp_path, "r-234567", {"kind": "local", "nnodes": 1, "created": now})
     run.write("handle.json", {"state": "intent", "agents": {}})
-    monkeypatch.setattr(observe.time, "time", lambda: now + observe.AGENT_PATIENCE + 5)
+    monkeypatch.setattr(observe.time, "time", lambda: now + observe.SHOWS_ITSELF_SECONDS + 5)
     with being_started(run):
         assert reconcile(tmp_path, run) is None
     monkeypatch.setattr(observe.time, "time", lambda: now)
     assert reconcile(tmp_path, run) is None
-    monkeypatch.setattr(observe.time, "time", lambda: now + observe.AGENT_PATIENCE + 5)
+    monkeypatch.setattr(observe.time, "time", lambda: now + observe.SHOWS_ITSELF_SECONDS + 5)
     verdict = reconcile(tmp_path, run)
     assert verdict is not None
     assert "the submit ended before it had started" in verdict.reason
