@@ -6,10 +6,9 @@ from dataclasses import replace
 
 from orchestrator.looking.evidence import Evidence
 from orchestrator.outcome.judge import what_follows
-from orchestrator.outcome.starts import Relaunch
+from orchestrator.outcome.restart import Relaunch
 from orchestrator.protocol.events import EventKind
 from orchestrator.runs.reducer import reduce
-from orchestrator.runs.scheduler_status import joined
 from orchestrator.runs.state import NodeStatus, RunState, RunStatus, Verdict
 
 
@@ -22,8 +21,10 @@ def judged(evidence: Evidence) -> tuple[RunState, Relaunch | None]:
     """Return the run's state, with the verdict that it would get now, and the start that follows its end."""
     state = _own_state(evidence)
     if evidence.scheduler is not None:
-        is_refused = any(event["kind"] == EventKind.SUBMIT_FAILED for event in evidence.events)
-        return state if is_refused else joined(state, evidence.scheduler, evidence.events), None
+        from orchestrator.runs.scheduler_status import joined
+
+        was_refused = any(event["kind"] == EventKind.SUBMIT_FAILED for event in evidence.events)
+        return state if was_refused else joined(state, evidence.scheduler, evidence.events), None
     if state.verdict is None or not evidence.relaunches:
         return state, None
     lost = any(node.state == NodeStatus.LOST for node in state.nodes)

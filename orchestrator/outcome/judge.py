@@ -5,14 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from orchestrator.outcome.nodes import NodeState, NodeStatus
-from orchestrator.outcome.restart import Budgets
-from orchestrator.outcome.rule import Seen
-from orchestrator.outcome.rules import hint_for, hint_of
+from orchestrator.outcome.restart import Budgets, Relaunch, next_start
 from orchestrator.outcome.sentences import culprit_in_words, items, kernel_words, memory_in_words, refused_saves
-from orchestrator.outcome.starts import Relaunch, next_start
-from orchestrator.outcome.success import successful_attempt
-from orchestrator.outcome.verdict import Cause, Event, Outcome, Verdict, cause_of_event
+from orchestrator.outcome.verdict import Cause, Event, NodeState, NodeStatus, Outcome, Party, Verdict, cause_of_event
 from orchestrator.protocol.events import EventKind
 from orchestrator.protocol.hostlist import in_words, nodes_in_words
 from orchestrator.protocol.progress import progress_of
@@ -29,6 +24,8 @@ class Records:
     alive: Collection[int]  # nodes whose agent is alive, or may be
     rank0_done: bool  # rank 0's marker of the newest attempt is there
     scheduler: str = ""  # its name
+    run_id: str = ""
+    saved_step: int | None = None  # of the run's newest checkpoint, also of an earlier start
 
     def of(self, kind: str, node: int | None = None) -> Iterator[Event]:
         """Return the nodes' events of this kind, or those of one node."""
@@ -75,7 +72,15 @@ def verdict_of(records: Records) -> Verdict | None:
     if not records.was_given_up and all(node.state == NodeStatus.WAITING for node in records.nodes):
         # A cancel ends a start that has no agent yet, as while the run waits for machines.
         return cancelled(records.own) if records.is_cancelled and records.by_us(EventKind.RELAUNCH) else None
-    return next(verdict for judge in _JUDGES if (verdict := judge(records)) is not None)
+    verdict = next(verdict for judge in _JUDGES if (verdict := judge(records)) is not None)
+    return verdict if verdict.hint else replace(verdict, hint=_how_to_resume(verdict, records))
+
+
+def _how_to_resume(verdict: Verdict, records: Records) -> str:
+    """Return the command that resumes a run which was stopped and has a checkpoint; else ""."""
+    if verdict.cause not in (Cause.PREEMPTED, Cause.TIMEOUT) or records.saved_step is None:
+        return ""
+    return f"resume it from step {records.saved_step}: orch submit --from {records.run_id} --resume {records.run_id}"
 
 
 def what_follows(verdict: Verdict, events: Iterable[Event], retry: Budgets, *, lost: bool) -> Relaunch | Verdict:
@@ -98,7 +103,8 @@ def what_follows(verdict: Verdict, events: Iterable[Event], retry: Budgets, *, l
 def cancelled(events: Iterable[Event], verdict: Verdict | None = None) -> Verdict:
     """Return the verdict as that of a cancelled run. A search gives the reason of its cancel."""
     said = next((event.get("reason") for event in events if event["kind"] == EventKind.CANCEL), None)
-    verdict = replace(verdict or Verdict(Outcome.CANCELLED), outcome=Outcome.CANCELLED, cause=Cause.NONE, hint="")
+    verdict = verdict or Verdict(Outcome.CANCELLED)
+    verdict = replace(verdict, outcome=Outcome.CANCELLED, cause=Cause.NONE, hint="", blames=Party.USER)
     return replace(verdict, cause=Cause.STOPPED_EARLY, reason=said) if isinstance(said, str) else verdict
 
 
@@ -135,6 +141,8 @@ def _success(records: Records) -> Verdict | None:
     if end is not None and is_reported and not records.rank0_done:
         reason = "all nodes said done, but rank 0 left no done marker"
         return _on_fewer_nodes(Verdict(Outcome.FAILED, Cause.INFRA, reason, end["attempt"]), records)
+    from orchestrator.outcome.success import successful_attempt
+
     exited = successful_attempt(records.by_node, rank0_done=records.rank0_done)
     attempt = end["attempt"] if end is not None and is_reported else exited
     if attempt is None:
@@ -219,13 +227,22 @@ _JUDGES = (_success, _in_vain, _by_leader, _by_cancel, _by_those_who_left, _by_w
 
 
 def _failed(records: Records, reason: str, cause: Cause = Cause.INFRA, attempt: int = 0) -> Verdict:
-    return Verdict(Outcome.FAILED, cause, reason, attempt, hint=hint_for(reason), survivors=records.survivors)
+    from orchestrator.outcome.rules import blamed, hint_for  # the table is large, and a look at live runs needs none
+
+    return Verdict(
+        Outcome.FAILED, cause, reason, attempt, hint=hint_for(reason), survivors=records.survivors,
+        blames=blamed(reason, cause),
+    )  # fmt: skip
 
 
 def _of_rank(records: Records, culprit: Event, end: Event) -> Verdict:
     """Return the verdict on a rank's failure."""
+    from orchestrator.outcome.rule import Seen
+    from orchestrator.outcome.rules import hint_of, rule_of
+
+    seen = Seen.of(culprit)
     error = culprit.get("error")
-    error = error if isinstance(error, dict) and error else None
+    error = dict(error) if isinstance(error, Mapping) and error else None
     lacks = [str(culprit["lacks"])] if culprit.get("lacks") else []  # the nodes that lack a module
     words = [culprit_in_words(culprit), *lacks, *memory_in_words(error), *kernel_words(culprit), str(end["reason"])]
     cause = cause_of_event(end)
@@ -241,8 +258,9 @@ def _of_rank(records: Records, culprit: Event, end: Event) -> Verdict:
         signal=culprit.get("signal"),
         error=error,
         tail=tuple(str(line) for line in items(culprit.get("tail"))),
-        hint=hint_of(Seen.of(culprit)),
+        hint=hint_of(seen),
         survivors=records.survivors,
+        blames=rule_of(seen).culprit,
     )
 
 
@@ -269,7 +287,7 @@ def _of_no_rank(records: Records, end: Event) -> Verdict:
         return replace(verdict, reason=str(others[0]["reason"]))
     if absent:
         said = str(absent[0]["reason"])
-        return replace(verdict, reason=f"{said}; {verdict.reason}", hint=hint_for(said))
+        return replace(verdict, reason=f"{said}; {verdict.reason}", hint=_failed(records, said).hint)
     return verdict
 
 

@@ -6,7 +6,6 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from orchestrator.outcome.rules import is_machines_fault
 from orchestrator.outcome.verdict import Event
 from orchestrator.protocol.events import EventKind
 
@@ -36,6 +35,8 @@ def choose(nodes: Collection[int], lost: Collection[int], free: Sequence[Host], 
 
 def nodes_to_avoid(events: Iterable[Event], attempt: int) -> set[int]:
     """Return the node, by its number then, whose GPU or driver ended the attempt before this one."""
+    from orchestrator.outcome.rules import is_machines_fault
+
     failed = [event for event in events if event["kind"] == EventKind.ATTEMPT_FAILED]
     culprits = [event["culprit"] for event in failed if event.get("attempt") == attempt - 1]
     found = {each.get("node") for each in culprits if isinstance(each, Mapping) and is_machines_fault(each)}

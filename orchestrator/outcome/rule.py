@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Callable, NamedTuple, Union
 
-from orchestrator.outcome.verdict import Cause, Culprit, Event
+from orchestrator.outcome.verdict import Cause, Event, Party
 
 NO_TERMINAL = "Inappropriate ioctl for device"  # printed by a program that a rank started
 
@@ -51,7 +51,7 @@ class Rule(NamedTuple):
 
     what: str  # the row of docs/failures.md; "" for a rule that only gives a hint
     cause: Cause | None = None
-    culprit: Culprit = Culprit.RANK
+    culprit: Party = Party.RANK
     hint: Hint = ""
     test: Callable[[Seen], bool] | None = None
     pattern: str = ""

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Callable
 
 from orchestrator.outcome.rule import NO_TERMINAL, Rule, Seen
-from orchestrator.outcome.verdict import Cause, Culprit, Event
+from orchestrator.outcome.verdict import Cause, Event, Party
 from orchestrator.protocol.ranks import EXIT_NO_RETRY
 
 
@@ -42,13 +42,13 @@ def _says(pattern: str, hint: str) -> Rule:
     return Rule("", hint=hint, pattern=pattern)
 
 
-def _gpu(pattern: str, culprit: Culprit, hint: str) -> Rule:
+def _gpu(pattern: str, culprit: Party, hint: str) -> Rule:
     """Return the rule of an error of CUDA or NCCL. An error of the program leaves the cause to the rules below."""
 
     def test(seen: Seen) -> bool:
         return re.search(pattern, _gpu_words(seen), re.DOTALL) is not None
 
-    if culprit is Culprit.USER:
+    if culprit is Party.USER:
         return Rule("", None, culprit, hint, test)
     what = "a rank's GPU or driver fails (ECC, NVLink, Xid, no fabric manager), or the network under NCCL"
     return Rule(what, Cause.INFRA, culprit, hint, test)
@@ -93,63 +93,65 @@ def _hint_on_worker(seen: Seen) -> str:
 
 _ERRORS_OF_ORCH = ("LauncherLost", "Hang")
 _QUOTES_NCCL = re.compile(r"(torch\.distributed\.)?Dist\w*Error")
-_HOST_MEMORY = "the host ran out of memory: fewer ranks per node, or a smaller batch"
-_KILLED = "if nobody killed the process, the host ran out of memory (dmesg shows it): fewer ranks, or a smaller batch"
-_SHARED_MEMORY = "shared memory is too small for the DataLoader: in a container set container.shm, or use fewer workers"
+_HINT_HOST_MEMORY = "the host ran out of memory: fewer ranks per node, or a smaller batch"
+_HINT_KILLED = (
+    "if nobody killed the process, the host ran out of memory (dmesg shows it): fewer ranks, or a smaller batch"
+)
+_HINT_SHARED_MEMORY = (
+    "shared memory is too small for the DataLoader: in a container set container.shm, or use fewer workers"
+)
 
 # The ends that a leader, an agent, the supervisor or a scheduler reports without an exit report. The report has the
 # sentence, and its hint follows from the words.
 SMALL_PACKETS = Rule(
-    "a path between two nodes takes small packets only (another MTU on the way)", Cause.INFRA, Culprit.NODE,
+    "a path between two nodes takes small packets only (another MTU on the way)", Cause.INFRA, Party.NODE,
     "give all interfaces on the way the same MTU (ip link), and let ICMP's `fragmentation needed` pass",
     pattern=r"is the MTU smaller on the way",
 )  # fmt: skip
 PORTS_TAKEN = Rule(
-    "all rendezvous ports of the agents are taken", Cause.INFRA, Culprit.MACHINE,
+    "all rendezvous ports of the agents are taken", Cause.INFRA, Party.MACHINE,
     "ask that user to free them, or set ports: in the profile to a free range (ports: 20000-20100)",
     pattern=r"rendezvous ports are taken",
 )  # fmt: skip
 CANT_REACH = Rule(
-    "a node can't reach node 0", Cause.INFRA, Culprit.NODE,
+    "a node can't reach node 0", Cause.INFRA, Party.NODE,
     "a firewall, or an address of another network: open the profile's ports, or name addr and interface in it",
     pattern=r"can't reach (node|its neighbour)",
 )  # fmt: skip
 LOST = Rule(
-    "an agent is killed", Cause.INFRA, Culprit.NODE,
+    "an agent is killed", Cause.INFRA, Party.NODE,
     "if nobody killed the agent, the kernel may have, because memory was short (dmesg on that machine shows it): "
     "fewer ranks or workers (num_workers) there, a smaller batch, or more memory for the job",
     pattern=r"vanished without a word|its agent closed the connection",
 )  # fmt: skip
 VANISHED = LOST._replace(what="node 0's agent is killed")
-SLEPT = Rule("node 0's agent is frozen for longer than `limits.link`, and runs again", Cause.INFRA, Culprit.NODE)
+SLEPT = Rule("node 0's agent is frozen for longer than `limits.link`, and runs again", Cause.INFRA, Party.NODE)
 SILENT = Rule(
     "nothing gets from one node to another, in one direction or both, and this machine reaches both",
-    Cause.INFRA, Culprit.NODE,
+    Cause.INFRA, Party.NODE,
 )  # fmt: skip
-REFUSED = Rule(
-    "a machine refuses another start (disk, interpreter, python3, key, memory)", Cause.INFRA, Culprit.MACHINE
-)
-NOT_JOINED = Rule("a node does not join", Cause.INFRA, Culprit.NODE)
-NO_LAUNCHER = Rule("the launcher's Python, a setup line or a warm import fails", Cause.USER_ERROR, Culprit.USER)
+REFUSED = Rule("a machine refuses another start (disk, interpreter, python3, key, memory)", Cause.INFRA, Party.MACHINE)
+NOT_JOINED = Rule("a node does not join", Cause.INFRA, Party.NODE)
+NO_LAUNCHER = Rule("the launcher's Python, a setup line or a warm import fails", Cause.USER_ERROR, Party.USER)
 NO_ROOM = Rule(
     "a node has no room for another attempt's files (inodes, quota, read-only), no open files or processes left",
-    Cause.INFRA, Culprit.MACHINE,
+    Cause.INFRA, Party.MACHINE,
 )  # fmt: skip
 NO_INPUT = Rule(
-    "an input can't be fetched, or has another sha256", Cause.INFRA, Culprit.NODE,
+    "an input can't be fetched, or has another sha256", Cause.INFRA, Party.NODE,
     "set the input's source to an address that this node can open, or to a file that every node sees",
     pattern=r"input \S+ can't be fetched",
 )  # fmt: skip
-UNFIT = Rule("", Cause.USER_ERROR, Culprit.USER)  # a node can run no rank, lacks a module, or has another image
-CANCELLED = Rule("`orch cancel`", Cause.CANCELLED, Culprit.USER)
-STOPPED = Rule("TERM, INT or USR2 to an agent", Cause.PREEMPTED, Culprit.SCHEDULER)
-ASKED_FOR_REQUEUE = Rule("a rank ends with 95, none failed", Cause.PREEMPTED, Culprit.RANK)
-OUT_OF_TIME = Rule("`resources.time` is over, restarts included", Cause.TIMEOUT, Culprit.USER)
-IDLE = Rule("", Cause.IDLE, Culprit.USER)
-NO_PROGRESS = Rule("", Cause.NO_PROGRESS, Culprit.RANK)
+UNFIT = Rule("", Cause.USER_ERROR, Party.USER)  # a node can run no rank, lacks a module, or has another image
+CANCELLED = Rule("`orch cancel`", Cause.CANCELLED, Party.USER)
+STOPPED = Rule("TERM, INT or USR2 to an agent", Cause.PREEMPTED, Party.SCHEDULER)
+ASKED_FOR_REQUEUE = Rule("a rank ends with 95, none failed", Cause.PREEMPTED, Party.RANK)
+OUT_OF_TIME = Rule("`resources.time` is over, restarts included", Cause.TIMEOUT, Party.USER)
+IDLE = Rule("", Cause.IDLE, Party.USER)
+NO_PROGRESS = Rule("", Cause.NO_PROGRESS, Party.RANK)
 FORBIDDEN_START = Rule(
     "Slurm by itself starts the job again, and `retry.preempted` allows no further start",
-    Cause.PREEMPTED, Culprit.SCHEDULER,
+    Cause.PREEMPTED, Party.SCHEDULER,
 )  # fmt: skip
 _ENDS = (
     SLEPT, SILENT, REFUSED, NOT_JOINED, NO_LAUNCHER, NO_ROOM, UNFIT, CANCELLED, STOPPED, ASKED_FOR_REQUEUE, OUT_OF_TIME,
@@ -161,30 +163,30 @@ _ENDS = (
 _GPU_ERRORS = (
     _gpu(
         r"Error while (creating|attaching to) shared memory segment|/dev/shm/nccl",
-        Culprit.USER,
+        Party.USER,
         "NCCL found no room in /dev/shm: in a container set container.shm; elsewhere make /dev/shm larger on that "
         "node, or give the job env: {NCCL_SHM_DISABLE: '1'}, which is slower",
     ),
     _gpu(
         r"ibv_(reg_\w+|create_(cq|qp)) failed.{0,40}(Cannot allocate memory|errno 12)",
-        Culprit.USER,
+        Party.USER,
         "InfiniBand could not lock memory: raise the limit of locked memory on that node to unlimited (ulimit -l; "
         "memlock in /etc/security/limits.conf, LimitMEMLOCK of sshd or slurmd)",
     ),
     _gpu(
         r"Duplicate GPU detected|Multiple Ranks are using the same GPU",
-        Culprit.USER,
+        Party.USER,
         "two ranks of a node took the same GPU: give each its own, "
         "torch.cuda.set_device(int(os.environ['LOCAL_RANK'])), or start no more ranks than the node has GPUs",
     ),
     _gpu(
         r"Mismatched NCCL version|NCCL library is too old|NCCL version mismatch",
-        Culprit.USER,
+        Party.USER,
         "the nodes have different versions of NCCL: give all of them the same torch (environment.lock in the job)",
     ),
     _gpu(
         r"(Bootstrap|NET/Socket) ?: [Nn]o (usable listening |socket )?interface found",
-        Culprit.USER,
+        Party.USER,
         "NCCL found no network interface by its name: name one in the profile (interface), or take "
         "NCCL_SOCKET_IFNAME out of the environment",
     ),
@@ -193,128 +195,128 @@ _GPU_ERRORS = (
         r"|socket(Progress|Poll|Start|Try|Finalize)\w*: "
         r"|ncclSystemError.{0,400}Connect(ion)? .{0,80}(refused|timed out)"
         r"|Call to connect .{0,80}failed",
-        Culprit.NODE,
+        Party.NODE,
         "the network between the nodes failed under NCCL: look at its links and counters (ibstat, ip -s link), or "
         "name another interface in the profile",
     ),
     _gpu(
         r"ncclRemoteError|remote process exited or there was a network error",
-        Culprit.NODE,
+        Party.NODE,
         "a peer went away, or the network to it: look at the other ranks' logs (orch logs RUN --all)",
     ),
     _gpu(
         r"uncorrectable ECC error",
-        Culprit.MACHINE,
+        Party.MACHINE,
         "a GPU's memory is broken: reset that GPU, or have it replaced (nvidia-smi -q -d ECC,ROW_REMAPPER shows which)",
     ),
     _gpu(
         r"uncorrectable NVLink error|over nvlink or a hardware error",
-        Culprit.MACHINE,
+        Party.MACHINE,
         "a link between GPUs is broken: nvidia-smi nvlink -e shows which; reset the GPUs of that host",
     ),
     _gpu(
         r"(CUDA error|Cuda failure[ \d]*): ?'?unknown error|Cuda failure (999 )?'unknown error'|fallen off the bus"
         r"|GPU is lost|CUDA error: hardware stack error",
-        Culprit.MACHINE,
+        Party.MACHINE,
         "a GPU of that host failed: its Xid is in dmesg; reset or power-cycle the host",
     ),
     _gpu(
         r"CUDA-capable device\(s\) is/are busy or unavailable",
-        Culprit.MACHINE,
+        Party.MACHINE,
         "another program has that GPU for itself (nvidia-smi -q -d COMPUTE,PIDS), or the GPU is broken",
     ),
     _gpu(
         r"(CUDA error|Error 802|Cuda failure[ \d]*): ?'?system not yet initialized",
-        Culprit.MACHINE,
+        Party.MACHINE,
         "the fabric manager does not run on that host: systemctl status nvidia-fabricmanager, of the driver's version",
     ),
     _gpu(
         r"device-side assert",
-        Culprit.USER,
+        Party.USER,
         "a kernel refused a value, mostly an index out of range (a label as large as the number of classes): run "
         "it on a CPU, or with env: {CUDA_LAUNCH_BLOCKING: '1'}, which shows the line",
     ),
     _gpu(
         r"no kernel image is available",
-        Culprit.USER,
+        Party.USER,
         "this torch, or an extension, was not built for that GPU: torch.cuda.get_arch_list() against nvidia-smi "
         "--query-gpu=name,compute_cap",
     ),
     _gpu(
         r"driver version is insufficient|driver on your system is too old|forward compatibility was attempted"
         r"|unsupported toolchain",
-        Culprit.USER,
+        Party.USER,
         "that node's driver is too old for this torch: update the driver, or install a torch for an older CUDA",
     ),
     _gpu(
         r"Found no NVIDIA driver",
-        Culprit.USER,
+        Party.USER,
         "that machine has no NVIDIA driver, or its container gets none: let the script take the CPU there, or run it "
         "where nvidia-smi shows a GPU",
     ),
     _gpu(
         r"No CUDA GPUs are available|ProcessGroupNCCL is only supported with GPUs, no GPUs found",
-        Culprit.USER,
+        Party.USER,
         "torch sees no GPU on that machine: it has no NVIDIA driver, or its container gets none, or "
         "CUDA_VISIBLE_DEVICES is empty; run it where nvidia-smi shows a GPU, or let the script take the CPU and the "
         "backend gloo",
     ),
     _gpu(
         r"Torch not compiled with CUDA enabled",
-        Culprit.USER,
+        Party.USER,
         "that torch was built for CPUs: install a build with CUDA for that python, or let the script take the CPU",
     ),
     _gpu(
         r"no CUDA-capable device|invalid device ordinal",
-        Culprit.USER,
+        Party.USER,
         "the rank chose a GPU number that does not exist: use LOCAL_RANK, and no more ranks than nvidia-smi "
         "-L and CUDA_VISIBLE_DEVICES show",
     ),
     _gpu(
         r"Cannot re-initialize CUDA in forked subprocess|CUDA error: initialization error",
-        Culprit.USER,
+        Party.USER,
         "CUDA was used before a fork: for a DataLoader multiprocessing_context='spawn'; else launcher: exec, and "
         "no CUDA while modules are imported",
     ),
     _gpu(
         r"CU(BLAS|DNN|SOLVER|SPARSE)_STATUS_(ALLOC_FAILED|NOT_INITIALIZED)|(CUDA|HIP)( error:)? out of memory"
         r"|torch\.(cuda\.)?OutOfMemoryError|Cuda failure \d* ?'out of memory'|NVML_SUCCESS == r INTERNAL ASSERT",
-        Culprit.USER,
+        Party.USER,
         "the GPU ran out of memory: lower global_batch or accumulate gradients, use precision bf16 or activation "
         "checkpointing, shard (strategy fsdp), or env: {PYTORCH_CUDA_ALLOC_CONF: 'expandable_segments:True'}",
     ),
     _gpu(
         r"illegal memory access|misaligned address|illegal instruction was|unspecified launch failure",
-        Culprit.USER,
+        Party.USER,
         "a kernel went wrong: env: {CUDA_LAUNCH_BLOCKING: '1'} shows the line, compute-sanitizer the kernel; "
         "always on the same host, it is the GPU",
     ),
     _gpu(
         r"Watchdog caught collective operation timeout",
-        Culprit.USER,
+        Party.USER,
         "a collective timed out: one rank was slow or gone; orch why and the other ranks' logs (orch logs RUN "
         "--all) tell which",
     ),
 )
 
 RULES: tuple[Rule, ...] = (
-    Rule("the run's folder is removed under an agent", Cause.INFRA, Culprit.NODE, test=lambda seen: seen.folder_lost),
-    Rule("the last checkpoint can't be written", Cause.CHECKPOINT, Culprit.MACHINE, test=_has("unsaved")),
+    Rule("the run's folder is removed under an agent", Cause.INFRA, Party.NODE, test=lambda seen: seen.folder_lost),
+    Rule("the last checkpoint can't be written", Cause.CHECKPOINT, Party.MACHINE, test=_has("unsaved")),
     Rule(
         "a rank exits with 0 while others wait for it in a collective (uneven data, `os._exit(0)`, a handler of TERM)",
-        Cause.USER_ERROR, Culprit.RANK,
+        Cause.USER_ERROR, Party.RANK,
         "every rank must take part in every collective: look for uneven data (drop_last, Join), for an exit on a "
         "single rank (sys.exit, os._exit), and for a handler of TERM that exits with 0",
         _has("left_early"),
     ),
     Rule("a rank exits with 93", Cause.NO_RETRY, test=_code(EXIT_NO_RETRY)),
-    Rule("", Cause.INFRA, Culprit.NODE, test=_has("victim")),  # a peer went away, and no rank failed by itself
+    Rule("", Cause.INFRA, Party.NODE, test=_has("victim")),  # a peer went away, and no rank failed by itself
     Rule("", hint=_hint_on_worker, test=_has("worker_killed")),
-    Rule("the kernel kills a rank for memory", Cause.INFRA, Culprit.RANK, _HOST_MEMORY, _has("oom")),
+    Rule("the kernel kills a rank for memory", Cause.INFRA, Party.RANK, _HINT_HOST_MEMORY, _has("oom")),
     *_GPU_ERRORS,
     Rule("", hint=_hint_on_module, test=_has("missing")),
     Rule(
-        "a rank stands still", Cause.INFRA, Culprit.RANK,
+        "a rank stands still", Cause.INFRA, Party.RANK,
         "orch stacks RUN shows where each rank of a running attempt stands; set hang: in the job to wait longer",
         _has("hang"),
     ),
@@ -420,13 +422,13 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule("a rank raises", Cause.USER_ERROR, test=_raised),
     Rule(
-        "a launcher is frozen (SIGSTOP)", Cause.INFRA, Culprit.NODE,
+        "a launcher is frozen (SIGSTOP)", Cause.INFRA, Party.NODE,
         test=lambda seen: _lost_launcher(seen, "SIGSTOP"),
     ),
-    Rule("a launcher is killed", Cause.INFRA, Culprit.NODE, test=_lost_launcher),
-    Rule("a rank is killed, or crashes", Cause.INFRA, Culprit.RANK, _KILLED, _signal("SIGKILL")),
-    Rule("", hint=_KILLED, test=_code(137)),
-    Rule("", hint=_SHARED_MEMORY, test=_signal("SIGBUS")),
+    Rule("a launcher is killed", Cause.INFRA, Party.NODE, test=_lost_launcher),
+    Rule("a rank is killed, or crashes", Cause.INFRA, Party.RANK, _HINT_KILLED, _signal("SIGKILL")),
+    Rule("", hint=_HINT_KILLED, test=_code(137)),
+    Rule("", hint=_HINT_SHARED_MEMORY, test=_signal("SIGBUS")),
     Rule(
         "", hint="native code crashed: run the program with python -X faulthandler, which shows the line",
         test=_signal("SIGSEGV", "SIGABRT", "SIGILL"),
@@ -445,6 +447,14 @@ def rule_of(seen: Seen) -> Rule:
 def cause_of(exit_report: Event, *, folder_lost: bool = False) -> Cause:
     """Return the cause of a rank's failure. A rank is not to blame if a node has lost the run's folder."""
     return rule_of(Seen.of(exit_report, folder_lost=folder_lost)).cause or Cause.NONE
+
+
+def blamed(words: str, cause: Cause) -> Party:
+    """Return the party to blame for an end that no rank caused."""
+    seen = Seen({}, words)
+    of_cause = [rule for rule in RULES if rule.cause is cause and rule.test is None]
+    rule = next((rule for rule in of_cause if rule.applies(seen)), None) or next(iter(of_cause), None)
+    return rule.culprit if rule is not None else Party.NOBODY
 
 
 def hint_of(seen: Seen) -> str:
@@ -467,4 +477,4 @@ def gpu_error_of(exit_report: Event) -> Rule | None:
 def is_machines_fault(exit_report: Event) -> bool:
     """Tell whether a rank ended for its machine's GPU or driver, so that the next start should avoid the machine."""
     rule = gpu_error_of(exit_report)
-    return rule is not None and rule.culprit is Culprit.MACHINE
+    return rule is not None and rule.culprit is Party.MACHINE

@@ -11,8 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from orchestrator.outcome.judge import cancelled
-from orchestrator.outcome.nodes import NodeState, NodeStatus
-from orchestrator.outcome.verdict import Cause, Event, Outcome, Verdict
+from orchestrator.outcome.verdict import Cause, Event, NodeState, NodeStatus, Outcome, Verdict
 from orchestrator.protocol.str_enum import member_of
 
 # Causes after which the scheduler may start the job again.

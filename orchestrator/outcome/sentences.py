@@ -22,7 +22,7 @@ def items(value: Any) -> list[Any]:
 def culprit_in_words(culprit: Event) -> str:
     """Return a sentence on how the first failed rank ended."""
     error = culprit.get("error")
-    error = error if isinstance(error, dict) and error else None
+    error = error if isinstance(error, Mapping) and error else None
     how = how_it_ended(culprit.get("code"), culprit.get("signal"))
     if culprit.get("oom") and not culprit.get("worker_killed"):
         how = "SIGKILL, from the kernel: its cgroup ran out of memory"
@@ -32,7 +32,7 @@ def culprit_in_words(culprit: Event) -> str:
     if culprit.get("oom") and culprit.get("worker_killed"):
         what += "; the kernel killed a process of this rank's cgroup, which ran out of memory"
     where = f"on node {culprit.get('node')} ({culprit.get('host', '?')})"
-    if isinstance(early := culprit.get("left_early"), dict):
+    if isinstance(early := culprit.get("left_early"), Mapping):
         return _left_early_in_words(early, f"rank {culprit.get('rank')} {where}", culprit.get("rank"))
     if culprit.get("hang"):
         return f"{error.get('message', 'a rank stood still') if error else 'a rank stood still'} {where}"
@@ -47,7 +47,7 @@ def _refused_arguments(culprit: Event) -> str:
     return found[1][:200] if found else ""
 
 
-def _left_early_in_words(early: dict[str, Any], who: str, rank: Any) -> str:
+def _left_early_in_words(early: Mapping[str, Any], who: str, rank: Any) -> str:
     """Return a sentence on ranks that ended with 0 while other ranks still waited for them."""
     others = [str(each) for each in items(early.get("ranks")) if each != rank]
     too = f", as rank{'s' * (len(others) > 1)} {in_words(others)} did," if others else ""

@@ -1,10 +1,10 @@
-"""The verdict on a run: its outcome, the cause, the culprit, the sentence and the hint."""
+"""The values of a judgement: the verdict with its outcome and cause, and the states of the nodes it follows from."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
 from orchestrator.protocol.str_enum import StrEnum, member_of
@@ -44,14 +44,14 @@ class Cause(StrEnum):
 _WITH_BUDGET: Final = (Cause.USER_ERROR, Cause.INFRA, Cause.PREEMPTED, Cause.TIMEOUT)
 
 
-class Culprit(StrEnum):
+class Party(StrEnum):
     """The party to blame for an end."""
 
     NOBODY = ""
     RANK = "rank"  # the program of one rank
     NODE = "node"  # an agent, a launcher or the network of a node
     MACHINE = "machine"  # a GPU or a driver: the next start should use another machine
-    SCHEDULER = "scheduler"
+    SCHEDULER = "scheduler"  # or somebody else who stopped the run
     USER = "user"  # a cancel, a limit of the job, or an error in the job or profile
 
 
@@ -86,6 +86,7 @@ class Verdict:
     tail: tuple[str, ...] = ()
     hint: str = ""
     survivors: tuple[int, ...] = ()
+    blames: Party = field(default=Party.NOBODY, compare=False)
 
     @property
     def is_stopped_early(self) -> bool:
@@ -112,6 +113,7 @@ class Verdict:
         return Verdict(
             member_of(Outcome, data.get("outcome")) or Outcome.FAILED,
             cause_of_event(data),
+            blames=member_of(Party, data.get("blames")) or Party.NOBODY,
             **{
                 **known,
                 "tail": tuple(str(line) for line in known.get("tail") or ()),
@@ -123,3 +125,39 @@ class Verdict:
 def how_it_ended(code: int | None, signal: str | None) -> str:
     """Return `exit code 17` or `SIGKILL`, for use in a message."""
     return signal or f"exit code {code}"
+
+
+class NodeStatus(StrEnum):
+    """The status of one node of a run."""
+
+    WAITING = "waiting"  # its agent has not reported yet
+    STARTING = "starting"  # its agent has reported
+    JOINED = "joined"  # its agent has joined node 0's gang
+    RUNNING = "running"  # its ranks were started
+    ENDED = "ended"  # its agent has written its last event
+    LOST = "lost"  # its agent is gone without a last event
+
+    @property
+    def final(self) -> bool:
+        """Tell whether the node will send nothing more."""
+        return self in (NodeStatus.ENDED, NodeStatus.LOST)
+
+
+@dataclass(frozen=True)
+class Unreachable:
+    """Since when (wall clock) a node's machine can't be reached, and why. Its data is from that time."""
+
+    since: float
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class NodeState:
+    """One node."""
+
+    node: int
+    host: str
+    state: NodeStatus
+    ranks: tuple[int, int] | None = None  # [first, last + 1)
+    exits: dict[int, str] = field(default_factory=dict)
+    unreachable: Unreachable | None = None

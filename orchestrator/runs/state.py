@@ -7,8 +7,7 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any, Final
 
-from orchestrator.outcome.nodes import NodeState, NodeStatus, Unreachable
-from orchestrator.outcome.verdict import Cause, Event, Outcome, Verdict
+from orchestrator.outcome.verdict import Cause, Event, NodeState, NodeStatus, Outcome, Unreachable, Verdict
 from orchestrator.protocol.str_enum import member_of
 
 # The values of `outcome` that a state is made of.

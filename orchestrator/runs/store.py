@@ -26,8 +26,8 @@ from typing import Any, Final, TypeVar
 
 from orchestrator.errors import RunNotFoundError, StoreError
 from orchestrator.node.system.private import make_private, remedy, why_exposed, why_unsafe
-from orchestrator.outcome.starts import correct_clock_skew
 from orchestrator.protocol import files
+from orchestrator.protocol.events import EventKind
 from orchestrator.protocol.json_text import parse_json
 from orchestrator.protocol.reading import MOST_LINES, MOST_RECORD, read_json, read_regular
 from orchestrator.protocol.str_enum import member_of
@@ -202,7 +202,16 @@ class RunDir:
         paths: dict[str, int | None] = {f"{self.path}/events.jsonl": None}
         paths |= {f"{self.path}/nodes/{name}/events.jsonl": int(name) for name in nodes if name.isdecimal()}
         parts = [cache.of_file(path, partial(_events_in, self, path, node)) for path, node in paths.items()]
-        return cache.of_parts(str(self.path), parts, lambda: tuple(correct_clock_skew([*chain.from_iterable(parts)])))
+        return cache.of_parts(str(self.path), parts, lambda: tuple(_timed([*chain.from_iterable(parts)])))
+
+
+def _timed(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the events with the times that this machine's clock had."""
+    if not any(event.get("kind") == EventKind.CLOCK for event in events):
+        return events
+    from orchestrator.runs.clock_skew import correct_clock_skew
+
+    return correct_clock_skew(events)
 
 
 @lru_cache(maxsize=MOST_KEPT)

@@ -304,7 +304,7 @@ def test_a_run_goes_on_without_a_node_that_crashes(alice: User) -> None:
 
 
 def test_an_interpreter_below_the_home_folder_trains(alice: User) -> None:
-    for host in ("ctl", *WORKING):
+    for host in ("ctl", "n1", "n2", "n3"):
         folder = alice.testbed.file(host, "/home/alice/venv/bin")
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "python").symlink_to(sys.executable)

@@ -9,7 +9,7 @@ import pytest
 
 from orchestrator.looking.evidence import Evidence
 from orchestrator.looking.judge import state_from
-from orchestrator.outcome import starts
+from orchestrator.outcome import restart
 from orchestrator.protocol.events import EventKind
 from orchestrator.runs import reducer
 from orchestrator.runs.record import RunRecord
@@ -81,7 +81,7 @@ def test_deciding_is_linear_in_the_nodes(gang: Gang) -> None:
     def work(nodes: int) -> int:
         seen = observed(gang, nodes, 1e9, alive=False)
         done: list[tuple[Action, ...]] = []
-        count = instructions(lambda: done.append(decide(seen)), deciding, reducer, starts)
+        count = instructions(lambda: done.append(decide(seen)), deciding, reducer, restart)
         assert isinstance(done[0][0], StartAgents)
         return count
 

@@ -10,7 +10,6 @@ from typing import Any, Final
 from orchestrator.backends.settings import Host, SshSettings, profile_of
 from orchestrator.errors import StoreError
 from orchestrator.node.system.processes import Process
-from orchestrator.outcome.machines import candidates
 from orchestrator.runs.state import HandleStatus
 from orchestrator.runs.store import RunDir
 from orchestrator.transport.address import HERE, Address
@@ -62,6 +61,8 @@ class Handle:
 
     def free_machines(self, settings: SshSettings) -> list[Host]:
         """Return the machines that may replace a lost one: the profile's, as far as no node uses them."""
+        from orchestrator.outcome.machines import candidates
+
         return candidates((*settings.spares, *settings.hosts), self.hosts_of_plan(settings).values(), self.former)
 
     @property

@@ -10,7 +10,7 @@ from typing import Any, Final
 from orchestrator.backends.agents.handle import Handle, read_handle
 from orchestrator.backends.settings import Host
 from orchestrator.errors import StoreError
-from orchestrator.outcome.starts import newest_start, pending_start
+from orchestrator.outcome.restart import newest_start, pending_start
 from orchestrator.outcome.success import successful_attempt
 from orchestrator.protocol.events import EventKind
 from orchestrator.runs.state import Event, HandleStatus, Unreachable

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -13,16 +14,15 @@ from orchestrator.backends.agents.handle import SECRETS, read_handle
 from orchestrator.backends.agents.liveness import unreachable_nodes
 from orchestrator.backends.agents.start import Start, is_cancelled
 from orchestrator.backends.agents.ways import cut_off
-from orchestrator.backends.remote.given import newest_here, newest_there, with_given_checkpoint
-from orchestrator.backends.remote.hosts import MachinesError, on_all
-from orchestrator.backends.remote.transfer import Copy, update_all
-from orchestrator.backends.remote.upload import SERVER_PYTHON, check_machine
+from orchestrator.backends.hosts import MachinesError, on_all
+from orchestrator.backends.mirror.given import newest_here, newest_there, with_given_checkpoint
+from orchestrator.backends.mirror.growing import Copy, update_all
+from orchestrator.backends.mirror.upload import SERVER_PYTHON, check_machine
 from orchestrator.backends.settings import Host, SshSettings, profile_of, remote_folder
 from orchestrator.errors import BackendError
 from orchestrator.outcome.machines import choose, nodes_to_avoid
-from orchestrator.outcome.restart import budget_left
+from orchestrator.outcome.restart import Relaunch, budget_left
 from orchestrator.outcome.sentences import items
-from orchestrator.outcome.starts import Relaunch
 from orchestrator.protocol.events import EventKind
 from orchestrator.protocol.progress import Progress
 from orchestrator.protocol.task import NodeTask, apart
@@ -95,14 +95,16 @@ def machines(
 
     lost |= cut()
     replaced = {each.get("lost"): each.get("by") for each in _said(run, EventKind.REPLACED, again)}
-    while (choice := choose(hosts, lost, free, settings.min_nodes)).replaced:
-        free = free[len(choice.replaced) :]
-        refusing = on_all(check, choice.replaced)[1]
-        for number, host in choice.replaced.items():
-            if number not in refusing:
-                _record_replaced(run, again, number, hosts[number], host, replaced, lost.pop(number).message)
-                hosts[number] = host
-        lost |= cut()
+    while choice := choose(hosts, lost, free, settings.min_nodes).replaced:
+        number, spare = next(iter(choice.items()))
+        free.remove(spare)
+        with contextlib.suppress(BackendError):
+            check(number, spare)
+            _record_replaced(run, again, number, hosts[number], spare, replaced, lost[number].message)
+            hosts[number] = spare
+            del lost[number]
+        if not (lost and free):
+            lost |= cut()
     lost = {number: error for number, error in lost.items() if number not in bad}
     if not lost:
         return hosts

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,8 +13,7 @@ from orchestrator.errors import OrchError
 from orchestrator.prepare.prepare import Prepared, plan_for
 from orchestrator.prepare.record import recorded, snapshot_code
 from orchestrator.protocol.events import EventKind
-from orchestrator.runs import dependencies
-from orchestrator.runs.notifications.ledger import forget
+from orchestrator.runs import dependencies, outbox
 from orchestrator.runs.record import Dependency
 from orchestrator.runs.run_id import new_run_id
 from orchestrator.runs.store import RunDir, make_state_folder, remove_run
@@ -127,7 +125,7 @@ def _withdraw(root: Path, run: RunDir, error: OrchError) -> None:
     if verdict is None or any(event.get("survivors") or event.get("away") for event in swept):
         have_it_told(root)
         return
-    forget(root, run)  # the error was reported to the submitter
+    outbox.leave(root, run)  # the error was reported to the submitter
     remove_run(root, run)
 
 
@@ -141,12 +139,7 @@ def as_queued(root: Path, machine: Backend, launch: LaunchPlan, after: Dependenc
     before = [run for run in runs_named(root, after.run) if not (run.path / "verdict.json").exists()]
     if not before or not all(_is_there(run, launch.profile) for run in before):
         return None
-    waits = machine.waiting_for(before, succeeds=after.succeeds)
-    if waits is None:
-        return None
-    own = launch.profile["sbatch"].get("dependency")
-    sbatch = {**launch.profile["sbatch"], "dependency": f"{own},{waits}" if own else waits}
-    return replace(launch, profile={**launch.profile, "sbatch": sbatch})
+    return machine.waiting_for(launch, before, succeeds=after.succeeds)
 
 
 def _is_there(run: RunDir, profile: Mapping[str, Any]) -> bool:

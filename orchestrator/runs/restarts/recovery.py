@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from orchestrator.outcome.machines import choose
+from orchestrator.outcome.restart import Relaunch, newest_start, next_start
 from orchestrator.outcome.sentences import items
-from orchestrator.outcome.starts import Relaunch, newest_start, next_start
 from orchestrator.protocol.events import EventKind
 from orchestrator.protocol.hostlist import by_words, in_words
 from orchestrator.runs.record import RunRecord

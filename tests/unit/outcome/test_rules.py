@@ -5,10 +5,13 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
+import pytest
+
 from orchestrator import outcome
 from orchestrator.outcome.no_evidence import NO_EVIDENCE
-from orchestrator.outcome.rules import RULES
-from orchestrator.outcome.verdict import Cause
+from orchestrator.outcome.rule import Seen
+from orchestrator.outcome.rules import RULES, blamed, rule_of
+from orchestrator.outcome.verdict import Cause, Party
 from orchestrator.protocol.events import KINDS, EventKind
 from tests.failures import PAGE, causes, generated
 
@@ -42,3 +45,34 @@ def consumed() -> set[str]:
 def test_each_event_that_can_be_written_is_evidence_or_is_named_as_none() -> None:
     assert consumed() | NO_EVIDENCE == KINDS
     assert not consumed() & NO_EVIDENCE
+
+
+@pytest.mark.parametrize(
+    ("exit_report", "party"),
+    [
+        ({"code": 1, "error": {"type": "ValueError", "message": "boom"}}, Party.RANK),
+        (
+            {"code": 1, "error": {"type": "RuntimeError", "message": "CUDA error: uncorrectable ECC error"}},
+            Party.MACHINE,
+        ),
+        ({"code": 1, "victim": True, "error": {"type": "RuntimeError", "message": "Connection closed"}}, Party.NODE),
+        ({"signal": "SIGKILL", "error": {"type": "LauncherLost", "message": "killed by SIGKILL"}}, Party.NODE),
+    ],
+)
+def test_the_rule_of_a_failure_names_the_party_to_blame(exit_report: dict[str, object], party: Party) -> None:
+    assert rule_of(Seen.of(exit_report)).culprit is party
+
+
+@pytest.mark.parametrize(
+    ("words", "cause", "party"),
+    [
+        ("all of the agents' rendezvous ports are taken, by mallory", Cause.INFRA, Party.MACHINE),
+        ("node 1 (n2) was lost: no heartbeat for 10 s", Cause.INFRA, Party.NODE),
+        ("node 0 (vm): setup line 2 failed: module load cuda", Cause.USER_ERROR, Party.USER),
+        ("stopped by SIGUSR2 from Slurm (time limit near)", Cause.PREEMPTED, Party.SCHEDULER),
+        ("its time limit was reached", Cause.TIMEOUT, Party.USER),
+        ("", Cause.NONE, Party.NOBODY),
+    ],
+)
+def test_the_party_to_blame_for_an_end_that_no_rank_caused(words: str, cause: Cause, party: Party) -> None:
+    assert blamed(words, cause) is party

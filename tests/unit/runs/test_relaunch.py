@@ -6,10 +6,9 @@ from typing import Any
 
 import pytest
 
-from orchestrator.outcome.restart import budget_left
-from orchestrator.outcome.starts import (
+from orchestrator.outcome.restart import (
     Relaunch,
-    correct_clock_skew,
+    budget_left,
     last_attempt,
     newest_saved,
     newest_start,
@@ -17,6 +16,7 @@ from orchestrator.outcome.starts import (
     pending_start,
 )
 from orchestrator.protocol.progress import Progress
+from orchestrator.runs.clock_skew import correct_clock_skew
 from orchestrator.runs.record import RunRecord
 from orchestrator.runs.reducer import reduce
 

@@ -9,7 +9,7 @@ import pytest
 
 from orchestrator.looking.evidence import Evidence
 from orchestrator.looking.judge import state_from
-from orchestrator.outcome.starts import Relaunch
+from orchestrator.outcome.restart import Relaunch
 from orchestrator.protocol.events import EventKind
 from orchestrator.runs.dependencies import Wait
 from orchestrator.runs.record import RunRecord
