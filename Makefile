@@ -71,6 +71,7 @@ test: prepared lint
 	$(PYTEST) -m 'not full'
 
 test-all: prepared lint
+	@$(BIN)/python -m tests.testbed install --all --where-possible
 	$(PYTEST)
 
 lint: .venv/test.stamp

@@ -11,6 +11,8 @@ from orchestrator.node.system.private import hold_umask
 VERBS = {
     "agent": ("agent.agent:run_agent", "TASK"),  # a node's agent
     "slurm": ("agent.slurm:run_slurm_agent", "RUN_DIR"),  # the same in a Slurm job
+    "job": ("agent.job:run_job", "KIND RUN_DIR NUMBER START LIMIT"),  # the first process of another scheduler's job
+    "in-job": ("agent.job:run_agent_of_job", "RUN_DIR KIND NUMBER START NODE HOSTS LIMIT"),  # a node's agent in it
     "launcher": ("launcher.launcher:run_launcher", ""),  # the agent's child
     "serve": ("server.server:serve", ""),  # answers requests that come over SSH
     "replay": ("agent.replay:replay", "ORDER"),  # runs a single rank at a terminal

@@ -15,15 +15,17 @@ from orchestrator.protocol.events import EventKind
 from orchestrator.protocol.progress import Progress, progress_of
 
 PREEMPTION_SECONDS = 5.0  # between the two signals of a preemption
-_ASKED_TO_STOP = {Cause.PREEMPTED: "Slurm took its nodes away (preempted)", Cause.TIMEOUT: "its time limit was near"}
+_ASKED_TO_STOP = {Cause.PREEMPTED: "{} took its nodes away (preempted)", Cause.TIMEOUT: "its time limit was near"}
 
 
-def start_after(events: Sequence[Event], retry: Budgets, *, asks: bool) -> tuple[Cause, str] | Refusal | None:
+def start_after(
+    events: Sequence[Event], retry: Budgets, title: str, *, asks: bool
+) -> tuple[Cause, str] | Refusal | None:
     """Return the cause and the reason of the start that an agent asks for at its end; None if it asks for none.
 
     NO_PROGRESS if the start ended at its time limit and has gained nothing by then. `events` are those of this agent's
     start, and `retry` has the budgets that are left for this start. A start without ranks is repeated only if the
-    agent's exit code `asks` for that.
+    agent's exit code `asks` for that. `title` is the scheduler's name.
     """
     ends = [event for event in events if event.get("kind") in (EventKind.GANG_ENDED, EventKind.GAVE_UP)]
     if not ends:
@@ -35,17 +37,17 @@ def start_after(events: Sequence[Event], retry: Budgets, *, asks: bool) -> tuple
     used = restart.times_used([event for event in events if event.get("kind") == EventKind.RESTART], cause)
     begun = next(iter(restart.progress_of_starts(events)), Progress())
     stalled = restart.stalled([begun], progress_of(ends[-1])) if began else 0
-    refusal = restart.refusal(Restarter.SLURM, cause, retry, used, stalled)
+    refusal = restart.refusal(Restarter.SCHEDULER, cause, retry, used, stalled)
     if refusal is not None or not (began or asks):
         return refusal if refusal is Refusal.NO_PROGRESS else None
-    return cause, str(ends[-1].get("reason") or _ASKED_TO_STOP.get(cause, ""))
+    return cause, str(ends[-1].get("reason") or _ASKED_TO_STOP.get(cause, "").format(title))
 
 
 def is_near_limit(events: Iterable[Event]) -> bool:
     """Tell whether this start was asked to stop because of its time limit.
 
-    The batch script asks Slurm for SIGUSR2 before the limit. Slurm can send SIGUSR2 up to a minute early, so a
-    preemption may come at the same moment. Then SIGTERM follows at once. Before a time limit it comes much later.
+    The job is sent SIGUSR2 before the limit. Slurm can send SIGUSR2 up to a minute early, so a preemption may come at
+    the same moment. Then SIGTERM follows at once. Before a time limit it comes much later.
     """
     events = list(events)
     warned, stopped = (_time_of(events, name) for name in ("SIGUSR2", "SIGTERM"))
@@ -59,23 +61,23 @@ def _time_of(events: Iterable[Event], signal: str) -> float | None:
     return None if found is None else float(at) if isinstance(at, (int, float)) else 0.0
 
 
-def forbidden_start(retry: Budgets, events: Iterable[Event]) -> str:
-    """Return why Slurm should not have started the job again by itself; "" if the job's `retry` allows it."""
+def forbidden_start(retry: Budgets, events: Iterable[Event], title: str) -> str:
+    """Return why the scheduler should not have started the job again by itself; "" if the job's `retry` allows it."""
     used = restart.times_used(events, Cause.PREEMPTED)
-    refusal = restart.refusal(Restarter.SLURM, Cause.PREEMPTED, retry, used)
+    refusal = restart.refusal(Restarter.SCHEDULER, Cause.PREEMPTED, retry, used)
     if Cause.PREEMPTED not in retry or refusal is not Refusal.BUDGET_SPENT:
         return ""
     return (
-        "Slurm stopped the job and started it again by itself; this start ended at once, because retry.preempted is "
+        f"{title} stopped the job and started it again by itself; this start ended at once, because retry.preempted is "
         f"{retry.get(Cause.PREEMPTED, 0)}"
     )
 
 
-def without_progress(stalled: int, word: Event) -> str:
+def without_progress(stalled: int, word: Event, title: str) -> str:
     """Return why a start ends at once after so many without progress; `word` is what the last start asked for."""
     if stalled < restart.WITHOUT_PROGRESS:
         return ""
     if word.get("cause") == Cause.TIMEOUT:
         return f"gave up: {stalled} starts in a row hit the time limit without saving a new checkpoint"
-    last = f"the last: {word['reason']}" if word.get("reason") else "the last was ended by Slurm"
+    last = f"the last: {word['reason']}" if word.get("reason") else f"the last was ended by {title}"
     return f"{stalled} starts in a row ended without a new checkpoint; {last}"

@@ -1,7 +1,7 @@
 """The restart policy: which ends are followed by another start, by whom, how often, and when no more. Pure.
 
 Three parties start ranks again. The leader starts the gang's next attempt if all nodes are still there. The supervisor
-starts the agents over SSH after a lost node or a preemption. Slurm requeues the job. All use the job's budgets
+starts the agents over SSH after a lost node or a preemption. A scheduler requeues its job. All use the job's budgets
 (`retry`), by the cause of the end, and all stop when no new checkpoints are written.
 """
 
@@ -31,15 +31,15 @@ class Restarter(StrEnum):
     """The gang's leader, by another attempt of the same agents."""
     SUPERVISOR = "supervisor"
     """The supervisor, by new agents after the old ones could not continue."""
-    SLURM = "slurm"
+    SCHEDULER = "scheduler"
     """The job's own batch script, by a requeue."""
 
 
 MENDS: Mapping[Restarter, Sequence[Cause]] = {
     Restarter.LEADER: (Cause.USER_ERROR, Cause.INFRA),
     Restarter.SUPERVISOR: (Cause.INFRA, Cause.PREEMPTED),  # a time limit is meant to end a run
-    # the partition's limit, after which a requeue can continue the job
-    Restarter.SLURM: (Cause.INFRA, Cause.PREEMPTED, Cause.TIMEOUT),
+    # the limit of a partition or queue, after which a requeue can continue the job
+    Restarter.SCHEDULER: (Cause.INFRA, Cause.PREEMPTED, Cause.TIMEOUT),
 }
 """For each party, the causes that another start by it may cure."""
 

@@ -34,6 +34,7 @@ class EventKind:
 
     # On a node's agent, in nodes/N/events.jsonl.
     SLURM_JOB = "slurm_job"  # the job's number and hosts, at each start by Slurm
+    BATCH_JOB = "batch_job"  # the same, at each start by another scheduler
     AGENT_STARTED = "agent_started"  # the agent's pid, host and start; the node's cores and GPUs
     REACHED_LEADER = "reached_leader"  # the node has joined node 0's gang, at `addr`
     CANT_REACH = "cant_reach"  # the node has not joined node 0's gang for 5 s: `why`

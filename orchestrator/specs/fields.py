@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Final
 
 from pydantic import (
@@ -74,6 +75,12 @@ def _jumps(text: str) -> str:
     return text
 
 
+def _login(text: str) -> str:
+    if not re.fullmatch(LOGIN, text):
+        raise ValueError(f"'{text}' is not a host; write host, user@host or user@host:port")
+    return text
+
+
 def _no_nul(text: str) -> str:
     if "\0" in text:
         raise ValueError("contains a NUL byte, which no program can be given")
@@ -96,10 +103,28 @@ class Also:
         return {"anyOf": [handler(core), {"type": self.json_type}]}
 
 
+def short_options(ours: Mapping[str, str]) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    """Return a validator of further options of a scheduler's qsub, by their names without the `-`.
+
+    ours: options that have another place in a profile, and a word about it.
+    """
+
+    def check(options: dict[str, Any]) -> dict[str, Any]:
+        for name in options:
+            if not re.fullmatch(r"[A-Za-z_]+", name):
+                raise ValueError(f"'{name}' is not an option of qsub; write it without the '-'")
+            if name in ours:
+                raise ValueError(f"-{name} is {ours[name]}")
+        return options
+
+    return check
+
+
 Name = Annotated[str, AfterValidator(_plain_name)]
 Line = Annotated[str, Field(min_length=1), AfterValidator(_one_line)]
 Arg = Annotated[str, BeforeValidator(_text_value), AfterValidator(_no_nul), Also("number")]
 UserName = Annotated[Line, AfterValidator(_user_name)]
+LoginHost = Annotated[Line, AfterValidator(_login)]
 Jumps = Annotated[Line, AfterValidator(_jumps)]
 EnvName = Annotated[str, AfterValidator(_env_name)]
 Seconds = Annotated[

@@ -51,7 +51,9 @@ class Kind:
     scheduler: str = ""
     """The scheduler's name in messages, such as "Slurm"; "" if orch itself chooses the machines."""
     verb: str = "agent"
-    """The command of node.pyz that starts a node's agent."""
+    """The command of node.pyz that starts a node's agent, or the first process of a job."""
+    check: str = ""
+    """The command of the scheduler by which `--check` asks whether a job would be taken."""
     runtimes: tuple[str, ...] = field(default=("docker", "podman", "apptainer"))
     """The container runtimes that its nodes can have."""
     parallel: int = 1
@@ -97,10 +99,30 @@ SLURM: Final = Kind(
     f"{_BACKENDS}.slurm.scheduler:through_login",
     scheduler="Slurm",
     verb="slurm",
+    check="sbatch --test-only",
     runtimes=("docker", "podman", "apptainer", "pyxis"),
     parallel=16,
 )
-OWN: Final[Mapping[str, Kind]] = {kind.name: kind for kind in (LOCAL, SSH, SLURM)}
+SGE: Final = Kind(
+    "sge",
+    "orchestrator.specs.sge_profile:SgeProfile",
+    f"{_BACKENDS}.sge.scheduler:here",
+    f"{_BACKENDS}.sge.scheduler:through_login",
+    scheduler="Grid Engine",
+    verb="job",
+    check="qsub -w v",
+    parallel=16,
+)
+PBS: Final = Kind(
+    "pbs",
+    "orchestrator.specs.pbs_profile:PbsProfile",
+    f"{_BACKENDS}.pbs.scheduler:here",
+    f"{_BACKENDS}.pbs.scheduler:through_login",
+    scheduler="PBS",
+    verb="job",
+    parallel=16,
+)
+OWN: Final[Mapping[str, Kind]] = {kind.name: kind for kind in (LOCAL, SSH, SLURM, SGE, PBS)}
 """orch's own kinds. They are entry points too; this table saves most commands a search of all installed packages."""
 
 

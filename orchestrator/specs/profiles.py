@@ -7,10 +7,12 @@ from typing import Annotated, Any, Union
 from pydantic import Field, TypeAdapter
 
 from orchestrator.specs.kinds import every, model_of
+from orchestrator.specs.pbs_profile import PbsProfile
 from orchestrator.specs.profile import LocalProfile, SshProfile
+from orchestrator.specs.sge_profile import SgeProfile
 from orchestrator.specs.slurm_profile import SlurmProfile
 
-AnyProfile = LocalProfile | SshProfile | SlurmProfile
+AnyProfile = LocalProfile | SshProfile | SlurmProfile | SgeProfile | PbsProfile
 PROFILE: TypeAdapter[AnyProfile] = TypeAdapter(Annotated[AnyProfile, Field(discriminator="kind")])
 """A profile of one of orch's own kinds."""
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 from pydantic import AfterValidator, Field
 
 from orchestrator.specs.documents.problem import Problem
-from orchestrator.specs.fields import LOGIN, Bytes, Count, Line, Seconds
+from orchestrator.specs.fields import Bytes, Count, Line, LoginHost, Seconds
 from orchestrator.specs.profile import ProfileBase
 from orchestrator.specs.sbatch_options import known_options, note_on_unknown
 
@@ -17,12 +17,6 @@ if TYPE_CHECKING:
     from orchestrator.specs.job import Job
 
 _GRES_GPUS: Final = re.compile(r"\bgpu(?::[^:,()]+)?:(\d{1,5})")
-
-
-def _login(text: str) -> str:
-    if not re.fullmatch(LOGIN, text):
-        raise ValueError(f"'{text}' is not a host; write host, user@host or user@host:port")
-    return text
 
 
 class SlurmProfile(ProfileBase):
@@ -40,9 +34,7 @@ class SlurmProfile(ProfileBase):
     mem: Bytes | None = Field(None, description="memory per node")
     constraint: Line | None = None
     exclude: Line | None = None
-    login: Annotated[Line, AfterValidator(_login)] | None = Field(
-        None, description="user@host of a login node to submit through"
-    )
+    login: LoginHost | None = Field(None, description="user@host of a login node to submit through")
     sbatch: Annotated[dict[Line, Line | int | bool], AfterValidator(known_options)] = Field(
         {}, description="any other option of sbatch"
     )

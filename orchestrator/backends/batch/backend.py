@@ -373,9 +373,9 @@ class Batch(Backend):
         site.need(self.scheduler.programs[0])
         return self.scheduler.would_take(self.scheduler.filled(launch, site.environment())[0], site)
 
-    def waiting_for(self, runs: Sequence[RunDir], *, succeeds: bool) -> str | None:
-        """Return the condition that makes a job wait for these runs; None if a run's job is unknown."""
-        return job.dependency(self.site_of(runs[0]), runs, succeeds=succeeds)
+    def waiting_for(self, launch: LaunchPlan, runs: Sequence[RunDir], *, succeeds: bool) -> LaunchPlan | None:
+        """Return the plan of a job that waits for these runs; None if the scheduler can't wait for all."""
+        return job.after(self.site_of(runs[0]), launch, runs, succeeds=succeeds)
 
     def used(self, run: RunDir) -> JobUse | None:
         """Return what the accounting reports of the run's job; None before the run has a job."""

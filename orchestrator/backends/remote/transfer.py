@@ -78,7 +78,11 @@ class Copy:
         folder = self.run.node(self.node)
         paths = [*folder.glob("attempt_*/rank_*.log"), *folder.glob("attempt_*/result_*"), *folder.glob("*.log")]
         paths += [folder / "events.jsonl", folder / "samples.jsonl", folder / "metrics.jsonl"]
-        whole = [self.run.path / "metrics.jsonl", *self.run.path.glob("slurm/*.log")] if self.node == 0 else []
+        whole = (
+            [self.run.path / "metrics.jsonl", *self.run.path.glob("slurm/*.log"), *self.run.path.glob("batch/*.log")]
+            if self.node == 0
+            else []
+        )
         for path in [*paths, *whole]:
             if path.exists():
                 yield str(path.relative_to(self.run.path))

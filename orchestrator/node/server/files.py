@@ -31,12 +31,13 @@ _SAMPLES = "samples.jsonl"
 _METRICS = "metrics.jsonl"  # rank 0's in the run's folder; that of the program's own files in the node's folder
 _OF_NODE = ("agent.log", "launcher.log", "agent.json", "events.jsonl", _SAMPLES, _METRICS)
 _OF_RUN = (_METRICS, "result.json", "rank0.done")  # only rank 0 and its launcher write these, on node 0
-_SLURM_LOG = re.compile(r"slurm/[A-Za-z0-9_%-][A-Za-z0-9_.%-]{0,80}\.log")
+_JOB_FOLDERS = ("slurm", "batch")  # of the scheduler's script and logs
+_JOB_LOG = re.compile(r"(slurm|batch)/[A-Za-z0-9_%-][A-Za-z0-9_.%-]{0,80}\.log")
 
 
 def is_written_by(node: int, name: str) -> bool:
     """Return whether a file of this name, below the run's folder, is one that the node writes and that is copied."""
-    if node == 0 and (name in _OF_RUN or _SLURM_LOG.fullmatch(name)):
+    if node == 0 and (name in _OF_RUN or _JOB_LOG.fullmatch(name)):
         return True
     own = f"nodes/{node}/"
     attempt, _, last = name.removeprefix(own).rpartition("/")
@@ -132,8 +133,8 @@ def _files(run_dir: str, node: int, ranks: list[int] | None, *, beats: bool) -> 
     if beats:  # what changes all the time comes along with the rest, and makes no answer by itself
         return [*found, (f"{folder}/{_SAMPLES}", True)]
     if node == 0:
-        found += [(f"slurm/{name}", True) for name in sorted(_names(f"{run_dir}/slurm"))]
-        found = [each for each in found if not each[0].startswith("slurm/") or _SLURM_LOG.fullmatch(each[0])]
+        logs = [f"{top}/{name}" for top in _JOB_FOLDERS for name in sorted(_names(f"{run_dir}/{top}"))]
+        found += [(name, True) for name in logs if _JOB_LOG.fullmatch(name)]
         found += [(name, name == _METRICS) for name in _OF_RUN]
         found.append((f"{folder}/{_METRICS}", True))
     found += [(f"{folder}/{name}", True) for name in ("agent.log", "launcher.log")]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -141,12 +140,7 @@ def as_queued(root: Path, machine: Backend, launch: LaunchPlan, after: Dependenc
     before = [run for run in runs_named(root, after.run) if not (run.path / "verdict.json").exists()]
     if not before or not all(_is_there(run, launch.profile) for run in before):
         return None
-    waits = machine.waiting_for(before, succeeds=after.succeeds)
-    if waits is None:
-        return None
-    own = launch.profile["sbatch"].get("dependency")
-    sbatch = {**launch.profile["sbatch"], "dependency": f"{own},{waits}" if own else waits}
-    return replace(launch, profile={**launch.profile, "sbatch": sbatch})
+    return machine.waiting_for(launch, before, succeeds=after.succeeds)
 
 
 def _is_there(run: RunDir, profile: Mapping[str, Any]) -> bool:

@@ -22,7 +22,7 @@ from orchestrator.outcome.restart import (
 from orchestrator.protocol.progress import Progress, progress_of
 
 RETRY = {"user_error": 0, "infra": 2, "preempted": None, "timeout": None}
-LEADER, SUPERVISOR, SLURM = Restarter.LEADER, Restarter.SUPERVISOR, Restarter.SLURM
+LEADER, SUPERVISOR, SCHEDULER = Restarter.LEADER, Restarter.SUPERVISOR, Restarter.SCHEDULER
 NOT_MENDED, SPENT, STUCK = Refusal.NOT_MENDED, Refusal.BUDGET_SPENT, Refusal.NO_PROGRESS
 
 
@@ -44,12 +44,12 @@ NOT_MENDED, SPENT, STUCK = Refusal.NOT_MENDED, Refusal.BUDGET_SPENT, Refusal.NO_
         (SUPERVISOR, "timeout", 0, 0, NOT_MENDED),
         (SUPERVISOR, "user_error", 0, 0, NOT_MENDED),
         (SUPERVISOR, "cancelled", 0, 0, NOT_MENDED),
-        (SLURM, "timeout", 7, 0, None),
-        (SLURM, "timeout", 0, 1, STUCK),  # the next one would have no more time
-        (SLURM, "preempted", 7, 0, None),
-        (SLURM, "infra", 2, 0, SPENT),
-        (SLURM, "user_error", 0, 0, NOT_MENDED),
-        (SLURM, "", 0, 0, NOT_MENDED),
+        (SCHEDULER, "timeout", 7, 0, None),
+        (SCHEDULER, "timeout", 0, 1, STUCK),  # the next one would have no more time
+        (SCHEDULER, "preempted", 7, 0, None),
+        (SCHEDULER, "infra", 2, 0, SPENT),
+        (SCHEDULER, "user_error", 0, 0, NOT_MENDED),
+        (SCHEDULER, "", 0, 0, NOT_MENDED),
     ],
 )
 def test_the_policy(by: Restarter, cause: str, used: int, without: int, expected: Refusal | None) -> None:

@@ -208,7 +208,7 @@ def _submit(root: Path, prepared: Any, *, as_json: bool, follow: bool) -> int:
 
 
 def _show_dry_run(root: Path, prepared: Any, *, as_json: bool, check: bool) -> int:
-    """Print the plan, and with `check` what sbatch reports about it. Return the exit code."""
+    """Print the plan, and with `check` what the scheduler reports about it. Return the exit code."""
     from orchestrator.cli.output import show_plan
     from orchestrator.prepare import prepare
 

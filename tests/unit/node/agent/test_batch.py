@@ -1,4 +1,4 @@
-"""The agent inside a Slurm job: its nodes, its starts, its budgets, and when it asks for another."""
+"""The agent inside a scheduler's job: its nodes, its starts, its budgets, and when it asks for another."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.node.agent.slurm import (
+from orchestrator.node.agent.batch import (
     History,
-    SlurmError,
+    Place,
     continued,
-    expand_nodes,
     forbidden_start,
     history_of,
     placed,
-    start_number,
     wants_another,
     word_path,
 )
+from orchestrator.node.agent.slurm import place_in, start_number
 from orchestrator.outcome.restart import Refusal
+from orchestrator.protocol.allocation import AllocationError, expand_nodes
 from orchestrator.protocol.progress import Progress
 from orchestrator.protocol.ranks import EXIT_REQUEUE
 from orchestrator.protocol.task import NodeTask, Program
@@ -56,7 +56,7 @@ def test_lists_of_nodes(text: str, names: list[str]) -> None:
 
 @pytest.mark.parametrize("text", ["", "n[1-", "n[a-b]", "n]1[", "n[1-2", ","])
 def test_a_list_that_cannot_be_read_never_becomes_one_host(text: str) -> None:
-    with pytest.raises(SlurmError):
+    with pytest.raises(AllocationError):
         expand_nodes(text)
 
 
@@ -64,24 +64,31 @@ def test_a_list_that_cannot_be_read_never_becomes_one_host(text: str) -> None:
 def test_any_text_is_names_or_an_error(text: str) -> None:
     try:
         names = expand_nodes(text)
-    except SlurmError:
+    except AllocationError:
         return
     assert names
     assert not any(char in name for name in names for char in "[],")
 
 
+def at(hosts: str, address: str = "", start: int = 0) -> Place:
+    """Return the place of node 0 as Slurm's variables tell it."""
+    told = {"SLURM_JOB_NODELIST": hosts, "SLURM_LAUNCH_NODE_IPADDR": address, "SLURM_NODEID": "0"}
+    return place_in({**told, "SLURM_RESTART_COUNT": str(start)})
+
+
 def test_the_allocation_fills_in_what_the_plan_left_open() -> None:
-    found = placed(task(), {"SLURM_JOB_NODELIST": "n[4-6]", "SLURM_LAUNCH_NODE_IPADDR": "10.0.0.4"})
+    found = placed(task(), at("n[4-6]", "10.0.0.4"))
     assert (found.hosts, found.leader_addrs, found.start) == (("n4", "n5", "n6"), ("10.0.0.4", "n4"), 0)
-    away = placed(task(), {"SLURM_JOB_NODELIST": "n[4-6]", "SLURM_LAUNCH_NODE_IPADDR": "127.0.1.1"})
+    away = placed(task(), at("n[4-6]", "127.0.1.1"))
     assert away.leader_addrs == ("n4",)  # the others can't dial that
-    again = placed(task(nnodes=1, hosts=("x",)), {"SLURM_STEP_NODELIST": "n9", "SLURM_RESTART_COUNT": "2"})
+    again = placed(task(nnodes=1, hosts=("x",)), at("n9", start=2))
     assert (again.leader_addrs, again.start, again.only_loopback) == (("127.0.0.1",), 2, True)
 
 
-def test_another_number_of_nodes_is_an_error() -> None:
-    with pytest.raises(SlurmError, match="the plan has 3 nodes, Slurm gave 2: n1, n2"):
-        placed(task(), {"SLURM_JOB_NODELIST": "n[1-2]"})
+@pytest.mark.parametrize(("kind", "title"), [("slurm", "Slurm"), ("sge", "Grid Engine"), ("pbs", "PBS")])
+def test_another_number_of_nodes_is_an_error(kind: str, title: str) -> None:
+    with pytest.raises(AllocationError, match=f"the plan has 3 nodes, {title} gave 2: n1, n2"):
+        placed(task(), Place(kind, "17", 0, 0, ("n1", "n2")))
 
 
 def test_starts_are_slurms_restart_count() -> None:
@@ -146,10 +153,10 @@ def test_which_ends_ask_for_another_start(
     tmp_path: Path, events: list[dict[str, Any]], code: int, cause: str | None
 ) -> None:
     budget = {"infra": 1, "preempted": None, "timeout": None}
-    found = wants_another(task(run_dir=str(tmp_path), retry=budget), tuple(events), code)
+    found = wants_another(task(run_dir=str(tmp_path), retry=budget), tuple(events), code, "Slurm")
     assert (found[0] if isinstance(found, tuple) else found) == cause
     (tmp_path / "cancel.json").write_text("{}")
-    assert wants_another(task(run_dir=str(tmp_path), retry=budget), tuple(events), code) is None
+    assert wants_another(task(run_dir=str(tmp_path), retry=budget), tuple(events), code, "Slurm") is None
 
 
 @pytest.mark.parametrize(("seconds", "cause"), [(0.012, "preempted"), (60.0, "timeout"), (None, "timeout")])
@@ -159,7 +166,9 @@ def test_a_preemption_that_comes_with_the_warning_of_the_time_limit_is_one(
     usr2 = {"kind": "signal", "name": "SIGUSR2", "time": 100.0}
     term = [] if seconds is None else [{"kind": "signal", "name": "SIGTERM", "time": 100.0 + seconds}]
     events = (GO, usr2, *term, {**PREEMPTED, "step": 3})
-    found = wants_another(task(run_dir=str(tmp_path), retry={"preempted": None, "timeout": None}), events, EXIT_REQUEUE)
+    found = wants_another(
+        task(run_dir=str(tmp_path), retry={"preempted": None, "timeout": None}), events, EXIT_REQUEUE, "Slurm"
+    )
     assert isinstance(found, tuple)
     assert found[0] == cause
 
@@ -167,33 +176,35 @@ def test_a_preemption_that_comes_with_the_warning_of_the_time_limit_is_one(
 def test_a_budget_that_is_used_up_asks_for_nothing(tmp_path: Path) -> None:
     restart = {"kind": "restart", "attempt": 1, "cause": "infra"}
     left = task(run_dir=str(tmp_path), retry={"infra": 1, "preempted": 0})
-    assert wants_another(left, (GO, LOST), 1) == ("infra", "node 2 (n6) was lost: no heartbeat")
-    assert wants_another(left, (GO, restart, LOST), 1) is None
-    assert wants_another(left, (GO, PREEMPTED), EXIT_REQUEUE) is None
+    assert wants_another(left, (GO, LOST), 1, "Slurm") == ("infra", "node 2 (n6) was lost: no heartbeat")
+    assert wants_another(left, (GO, restart, LOST), 1, "Slurm") is None
+    assert wants_another(left, (GO, PREEMPTED), EXIT_REQUEUE, "Slurm") is None
     # The start that these events are of was taken off the budget as it began.
-    assert wants_another(left, ({**again(1), "cause": "infra"}, GO, LOST), 1) is not None
+    assert wants_another(left, ({**again(1), "cause": "infra"}, GO, LOST), 1, "Slurm") is not None
 
 
 def test_a_start_that_retry_does_not_allow_ends_at_once(tmp_path: Path) -> None:
     by_itself, asked = History((again(1),), None), History((), {"cause": "infra", "reason": "a node was lost"})
     for budget, allowed in ((None, True), (0, False), (1, False), (2, True)):
-        found = forbidden_start(task(run_dir=str(tmp_path), retry={"preempted": budget}), by_itself)
+        found = forbidden_start(task(run_dir=str(tmp_path), retry={"preempted": budget}), by_itself, "Slurm")
         assert (found == "") is allowed
     none = task(run_dir=str(tmp_path), retry={"preempted": 0, "infra": 1})
-    assert "retry.preempted is 0" in forbidden_start(none, History((), None))
-    assert forbidden_start(none, asked) == ""
+    assert "retry.preempted is 0" in forbidden_start(none, History((), None), "Slurm")
+    assert forbidden_start(none, asked, "Slurm") == ""
     (tmp_path / "cancel.json").write_text("{}")
-    assert forbidden_start(none, by_itself) == ""
+    assert forbidden_start(none, by_itself, "Slurm") == ""
 
 
 def test_history_is_node_0s_up_to_this_start(tmp_path: Path) -> None:
     folder = tmp_path / "nodes" / "0"
     folder.mkdir(parents=True)
-    assert history_of(str(tmp_path), 0) == History((), None)
+    assert history_of(str(tmp_path), at("n1")) == History((), None)
     lines = [json.dumps(event) for event in (again(1, 5), {"kind": "slurm_job", "start": 2}, again(2, 5))]
     (folder / "events.jsonl").write_text("\n".join([lines[0], "{torn", *lines[1:]]) + "\n")
     (tmp_path / "slurm").mkdir()
-    Path(word_path(str(tmp_path), 1)).write_text('{"cause": "timeout", "reason": "its time limit was near"}')
-    found = history_of(str(tmp_path), 2)
+    Path(word_path(str(tmp_path), at("n1", start=1))).write_text(
+        '{"cause": "timeout", "reason": "its time limit was near"}'
+    )
+    found = history_of(str(tmp_path), at("n1", start=2))
     assert found.events == (again(1, 5),)
     assert found.word == {"cause": "timeout", "reason": "its time limit was near"}
