@@ -233,7 +233,8 @@ def submit(
     """
     from orchestrator.operations.submission.submit import submit as start
     from orchestrator.prepare.prepare import Request, prepare
-    from orchestrator.specs.documents.loader import Document, document_of
+    from orchestrator.specs.documents.loader import document_of
+    from orchestrator.specs.documents.yaml_source import Document
 
     root = state_root()
     if isinstance(job, Mapping):

@@ -1,1 +1,1 @@
-"""How a run stands: its evidence, gathered and judged. Nothing here writes, starts or ends anything."""
+"""Reads the state of runs: gathers the evidence and judges it. Nothing here writes, starts or ends anything."""

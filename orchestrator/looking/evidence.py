@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Evidence:
-    """What a run's state follows from."""
+    """The facts from which a run's state follows."""
 
     record: RunRecord  # with the hosts that it has now
     events: tuple[Event, ...] = ()
@@ -35,7 +35,7 @@ class Evidence:
 
 
 def gather(run: RunDir, record: RunRecord, known: FileCache | None = None) -> Evidence:
-    """Return what the run's state follows from now."""
+    """Return the facts from which the run's present state follows."""
     machine, cache = backend(record.kind), known or FileCache()
     sight = machine.look(run)  # before the events are read: an agent that is gone by then has written all of them
     events = run.events(cache)
@@ -58,7 +58,7 @@ def with_hosts_now(record: RunRecord, sight: Sight) -> RunRecord:
 
 
 def _rank0_is_done(run: RunDir, events: tuple[Event, ...], known: FileCache) -> bool:
-    """Is rank 0's marker there, and that of the newest attempt? One that can't be read counts as that."""
+    """Tell whether rank 0's marker exists and is of the newest attempt. A marker that can't be read counts as that."""
     try:
         marker = known.of_file(f"{run.path}/rank0.done", lambda: run.read("rank0.done"))
     except StoreError:

@@ -1,4 +1,4 @@
-"""What commands read of one run: its state while it goes on, its record, its logs."""
+"""Reads one run for commands: its state while it is live, its record, its logs."""
 
 from __future__ import annotations
 

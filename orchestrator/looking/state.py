@@ -1,4 +1,4 @@
-"""How a run stands now. Looking reads and never writes; it loads nothing of what the supervisor does."""
+"""Returns the state of a run. Nothing is written, and nothing of the supervisor is loaded."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ SIGNS_OF_LOSS: Final = (EventKind.LOST_NODE, EventKind.GAVE_UP, EventKind.RELAUN
 
 
 def state_of(run: RunDir, known: FileCache | None = None) -> RunState:
-    """Return the run's state now; reads, never writes. A run that has its verdict is not looked at again.
+    """Return the run's state. Of a run that has its verdict only the files are read.
 
-    With a cache, only the events are read again that have changed.
+    With a cache, only events that have changed are read again.
     """
     record, ending = run.record(), run.ending()
     if record.is_lost and ending is None:
@@ -54,7 +54,7 @@ def state_of(run: RunDir, known: FileCache | None = None) -> RunState:
 
 
 def _recovering(state: RunState, evidence: Evidence, run: RunDir, machine: Backend) -> RunState:
-    """Return the state with what is lost, and what is done about it, where the supervisor starts agents anew."""
+    """Return the state with its recovery, if nodes were lost and the supervisor can relaunch agents."""
     if not any(event["kind"] in SIGNS_OF_LOSS for event in evidence.events):
         return state
     if (reserves := machine.reserves(run)) is None:
@@ -75,7 +75,7 @@ def _recovering(state: RunState, evidence: Evidence, run: RunDir, machine: Backe
 
 
 def _ended(record: RunRecord, run: RunDir, ending: Ending, known: FileCache | None = None) -> RunState:
-    """Return the state of a run that has its verdict: the rest is told by its events."""
+    """Return the state of a run that has its verdict. Everything else comes from its events."""
     state, verdict = reduce(record, run.events(known), {}, rank0_done=True), ending.verdict
     silent = (NodeStatus.STARTING, NodeStatus.JOINED, NodeStatus.RUNNING)  # their agents left without their last words
     nodes = tuple(replace(node, state=NodeStatus.LOST) if node.state in silent else node for node in state.nodes)
@@ -84,7 +84,7 @@ def _ended(record: RunRecord, run: RunDir, ending: Ending, known: FileCache | No
 
 
 def check_kind(run: RunDir, record: RunRecord) -> None:
-    """Raise StoreError where this version has no backend for the run: nothing can be told of it."""
+    """Raise StoreError if this version has no backend for the run, because then its state is unknown."""
     try:
         known = is_known(record.kind)
     except OrchError as error:  # the package that adds the kind is broken; other runs are shown all the same

@@ -1,4 +1,4 @@
-"""What commands read of many runs at once: the states of the newest runs, and of all runs of a sweep."""
+"""Reads many runs at once for commands: the states of the newest runs, and of all runs of a sweep."""
 
 from __future__ import annotations
 

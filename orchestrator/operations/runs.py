@@ -15,8 +15,7 @@ from orchestrator.errors import BackendError, StoreError, UsageError
 from orchestrator.looking.run import POLL_SECONDS, wait
 from orchestrator.looking.state import state_of
 from orchestrator.protocol.events import EventKind
-from orchestrator.runs import dependencies
-from orchestrator.runs.marks import is_any_to_tell
+from orchestrator.runs import dependencies, outbox
 from orchestrator.runs.state import RunState
 from orchestrator.runs.store import RunDir, check_own, remove_run
 from orchestrator.supervisor.reconcile import reconcile
@@ -138,8 +137,8 @@ def _record_cancel(run: RunDir, *, now: bool) -> StoreError | None:
 
 
 def have_it_told(root: Path) -> None:
-    """Start the supervisor, which sends notifications and feeds trackers, if there are any to send."""
-    if is_any_to_tell(root):
+    """Start the supervisor if it has news to deliver to notifications or trackers."""
+    if outbox.entered(root):
         start_supervisor(root)
 
 

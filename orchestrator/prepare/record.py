@@ -17,9 +17,8 @@ from orchestrator.prepare.prepare import Prepared, files_to_send, is_here
 from orchestrator.protocol.cancelling import keep_room_for_cancel
 from orchestrator.protocol.code_baseline import write_baseline
 from orchestrator.protocol.events import EventKind
-from orchestrator.runs.marks import keep_secrets
-from orchestrator.runs.notifications.ledger import watch
-from orchestrator.runs.record import SweepPoint, notify_entries
+from orchestrator.runs import outbox
+from orchestrator.runs.record import SweepPoint
 from orchestrator.runs.start_lock import being_started
 from orchestrator.runs.store import RunDir, create_run, remove_run
 from orchestrator.specs.kinds import kind_named
@@ -59,12 +58,8 @@ def record_run(
     folder = None if backend(kind_of(launch.profile)).is_remote else launch.tasks[0].run_dir
     run = create_run(root, launch.run_id, {**_record(prepared, launch), **place}, folder, indexed=indexed, hold=hold)
     try:
-        watch(root, run, notify_entries(launch.job), prepared.hidden)
-        if launch.job.get("track"):
-            from orchestrator.trackers import ledger
-
-            ledger.watch(root, run, ledger.trackers_of(launch.job), prepared.hidden)
-        keep_secrets(root, run, prepared.environment.secrets)
+        if launch.job.get("notify") or launch.job.get("track"):
+            outbox.enter(root, run, {**prepared.environment.secrets, **prepared.hidden})
         run.write("plan.json", launch.to_json())
         keep_room_for_cancel(run.path)
         _record_environment(prepared, run)

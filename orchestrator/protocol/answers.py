@@ -79,8 +79,6 @@ ANSWERS: dict[str, dict[str, Any]] = {
         "poll_changes": {
             "files": [Row((str, int, (int, None), str, bool))], "alive": (bool, None), "steps": [str], "more": bool
         },
-        "read_file": {},
-        "read_range": {"size": int},
         "steps": {"steps": [str]},
         "has_begun": {"begun": bool},
     },
@@ -107,10 +105,11 @@ ANSWERS: dict[str, dict[str, Any]] = {
     },
     "outputs": {
         "list_outputs": WithData({
-            "roots": {str: str}, "passed_over": [str], "unreadable": [Row((str, str))], "time_ns": int,
+            "roots": {str: str}, "passed_over": [str], "unreadable": [Row((str, str))],
         }, [Row((str, str, int, int, bool))]),
-        "read_small_files": {"sha256": [(str, None)]},
-        "hash_files": WithData({}, [(str, None)]),
+    },
+    "sending": {
+        "read_files": {"files": [(Row((int, int, int, bool)), None)]},
     },
     "leftovers": {
         "leftovers": {"runs": {str: _LEFT}},

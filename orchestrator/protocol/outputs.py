@@ -10,14 +10,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from orchestrator.protocol.patterns import compiled, problem_of, takes
+from orchestrator.protocol.patterns import MADE_AGAIN, compiled, problem_of, takes
 
 MAX_SIZE = 10 << 30
-# Excluded before a job's own `exclude`, because tools create these again. Data sets are downloaded to `/data/`.
-LEFT_OUT = (
-    ".git/", "__pycache__/", "*.pyc", ".cache/", ".mypy_cache/", ".pytest_cache/", ".ruff_cache/", ".hypothesis/",
-    ".ipynb_checkpoints/", ".venv/", "venv/", "node_modules/", "/data/",
-)  # fmt: skip
+# Excluded before a job's own `exclude`. Data sets are downloaded to `/data/`.
+LEFT_OUT = (".git/", *MADE_AGAIN, ".cache/", ".hypothesis/", "/data/")
 CODE, OUTPUTS, CHECKPOINTS = "code", "outputs", "checkpoints"  # the folders that are searched for outputs
 # A script's `..` is the run's folder, and `../..` is the folder that holds the run's folder. A container sees other
 # folders at both places. The points of a sweep share one working folder, and therefore one `..`.

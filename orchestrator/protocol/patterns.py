@@ -11,6 +11,12 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
+# Tools create these files again, so they are neither sent with the code nor copied back as outputs.
+MADE_AGAIN = (
+    "__pycache__/", "*.pyc", ".venv/", "venv/", "node_modules/", ".mypy_cache/", ".ruff_cache/", ".pytest_cache/",
+    ".ipynb_checkpoints/",
+)  # fmt: skip
+
 
 class Pattern(NamedTuple):
     """A pattern as a regular expression for a whole path."""
@@ -40,9 +46,13 @@ def compiled(pattern: str) -> Pattern:
     text = "" if "/" in body else "(?:.*/)?"
     *folders, last = body.lstrip("/").split("/")
     for part in folders:
-        text += "(?:.*/)?" if part == "**" else f"{_name(part)}/"
-    text += ".+" if last == "**" else _name(last)
+        text += "(?:.*/)?" if _is_any(part) else f"{_name(part)}/"
+    text += ".+" if _is_any(last) else _name(last)
     return Pattern(re.compile(text, re.DOTALL), only_folders, lifts)
+
+
+def _is_any(part: str) -> bool:
+    return len(part) > 1 and not part.strip("*")
 
 
 def _name(part: str) -> str:

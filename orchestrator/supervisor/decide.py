@@ -1,4 +1,4 @@
-"""What is to be done about a run, from what is known of it: pure, and by these rules alone."""
+"""Decides which actions a run needs now, from what is known of it. Pure."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class RecordLost:
 
 @dataclass(frozen=True)
 class Drop:
-    """Record that a job in its scheduler's queue is not to be started any more."""
+    """Record that a job in its scheduler's queue must not start any more."""
 
     reason: str
 
@@ -37,12 +37,12 @@ class CleanUp:
 
 @dataclass(frozen=True)
 class PassOnCancel:
-    """Tell the agents of a recorded cancel: the command that recorded it died before it had."""
+    """Send a recorded cancel to the agents, because the command that recorded it was killed before it sent it."""
 
 
 @dataclass(frozen=True)
 class StartAgents:
-    """See another start of the agents through; one that is `new` is recorded before."""
+    """Carry out another start of the agents. A start that is new is recorded first."""
 
     start: Relaunch
     is_new: bool
@@ -50,7 +50,7 @@ class StartAgents:
 
 @dataclass(frozen=True)
 class Finish:
-    """End what is left, bring everything here, and write the verdict."""
+    """End the processes that are left, copy all files here, and write the verdict."""
 
     verdict: Verdict
     ended: float | None
@@ -60,9 +60,9 @@ Action = RecordLost | Drop | CleanUp | PassOnCancel | StartAgents | Finish
 
 
 def decide(seen: Observation) -> tuple[Action, ...]:
-    """Return what is to be done now, in order; nothing while the run goes its way.
+    """Return the actions that the run needs now, in order. A run that makes progress needs none.
 
-    An action that changes what is known comes last: what follows from it is decided by the next observation.
+    An action that changes the evidence is the last one, because the next observation decides what follows from it.
     """
     if reason := _who_is_missing(seen):
         return (RecordLost(reason),)
@@ -83,7 +83,7 @@ def decide(seen: Observation) -> tuple[Action, ...]:
 
 
 def _who_is_missing(seen: Observation) -> str:
-    """Return why not all agents will ever report, if the process that started the run died too early; else nothing.
+    """Return a reason if the process that started the run died too early for all agents to report; else "".
 
     These are the rules 3 and 4 of `runs/start_lock.py`.
     """
@@ -107,7 +107,7 @@ def _was_passed_on(events: Iterable[Event]) -> bool:
 
 
 def _is_over(events: Iterable[Event]) -> bool:
-    """Did node 0's agent leave, or another one give it up? Agents leave together: who is still there is frozen."""
+    """Tell whether node 0's agent has left, or another agent has given it up. An agent that stays is frozen."""
     now = newest_start(events)
     left = any(event["kind"] in LAST_WORDS and event.get("node") == 0 for event in now)
     return left or any(event["kind"] == EventKind.GAVE_UP and event.get("node") for event in now)

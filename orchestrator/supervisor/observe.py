@@ -1,6 +1,6 @@
-"""All that is known of a run at one moment, gathered once a pass. Nothing is decided here, and nothing written.
+"""Gathers all that is known of a run at one moment, once a pass. Nothing is decided or written here.
 
-Who lives is asked first: of an agent that is gone by then, all events are there when they are read.
+Whether agents are alive is requested before the events are read: an agent that is gone by then has written all of them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ AGENT_PATIENCE: Final = 10.0  # how long an agent may take from its start to its
 
 @dataclass(frozen=True)
 class Observation:
-    """What is to be done about a run follows from this; ages are told as what they mean, so that two looks compare."""
+    """The facts from which a run's next actions follow. Ages are booleans, so that observations compare."""
 
     evidence: Evidence
     is_cancelled: bool = False  # somebody has recorded a cancel
@@ -37,7 +37,7 @@ class Observation:
 
 
 def observe(run: RunDir, record: RunRecord, known: FileCache) -> Observation:
-    """Return all that is known of the run now; what has not changed since `known` was used last is not read again."""
+    """Return all that is known of the run. Files that are unchanged since the last use of `known` are not read."""
     from orchestrator.runs.start_lock import is_being_started
 
     is_cancelled = (run.path / "cancel.json").exists()
@@ -63,7 +63,7 @@ def _wait(run: RunDir, evidence: Evidence) -> Wait | None:
 
 
 def _handle_status(run: RunDir, known: FileCache) -> HandleStatus | None:
-    """Return how far the submit got; where its word is damaged, everything counts as started."""
+    """Return how far the submit got. If its record is damaged, everything counts as started."""
     try:
         return known.of_file(f"{run.path}/handle.json", run.handle_status)
     except StoreError:
@@ -71,7 +71,7 @@ def _handle_status(run: RunDir, known: FileCache) -> HandleStatus | None:
 
 
 def _is_younger(path: str, seconds: float) -> bool:
-    """Was the file written within so many seconds? One that is not there was not."""
+    """Tell whether the file exists and was written within so many seconds."""
     try:
         return time.time() - os.stat(path).st_mtime < seconds
     except OSError:

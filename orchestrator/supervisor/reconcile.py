@@ -1,6 +1,6 @@
-"""How a run is brought to its end: observe it, decide, act, until there is nothing to be done now.
+"""Brings a run to its end by passes: observe, decide, act, until nothing is left to do.
 
-All that is done may be done twice, and by several commands at once: what was done is in the run's own directory.
+Each action may be repeated, also by several commands at once, because the run's directory records what was done.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ ROUNDS: Final = 4  # of a pass: what is recorded or ended in one is seen by the 
 
 
 def reconcile(root: Path, run: RunDir) -> Verdict | None:
-    """Do what the run needs now; its verdict once that is written, None while it is still going on."""
+    """Do what the run needs now. Return its verdict if that is written, or None if the run has not ended."""
     check_own(root, run)
     return Reconciler(root, run).run_once()
 
 
 class Reconciler:
-    """Brings one run to its end in as many passes as that takes; one in which nothing has changed reads no file."""
+    """Brings one run to its end, in passes. A pass in which no file has changed reads no file."""
 
     def __init__(self, root: Path, run: RunDir) -> None:
         self.root, self.run = root, run
@@ -41,11 +41,11 @@ class Reconciler:
         self._actions: tuple[Action, ...] = ()
 
     def record(self) -> RunRecord:
-        """Return the run's record; it is read once for as long as it stays as it is."""
+        """Return the run's record, which is read again only if it has changed."""
         return self._known.of_file(f"{self.run.path}/run.json", self.run.record)
 
     def run_once(self) -> Verdict | None:
-        """Do what the run needs now; its verdict once that is written, None while it is still going on."""
+        """Do what the run needs now. Return its verdict if that is written, or None if the run has not ended."""
         record = self.record()
         if record.is_lost:
             return None
@@ -65,7 +65,7 @@ class Reconciler:
 
 
 def act(root: Path, run: RunDir, machine: Backend, action: Action) -> Verdict | None:
-    """Do one thing; the verdict where that ended the run."""
+    """Carry out an action. Return the verdict if the run has ended by it."""
     match action:
         case RecordLost(reason):
             run.append_event(EventKind.FOUND_LOST, reason=reason)
@@ -89,7 +89,7 @@ def act(root: Path, run: RunDir, machine: Backend, action: Action) -> Verdict | 
 
 
 def _finish(root: Path, run: RunDir, machine: Backend, ending: Ending) -> None:
-    """Leave nothing of the run anywhere else, then write its verdict; after that it is not looked at again."""
+    """Remove everything that the run has left elsewhere, then write its verdict and retire it."""
     proofs = machine.clean_up(run)
     machine.collect(run)
     tidy(run)

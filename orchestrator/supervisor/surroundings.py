@@ -9,9 +9,9 @@ import contextlib
 import os
 import resource
 from collections.abc import Collection, Iterator, Mapping
-from pathlib import Path
 from typing import Any, Final
 
+from orchestrator.node.system.cgroup import own_path
 from orchestrator.node.system.private import users_umask
 
 LIMITS: Final = {name: getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")}
@@ -29,7 +29,7 @@ def surroundings(hidden: Collection[str]) -> dict[str, Any]:
         "umask": umask(),
         "limits": {name: resource.getrlimit(number) for name, number in LIMITS.items()},
         "processors": sorted(os.sched_getaffinity(0)),
-        "cgroup": _cgroup(),
+        "cgroup": own_path(),
     }
 
 
@@ -92,14 +92,5 @@ def _restore_processors(processors: set[int]) -> Iterator[str]:
 
 def _lost_cgroup(cgroup: str) -> Iterator[str]:
     """Only the manager of control groups, such as systemd, may move a process into another."""
-    if cgroup and (now := _cgroup()) != cgroup:
+    if cgroup and (now := own_path()) != cgroup:
         yield f"the control group is {now} instead of {cgroup}"
-
-
-def _cgroup() -> str:
-    """Return the path of this process's control group; of version 1, which has several, the memory controller's."""
-    with contextlib.suppress(OSError):
-        lines = [line.split(":", 2) for line in Path("/proc/self/cgroup").read_text().splitlines()]
-        found = {controllers: path for _, controllers, path in lines}
-        return found.get("", "") or found.get("memory", "")
-    return ""

@@ -6,6 +6,7 @@ import json
 import re
 import shlex
 import signal
+import sys
 from dataclasses import dataclass
 from typing import Any
 
@@ -300,6 +301,18 @@ def test_a_run_goes_on_without_a_node_that_crashes(alice: User) -> None:
     assert state["restarts"] >= 1
     assert hosts[1] not in [node["host"] for node in state["nodes"]]
     assert "from step 0 " not in run.text(f"nodes/0/attempt_{state['attempt']}/rank_0.log")
+
+
+def test_an_interpreter_below_the_home_folder_trains(alice: User) -> None:
+    for host in ("ctl", *WORKING):
+        folder = alice.testbed.file(host, "/home/alice/venv/bin")
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "python").symlink_to(sys.executable)
+    run = alice.count(1, "python: ~/venv/bin/python\n", job="env: {A: b}\n")
+    state = run.end()
+    assert state["state"] == "succeeded", state["verdict"]
+    done = alice.orch("doctor", "-p", f"{FOLDER}/p.yaml", "--on-node")
+    assert done.code == 0, done.out
 
 
 def test_an_agent_that_is_killed_costs_one_restart(alice: User) -> None:

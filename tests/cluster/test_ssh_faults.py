@@ -255,6 +255,18 @@ def kill_submit(lab: Lab) -> None:
         kill(pids)
 
 
+def test_orchs_folder_removed_on_node_0_costs_no_event_that_was_copied(lab: Lab) -> None:
+    run = lab.submit(lab.job("hold", HOLD), "--profile", lab.profile(hosts=["n1", "n2"]))
+    lab.until_said(run, "holding")
+    shutil.rmtree(lab.control.file("n1", "/home/alice/.orch"), ignore_errors=True)
+    lab.until(run, "folder_lost")
+    assert lab.status(run)["state"] == "running"
+    assert lab.orch("cancel", run, "--now").code == 0
+    assert lab.wait(run).code == 103
+    assert [event["attempt"] for event in lab.events(run, "go")] == [0]
+    lab.assert_nothing_left(run)
+
+
 READS_ITSELF = HELD_AT_FIRST.replace("    stops, waits = ", "    open('main.py').close()\n    stops, waits = ")
 
 

@@ -280,7 +280,7 @@ def test_it_is_told_with_the_terminal_closed(
 
 def finished(orch: Orch) -> None:
     """Return when the supervisor has told everything."""
-    wait_until(lambda: not any((orch.home / "notify").iterdir()), "the end of all messages")
+    wait_until(lambda: not any((orch.home / "outbox").iterdir()), "the end of all messages")
 
 
 def test_a_supervisor_killed_between_is_followed_by_one_that_tells(

@@ -21,7 +21,7 @@ import pytest
 
 from orchestrator.backends.agents import start
 from orchestrator.backends.agents.over_ssh import AgentsOverSsh
-from orchestrator.backends.remote import given, upload
+from orchestrator.backends.mirror import given, upload
 from orchestrator.protocol import files
 from orchestrator.protocol.events import EventKind
 from orchestrator.protocol.places.tickets import FRESH_SECONDS

@@ -38,7 +38,7 @@ CONFIGURATION = {
     "reporting_params": "accounting=true reporting=false flush_time=00:00:01 joblog=false sharelog=00:00:00",
     "execd_params": "ENABLE_ADDGRP_KILL=true",
 }
-# Each job's host gives all its slots, and all hosts of a job give as many. A job's script counts as its first task.
+# By `mpi` a job may get several slots of a host, by `each` one. The job's script counts as its first task.
 PE = """\
 pe_name {name}
 slots 999
@@ -110,7 +110,7 @@ def _furnish(cluster: Cluster, inside: list[str]) -> None:
     call([*inside, "qconf", "-as", f"ctl,{nodes}"])
     _write(inside, "/srv/sge/hosts", f"group_name @nodes\nhostlist {' '.join(cluster.workers)}\n")
     call([*inside, "qconf", "-Ahgrp", "/srv/sge/hosts"])
-    for name, rule in (("mpi", "$round_robin"), ("each", "4")):
+    for name, rule in (("mpi", "$round_robin"), ("each", "1")):
         _write(inside, "/srv/sge/pe", PE.format(name=name, rule=rule))
         call([*inside, "qconf", "-Ap", "/srv/sge/pe"])
     queue = call([*inside, "qconf", "-sq"])

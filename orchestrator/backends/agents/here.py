@@ -93,7 +93,7 @@ class AgentsHere(Agents):
     def _on_machines(
         self, run: RunDir, work: Callable[[int | None, Machine, str], T], without: Collection[int] = ()
     ) -> tuple[dict[int, T], dict[int, BackendError]]:
-        from orchestrator.backends.remote.hosts import on_all
+        from orchestrator.backends.hosts import on_all
         from orchestrator.transport.machine import LocalMachine
 
         handle = read_handle(run)

@@ -44,7 +44,7 @@ class AgentsOverSsh(Agents):
     is_remote = relaunches = True
 
     def __init__(self, pool: ConnectionPool | None = None) -> None:
-        from orchestrator.backends.remote.hosts import connections
+        from orchestrator.backends.hosts import connections
 
         self.pool = pool or connections()
         self._watchers: dict[str, SshWatcher] = {}
@@ -67,7 +67,7 @@ class AgentsOverSsh(Agents):
 
     def submit(self, plan: LaunchPlan, tasks: tuple[NodeTask, ...], run: RunDir) -> None:
         """Prepare every machine, then start all agents."""
-        from orchestrator.backends.remote.given import with_given_checkpoint
+        from orchestrator.backends.mirror.given import with_given_checkpoint
 
         if tasks[0].secrets:
             run.write(SECRETS, {"secrets": tasks[0].secrets}, private=True)
@@ -78,7 +78,7 @@ class AgentsOverSsh(Agents):
         """Remove the files of a start that came to no agent: without a handle, nobody else knows of them."""
         if read_handle(run) is not None:
             return
-        from orchestrator.backends.remote.hosts import on_all
+        from orchestrator.backends.hosts import on_all
 
         settings = SshSettings.of(profile_of(run))
 
@@ -152,7 +152,7 @@ class AgentsOverSsh(Agents):
     def bringing_logs(self, run: RunDir, selection: Selection) -> Iterator[None]:
         """While the context lasts, copy the chosen logs here. Only machines that have such logs are connected to."""
         from orchestrator.backends.agents.watcher import current_sources
-        from orchestrator.backends.remote.mirror import watching_logs
+        from orchestrator.backends.mirror.watching import watching_logs
 
         with watching_logs(run, current_sources(run, self.pool), selection):
             yield
@@ -168,7 +168,7 @@ class AgentsOverSsh(Agents):
 
     def stage_replay(self, run: RunDir, node: int, name: str, checkpoint: Path | None, order: Order) -> list[str]:
         """Put the files into a folder beside the runs' on the node's machine."""
-        from orchestrator.backends.remote.upload import stage_replay
+        from orchestrator.backends.mirror.upload import stage_replay
 
         handle, workdir = read_handle(run), workdir_of(profile_of(run))
         assert handle is not None, "reach() has refused"
@@ -185,7 +185,7 @@ class AgentsOverSsh(Agents):
     def _on_machines(
         self, run: RunDir, work: Callable[[int | None, Machine, str], T], without: Collection[int] = ()
     ) -> tuple[dict[int, T], dict[int, BackendError]]:
-        from orchestrator.backends.remote.hosts import on_all
+        from orchestrator.backends.hosts import on_all
 
         handle = read_handle(run)
         if handle is None or not (profile := profile_of(run)):
@@ -205,7 +205,7 @@ class AgentsOverSsh(Agents):
     def collect(self, run: RunDir) -> None:
         """Copy the rest of the files here, then remove the run's folders on the nodes; record what stays there."""
         from orchestrator.backends.agents.watcher import former_sources, sources
-        from orchestrator.backends.remote.mirror import finish
+        from orchestrator.backends.mirror.watching import finish
 
         lost = self.unreachable(run)
         with self._lock:
@@ -217,7 +217,7 @@ class AgentsOverSsh(Agents):
     def bring_outputs(self, run: RunDir) -> None:
         """Copy the outputs that are still on the nodes; if the run has ended, remove its folders there."""
         from orchestrator.backends.agents.watcher import former_sources, sources
-        from orchestrator.backends.remote.mirror import bring_outputs
+        from orchestrator.backends.mirror.watching import bring_outputs
 
         bring_outputs(run, [*sources(run, self.pool), *former_sources(run, self.pool)])
 

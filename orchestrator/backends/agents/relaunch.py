@@ -14,10 +14,10 @@ from orchestrator.backends.agents.handle import SECRETS, read_handle
 from orchestrator.backends.agents.liveness import unreachable_nodes
 from orchestrator.backends.agents.start import Start, is_cancelled
 from orchestrator.backends.agents.ways import cut_off
-from orchestrator.backends.remote.given import newest_here, newest_there, with_given_checkpoint
-from orchestrator.backends.remote.hosts import MachinesError, on_all
-from orchestrator.backends.remote.transfer import Copy, update_all
-from orchestrator.backends.remote.upload import SERVER_PYTHON, check_machine
+from orchestrator.backends.hosts import MachinesError, on_all
+from orchestrator.backends.mirror.given import newest_here, newest_there, with_given_checkpoint
+from orchestrator.backends.mirror.growing import Copy, update_all
+from orchestrator.backends.mirror.upload import SERVER_PYTHON, check_machine
 from orchestrator.backends.settings import Host, SshSettings, profile_of, remote_folder
 from orchestrator.errors import BackendError
 from orchestrator.outcome.machines import choose, nodes_to_avoid

@@ -16,7 +16,7 @@ from functools import partial
 from importlib import import_module
 from typing import BinaryIO
 
-from orchestrator.node.server.request import Answer, Part, RefusedError, Request
+from orchestrator.node.server.request import Answer, RefusedError, Request
 from orchestrator.node.system.shortages import shortage
 from orchestrator.protocol.answers import ANSWERS
 from orchestrator.protocol.json_text import parse_json
@@ -72,15 +72,14 @@ def answer(request: Request, payload: bytes) -> Answer:
 
 def _reply(request: Request, payload: bytes, sink: BinaryIO, lock: threading.Lock) -> None:
     values, data = answer(request, payload)
-    size = data.count if isinstance(data, Part) else len(data)
+    size = len(data) if isinstance(data, bytes) else data.count
     with lock:
         try:
             sink.write(json.dumps({"id": request.get("id"), **values, "bytes": size}).encode() + b"\n")
-            if isinstance(data, Part):
-                sink.flush()
-                data.send(sink.fileno())
-            else:
+            if isinstance(data, bytes):
                 sink.write(data)
-                sink.flush()
-        except OSError:  # who asked has gone, or what was promised can't be sent any more
+            else:
+                data.send(sink)
+            sink.flush()
+        except OSError:  # who asked has gone
             os._exit(0)

@@ -13,8 +13,7 @@ from orchestrator.errors import OrchError
 from orchestrator.prepare.prepare import Prepared, plan_for
 from orchestrator.prepare.record import recorded, snapshot_code
 from orchestrator.protocol.events import EventKind
-from orchestrator.runs import dependencies
-from orchestrator.runs.notifications.ledger import forget
+from orchestrator.runs import dependencies, outbox
 from orchestrator.runs.record import Dependency
 from orchestrator.runs.run_id import new_run_id
 from orchestrator.runs.store import RunDir, make_state_folder, remove_run
@@ -126,7 +125,7 @@ def _withdraw(root: Path, run: RunDir, error: OrchError) -> None:
     if verdict is None or any(event.get("survivors") or event.get("away") for event in swept):
         have_it_told(root)
         return
-    forget(root, run)  # the error was reported to the submitter
+    outbox.leave(root, run)  # the error was reported to the submitter
     remove_run(root, run)
 
 

@@ -10,13 +10,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from orchestrator.errors import UsageError
-from orchestrator.protocol.patterns import Pattern, compiled, deciding, problem_of, takes
+from orchestrator.protocol.patterns import MADE_AGAIN, Pattern, compiled, deciding, problem_of, takes
 from orchestrator.protocol.quantities import size
 
-DEFAULT_IGNORE: Final = (
-    ".git", "__pycache__/", "*.pyc", ".venv/", "venv/", "node_modules/",
-    ".mypy_cache/", ".ruff_cache/", ".pytest_cache/", ".ipynb_checkpoints/",
-)  # fmt: skip
+DEFAULT_IGNORE: Final = (".git", *MADE_AGAIN)
 MOST_MEASURED: Final = 20_000  # files whose sizes are summed; a data set may have millions
 LARGEST: Final = 3
 

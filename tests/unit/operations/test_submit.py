@@ -14,7 +14,7 @@ from orchestrator.errors import StoreError
 from orchestrator.operations.submission import submit, sweep
 from orchestrator.prepare import record
 from orchestrator.runs.dependencies import CANCELLED, QUEUED, Wait, is_queued
-from orchestrator.runs.marks import MASKED_SECRETS
+from orchestrator.runs.outbox import SECRETS
 from orchestrator.runs.run_id import point_id
 from orchestrator.runs.start_lock import STARTING, being_started, is_being_started
 from orchestrator.runs.store import RunDir, create_run, live_runs, newest_runs
@@ -63,7 +63,7 @@ def test_one_that_is_interrupted_while_it_is_recorded_is_no_run(root: Path, monk
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(record, "watch", interrupt)
+    monkeypatch.setattr(record, "keep_room_for_cancel", interrupt)
     with pytest.raises(KeyboardInterrupt):
         orchestrator.submit(JOB, "local")
     assert newest_runs(root) == live_runs(root) == []
@@ -130,5 +130,5 @@ def test_only_a_run_that_somebody_is_told_of_keeps_its_secrets_to_mask_them(
     job = {**JOB, "secrets": ["PIN"]}
     quiet = orchestrator.submit(job, "local", after=f"{first}:any")
     told = orchestrator.submit({**job, "notify": [{"command": ["true"]}]}, "local", after=f"{first}:any")
-    kept = [RunDir(root / "runs" / run.id).read(MASKED_SECRETS) for run in (quiet, told)]
+    kept = [RunDir(root / "runs" / run.id).read(SECRETS) for run in (quiet, told)]
     assert kept == [None, {"PIN": "canary"}]

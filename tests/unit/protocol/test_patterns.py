@@ -16,7 +16,9 @@ from orchestrator.runs.files.ignore_rules import Rules
 
 NAMES = st.text("ab.", min_size=1, max_size=3).filter(lambda name: set(name) != {"."})
 PATHS = st.lists(NAMES, min_size=1, max_size=4).map("/".join)
-PARTS = st.sampled_from(["a", "b", "*", "**", "?", "[ab]", "[!a]", "[]a]", "a*", "*.b", "ab", "?b*", "a**b", "\\a"])
+PARTS = st.sampled_from([
+    "a", "b", "*", "**", "***", "?", "[ab]", "[!a]", "[]a]", "a*", "*.b", "ab", "?b*", "a**b", "\\a",
+])  # fmt: skip
 PATTERNS = st.builds(
     lambda lifts, top, parts, folder: f"{lifts}{top}{'/'.join(parts)}{folder}",
     st.sampled_from(["", "", "!"]),
@@ -48,6 +50,7 @@ def git_ignores(folder: Path, lines: list[str], path: str) -> bool:
 @example(lines=["*.b", "!a/"], path="a/b.b")
 @example(lines=["/a/*", "!/a/b/"], path="a/b/a")
 @example(lines=["**/**"], path="a/b")
+@example(lines=["a/***/b"], path="a/x/y/b")
 @example(lines=["a/**"], path="a")
 @example(lines=["/**/a"], path="a")
 def test_an_ignore_file_is_read_as_git_reads_it(git: Path, lines: list[str], path: str) -> None:

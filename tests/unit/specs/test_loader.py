@@ -18,16 +18,10 @@ from orchestrator.errors import SpecError, UsageError
 from orchestrator.specs.documents import loader as loading
 from orchestrator.specs.documents import lookup
 from orchestrator.specs.documents.default_profile import default_profile
-from orchestrator.specs.documents.loader import (
-    Loaded,
-    job_path,
-    load,
-    load_job,
-    load_profile,
-    profile_path,
-)
+from orchestrator.specs.documents.loaded import Loaded
+from orchestrator.specs.documents.loader import load, load_job, load_profile
 from orchestrator.specs.documents.lookup import known_profiles
-from orchestrator.specs.documents.paths import shadowed_profile
+from orchestrator.specs.documents.paths import job_path, profile_path, shadowed_profile
 from orchestrator.specs.profile import SshProfile
 from orchestrator.specs.validation import world_size
 

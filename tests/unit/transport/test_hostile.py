@@ -162,9 +162,9 @@ def test_a_line_without_an_end_is_read_to_its_limit_and_no_further() -> None:
 
 def test_no_more_is_taken_than_was_asked_for() -> None:
     taken: list[int] = []
-    machine = Machine(head(id=1, bytes=100, size=100) + b"x" * 100)
+    machine = Machine(head(id=1, bytes=100, files=[]) + b"x" * 100)
     session = Session(Address("n1"), machine.start, "~/.orch")
-    reply = session.ask("read_range", sink=lambda _, count: taken.append(count), most=99)
+    reply = session.ask("read_files", sink=lambda _, __, count: taken.append(count), most=99)
     with pytest.raises(BackendError, match="100 bytes, where at most 99 were asked for"):
         reply.wait(PATIENCE)
     assert taken == []
@@ -180,7 +180,7 @@ def test_a_greeting_of_another_kind_is_refused(greeting: str) -> None:
 
 @given(data=st.binary(max_size=40) | JSON.map(lambda value: json.dumps(value).encode()), do=st.sampled_from(DATA))
 @example(data=b"[" * 200_000, do="list_outputs")
-@example(data=b"NaN", do="hash_files")
+@example(data=b"NaN", do="list_outputs")
 @example(data=b'[["code", "a", 1, 1, 1]]', do="list_outputs")
 @example(data=b"1" * 5000, do="missing")
 def test_the_bytes_after_an_answer_are_what_was_asked_for_or_an_error_that_names_the_host(data: bytes, do: str) -> None:

@@ -14,7 +14,7 @@ from orchestrator.backends.agents.handle import Handle
 from orchestrator.backends.agents.liveness import UNREACHABLE_SECONDS, Seen, last_seen, seen_now
 from orchestrator.backends.agents.over_ssh import AgentsOverSsh
 from orchestrator.backends.agents.watcher import NodeFollower, SshWatcher
-from orchestrator.backends.remote import mirror
+from orchestrator.backends.mirror import watching as mirror
 from orchestrator.backends.settings import Host
 from orchestrator.runs.files.logs import Selection
 from orchestrator.runs.state import HandleStatus

@@ -12,7 +12,7 @@ from orchestrator.backends.agents.handle import SECRETS, Handle
 from orchestrator.backends.agents.over_ssh import AgentsOverSsh
 from orchestrator.backends.agents.relaunch import credentials_of, in_order, machines
 from orchestrator.backends.agents.ways import blamed
-from orchestrator.backends.remote.hosts import all_of
+from orchestrator.backends.hosts import all_of
 from orchestrator.backends.settings import Host, SshSettings
 from orchestrator.errors import BackendError
 from orchestrator.outcome.restart import Relaunch

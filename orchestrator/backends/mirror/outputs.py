@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import errno
-import functools
-import hashlib
-import json
 import os
 import shutil
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -13,14 +10,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from orchestrator.backends.remote.checkpoints import PIECE, bring_file, partial_of, remote_checkpoints
-from orchestrator.backends.remote.output_record import Home, Kept, Left, Sizes
-from orchestrator.backends.remote.transfer import sole_writer
+from orchestrator.backends.mirror.checkpoints import remote_checkpoints
+from orchestrator.backends.mirror.fetch import Landed, Wanted, fetch
+from orchestrator.backends.mirror.growing import sole_writer
+from orchestrator.backends.mirror.output_record import Home, Kept, Left, Sizes
+from orchestrator.backends.mirror.policy import CHANGING, REWRITTEN, STANDING, Policy
 from orchestrator.backends.settings import remote_folder
 from orchestrator.errors import BackendError
-from orchestrator.protocol.checkpoints.checksum import Algorithm, Checksum
+from orchestrator.protocol.arriving import partial_of
 from orchestrator.protocol.checkpoints.weight_files import names_weights
-from orchestrator.protocol.files import sync_filesystem, write_atomic
+from orchestrator.protocol.files import sync_filesystem
 from orchestrator.protocol.layout import output_folder
 from orchestrator.protocol.outputs import (
     ABOVE_IN_CONTAINER,
@@ -36,24 +35,21 @@ from orchestrator.protocol.outputs import (
 from orchestrator.protocol.quantities import size
 from orchestrator.runs.store import RunDir
 from orchestrator.transport.answers import data_of
-from orchestrator.transport.machine import CALL_SECONDS
 
 if TYPE_CHECKING:
     from orchestrator.transport.machine import Machine
 
-SMALL: Final = 1 << 18  # files up to here come many at a time
-BATCH: Final = 4 << 20
-MOST_FILES: Final = 2000  # of one request
+MANY_FILES: Final = 2000  # after so many files, what is here is recorded
+MANY_BYTES: Final = 1 << 16  # a file counts as one more for each so many of its bytes
+ROOM_AT_ONCE: Final = 16 << 20  # bytes for which the free space is looked up once
 MOST_LISTED: Final = 64 << 20  # bytes of the names of a machine's outputs
-HASH_BYTES: Final = 80  # of one in an answer
 LIST_SECONDS: Final = 600.0
-HASH_SLOWEST: Final = 20 << 20  # bytes a second
 ROUNDS: Final = 3  # at the end: what has changed while it was copied is copied again
 LEAST_FREE: Final = 64 << 20
 MOST_NAMED: Final = 3
-LOOKS_IN_VAIN: Final = 2  # a file that changed in so many looks in a row is copied between two changes
-STILL_NS: Final = 1_000_000_000  # a file of weights must be unchanged for so long
-_FULL: Final = (errno.ENOSPC, errno.EDQUOT)
+LOOKS_IN_VAIN: Final = 1  # a file that changed in so many looks in a row is copied between two changes
+SMALL: Final = 1 << 18  # files up to here come first
+_FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)  # the other files won't fit either
 
 
 class Outputs:
@@ -121,27 +117,24 @@ class Outputs:
             for name, entry in found.files.items()
             if name in wanted
             and not home.has(name, entry)
-            and (final or before.get(name) == entry or self._may_be_copied_at_once(name, entry, found))
+            and (final or before.get(name) == entry or self._may_be_copied_at_once(name))
         }
         home.note(found.files)
         if lacking:
             home.write()  # before anything of it is here
         try:
-            self._fetch(session, home, found, lacking)
+            self._fetch(session, home, found, lacking, final)
         finally:
             if home.note(found.files) or gone or home.passed_over != found.passed_over:
                 home.passed_over = found.passed_over
                 home.write()
 
-    def _may_be_copied_at_once(self, name: str, entry: Entry, found: _Listing) -> bool:
+    def _may_be_copied_at_once(self, name: str) -> bool:
         """Tell whether a file that changes from look to look may be copied between two of its changes.
 
-        A file of weights must be unchanged for a moment, because a program may pause while it saves. The files of a
-        checkpoint that is a folder belong together, so they are copied only once they no longer change.
+        The files of a checkpoint that is a folder belong together, so they are copied only once they no longer change.
         """
-        if self.changed.get(name, 0) < LOOKS_IN_VAIN or checkpoint_of(name) not in (None, name):
-            return False
-        return not names_weights(os.path.basename(name)) or found.time_ns - entry.mtime_ns >= STILL_NS
+        return self.changed.get(name, 0) >= LOOKS_IN_VAIN and checkpoint_of(name) in (None, name)
 
     def _why(self, missing: Collection[str], wanted: Collection[str], found: _Listing) -> str:
         """Return why files are not here, in words that follow their number."""
@@ -170,96 +163,84 @@ class Outputs:
             except OSError:  # a folder that holds more
                 pass
 
-    def _place(self, name: str) -> Path:
-        place = self.folder / name
-        place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if place.is_dir() and not place.is_symlink():
-            raise OSError(errno.EISDIR, "a folder of that name is here")
-        return place
-
-    def _keep(self, home: Home, name: str, entry: Entry, sha256: str, write: Callable[[Path], bool]) -> None:
-        """Have a file written, with its mode and time; a full disk is a BackendError, another problem is noted."""
-        try:
-            place = self._place(name)
-            if not write(place):
-                return
-            os.chmod(place, 0o700 if entry.executable else 0o600)
-            os.utime(place, ns=(entry.mtime_ns, entry.mtime_ns))
-        except OSError as error:
-            if error.errno in _FULL:
-                raise BackendError(
-                    f"{self.folder}: {error.strerror}: the outputs of node {self.node} do not fit", "make room there"
-                ) from error
-            self.problems[name] = error.strerror or str(error)
-            return
-        home.files[name] = Kept(*entry[:4], sha256)
-
     # -- from there
 
-    def _fetch(self, session: Machine, home: Home, found: _Listing, lacking: Mapping[str, Entry]) -> None:
-        lacking = self._without_same(session, home, found, lacking)
-        with session.bulk(sum(entry.size for entry in lacking.values())) as fast:
-            small = {name: entry for name, entry in lacking.items() if entry.size <= SMALL}
-            for names in _batches(small, BATCH if fast.is_own else PIECE):  # else others wait behind it for answers
-                if self.stop():
-                    return
-                self._check_room(sum(lacking[name].size for name in names))
-                self._fetch_small(fast, home, found, {name: lacking[name] for name in names})
-            for name, entry in lacking.items():
-                if entry.size > SMALL and not self.stop():
-                    self._check_room(entry.size)
-                    self._fetch_large(fast, home, name, entry, found)
+    def _fetch(self, session: Machine, home: Home, found: _Listing, lacking: Mapping[str, Entry], final: bool) -> None:
+        first = Home.read(self.run, 0).files if self.node else {}
+        for policy in (STANDING, CHANGING, REWRITTEN):
+            files = {name: each for name, each in lacking.items() if self._policy(name, final=final) is policy}
+            if files:
+                wanted = self._wanted_of(files, found, first)
+                unwritten = 0
+                for landed in fetch(session, wanted, policy, sum(entry.size for entry in files.values())):
+                    self._keep(home, found, landed)
+                    unwritten += 1 + landed.size // MANY_BYTES
+                    if unwritten >= MANY_FILES:
+                        home.write()
+                        unwritten = 0
+
+    def _policy(self, name: str, *, final: bool) -> Policy:
+        if final or self.changed.get(name, 0) < LOOKS_IN_VAIN:
+            return STANDING
+        return REWRITTEN if names_weights(os.path.basename(name)) else CHANGING
+
+    def _wanted_of(self, files: Mapping[str, Entry], found: _Listing, first: Mapping[str, Kept]) -> Iterator[Wanted]:
+        """Make the folders of the files, and yield each file. `first` has the files of node 0, which may be the same.
+
+        Raises BackendError if the next files would leave too little room for the records of this and other runs.
+        """
+        made, room = set[str](), 0
+        for name, entry in sorted(files.items(), key=lambda each: each[1].size > SMALL):
+            if self.stop():
+                return
+            room -= entry.size
+            if room <= 0:
+                self._check_room(entry.size + ROOM_AT_ONCE)
+                room = ROOM_AT_ONCE
+            target = f"{self.folder}/{name}"
+            above = os.path.dirname(target)
+            try:
+                if above not in made:
+                    os.makedirs(above, mode=0o700, exist_ok=True)
+                    made.add(above)
+                if os.path.isdir(target) and not os.path.islink(target):
+                    raise OSError(errno.EISDIR, "a folder of that name is here")
+            except OSError as error:
+                self._refuse(name, error)
+                continue
+            path, below, same = (
+                found.path(entry),
+                found.below(entry),
+                first.get(name.removeprefix(f"node_{self.node}/")),
+            )
+            yield Wanted(
+                below, path[len(below) + 1 :], target, entry.size, entry.mtime_ns, executable=entry.executable,
+                known=same.sha256 if same is not None and same.size == entry.size else "",
+            )  # fmt: skip
 
     def _check_room(self, count: int) -> None:
-        """Raise BackendError where so many bytes would leave too little for the records of this and other runs."""
         free = shutil.disk_usage(self.run.path).free
         if free < count + LEAST_FREE:
             said = f"{size(free)} are free, and {size(count)} are to come from node {self.node}"
             raise BackendError(f"no space left on device for {self.folder}: {said}", "make room there")
 
-    def _fetch_small(self, session: Machine, home: Home, found: _Listing, batch: Mapping[str, Entry]) -> None:
-        asked = json.dumps([[found.path(entry), entry.size, entry.mtime_ns] for entry in batch.values()]).encode()
-        most, roots = sum(each.size for each in batch.values()), [*found.roots.values()]
-        reply, data = session.call("read_small_files", asked, most=most, roots=roots)
-        offset = 0
-        for (name, entry), sha256 in zip(batch.items(), reply["sha256"], strict=False):
-            if sha256 is not None:
-                content = data[offset : offset + entry.size]
-                offset += entry.size
-                if hashlib.sha256(content).hexdigest() == sha256:
-                    self._keep(home, name, entry, sha256, functools.partial(_write, content=content))
-        home.write()
+    def _refuse(self, name: str, error: OSError) -> None:
+        """Note why a file can't be written here. Raises BackendError if the disk is full."""
+        if error.errno in _FULL:
+            raise BackendError(
+                f"{self.folder}: {error.strerror}: the outputs of node {self.node} do not fit", "make room there"
+            ) from error
+        self.problems[name] = error.strerror or str(error)
 
-    def _fetch_large(self, session: Machine, home: Home, name: str, entry: Entry, found: _Listing) -> None:
-        path, below = found.path(entry), found.below(entry)
-        sha256 = _hashes(session, [(path, entry.size)], [below])[0]
-        if sha256 is not None:
-            checksum = Checksum(Algorithm.SHA256, sha256)
-            write = functools.partial(bring_file, session, path, size=entry.size, checksum=checksum, below=below)
-            try:
-                self._keep(home, name, entry, sha256, write)
-            except BackendError as error:
-                if not error.transient:  # the disk here is full, and the run's own records need the room
-                    partial_of(self.folder / name, sha256).unlink(missing_ok=True)
-                raise
-            home.write()
-
-    def _without_same(
-        self, session: Machine, home: Home, found: _Listing, lacking: Mapping[str, Entry]
-    ) -> Mapping[str, Entry]:
-        """Note the files that node 0 has with the same content; return the others."""
-        if self.node == 0:
-            return lacking
-        first = Home.read(self.run, 0).files
-        prefix = f"node_{self.node}/"
-        pairs = [(name, first.get(name.removeprefix(prefix))) for name in lacking]
-        alike = [(name, kept) for name, kept in pairs if kept is not None and kept.size == lacking[name].size]
-        paths = [(found.path(lacking[name]), kept.size) for name, kept in alike]
-        hashes = _hashes(session, paths, found.roots.values())
-        for (name, kept), sha256 in zip(alike, hashes, strict=True):
-            if sha256 == kept.sha256:
-                home.files[name] = Kept(*lacking[name][:4], sha256, is_same=True)
-        return {name: entry for name, entry in lacking.items() if not home.has(name, entry)}
+    def _keep(self, home: Home, found: _Listing, landed: Landed) -> None:
+        """Record a file that is here in the version that arrived."""
+        name = landed.wanted.target[len(str(self.folder)) + 1 :]
+        if landed.problem is not None:
+            Path(partial_of(landed.wanted.target, landed.wanted.version)).unlink(missing_ok=True)  # gives its room back
+            self._refuse(name, landed.problem)
+        elif landed.sha256:
+            entry = found.files[name] = found.files[name]._replace(size=landed.size, mtime_ns=landed.mtime_ns)
+            home.files[name] = Kept(*entry[:4], landed.sha256, landed.is_known)
 
 
 @dataclass(frozen=True)
@@ -270,7 +251,6 @@ class _Listing:
     roots: Mapping[str, str]
     unreadable: tuple[tuple[str, str], ...]
     passed_over: list[str]
-    time_ns: int  # by the machine's clock
 
     @staticmethod
     def of(session: Machine, run: RunDir, node: int) -> _Listing:
@@ -288,7 +268,7 @@ class _Listing:
         except ValueError as error:
             raise BackendError(f"{host}: its list of outputs can't be right: {error}") from error
         unreadable = tuple((root, path) for root, path in reply["unreadable"])
-        return _Listing(home_names(entries, node), roots, unreadable, reply["passed_over"], reply["time_ns"])
+        return _Listing(home_names(entries, node), roots, unreadable, reply["passed_over"])
 
     @property
     def is_empty(self) -> bool:
@@ -321,39 +301,6 @@ def _checked(entry: Entry, roots: Collection[str]) -> Entry:
     if leads_out(entry.path):
         raise ValueError(f"{entry.path!r} leads out of it")
     return entry
-
-
-def _hashes(session: Machine, files: list[tuple[str, int]], roots: Collection[str]) -> list[str | None]:
-    """Return the sha256 of each [path, size] in these folders of a machine; None if the file can't be read."""
-    found: list[str | None] = []
-    for start in range(0, len(files), MOST_FILES):
-        part = files[start : start + MOST_FILES]
-        patience = CALL_SECONDS + sum(size for _, size in part) / HASH_SLOWEST
-        asked, most = json.dumps([path for path, _ in part]).encode(), HASH_BYTES * len(part)
-        answer = session.call("hash_files", asked, timeout=patience, most=most, roots=[*roots])
-        hashes = data_of(session.name, "hash_files", answer[1])
-        if len(hashes) != len(part):
-            raise BackendError(f"{session.name}: it hashed {len(hashes)} files of {len(part)}")
-        found += hashes
-    return found
-
-
-def _batches(files: Mapping[str, Entry], most: int) -> Iterator[list[str]]:
-    batch: list[str] = []
-    size = 0
-    for name, entry in files.items():
-        if batch and (size + entry.size > most or len(batch) == MOST_FILES):
-            yield batch
-            batch, size = [], 0
-        batch.append(name)
-        size += entry.size
-    if batch:
-        yield batch
-
-
-def _write(place: Path, content: bytes) -> bool:
-    write_atomic(place, content, mode=0o600, durable=False)
-    return True
 
 
 def _some(names: Iterable[str]) -> str:

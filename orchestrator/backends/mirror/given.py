@@ -6,8 +6,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from orchestrator.backends.remote.checkpoints import give_checkpoint, give_file, newest_checkpoint, remote_checkpoints
-from orchestrator.backends.remote.output_record import Home
+from orchestrator.backends.mirror.checkpoints import newest_checkpoint, remote_checkpoints
+from orchestrator.backends.mirror.output_record import Home
+from orchestrator.backends.mirror.send import give_checkpoint, give_file
 from orchestrator.backends.settings import remote_folder
 from orchestrator.protocol.checkpoints.checkpoint_dir import is_committed, newest_step, step_of
 from orchestrator.protocol.checkpoints.formats import Format

@@ -12,16 +12,17 @@ from typing import Any
 
 import pytest
 
-from orchestrator.backends.remote.mirror import Source, bring_outputs, finish
-from orchestrator.backends.remote.output_record import Left
-from orchestrator.backends.remote.outputs import MOST_FILES, Outputs, _Listing
+from orchestrator.backends.mirror.fetch import MOST_FILES
+from orchestrator.backends.mirror.output_record import Left
+from orchestrator.backends.mirror.outputs import Outputs, _Listing
+from orchestrator.backends.mirror.watching import Source, bring_outputs, finish
 from orchestrator.errors import BackendError
-from orchestrator.node.server import outputs
+from orchestrator.node.server import outputs, sending
 from orchestrator.protocol.outputs import Entry
 from orchestrator.runs.files.checkpoints import not_here
 from orchestrator.runs.reducer import left_outputs
 from orchestrator.runs.store import RunDir
-from tests.unit.backends.remote.session import LocalSession
+from tests.unit.backends.mirror.session import LocalSession
 
 LARGE = os.urandom(3 << 20)
 
@@ -81,19 +82,23 @@ def test_small_and_large_files_come_private_with_their_bit_and_time(run: RunDir)
     assert (run.path / "outputs/model.pt").stat().st_mtime_ns == large.stat().st_mtime_ns
 
 
-def test_while_it_goes_on_only_what_stands_still_comes(run: RunDir) -> None:
+def test_while_it_goes_on_only_what_was_seen_twice_comes(run: RunDir) -> None:
     follower, machine = Outputs(run, 0), Machine("n1")
-    write(run, "log", b"1")
     write(run, "model", b"w")
-    for line in (b"12", b"123"):
-        follower.bring(machine, final=False)  # type: ignore[arg-type]
-        write(run, "log", line)
+    follower.bring(machine, final=False)
+    assert here(run) == {}
+    write(run, "log", b"1")
+    follower.bring(machine, final=False)
     assert here(run) == {"model": b"w"}
+    write(run, "log", b"123")
     assert bring(run) == Left()
     assert here(run)["log"] == b"123"
 
 
-def test_a_file_that_changes_from_look_to_look_is_copied_between_two_changes(run: RunDir) -> None:
+def test_a_file_that_changes_from_look_to_look_is_copied_between_two_changes(
+    run: RunDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sending, "PATIENCE", 0.0)
     follower, machine = Outputs(run, 0), Machine("n1")
     now = time.time_ns()
     for number in range(4):
@@ -106,7 +111,7 @@ def test_a_file_that_changes_from_look_to_look_is_copied_between_two_changes(run
         for name in ("busy.pt", "g_00000005"):  # HiFi-GAN writes weights to files without a suffix
             os.utime(there(run) / f"code/{name}", (now / 1e9 + 3600 + number,) * 2)
         follower.bring(machine, final=False)  # type: ignore[arg-type]
-        assert sorted(here(run)) == ([] if number < 2 else ["large.pt", "last.pt", "log"])
+        assert sorted(here(run)) == ([] if number < 1 else ["large.pt", "last.pt", "log"])
     assert here(run) == {"last.pt": b"weights\3", "large.pt": LARGE + b"\3", "log": b"line\n" * 4}
     assert [(each.host, each.name) for each in not_here(run)] == [
         ("n1", name) for name in ("busy.pt", "checkpoint-5", "g_00000005")
@@ -161,12 +166,12 @@ def test_what_another_machine_has_brought_stays_when_a_new_one_takes_its_place(r
 def test_a_copy_that_broke_off_goes_on(run: RunDir) -> None:
     write(run, "model.pt", LARGE)
     with pytest.raises(BackendError, match="closed"):
-        bring(run, calls=4)  # the listing, the hash, and two pieces
+        bring(run, calls=3)  # the listing, and two pieces
     partial = next((run.path / "outputs").glob(".model.pt.*.partial"))
     assert partial.read_bytes() == LARGE[: 2 << 20]
     calls = Machine("n1", 10)
     assert Outputs(run, 0).bring(calls, final=True) == Left()  # type: ignore[arg-type]
-    assert calls.left == 10 - 3  # the listing, the hash, and the last piece
+    assert calls.left == 10 - 2  # the listing, and the last piece
     assert here(run) == {"model.pt": LARGE}
 
 
@@ -190,7 +195,7 @@ class Changing(Machine):
         self.change, self.pieces = change, 0
 
     def ask(self, do: str, payload: bytes = b"", **values: Any) -> Any:
-        if do not in ("list_outputs", "hash_files"):
+        if do != "list_outputs":
             self.pieces += 1
             self.change(self.pieces)
         return super().ask(do, payload, **values)
@@ -307,14 +312,15 @@ def test_a_machine_that_names_a_folder_which_no_run_has_is_refused(
         bring(run)
 
 
-@pytest.mark.parametrize("hashes", [b"[]", b'["x", "y", "z"]', b"[" * 200_000, b"{}"])
-def test_a_machine_that_hashes_other_files_than_it_was_asked_for_is_refused(
-    run: RunDir, monkeypatch: pytest.MonkeyPatch, hashes: bytes
+@pytest.mark.parametrize("rows", [[], [None, None], [[1 << 40, 1, 1, False]], [[-1, 1, 1, False]]])
+def test_a_machine_that_sends_other_files_than_it_was_asked_for_is_refused(
+    run: RunDir, monkeypatch: pytest.MonkeyPatch, rows: list[Any]
 ) -> None:
-    monkeypatch.setattr(outputs, "hash_files", lambda *_: ({}, hashes))
+    monkeypatch.setattr(sending, "read_files", lambda *_: ({"files": rows}, b"something"))
     write(run, "model.pt", LARGE)
-    with pytest.raises(BackendError, match="n1: "):
+    with pytest.raises(BackendError, match="n1: it sends other files than those that were requested"):
         bring(run)
+    assert here(run) == {}
 
 
 def test_a_run_whose_machine_answers_nonsense_ends_all_the_same(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -367,6 +373,6 @@ def test_of_another_node_only_what_differs_comes_and_apart(run: RunDir) -> None:
 
 def test_a_file_of_a_container_is_read_below_the_run_s_folder_and_not_below_a_folder_that_it_can_replace() -> None:
     roots = {"code": "/r/code", "beside": "/r", "beside_in_container": "/r/container/r-1"}
-    listing = _Listing({}, roots, (), [], 0)
+    listing = _Listing({}, roots, (), [])
     assert listing.below(Entry("beside_in_container", "a", 1, 1, False)) == "/r"
     assert listing.below(Entry("code", "a", 1, 1, False)) == "/r/code"

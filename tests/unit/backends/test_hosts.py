@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from orchestrator.backends.remote.hosts import on_all
+from orchestrator.backends.hosts import on_all
 from orchestrator.errors import BackendError, StoreError
 
 

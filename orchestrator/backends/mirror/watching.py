@@ -13,11 +13,11 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from orchestrator.backends.remote.checkpoints import bring_newest, remote_checkpoints
-from orchestrator.backends.remote.hosts import all_of, on_all
-from orchestrator.backends.remote.output_record import Left, Sizes, record_left
-from orchestrator.backends.remote.outputs import Outputs
-from orchestrator.backends.remote.transfer import Copy, sole_writer, update_all
+from orchestrator.backends.hosts import all_of, on_all
+from orchestrator.backends.mirror.checkpoints import bring_newest, remote_checkpoints
+from orchestrator.backends.mirror.growing import Copy, sole_writer, update_all
+from orchestrator.backends.mirror.output_record import Left, Sizes, record_left
+from orchestrator.backends.mirror.outputs import Outputs
 from orchestrator.backends.settings import profile_of, remote_folder
 from orchestrator.errors import BackendError, OrchError, StoreError
 from orchestrator.protocol.events import EventKind

@@ -21,6 +21,6 @@ class LocalSession(FakeMachine):
 class Sent(Asked):
     """A request whose answer has been JSON, as over a connection."""
 
-    def wait(self, timeout: float | None = None) -> Any:
-        reply, data = super().wait(timeout)
+    def answer(self) -> Any:
+        reply, data = super().answer()
         return json.loads(json.dumps(reply)), data

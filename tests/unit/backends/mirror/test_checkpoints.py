@@ -12,10 +12,11 @@ from pathlib import Path
 import blake3
 import pytest
 
-from orchestrator.backends.remote.checkpoints import bring_checkpoint, bring_newest, give_checkpoint
+from orchestrator.backends.mirror.checkpoints import bring_checkpoint, bring_newest
+from orchestrator.backends.mirror.send import give_checkpoint
 from orchestrator.errors import BackendError
 from orchestrator.runs.store import RunDir
-from tests.unit.backends.remote.session import LocalSession
+from tests.unit.backends.mirror.session import LocalSession
 
 
 def checkpoint(folder: Path, step: int, content: bytes, algorithm: str = "sha256", **metric: float) -> Path:

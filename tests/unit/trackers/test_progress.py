@@ -9,9 +9,9 @@ import pytest
 
 from orchestrator.errors import UsageError
 from orchestrator.runs.store import RunDir
-from orchestrator.trackers import ledger
-from orchestrator.trackers.ledger import Progress
+from orchestrator.trackers import progress
 from orchestrator.trackers.mlflow import Server, _name
+from orchestrator.trackers.progress import Progress
 
 
 @pytest.mark.parametrize(
@@ -25,22 +25,22 @@ from orchestrator.trackers.mlflow import Server, _name
 def test_an_address_that_is_none_is_refused_unsaid(address: str | None, said: str) -> None:
     shell = {} if address is None else {"MLFLOW_TRACKING_URI": address}
     with pytest.raises(UsageError, match=said) as raised:
-        ledger.hidden_values(["mlflow"], shell, is_here=True)
+        progress.hidden_values(["mlflow"], shell, is_here=True)
     assert not address or address not in str(raised.value)
 
 
 def test_what_is_kept_of_the_shell() -> None:
     shell = {"MLFLOW_TRACKING_URI": "https://h/x", "MLFLOW_TRACKING_TOKEN": "t", "HOME": "/", "MLFLOW_RUN_ID": "no"}
-    kept = ledger.hidden_values(["mlflow", "tensorboard"], shell, is_here=True)
+    kept = progress.hidden_values(["mlflow", "tensorboard"], shell, is_here=True)
     assert kept == {"MLFLOW_TRACKING_URI": "https://h/x", "MLFLOW_TRACKING_TOKEN": "t"}
-    assert ledger.hidden_values(["tensorboard"], shell, is_here=True) == {}
+    assert progress.hidden_values(["tensorboard"], shell, is_here=True) == {}
 
 
 def test_wandb_is_asked_for_where_it_is_to_run() -> None:
     if importlib.util.find_spec("wandb") is None:
         with pytest.raises(UsageError, match="is not installed"):
-            ledger.hidden_values(["wandb"], {}, is_here=True)
-    assert ledger.hidden_values(["wandb"], {}, is_here=False) == {}
+            progress.hidden_values(["wandb"], {}, is_here=True)
+    assert progress.hidden_values(["wandb"], {}, is_here=False) == {}
 
 
 def test_who_we_are_at_a_server_is_not_in_its_address() -> None:
@@ -75,10 +75,10 @@ def test_names_that_a_server_takes(name: str, taken: str) -> None:
 
 def test_progress_that_was_damaged_begins_anew(tmp_path: Path) -> None:
     run = RunDir(tmp_path / "runs/r-1")
-    (run.path / "trackers").mkdir(parents=True)
-    ledger.save_progress(run, "mlflow", Progress(is_begun=True, offset=7))
-    assert ledger.progress_of(run, "mlflow") == Progress(is_begun=True, offset=7)
-    (run.path / "trackers/mlflow.json").write_text("{")
-    assert ledger.progress_of(run, "mlflow") == Progress()
-    (run.path / "trackers/mlflow.json").write_text('{"offset": "7", "id": "x", "more": 1}')
-    assert ledger.progress_of(run, "mlflow") == Progress(id="x")
+    (run.path / "outbox").mkdir(parents=True)
+    progress.save_progress(run, "mlflow", Progress(is_begun=True, offset=7))
+    assert progress.progress_of(run, "mlflow") == Progress(is_begun=True, offset=7)
+    (run.path / "outbox/mlflow.json").write_text("{")
+    assert progress.progress_of(run, "mlflow") == Progress()
+    (run.path / "outbox/mlflow.json").write_text('{"offset": "7", "id": "x", "more": 1}')
+    assert progress.progress_of(run, "mlflow") == Progress(id="x")

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from orchestrator.backends.remote import upload
-from orchestrator.backends.remote.upload import prepare_node
+from orchestrator.backends.mirror import upload
+from orchestrator.backends.mirror.upload import prepare_node
 from orchestrator.errors import BackendError
 from orchestrator.protocol.reading import MOST_LINES
 from orchestrator.runs.store import RunDir
-from tests.unit.backends.remote.session import LocalSession
+from tests.unit.backends.mirror.session import LocalSession
 from tests.unit.specs.test_plan import planned, profile
 
 

@@ -10,16 +10,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from orchestrator.backends.remote.checkpoints import give_checkpoint, give_file
-from orchestrator.backends.remote.contents import missing_on
-from orchestrator.backends.remote.given import Given, give
-from orchestrator.backends.remote.hosts import MachinesError
+from orchestrator.backends.hosts import MachinesError
+from orchestrator.backends.mirror.contents import missing_on
+from orchestrator.backends.mirror.fetch import read_small
+from orchestrator.backends.mirror.given import Given, give
+from orchestrator.backends.mirror.send import give_checkpoint, give_file
 from orchestrator.backends.replay_stage import Order, replay_argv
 from orchestrator.backends.settings import profile_of
 from orchestrator.errors import BackendError
 from orchestrator.protocol.events import EventKind
 from orchestrator.protocol.quantities import size
-from orchestrator.protocol.reading import read_regular
+from orchestrator.protocol.reading import MOST_WORD, read_regular
 from orchestrator.protocol.task import NodeTask, task_json
 from orchestrator.runs.store import RunDir
 from orchestrator.specs.resources import Has, lacking
@@ -73,12 +74,8 @@ def check_shared(sessions: Mapping[int, Machine], task: NodeTask, workdir: str) 
 
 
 def _content(session: Machine, path: str) -> bytes:
-    try:
-        return session.call("read_file", path=path)[1]
-    except BackendError as error:
-        if error.transient:
-            raise
-        return b""
+    folder, _, name = path.rpartition("/")
+    return read_small(session, folder, [name], MOST_WORD)[0] or b""
 
 
 def stage_replay(

@@ -10,14 +10,22 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.backends.remote import mirror
-from orchestrator.backends.remote.mirror import FIRST_PAUSE, Follower, RunWatcher, Source, Update, finish, watching_logs
+from orchestrator.backends.mirror import watching as mirror
+from orchestrator.backends.mirror.watching import (
+    FIRST_PAUSE,
+    Follower,
+    RunWatcher,
+    Source,
+    Update,
+    finish,
+    watching_logs,
+)
 from orchestrator.errors import BackendError, StoreError
 from orchestrator.runs.files.logs import Selection
 from orchestrator.runs.store import RunDir
 from orchestrator.transport.rpc import Session
 from tests.patience import PATIENCE
-from tests.unit.backends.remote.session import LocalSession
+from tests.unit.backends.mirror.session import LocalSession
 
 
 @pytest.fixture

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from orchestrator.backends.remote.given import (
+from orchestrator.backends.mirror.given import (
     checkpoint_to_give,
     give,
     newest_here,
     newest_there,
     with_given_checkpoint,
 )
-from orchestrator.backends.remote.outputs import Outputs
+from orchestrator.backends.mirror.outputs import Outputs
 from orchestrator.cli.render.results import checkpoints_page
 from orchestrator.errors import BackendError, UsageError
 from orchestrator.operations.pull import pull
@@ -24,7 +24,7 @@ from orchestrator.protocol.progress import Progress
 from orchestrator.protocol.task import NodeTask, Program
 from orchestrator.runs.files.checkpoints import all_of, saved_by
 from orchestrator.runs.store import RunDir
-from tests.unit.backends.remote.session import LocalSession
+from tests.unit.backends.mirror.session import LocalSession
 
 LARGE = 1 << 20
 
@@ -76,7 +76,7 @@ def steps(run: RunDir) -> list[int]:
 def test_one_that_has_come_in_part_is_none(run: RunDir) -> None:
     save(there(run) / "code/out", 100)
     with pytest.raises(BackendError):
-        Outputs(run, 0).bring(LocalSession(4), final=True)  # type: ignore[arg-type]
+        Outputs(run, 0).bring(LocalSession(3), final=True)  # type: ignore[arg-type]
     # Its small file came first, and by itself looks like a checkpoint without an optimizer.
     assert (run.path / "outputs/out/checkpoint-100/trainer_state.json").exists()
     torch.save(1, run.path / "outputs/out/checkpoint-100/model.bin")

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.backends.remote.transfer import WRITING, Copy
+from orchestrator.backends.mirror.growing import WRITING, Copy
 from orchestrator.errors import BackendError
 from orchestrator.node.server.files import _news
 from orchestrator.runs.store import RunDir
-from tests.unit.backends.remote.session import LocalSession
+from tests.unit.backends.mirror.session import LocalSession
 
 
 def copy_of(tmp_path: Path, ranks: list[int] | None = None) -> tuple[Path, Copy]:

@@ -1,21 +1,15 @@
-"""Records how far each tracker of a run has been fed, so that a kill loses nothing.
-
-A marker ROOT/track/RUN exists while there may be data to send. RUN/trackers/NAME.json has the progress, and is written
-after the data was sent. Data between a send and a kill is sent again, and each tracker counts it once.
-"""
+"""The names of trackers, how much of a run each of them has received, and the variables of the shell that they need."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from orchestrator.errors import StoreError, UsageError
-from orchestrator.protocol.files import write_json
-from orchestrator.runs.marks import TRACK, mark, marked, unmark
+from orchestrator.errors import UsageError
+from orchestrator.runs.outbox import journal_of, write_journal
 from orchestrator.runs.record import RunRecord
 from orchestrator.runs.state import drop_invalid_fields
 from orchestrator.runs.store import RunDir
@@ -24,8 +18,7 @@ TENSORBOARD: Final = "tensorboard"
 MLFLOW: Final = "mlflow"
 WANDB: Final = "wandb"
 NAMES: Final = (TENSORBOARD, MLFLOW, WANDB)
-FOLDER: Final = "trackers"
-HIDDEN: Final = "track_secrets.json"
+FOLDER: Final = "trackers"  # in the run's folder: the files that trackers write
 URI: Final = "MLFLOW_TRACKING_URI"
 VARIABLES: Final = (
     URI, "MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD", "MLFLOW_TRACKING_TOKEN", "MLFLOW_EXPERIMENT_NAME",
@@ -44,15 +37,12 @@ class Progress:
     step: int = 0  # step of the last line
     size: int = 0  # bytes of the event file, for a tracker that writes one
     id: str = ""  # the run's id at the tracker
-    link: str = ""  # the address at which a person sees the run
+    link: str = ""  # the address or command that shows the run at the tracker
     problem: str = ""  # why nothing can be sent now
     is_done: bool = False  # everything was sent, or nothing more can be
 
 
-_KINDS: Final[dict[str, tuple[type, ...]]] = {
-    "is_begun": (bool,), "offset": (int,), "attempt": (int,), "step": (int,), "size": (int,), "id": (str,),
-    "link": (str,), "problem": (str,), "is_done": (bool,),
-}  # fmt: skip
+_KINDS: Final = {each.name: (type(each.default),) for each in fields(Progress)}
 
 
 def trackers_of(job: Mapping[str, Any]) -> tuple[str, ...]:
@@ -62,36 +52,19 @@ def trackers_of(job: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def progress_of(run: RunDir, name: str) -> Progress:
-    """Return a tracker's progress; an unknown progress means that everything is sent again."""
-    try:
-        kept = run.read(f"{FOLDER}/{name}.json")
-    except StoreError:  # the file was damaged; a tracker counts repeated data once
-        return Progress()
-    return Progress(**drop_invalid_fields(kept, _KINDS)) if kept is not None else Progress()
+    """Return a tracker's progress from its journal."""
+    return Progress(**drop_invalid_fields(journal_of(run, name), _KINDS))
 
 
 def save_progress(run: RunDir, name: str, progress: Progress) -> None:
-    """Record a tracker's progress. Raises StoreError if it can't be written."""
-    try:
-        write_json(run.path / FOLDER / f"{name}.json", asdict(progress), durable=False)
-    except OSError as error:
-        raise StoreError(f"{run.path / FOLDER} can't be written: {error.strerror}") from error
+    """Write a tracker's journal. Raises StoreError if it can't be written."""
+    write_journal(run, name, asdict(progress), durable=False)
 
 
 def tracked(run: RunDir, record: RunRecord | None = None) -> list[dict[str, Any]]:
     """Return each tracker of a run with its link and its problem, as JSON types."""
     told = [(name, progress_of(run, name)) for name in trackers_of((record or run.record()).job)]
-    return [
-        {"name": name, "link": link_of(run, name, each), "problem": each.problem, "done": each.is_done}
-        for name, each in told
-    ]
-
-
-def link_of(run: RunDir, name: str, progress: Progress) -> str:
-    """Return the address or command that shows the run at the tracker; "" if the tracker has not begun."""
-    if not progress.is_begun:
-        return ""
-    return f"orch tensorboard {run.run_id}" if name == TENSORBOARD else progress.link
+    return [{"name": name, "link": each.link, "problem": each.problem, "done": each.is_done} for name, each in told]
 
 
 # -- at submit
@@ -121,38 +94,3 @@ def hidden_values(names: Iterable[str], shell: Mapping[str, str], *, is_here: bo
         hint = "start a server on that folder or data base: mlflow server"
         raise UsageError(f"track: {URI} holds no http or https address of an MLflow server", hint)
     return values
-
-
-def watch(root: Path, run: RunDir, names: Iterable[str], hidden: Mapping[str, str]) -> None:
-    """Register the run, so that the supervisor feeds its trackers.
-
-    Secrets are stored in a file that only this user can read.
-    """
-    if not (names := tuple(names)):
-        return
-    if MLFLOW in names:
-        run.write(HIDDEN, {name: hidden[name] for name in VARIABLES if name in hidden}, private=True)
-    try:
-        (run.path / FOLDER).mkdir(mode=0o700, exist_ok=True)
-    except OSError as error:
-        raise StoreError(f"{run.path / FOLDER} can't be made: {error.strerror}") from error
-    mark(root, TRACK, run)
-
-
-# -- by the supervisor
-
-
-def watched(root: Path) -> list[RunDir]:
-    """Return the runs with data that trackers may not have received."""
-    return marked(root, TRACK)
-
-
-def unwatch(root: Path, run: RunDir) -> None:
-    """Remove the secrets and the marker, after everything was sent."""
-    (run.path / HIDDEN).unlink(missing_ok=True)
-    unmark(root, TRACK, run)
-
-
-def hidden_of(run: RunDir) -> dict[str, str]:
-    """Return the shell's variables that the submit stored. Raises StoreError if they can't be read."""
-    return {name: str(value) for name, value in (run.read(HIDDEN) or {}).items()}

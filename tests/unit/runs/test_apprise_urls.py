@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from orchestrator.errors import UsageError
-from orchestrator.runs.notifications.ledger import hidden_values
+from orchestrator.runs.notifications import hidden_values
 from orchestrator.runs.record import NotifyEntry
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of what apprise's plug-ins import
