@@ -14,7 +14,7 @@ BIN := .venv/bin
 PROFILE ?= local
 , := ,
 
-.PHONY: help demo test test-all prepared lint unit schemas messages sessions soak bench gpu gpu-wheels docs image clean
+.PHONY: help demo test test-all prepared lint unit schemas messages failures sessions soak bench gpu gpu-wheels docs image clean
 
 help:
 	@sed -n 's/^# make/make/p' Makefile
@@ -92,6 +92,10 @@ schemas: .venv/demo.stamp
 messages: .venv/demo.stamp
 	$(BIN)/python -m tests.messages --write
 
+# Write the causes in docs/failures.md again, after a change of a rule in orchestrator/outcome/rules.py.
+failures: .venv/demo.stamp
+	$(BIN)/python -m tests.failures --write
+
 # Record the sessions of README.md and docs/ again, from real runs: on this machine, and on the testbed where there can be one.
 sessions: .venv/test.stamp
 	tests/testbed/alone $(BIN)/python -m tests.sessions
@@ -121,7 +125,7 @@ GPU_PYTHON_VERSION ?= 3.12
 gpu-wheels: .venv/demo.stamp
 	$(BIN)/pip download $(QUIET) --only-binary=:all: --no-deps --python-version $(GPU_PYTHON_VERSION) --dest .whl \
 		pydantic pydantic-core==$$($(BIN)/python -c 'import pydantic_core; print(pydantic_core.__version__)') \
-		annotated-types typing-inspection typing-extensions ruamel.yaml platformdirs click pathspec packaging cryptography cffi pycparser
+		annotated-types typing-inspection typing-extensions ruamel.yaml platformdirs click packaging cryptography cffi pycparser
 
 .venv-docs/bin/mkdocs:
 	$(PYTHON) -m venv .venv-docs

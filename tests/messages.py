@@ -18,6 +18,7 @@ import orchestrator
 SOURCES = Path(orchestrator.__file__).parent
 LIST = Path(__file__).parent / "golden" / "messages.txt"
 PRINTS = {"say", "note"}
+HINT_OF_RULE = {"Rule": 3, "_says": 1, "_gpu": 2}  # the place of a hint among the arguments of a rule of `outcome`
 HELP = {"option", "argument", "add_argument", "add", "command", "ArgumentParser"}
 CALLED_HINT = re.compile(
     r"hint|remed|refusals|after_dashes|note|no_slurm|elsewhere|(?<![a-z])_rules|left_early", re.IGNORECASE
@@ -87,6 +88,9 @@ def _parts(node: ast.AST) -> Iterator[tuple[int, str, ast.AST]]:
                 yield from ((node.lineno, "hint", each.value) for each in node.keywords)
             elif name in PRINTS:
                 yield from ((node.lineno, "note", argument) for argument in node.args)
+            elif name in HINT_OF_RULE:
+                yield from ((node.lineno, "hint", each) for each in node.args[HINT_OF_RULE[name] :][:1])
+                yield from ((node.lineno, "hint", each.value) for each in node.keywords if each.arg == "hint")
             elif name in HELP:
                 words = ("help", "epilog", "description", "short_help")
                 yield from ((node.lineno, "help", each.value) for each in node.keywords if each.arg in words)

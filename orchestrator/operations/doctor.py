@@ -29,14 +29,6 @@ def examine(profile: AnyProfile, *, on_node: bool = False) -> list[Check]:
     return backend_of(profile).doctor(profile, on_node=on_node)
 
 
-def holdings(profile: AnyProfile) -> list[dict[str, Any]]:
-    """List the hosts of an ssh profile with their users, or Slurm's partitions.
-
-    Raises UsageError for a local profile.
-    """
-    return backend_of(profile).holdings(profile)
-
-
 def holdings_of_all() -> list[tuple[str, list[dict[str, Any]] | OrchError]]:
     """List the holdings of each of the user's own ssh and slurm profiles by name, or the error for a profile."""
     from concurrent.futures import ThreadPoolExecutor
@@ -47,7 +39,7 @@ def holdings_of_all() -> list[tuple[str, list[dict[str, Any]] | OrchError]]:
     def look(name: str, path: Path) -> tuple[str, list[dict[str, Any]] | OrchError] | None:
         try:
             profile = load_profile(str(path))
-            return None if profile.kind == "local" else (name, holdings(profile))
+            return None if profile.kind == "local" else (name, backend_of(profile).holdings(profile))
         except OrchError as error:
             return name, error
 

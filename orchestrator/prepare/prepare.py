@@ -14,7 +14,7 @@ from orchestrator.backends import backend_of
 from orchestrator.errors import UsageError
 from orchestrator.protocol.task import Debug
 from orchestrator.runs import dependencies
-from orchestrator.runs.notifications.ledger import hidden_values
+from orchestrator.runs.notifications import hidden_values
 from orchestrator.runs.record import Dependency, notify_entries
 from orchestrator.runs.store import RunDir, find_run
 from orchestrator.runs.sweeps import find_sweep
@@ -76,6 +76,11 @@ class Prepared:
     interpreter: Interpreter | None = None  # on this machine, if the profile names none
     spawning: Spawning | None = None  # how the program starts its ranks by itself
 
+    @property
+    def is_delegated(self) -> bool:
+        """Tell whether another machine is to submit the run and to look after it."""
+        return getattr(self.profile, "supervisor", "here") != "here"
+
 
 def prepare(root: Path, request: Request) -> Prepared:
     """Read and check everything that can be checked before anything is written.
@@ -122,9 +127,9 @@ def prepare(root: Path, request: Request) -> Prepared:
     is_here = getattr(profile, "supervisor", "here") == "here"
     hidden = hidden_values(notify_entries(loaded.job.model_dump()), shell, is_here=is_here)
     if loaded.job.track:
-        from orchestrator.trackers import ledger
+        from orchestrator.trackers import progress
 
-        hidden |= ledger.hidden_values(loaded.job.track, shell, is_here=is_here)
+        hidden |= progress.hidden_values(loaded.job.track, shell, is_here=is_here)
     after = _after(root, request.after) if request.after is not None else None
     lock = _lock(loaded, repeats)
     interpreter = _interpreter(request, loaded.job, profile, repeats)

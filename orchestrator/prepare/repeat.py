@@ -17,7 +17,8 @@ from orchestrator.errors import UsageError
 from orchestrator.protocol.events import EventKind
 from orchestrator.runs.files.code_snapshot import retake
 from orchestrator.runs.store import RunDir
-from orchestrator.specs.documents.loader import Loaded, load
+from orchestrator.specs.documents.loaded import Loaded
+from orchestrator.specs.documents.loader import load
 from orchestrator.specs.job import Code
 
 

@@ -15,7 +15,7 @@ class EventKind:
     DROPPED = "dropped"  # the run will not be started any more: `reason`
     ENVIRONMENT = "environment"  # on node `of`: its `folder` on `host`, whether it had to be `made`, the `seconds`
     SUBMITTED = "submitted"  # the backend reported that every agent, or the job, was handed over
-    SUBMIT_INTERRUPTED = "submit_interrupted"  # the submit does not continue, though its process may still be alive
+    NOT_RESTORED = "not_restored"  # a later start lacks parts of its submit's surroundings: `what`
     SUBMIT_FAILED = "submit_failed"  # the submit was refused, or a relaunch was given up: `reason`
     CLOCK = "clock"  # the clock of node `of` is `ahead` seconds, measured at its `start`
     FOUND_LOST = "found_lost"  # not all agents will ever report: `reason`

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import re
+
+from orchestrator.protocol.reading import names_in
 
 # Patterns for the names of orch's own files in a run's folder. The run's program wrote all other files there.
 _OWN_ON_NODES = (
@@ -14,8 +15,8 @@ _OWN_ON_NODES = (
     r"|container_\d+\.id|second_copy|scratch|compiled|receiving)"
 )
 _OWN_HERE = (
-    r"(run|plan|code|handle|slurm|batch|held|queue|reserve|secrets|track_secrets|verdict|environment|packages|launch|pull|pulled"
-    r"|notify_secrets|masked_secrets)\.json|sending|(events|notify)\.jsonl|notify\.log|(collect|outputs|logs)\.lock|trackers"
+    r"(run|plan|code|handle|slurm|held|queue|reserve|secrets|outbox_secrets|verdict|environment|packages|launch)\.json"
+    r"|pull(ed)?\.json|sending|starting|events\.jsonl|notify\.log|outbox|(collect|outputs|logs)\.lock|trackers"
     r"|[^/]*\.replay-[0-9a-f]{6}"
 )
 _WRITTEN_WHOLE = r"(\.partial)?"  # the suffix by `write_file` while a file is incomplete
@@ -43,15 +44,8 @@ def attempt_folder(node_dir: str, attempt: int) -> str:
 
 def newest_attempt(node_dir: str) -> str:
     """Return the folder of a node's newest attempt, or of attempt 0 if there is none yet."""
-    numbers = [int(name[8:]) for name in _names(node_dir) if name.startswith("attempt_") and name[8:].isdigit()]
+    numbers = [int(name[8:]) for name in names_in(node_dir) if name.startswith("attempt_") and name[8:].isdigit()]
     return attempt_folder(node_dir, max(numbers, default=0))
-
-
-def _names(folder: str) -> list[str]:
-    try:
-        return os.listdir(folder)
-    except OSError:
-        return []
 
 
 def debugger_file(attempt_dir: str, rank: int) -> str:

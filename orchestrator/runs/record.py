@@ -22,20 +22,6 @@ _NONE: Final = type(None)
 
 
 @dataclass(frozen=True)
-class Submitter:
-    """The process that recorded the run."""
-
-    host: str = ""
-    pid: int = 0
-    started: int = 0
-
-    @staticmethod
-    def from_json(data: object) -> Submitter:
-        """Return the recorded submitter."""
-        return Submitter(**drop_invalid_fields(data, {"host": (str,), "pid": (int,), "started": (int,)}))
-
-
-@dataclass(frozen=True)
 class Dependency:
     """The run or sweep that must end, or succeed, before this run is started."""
 
@@ -141,7 +127,6 @@ class RunRecord:
     hosts: tuple[str, ...] = ()  # the nodes' names in the plan
     world_size: int | None = None
     grace: float = 30.0
-    submitter: Submitter = Submitter()
     job: Mapping[str, Any] = field(default_factory=dict)
     profile: Mapping[str, Any] = field(default_factory=dict)
     job_file: str | None = None
@@ -206,7 +191,6 @@ class RunRecord:
             **known,
             hosts=_words(data.get("hosts")),
             given=_words(data.get("given")),
-            submitter=Submitter.from_json(data.get("submitter")),
             after=Dependency.from_json(data.get("after")),
             point=SweepPoint.from_json(data.get("sweep")),
         )

@@ -27,13 +27,14 @@ from typing import Any, Final, TypeVar
 from orchestrator.errors import RunNotFoundError, StoreError
 from orchestrator.node.system.private import make_private, remedy, why_exposed, why_unsafe
 from orchestrator.protocol import files
+from orchestrator.protocol.events import EventKind
 from orchestrator.protocol.json_text import parse_json
 from orchestrator.protocol.reading import MOST_LINES, MOST_RECORD, read_json, read_regular
+from orchestrator.protocol.str_enum import member_of
 from orchestrator.runs.files.file_cache import FileCache, Signature, signature_of
 from orchestrator.runs.record import PlanRecord, RunRecord
-from orchestrator.runs.restarts.relaunch import correct_clock_skew
 from orchestrator.runs.run_id import name_of, sweep_of
-from orchestrator.runs.state import Ending, HandleStatus, member_of
+from orchestrator.runs.state import Ending, HandleStatus
 
 Record = dict[str, Any]
 
@@ -201,7 +202,16 @@ class RunDir:
         paths: dict[str, int | None] = {f"{self.path}/events.jsonl": None}
         paths |= {f"{self.path}/nodes/{name}/events.jsonl": int(name) for name in nodes if name.isdecimal()}
         parts = [cache.of_file(path, partial(_events_in, self, path, node)) for path, node in paths.items()]
-        return cache.of_parts(str(self.path), parts, lambda: tuple(correct_clock_skew([*chain.from_iterable(parts)])))
+        return cache.of_parts(str(self.path), parts, lambda: tuple(_timed([*chain.from_iterable(parts)])))
+
+
+def _timed(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the events with the times that this machine's clock had."""
+    if not any(event.get("kind") == EventKind.CLOCK for event in events):
+        return events
+    from orchestrator.runs.clock_skew import correct_clock_skew
+
+    return correct_clock_skew(events)
 
 
 @lru_cache(maxsize=MOST_KEPT)
@@ -280,10 +290,19 @@ def make_state_folder(root: Path) -> None:
         raise StoreError(f"{root} can't be made: {error.strerror}", "set ORCH_HOME to a folder of yours") from error
 
 
-def create_run(root: Path, run_id: str, record: Record, folder: str | None = None, *, indexed: bool = True) -> RunDir:
+def create_run(
+    root: Path,
+    run_id: str,
+    record: Record,
+    folder: str | None = None,
+    *,
+    indexed: bool = True,
+    hold: Callable[[RunDir], object] = lambda _: None,
+) -> RunDir:
     """Record a run: its folder (a link if `folder` is elsewhere), its record, its index entry, its live mark.
 
-    A caller that creates many runs sets `indexed` to False, and adds them to the index at once.
+    A caller that creates many runs sets `indexed` to False, and adds them to the index at once. `hold` is called when
+    the folder exists, before the record makes it a run that others see.
     """
     make_state_folder(root)
     run = RunDir(root / "runs" / run_id)
@@ -303,6 +322,7 @@ def create_run(root: Path, run_id: str, record: Record, folder: str | None = Non
         what = "ORCH_HOME, or workdir: in the profile," if elsewhere else "ORCH_HOME"
         said = f"{error.filename or run.path} can't be made: {error.strerror}"
         raise StoreError(said, f"set {what} to a folder of yours") from error
+    hold(run)
     run.write("run.json", record)
     if indexed:
         append_line(root / "index", run_id)
@@ -491,6 +511,7 @@ def tidy(run: RunDir) -> None:
     for path in (
         *left,
         run.path / "secrets.json",
+        run.path / "starting",
         *run.path.glob("nodes/*/task.json"),
         run.path / "reserve.json",
         *run.path.glob("nodes/*/reserve.json"),

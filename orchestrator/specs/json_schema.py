@@ -13,7 +13,12 @@ _KEYWORDS: Final = {"ge": "minimum", "gt": "exclusiveMinimum", "le": "maximum", 
 _PROGRAMS: Final = ("module", "script", "command", "training")
 
 
-def job_schema() -> dict[str, Any]:
+def schema(what: str) -> dict[str, Any]:
+    """Return the JSON Schema of a `job` or `profile` document, for editors."""
+    return _job_schema() if what == "job" else _profile_schema()
+
+
+def _job_schema() -> dict[str, Any]:
     """Return the JSON Schema of a job file. `name` is optional, because it defaults to the file's name."""
     body = _tidy(Job.model_json_schema(mode="validation"))
     body["required"] = [name for name in body.pop("required", []) if name != "name"]
@@ -21,7 +26,7 @@ def job_schema() -> dict[str, Any]:
     return {**_head("job", "orch job", "What to run."), **body, "oneOf": one_program}
 
 
-def profile_schema() -> dict[str, Any]:
+def _profile_schema() -> dict[str, Any]:
     """Return the JSON Schema of a profile file. Its `defaults` may have any field of a job."""
     body = _tidy(profiles.json_schema())
     body.pop("discriminator", None)  # a keyword of OpenAPI, which JSON Schema does not have

@@ -6,7 +6,8 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field
 
-from orchestrator.protocol.outputs import MAX_SIZE, problem_of
+from orchestrator.protocol.outputs import MAX_SIZE
+from orchestrator.protocol.patterns import problem_of
 from orchestrator.specs.fields import Bytes, Line, Spec
 
 

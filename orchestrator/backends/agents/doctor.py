@@ -14,8 +14,8 @@ from orchestrator.backends import gpu_checks
 from orchestrator.backends.agents.start import listed_twice
 from orchestrator.backends.agents.ways import try_ways
 from orchestrator.backends.base import Check, CheckResult, Level
-from orchestrator.backends.remote import upload
-from orchestrator.backends.remote.hosts import on_all
+from orchestrator.backends.hosts import on_all
+from orchestrator.backends.mirror import upload
 from orchestrator.backends.settings import Host, SshSettings
 from orchestrator.errors import BackendError, PythonMissingError
 from orchestrator.protocol.quantities import size

@@ -212,7 +212,7 @@ def end(site: Site, run: RunDir) -> list[NodeProof]:
 
 
 def _newest_start(run: RunDir) -> list[Event]:
-    from orchestrator.runs.restarts.relaunch import newest_start
+    from orchestrator.outcome.restart import newest_start
 
     return newest_start(run.events())
 

@@ -11,32 +11,29 @@ import asyncio
 import contextlib
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any, Callable
+from typing import Callable
 
 from orchestrator.node.agent.agent import Agent
 from orchestrator.node.agent.checkpoints import saved
 from orchestrator.node.system.event_log import EventLog
 from orchestrator.node.system.host import nproc_here
 from orchestrator.node.system.signals import hold_back_for_good
-from orchestrator.protocol import restart
+from orchestrator.outcome import requeue, restart
+from orchestrator.outcome.restart import Refusal
+from orchestrator.outcome.success import successful_attempt
+from orchestrator.outcome.verdict import Cause, Event, Outcome
 from orchestrator.protocol.allocation import TITLES, AllocationError
 from orchestrator.protocol.events import EventKind
-from orchestrator.protocol.exits import successful_attempt
 from orchestrator.protocol.files import write_json
 from orchestrator.protocol.hostlist import in_words
 from orchestrator.protocol.json_text import parse_json
 from orchestrator.protocol.layout import job_folder, node_folder
+from orchestrator.protocol.progress import Progress
 from orchestrator.protocol.ranks import EXIT_REQUEUE
 from orchestrator.protocol.reading import MOST_LINES, MOST_RECORD, MOST_WORD, read_json, read_regular
-from orchestrator.protocol.restart import Progress, Refusal, Restarter
 from orchestrator.protocol.task import NodeTask
-
-PREEMPTION_SECONDS = 5.0  # between the two signals of a preemption
-ASKED_TO_STOP = {"preempted": "{} took its nodes away (preempted)", "timeout": "its time limit was near"}
-
-Event = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -75,7 +72,7 @@ class History:
         attempts = [event["attempt"] for event in self.events if type(event.get("attempt")) is int]
         return max(attempts, default=-1) + 1
 
-    def stalled(self, now: restart.Progress) -> int:
+    def stalled(self, now: Progress) -> int:
         """Return how many starts in a row, up to this one, have saved nothing newer."""
         return restart.stalled(restart.progress_of_starts(self.events), now)
 
@@ -129,15 +126,9 @@ def continued(task: NodeTask, history: History) -> NodeTask:
 
 def forbidden_start(task: NodeTask, history: History, title: str) -> str:
     """Return why the scheduler should not have started the job again by itself; "" if `retry` allows it."""
-    if history.word is not None or "preempted" not in task.retry or os.path.exists(f"{task.run_dir}/cancel.json"):
+    if history.word is not None or os.path.exists(f"{task.run_dir}/cancel.json"):
         return ""
-    used = restart.times_used(history.events, "preempted")
-    if restart.refusal(Restarter.SCHEDULER, "preempted", task.retry, used) is not Refusal.BUDGET_SPENT:
-        return ""
-    return (
-        f"{title} stopped the job and started it again by itself; this start ended at once, because retry.preempted is "
-        f"{task.retry.get('preempted', 0)}"
-    )
+    return requeue.forbidden_start(task.retry, history.events, title)
 
 
 def has_succeeded(task: NodeTask) -> bool:
@@ -157,46 +148,15 @@ def has_succeeded(task: NodeTask) -> bool:
 
 
 def wants_another(task: NodeTask, events: tuple[Event, ...], code: int, title: str) -> tuple[str, str] | Refusal | None:
-    """Return (cause, reason) when the run is to be started again after this agent's end; else None.
+    """Return (cause, reason) if the run is to be started again after this agent's end; see `requeue.start_after`.
 
-    NO_PROGRESS where it ends at its time limit and has gained nothing by then.
-
-    Of several nodes that say so, the first counts: the leader, or where node 0 was lost, whoever noticed.
+    A cancelled run is not started again, nor one that has succeeded: node 0's agent may die before it reports that.
     """
-    began = any(event.get("kind") == "started" for event in events)
-    ends = [event for event in events if event.get("kind") in ("gang_ended", "gave_up")]
-    if not ends or os.path.exists(f"{task.run_dir}/cancel.json"):
+    if os.path.exists(f"{task.run_dir}/cancel.json"):
         return None
-    cause = str(ends[-1].get("cause"))
-    if cause == "preempted" and _is_near_limit(events):
-        cause = "timeout"
     # This start, and all before it, are off the budget already: see `continued`.
-    used = restart.times_used([event for event in events if event.get("kind") == EventKind.RESTART], cause)
-    begun = next(iter(restart.progress_of_starts(events)), Progress())
-    stalled = restart.stalled([begun], restart.progress_of(ends[-1])) if began else 0
-    refusal = restart.refusal(Restarter.SCHEDULER, cause, task.retry, used, stalled)
-    if refusal is not None or not (began or code == EXIT_REQUEUE):
-        return refusal if refusal is Refusal.NO_PROGRESS else None
-    if has_succeeded(task):  # node 0's agent died before it could report the success
-        return None
-    return cause, str(ends[-1].get("reason") or ASKED_TO_STOP.get(cause, "").format(title))
-
-
-def _is_near_limit(events: Sequence[Event]) -> bool:
-    """Tell whether this start was asked to stop because of its time limit.
-
-    The job sends itself SIGUSR2 before the limit; Slurm can send SIGUSR2 up to a minute early, so a preemption may
-    come at the same moment. Then SIGTERM follows at once. Before a time limit it comes much later.
-    """
-    warned, stopped = (_time_of(events, name) for name in ("SIGUSR2", "SIGTERM"))
-    return warned is not None and not (stopped is not None and 0 <= stopped - warned < PREEMPTION_SECONDS)
-
-
-def _time_of(events: Sequence[Event], signal: str) -> float | None:
-    """Return when the agent got a signal first; 0 if its event has no time, and None if it got no such signal."""
-    found = next((event for event in events if event.get("name") == signal), None)
-    at = found and found.get("time")
-    return None if found is None else float(at) if isinstance(at, (int, float)) else 0.0
+    after = requeue.start_after(events, task.retry, title, asks=code == EXIT_REQUEUE)
+    return None if isinstance(after, tuple) and has_succeeded(task) else after
 
 
 def run_in_job(run_dir: str, find: Callable[[], Place]) -> int:
@@ -223,10 +183,10 @@ def run_in_job(run_dir: str, find: Callable[[], Place]) -> int:
         _record_start(log, task, history, place)
     log.close()
     if start and (forbidden := forbidden_start(asked, history, title)):
-        return _give_up(log, task, forbidden, "preempted")
+        return _give_up(log, task, forbidden, Cause.PREEMPTED)
     stalled = history.stalled(saved.progress(task)) if start else 0
-    if stalled >= restart.WITHOUT_PROGRESS:
-        return _give_up(log, task, _without_progress(stalled, history, title))
+    if in_vain := requeue.without_progress(stalled, history.word or {}, title):
+        return _give_up(log, task, in_vain, Cause.NO_PROGRESS)
     word = word_path(run_dir, place)
     another: list[tuple[str, str]] = []
 
@@ -235,7 +195,8 @@ def run_in_job(run_dir: str, find: Callable[[], Place]) -> int:
         try:
             found = wants_another(task, _own_events(log, before), code, title)
             if found is Refusal.NO_PROGRESS and node == 0:
-                agent.events.write("gave_up", outcome="failed", cause="no_progress", reason=_in_vain(place.limit))
+                reason = _in_vain(place.limit)
+                agent.events.write(EventKind.GAVE_UP, outcome=Outcome.FAILED, cause=Cause.NO_PROGRESS, reason=reason)
             if isinstance(found, tuple):
                 if not os.path.exists(word):  # who wakes up late knows only that it was left
                     write_json(word, {"cause": found[0], "reason": found[1], "node": node}, durable=False)
@@ -258,15 +219,9 @@ def _record_start(log: EventLog, task: NodeTask, history: History, place: Place)
     log.write(event_of(place), start=task.start, job=place.number, hosts=list(task.hosts))
     if task.start:
         by_itself = f"{place.title} stopped the job and started it again by itself"
-        word = history.word or {"cause": "preempted", "reason": by_itself}
+        word = history.word or {"cause": Cause.PREEMPTED, "reason": by_itself}
         log.write(EventKind.RELAUNCH, start=task.start, attempt=task.attempt, cause=str(word.get("cause")),
                   reason=str(word.get("reason") or ""), **saved.progress(task).to_event())  # fmt: skip
-
-
-def _without_progress(stalled: int, history: History, title: str) -> str:
-    if (history.word or {}).get("cause") == "timeout":
-        return f"gave up: {stalled} starts in a row hit the time limit without saving a new checkpoint"
-    return f"{stalled} starts in a row ended without a new checkpoint; {_last(history, title)}"
 
 
 def _in_vain(limit: float | None) -> str:
@@ -275,12 +230,7 @@ def _in_vain(limit: float | None) -> str:
     return f"{said} came before it had saved anything new: another start would end in the same way"
 
 
-def _last(history: History, title: str) -> str:
-    reason = (history.word or {}).get("reason")
-    return f"the last: {reason}" if reason else f"the last was ended by {title}"
-
-
-def _give_up(log: EventLog, task: NodeTask, reason: str, cause: str = "no_progress") -> int:
+def _give_up(log: EventLog, task: NodeTask, reason: str, cause: Cause) -> int:
     """Leave without a start that has no point. Node 0 alone records the reason.
 
     The other nodes exit with 0: Slurm ends all agents as soon as one fails, and node 0's may not have recorded it yet.
@@ -288,7 +238,7 @@ def _give_up(log: EventLog, task: NodeTask, reason: str, cause: str = "no_progre
     code = int(task.node_rank == 0)
     log.write("agent_started", start=task.start, host=os.uname().nodename, pid=os.getpid(), nproc=nproc_here(task))
     if task.node_rank == 0:
-        log.write("gave_up", outcome="failed", cause=cause, reason=reason)
+        log.write(EventKind.GAVE_UP, outcome=Outcome.FAILED, cause=cause, reason=reason)
     log.write("agent_ended", outcome="failed", code=code, swept=0, survivors=[])
     return code
 

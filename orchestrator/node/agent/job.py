@@ -19,12 +19,11 @@ from dataclasses import dataclass, field
 from typing import BinaryIO
 
 from orchestrator.node.agent.batch import Place, run_in_job, word_path
-from orchestrator.node.agent.slurm import run_slurm_agent
 from orchestrator.protocol.allocation import TITLES, AllocationError, read_allocation
 from orchestrator.protocol.hostlist import in_words
 from orchestrator.protocol.layout import job_folder, node_folder
 from orchestrator.protocol.ranks import EXIT_REQUEUE
-from orchestrator.protocol.reading import MOST_RECORD, read_json
+from orchestrator.protocol.reading import MOST_RECORD, read_json, read_regular
 from orchestrator.protocol.task import NodeTask
 
 WAYS: Mapping[str, Sequence[str]] = {
@@ -68,23 +67,10 @@ class Agents:
         return next((code if code > 0 else 128 - code for code in codes if code), 0)
 
 
-def main(verb: str, words: Sequence[str]) -> int:
-    """Do what a batch script or a scheduler's step has asked for; return the exit code, 2 for words of another form."""
-    if verb == "slurm" and len(words) == 1:
-        return run_slurm_agent(words[0])
-    if verb == "job" and len(words) == 5:
-        kind, run_dir, number, start, limit = words
-        return run_job(kind, run_dir, number, int(start), None if limit == "-" else float(limit))
-    if verb == "in-job" and len(words) == 7:
-        return run_agent_of_job(words[0], words[1:])
-    print(f"orch: {verb} does not take {len(words)} words", file=sys.stderr)
-    return 2
-
-
-def run_job(kind: str, run_dir: str, number: str, start: int, limit: float | None) -> int:
+def run_job(kind: str, run_dir: str, number: str, start: str, limit: str) -> int:
     """Run a start of the job to its end; return EXIT_REQUEUE if it is to be started again, else an exit code.
 
-    limit: the job's time limit in seconds.
+    limit: the job's time limit in seconds, or "-".
     """
     try:
         hosts = hosts_of(kind, os.environ)
@@ -95,7 +81,7 @@ def run_job(kind: str, run_dir: str, number: str, start: int, limit: float | Non
     if len(hosts) != task.nnodes:
         print(f"orch: {too_few(kind, task.nnodes, hosts)}", file=sys.stderr)
         return 1
-    place = Place(kind, number, start, 0, hosts, limit=limit)
+    place = Place(kind, number, int(start), 0, hosts, limit=_seconds(limit))
     signal.pthread_sigmask(signal.SIG_BLOCK, WATCHED)
     agents = Agents()
     for node in range(len(hosts)):
@@ -127,8 +113,7 @@ def hosts_of(kind: str, environ: Mapping[str, str]) -> tuple[str, ...]:
     """
 
     def read(path: str) -> str:
-        with open(path, encoding="utf-8") as file:
-            return file.read()
+        return read_regular(path, MOST_RECORD).decode()
 
     found = read_allocation(environ, read, only=kind)
     return found.hosts if found is not None else (socket.gethostname(),)
@@ -142,16 +127,14 @@ def agent_argv(place: Place, run_dir: str, node: int) -> list[str]:
     return argv if node == 0 else [*WAYS[place.kind], place.hosts[node], f"{shlex.join(argv)} || exit 1"]
 
 
-def run_agent_of_job(run_dir: str, words: Sequence[str]) -> int:
+def run_agent_of_job(run_dir: str, kind: str, number: str, start: str, node: str, hosts: str, limit: str) -> int:
     """Run one agent, whose place is in the words that `agent_argv` has made; return its exit code."""
+    place = Place(kind, number, int(start), int(node), tuple(hosts.split(",")), limit=_seconds(limit))
+    return run_in_job(run_dir, lambda: place)
 
-    def find() -> Place:
-        kind, number, start, node, hosts, limit = words
-        return Place(
-            kind, number, int(start), int(node), tuple(hosts.split(",")), limit=None if limit == "-" else float(limit)
-        )
 
-    return run_in_job(run_dir, find)
+def _seconds(limit: str) -> float | None:
+    return None if limit == "-" else float(limit)
 
 
 def _watch(agents: Agents, place: Place, run_dir: str, patience: float) -> None:

@@ -14,14 +14,15 @@ from orchestrator.node.agent.stall_detector import DEFAULT_LIMITS, culprit_of_ha
 from orchestrator.node.agent.standstill import Standstill
 from orchestrator.node.agent.start_watch import why_it_waits
 from orchestrator.node.container.argv import odd_image, short
-from orchestrator.protocol import restart
+from orchestrator.outcome import restart
+from orchestrator.outcome.restart import Refusal, Restarter
+from orchestrator.outcome.rules import cause_of, is_machines_fault
+from orchestrator.outcome.success import exited_well
 from orchestrator.protocol.checkpoints.checksum import Algorithm, agreed
-from orchestrator.protocol.exits import exited_well
 from orchestrator.protocol.gang import Hello
-from orchestrator.protocol.gpu_errors import Blame, gpu_error_of
 from orchestrator.protocol.hostlist import nodes_in_words
-from orchestrator.protocol.ranks import EXIT_NO_RETRY, EXIT_REQUEUE, bind
-from orchestrator.protocol.restart import Refusal, Restarter
+from orchestrator.protocol.progress import Progress
+from orchestrator.protocol.ranks import EXIT_REQUEUE, bind
 from orchestrator.protocol.samples import lasting
 from orchestrator.protocol.str_enum import StrEnum
 from orchestrator.protocol.task import NodeTask
@@ -74,27 +75,6 @@ class StopReason(StrEnum):
     """All nodes have done next to nothing for as long as the job allows."""
 
 
-def cause_of(exit_report: Message) -> str:
-    """Return the retry budget that an ended rank draws on; none is for `checkpoint` and `no_retry`."""
-    if exit_report.get("unsaved"):
-        return "checkpoint"
-    if exit_report.get("left_early"):
-        return "user_error"
-    if exit_report.get("code") == EXIT_NO_RETRY:
-        return "no_retry"
-    if exit_report.get("victim"):
-        return "infra"  # a peer went away, and no rank failed by itself: the network, or a machine
-    if exit_report.get("oom"):
-        return "infra"  # the kernel killed the rank, or killed a child process and the rank then raised an exception
-    gpu_error = gpu_error_of(exit_report)
-    if gpu_error is not None and gpu_error.blame is not Blame.PROGRAM:
-        return "infra"
-    error = exit_report.get("error") or {}
-    if error.get("type") not in (None, "LauncherLost", "Hang"):
-        return "user_error"  # an exception, even where the interpreter then died of a signal while tearing down
-    return "infra" if exit_report.get("signal") or exit_report.get("hang") else "user_error"
-
-
 def culprit_of(exits: list[Message]) -> Message | None:
     """Return the exit that made the attempt fail; None if every rank ended in order.
 
@@ -132,12 +112,6 @@ def _early_leaver(exits: list[Message]) -> Message | None:
                                       "waited": sorted(e["rank"] for e in waited)}}  # fmt: skip
 
 
-def is_machines_fault(exit_report: Message) -> bool:
-    """Tell whether a rank ended for its host's GPU or driver, so that the next start is better made elsewhere."""
-    gpu_error = gpu_error_of(exit_report)
-    return gpu_error is not None and gpu_error.blame is Blame.MACHINE
-
-
 def _facts(stall: Message) -> Message:
     """Return the fields of a stall that are recorded."""
     kept = {name: stall[name] for name in ("rank", "phase", "step", "limit", "full")}
@@ -160,7 +134,7 @@ class Leader:
     task: NodeTask
     send: Callable[[int, Message], None]
     record: Callable[..., None]
-    progress: Callable[[], restart.Progress]  # what has been saved
+    progress: Callable[[], Progress]  # what has been saved
     strangers: Callable[[], str]  # who could not prove to belong to this run, in words
     started: float
     phase: Phase = Phase.JOINING
@@ -187,7 +161,7 @@ class Leader:
     stop_reason: StopReason | None = None
     settle_at: float | None = None
     restarts: list[str] = field(default_factory=list)  # their causes
-    begun_at: list[restart.Progress] = field(default_factory=list)  # what had been saved as each attempt began
+    begun_at: list[Progress] = field(default_factory=list)  # what had been saved as each attempt began
     bye: Message = field(default_factory=dict)
     unused: dict[int, Message] = field(default_factory=dict)  # what idle nodes say of themselves
     in_use: set[int] = field(default_factory=set)  # the nodes that are neither idle nor lost
@@ -577,7 +551,7 @@ class Leader:
 
     def _cause_of(self, failure: Message) -> str:
         """Return the budget that a failure draws on. A rank whose files were removed is not to blame."""
-        return "infra" if self.folders_lost else cause_of(failure)
+        return cause_of(failure, folder_lost=bool(self.folders_lost))
 
     def _how_folders_were_lost(self) -> str:
         """Return which nodes have lost the run's folder, in words."""

@@ -37,20 +37,6 @@ from orchestrator.specs.validation import check, fit
 if TYPE_CHECKING:
     from orchestrator.specs.profiles import AnyProfile
 
-__all__ = [
-    "Document",
-    "Loaded",
-    "check",
-    "document_of",
-    "job_path",
-    "load",
-    "load_job",
-    "load_profile",
-    "profile_path",
-    "read_yaml",
-    "schema",
-]
-
 # Arguments and variables keep their spelling: 1e-3 stays 1e-3 and does not become 0.001.
 _VERBATIM: Final = frozenset(("args", "command", "env"))
 BARE_SECONDS: Final = 3600
@@ -259,10 +245,3 @@ def _set(text: str) -> tuple[str, list[str], Node]:
 def document_of(fields: Mapping[str, Any], folder: Path, called: str) -> Document:
     """Return a job that was built from `fields`, with its code in `folder`. Error messages call it `called`."""
     return Document(folder / f"{fields.get('name', 'job')}.yaml", from_value(fields, called))
-
-
-def schema(what: str) -> dict[str, Any]:
-    """Return the JSON Schema of a `job` or `profile` document, for editors."""
-    from orchestrator.specs.json_schema import job_schema, profile_schema
-
-    return job_schema() if what == "job" else profile_schema()

@@ -10,9 +10,10 @@ from typing import Any, get_args
 import pytest
 from pydantic import BaseModel
 
-from orchestrator.specs.documents.loader import load, load_profile, schema
+from orchestrator.specs.documents.loader import load, load_profile
 from orchestrator.specs.documents.yaml_source import parse, plain
 from orchestrator.specs.job import Job
+from orchestrator.specs.json_schema import schema
 from orchestrator.specs.profile import LocalProfile, SshProfile
 from orchestrator.specs.slurm_profile import SlurmProfile
 

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from orchestrator.errors import RunNotFoundError
+from orchestrator.looking.state import state_of
 from orchestrator.node.server import leftovers
 from orchestrator.node.system import processes
 from orchestrator.node.system.processes import MARK, identify, is_alive
@@ -24,7 +25,6 @@ from orchestrator.operations.gc import Finding, collect_garbage
 from orchestrator.operations.removal import removal_of
 from orchestrator.protocol.files import temporary_name
 from orchestrator.runs.store import RunDir, create_run, find_run, remove_run
-from orchestrator.supervisor.reconcile import state_of
 from tests.patience import PATIENCE
 
 Start = Callable[..., subprocess.Popen[bytes]]

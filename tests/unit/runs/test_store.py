@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from orchestrator.errors import RunNotFoundError, StoreError, UsageError
-from orchestrator.operations.points import grouped
+from orchestrator.looking.state import state_of
+from orchestrator.looking.sweep import grouped
 from orchestrator.operations.runs import cancel, remove
 from orchestrator.runs import store
 from orchestrator.runs.run_id import new_run_id
@@ -32,7 +33,7 @@ from orchestrator.runs.store import (
     write_durably,
 )
 from orchestrator.runs.sweeps import find_runs, find_sweep
-from orchestrator.supervisor.reconcile import reconcile, state_of
+from orchestrator.supervisor.reconcile import reconcile
 from orchestrator.supervisor.supervisor import supervise
 from tests.patience import PATIENCE
 

@@ -18,16 +18,10 @@ from orchestrator.errors import SpecError, UsageError
 from orchestrator.specs.documents import loader as loading
 from orchestrator.specs.documents import lookup
 from orchestrator.specs.documents.default_profile import default_profile
-from orchestrator.specs.documents.loader import (
-    Loaded,
-    job_path,
-    load,
-    load_job,
-    load_profile,
-    profile_path,
-)
+from orchestrator.specs.documents.loaded import Loaded
+from orchestrator.specs.documents.loader import load, load_job, load_profile
 from orchestrator.specs.documents.lookup import known_profiles
-from orchestrator.specs.documents.paths import shadowed_profile
+from orchestrator.specs.documents.paths import job_path, profile_path, shadowed_profile
 from orchestrator.specs.profile import SshProfile
 from orchestrator.specs.validation import world_size
 
@@ -383,9 +377,9 @@ def test_kinds(place: Place) -> None:
         ("nodes: 2\n", "p.yaml:1:1: kind is missing\nsay what kind of profile it is: local, ssh, slurm"),
         (
             "kind: slrum\n",
-            "p.yaml:1:7: kind: expected one of local, ssh, slurm, found the text 'slrum'; did you mean 'slurm'",
+            "p.yaml:1:7: kind: expected one of local, ssh, slurm, sge, pbs, found the text 'slrum'; did you mean 'slurm'",
         ),
-        ("kind: [ssh]\n", "p.yaml:1:7: kind: expected one of local, ssh, slurm, found a list"),
+        ("kind: [ssh]\n", "p.yaml:1:7: kind: expected one of local, ssh, slurm, sge, pbs, found a list"),
     ):
         place.write("script: train.py\n", text)
         assert message in place.refusal()

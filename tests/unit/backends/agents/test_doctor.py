@@ -14,7 +14,7 @@ from orchestrator.backends import backend
 from orchestrator.backends.agents import doctor
 from orchestrator.backends.agents.holdings import holdings
 from orchestrator.backends.base import Check
-from orchestrator.backends.remote import upload
+from orchestrator.backends.mirror import upload
 from orchestrator.backends.settings import SshSettings
 from orchestrator.cli.render import results
 from orchestrator.errors import BackendError, PythonMissingError

@@ -8,16 +8,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from orchestrator.backends.agents.backend import over_ssh
 from orchestrator.backends.agents.handle import SECRETS, Handle
+from orchestrator.backends.agents.over_ssh import AgentsOverSsh
 from orchestrator.backends.agents.relaunch import credentials_of, in_order, machines
 from orchestrator.backends.agents.ways import blamed
-from orchestrator.backends.remote.hosts import all_of
+from orchestrator.backends.hosts import all_of
 from orchestrator.backends.settings import Host, SshSettings
 from orchestrator.errors import BackendError
-from orchestrator.protocol.restart import Progress
+from orchestrator.outcome.restart import Relaunch
+from orchestrator.protocol.progress import Progress
 from orchestrator.runs.restarts.recovery import Reserves
-from orchestrator.runs.restarts.relaunch import Relaunch
 from orchestrator.runs.state import HandleStatus
 from orchestrator.runs.store import RunDir
 from orchestrator.transport.address import Address
@@ -197,10 +197,10 @@ def test_the_forecast_of_a_start_has_the_machines_that_the_start_chooses_from(tm
     n1, n2, n3, n4, _ = settings.machines.values()
     run.write("run.json", {"profile": PROFILE})
     has = Reserves(("n1", "n2", "n3"), ("n4", "n5"), frozenset(), None, 900)
-    assert over_ssh().reserves(run) == has
+    assert AgentsOverSsh().reserves(run) == has
     Handle(HandleStatus.SUBMITTED, 1, (n1, n4), {}, (0, 1), (n2, n3)).write(run)  # n3 was left out
     now = replace(has, hosts=("n1", "n4", "n3"), free=("n5", "n2"), former=frozenset({"n2", "n3"}))
-    assert over_ssh().reserves(run) == now
+    assert AgentsOverSsh().reserves(run) == now
 
 
 def test_every_machine_that_refuses_a_start_is_known_by_its_own_error() -> None:

@@ -17,7 +17,7 @@ from orchestrator.backends.batch import watcher
 from orchestrator.backends.batch.backend import Batch
 from orchestrator.backends.batch.job import record_status, recorded_status
 from orchestrator.backends.batch.site import Site
-from orchestrator.backends.remote.mirror import Source
+from orchestrator.backends.mirror.watching import Source
 from orchestrator.backends.slurm import doctor
 from orchestrator.backends.slurm.doctor import gpus_there, last_save, seconds_in, seconds_of, seen_there
 from orchestrator.backends.slurm.environment import NEEDED, STRANGE

@@ -21,9 +21,10 @@ from orchestrator.node.agent.batch import (
     word_path,
 )
 from orchestrator.node.agent.slurm import place_in, start_number
+from orchestrator.outcome.restart import Refusal
 from orchestrator.protocol.allocation import AllocationError, expand_nodes
+from orchestrator.protocol.progress import Progress
 from orchestrator.protocol.ranks import EXIT_REQUEUE
-from orchestrator.protocol.restart import Progress, Refusal
 from orchestrator.protocol.task import NodeTask, Program
 
 

@@ -15,8 +15,9 @@ from orchestrator.node.agent.leader import (
     cause_of,
     culprit_of,
 )
+from orchestrator.outcome.restart import WITHOUT_PROGRESS
 from orchestrator.protocol.gang import Hello
-from orchestrator.protocol.restart import WITHOUT_PROGRESS, Progress
+from orchestrator.protocol.progress import Progress
 from orchestrator.protocol.task import NodeTask, Program
 
 GLOO = {"type": "RuntimeError", "message": "[pair.cc:537] Connection closed by peer [127.0.0.1]:1234"}
