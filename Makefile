@@ -14,7 +14,7 @@ BIN := .venv/bin
 PROFILE ?= local
 , := ,
 
-.PHONY: help demo test test-all prepared lint unit schemas messages failures sessions soak bench gpu gpu-wheels docs image clean
+.PHONY: help demo test test-all prepared lint unit schemas options messages failures sessions soak bench gpu gpu-wheels docs image clean
 
 help:
 	@sed -n 's/^# make/make/p' Makefile
@@ -87,6 +87,10 @@ unit: .venv/test.stamp
 schemas: .venv/demo.stamp
 	$(BIN)/orch schema job > schemas/job.schema.json
 	$(BIN)/orch schema profile > schemas/profile.schema.json
+
+# Write the tables of training options in docs/ again, after a change of protocol/training_options.py.
+options: .venv/demo.stamp
+	$(BIN)/python -m tests.option_tables --write
 
 # Write the list of all errors, hints and help texts again, after a change of one: read what has changed.
 messages: .venv/demo.stamp
