@@ -45,18 +45,19 @@ def record_run(
     root: Path,
     prepared: Prepared,
     launch: LaunchPlan,
-    hold: Callable[[RunDir], object],
+    hold_start: Callable[[RunDir], object],
     point: SweepPoint | None = None,
     *,
     indexed: bool = True,
 ) -> RunDir:
     """Record the run, with its plan and its place in a sweep. If this fails, no trace of the run is left.
 
-    `hold` lets this process hold the start of the run, before anybody else can see the run.
+    `hold_start` lets this process hold the start of the run, before anybody else can see the run.
     """
     place = {"sweep": point.to_json()} if point is not None else {}
     folder = None if backend(kind_of(launch.profile)).is_remote else launch.tasks[0].run_dir
-    run = create_run(root, launch.run_id, {**_record(prepared, launch), **place}, folder, indexed=indexed, hold=hold)
+    record = {**_record(prepared, launch), **place}
+    run = create_run(root, launch.run_id, record, folder, indexed=indexed, hold_start=hold_start)
     try:
         if launch.job.get("notify") or launch.job.get("track"):
             outbox.enter(root, run, {**prepared.environment.secrets, **prepared.hidden})

@@ -297,12 +297,12 @@ def create_run(
     folder: str | None = None,
     *,
     indexed: bool = True,
-    hold: Callable[[RunDir], object] = lambda _: None,
+    hold_start: Callable[[RunDir], object] = lambda _: None,
 ) -> RunDir:
     """Record a run: its folder (a link if `folder` is elsewhere), its record, its index entry, its live mark.
 
-    A caller that creates many runs sets `indexed` to False, and adds them to the index at once. `hold` is called when
-    the folder exists, before the record makes it a run that others see.
+    A caller that creates many runs sets `indexed` to False, and adds them to the index at once. `hold_start` is called
+    when the folder exists, before the record makes it a run that others see.
     """
     make_state_folder(root)
     run = RunDir(root / "runs" / run_id)
@@ -322,7 +322,7 @@ def create_run(
         what = "ORCH_HOME, or workdir: in the profile," if elsewhere else "ORCH_HOME"
         said = f"{error.filename or run.path} can't be made: {error.strerror}"
         raise StoreError(said, f"set {what} to a folder of yours") from error
-    hold(run)
+    hold_start(run)
     run.write("run.json", record)
     if indexed:
         append_line(root / "index", run_id)

@@ -175,7 +175,8 @@ def start_by_this_program(run: RunDir) -> None:
 
     with contextlib.suppress(StoreError, AttributeError, KeyError, TypeError, ValueError):  # damaged: as above
         held = run.read(QUEUED) or {}
-        os.environ.update(held["secrets"])  # a package index may need one; no other process sees them there
+        if _has_packages(run):  # whose index may need a secret
+            os.environ.update(held["secrets"])
         if lost := restore(held):
             run.append_event(EventKind.NOT_RESTORED, what=lost)
     start_here(run)

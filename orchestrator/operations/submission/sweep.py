@@ -38,7 +38,7 @@ from orchestrator.specs.kinds import kind_named
 from orchestrator.specs.spec import names_of
 from orchestrator.specs.sweeps.sweep import Axis
 from orchestrator.supervisor.start import start_supervisor
-from orchestrator.supervisor.starting import held_values, start_array
+from orchestrator.supervisor.starting import start_array, values_for_later
 
 if TYPE_CHECKING:  # commands that only read runs must not load pydantic
     from concurrent.futures import ThreadPoolExecutor
@@ -255,7 +255,7 @@ def _enqueue(root: Path, folder: Path, runs: Sequence[RunDir], secrets: dict[str
     try:
         for run in runs:
             run.append_event(EventKind.QUEUED)
-        write_durably(folder / dependencies.QUEUED, json.dumps(held_values(secrets)).encode(), private=True)
+        write_durably(folder / dependencies.QUEUED, json.dumps(values_for_later(secrets)).encode(), private=True)
         for run in runs:
             share(folder, run, (dependencies.QUEUED,))
     except BaseException:  # also for an interrupt

@@ -22,7 +22,7 @@ from orchestrator.runs.sweeps import make_sweep
 from orchestrator.supervisor import queue, starting
 from orchestrator.supervisor.queue import drop, recorded_start, runnable, start_here, start_queued
 from orchestrator.supervisor.reconcile import reconcile
-from orchestrator.supervisor.starting import hold
+from orchestrator.supervisor.starting import enqueue
 from orchestrator.supervisor.supervisor import _look_after
 from tests.patience import PATIENCE
 from tests.unit.specs.test_plan import planned
@@ -201,7 +201,7 @@ def test_a_run_that_was_looked_at_before_it_was_queued_is_let_go_of(tmp_path: Pa
         thread.start()
         thread.join(1.5)
         assert thread.is_alive()
-        hold(run, {})
+        enqueue(run, {})
     thread.join(PATIENCE)
     assert not thread.is_alive()
     assert is_queued(run)
