@@ -32,7 +32,7 @@ def submit(root: Path, prepared: Prepared, on_awaited: Callable[[list[str]], Non
     The run is recorded before anything is started. A refused submit that left nothing behind is not recorded. If the
     supervisor starts the run, `on_awaited` is called each second with the machines that have not answered yet.
     """
-    machine, secrets = backend(kind_of(dict(prepared.profile))), prepared.environment.secrets
+    machine, secrets = backend(kind_of(vars(prepared.profile))), prepared.environment.secrets
     with (
         cancelled_if_interrupted(root, secrets) as begun,
         _supervisor_to_start_it(root, machine, prepared) as supervisor,
@@ -89,7 +89,7 @@ def _supervisor_to_start_it(
         return nullcontext()
     from orchestrator.supervisor.handover import Handover
 
-    return Handover(root, kind_of(dict(prepared.profile)), without=prepared.environment.secrets)
+    return Handover(root, kind_of(vars(prepared.profile)), without=prepared.environment.secrets)
 
 
 @contextmanager

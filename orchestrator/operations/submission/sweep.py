@@ -35,6 +35,7 @@ from orchestrator.runs.store import (
 )
 from orchestrator.runs.sweeps import Point, make_sweep, share
 from orchestrator.specs.kinds import kind_named
+from orchestrator.specs.spec import names_of
 from orchestrator.specs.sweeps.sweep import Axis
 from orchestrator.supervisor.start import start_supervisor
 from orchestrator.supervisor.starting import start_array, values_for_later
@@ -92,7 +93,7 @@ def prepare_sweep(root: Path, request: Request, options: Sequence[str], parallel
 
     plain = prepare(root, request)
     trains = plain.loaded.job.training is not None
-    axes = read_axes(options, Training.model_fields, request.sets, trains=trains)
+    axes = read_axes(options, names_of(Training), request.sets, trains=trains)
     points = points_of(axes)
     prepared = [_prepare_at(root, request, point, "--sweep") for point in points]
     _check_checkpoints(prepared, "--sweep")
@@ -106,7 +107,7 @@ def prepare_search(root: Path, request: Request, options: SearchOptions, paralle
 
     plain = prepare(root, request)
     search = search_of(
-        plain.loaded.job, options.sampler, options.trials, options.stop, request.sets, Training.model_fields
+        plain.loaded.job, options.sampler, options.trials, options.stop, request.sets, names_of(Training)
     )
     for point in extremes(search):
         _prepare_at(root, request, point, "search.space")

@@ -201,7 +201,7 @@ def test_ctrl_c_detaches(orch, monkeypatch: pytest.MonkeyPatch) -> None:
         raise KeyboardInterrupt
 
     make_run("r-111111")
-    monkeypatch.setattr("orchestrator.operations.runs.wait", interrupt)
+    monkeypatch.setattr("orchestrator.looking.run.wait", interrupt)
     done = orch("wait", "r-1")
     assert done.code == 130
 

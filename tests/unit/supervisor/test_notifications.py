@@ -23,6 +23,7 @@ from orchestrator.runs.record import notify_entries
 from orchestrator.runs.redaction import Redaction
 from orchestrator.runs.state import Cause, Outcome, RunState, RunStatus, Verdict
 from orchestrator.runs.store import RunDir, create_run
+from orchestrator.specs.border import valid
 from orchestrator.specs.job import Job
 from orchestrator.supervisor import notifications
 from orchestrator.supervisor.notifications import payload
@@ -78,7 +79,7 @@ def receiver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Receiver]:
 
 
 def entries(*items: dict[str, Any]) -> dict[str, Any]:
-    job: dict[str, Any] = Job.model_validate({"name": "j", "script": "a.py", "notify": list(items)}).model_dump()
+    job: dict[str, Any] = valid(Job, {"name": "j", "script": "a.py", "notify": list(items)}).to_json()
     return job
 
 
@@ -336,7 +337,7 @@ def test_what_the_job_may_say(value: dict[str, Any], words: str) -> None:
 
 
 def test_one_entry_needs_no_list() -> None:
-    job = Job.model_validate({"name": "j", "script": "a", "notify": {"command": ["a"]}})
+    job = valid(Job, {"name": "j", "script": "a", "notify": {"command": ["a"]}})
     assert job.notify[0].on == ("failed", "succeeded")
 
 

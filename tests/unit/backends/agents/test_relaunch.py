@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from orchestrator.backends.agents import relaunch
 from orchestrator.backends.agents.handle import SECRETS, Handle
 from orchestrator.backends.agents.over_ssh import AgentsOverSsh
 from orchestrator.backends.agents.relaunch import credentials_of, in_order, machines
@@ -234,3 +235,15 @@ def test_each_start_has_credentials_of_its_own_and_one_that_was_cut_off_goes_on_
     assert credentials_of(run, kept(), Relaunch(2, 2, "infra", "lost"), 2) not in ("", made)
     assert kept()["secrets"] == {"KEY": "value"}
     assert (tmp_path / SECRETS).stat().st_mode & 0o777 == 0o600
+
+
+def test_logs_are_brought_of_machines_that_get_another_number_and_have_begun(tmp_path: Path, monkeypatch) -> None:
+    run, settings, asked = RunDir(tmp_path), SshSettings.of(PROFILE), []
+    Handle(HandleStatus.SUBMITTED, 0, settings.hosts, {}, (0, 1, 2)).write(run)
+    for node in (0, 1):  # node 2 has written nothing
+        run.node(node).mkdir(parents=True)
+        (run.node(node) / "events.jsonl").touch()
+    monkeypatch.setattr(relaunch, "remote_folder", lambda _: "/w/r-1")
+    monkeypatch.setattr(relaunch, "update_all", lambda copies, *_, only_logs: asked.append((*copies, only_logs)))
+    relaunch._bring_logs_of_renumbered(run, Machines(), settings, [2, 1, 0])  # type: ignore[arg-type]
+    assert [(copy.node, only_logs) for copy, only_logs in asked] == [(0, True)]  # node 1 keeps its number
