@@ -12,7 +12,7 @@ from orchestrator.backends import backend
 from orchestrator.errors import EXIT_CANCELLED, EXIT_NOT_FINISHED, EXIT_RUN_FAILED, StoreError
 from orchestrator.operations import runs as operations
 from orchestrator.operations.runs import POLL_SECONDS, Cancelled
-from orchestrator.protocol.events import EventKind
+from orchestrator.protocol.events import Cancel
 from orchestrator.runs import dependencies
 from orchestrator.runs.run_id import sweep_of
 from orchestrator.runs.state import RunState
@@ -68,7 +68,7 @@ def cancel_all(root: Path, runs: Sequence[RunDir], *, now: bool) -> list[Cancell
     for run in live:
         with contextlib.suppress(StoreError):  # on a full disk each run is cancelled all the same
             run.record_cancel(now=now)
-            run.append_event(EventKind.CANCEL, now=now)
+            run.append_event(Cancel(now))
     left = [run for run in live if not queue.drop(run, dependencies.CANCELLED)]
     kinds = {run.run_id: run.record().kind for run in left}
     for kind in set(kinds.values()):

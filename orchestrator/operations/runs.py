@@ -21,7 +21,7 @@ from orchestrator.errors import (
     StoreError,
     UsageError,
 )
-from orchestrator.protocol.events import EventKind
+from orchestrator.protocol.events import Cancel
 from orchestrator.runs import dependencies
 from orchestrator.runs.marks import is_any_to_tell
 from orchestrator.runs.record import UNKNOWN
@@ -190,7 +190,7 @@ def _record_cancel(run: RunDir, *, now: bool) -> StoreError | None:
     """Record the cancel of a run. Return the error if the disk has no room for the whole record."""
     try:
         run.record_cancel(now=now)
-        run.append_event(EventKind.CANCEL, now=now)
+        run.append_event(Cancel(now))
     except StoreError as error:
         run.check_is_there()
         return error

@@ -227,7 +227,7 @@ def _hours(events: list[Event], nodes: Mapping[int, Event], now: float | None) -
         host = str(event.get("host", node))
         first, last, cores, gpus = spans.get(host, (begun, ended, 0.0, 0.0))
         names = event.get("gpu_names")
-        named.setdefault(host, set()).update(map(str, names) if isinstance(names, list) else ())
+        named.setdefault(host, set()).update(map(str, names) if isinstance(names, list | tuple) else ())
         cores = max(cores, _number(event.get("cores")) or 0)
         gpus = max(gpus, _number(event.get("gpus")) or 0, len(named[host]))
         spans[host] = (min(first, begun), max(last, ended), cores, gpus)
@@ -276,7 +276,7 @@ def _rank_seconds(events: list[Event], now: float | None) -> float:
         if moment is None or type(attempt) is not int:
             continue
         ranks, rank = event.get("ranks"), event.get("rank")
-        if event["kind"] == EventKind.STARTED and isinstance(ranks, list) and [type(r) for r in ranks] == [int, int]:
+        if event["kind"] == EventKind.STARTED and isinstance(ranks, list | tuple) and [type(r) for r in ranks] == [int, int]:
             starts |= {(attempt, each): moment for each in range(*ranks)}
         elif event["kind"] == EventKind.RANK_EXIT and type(rank) is int and (attempt, rank) in starts:
             total += max(0.0, moment - starts.pop((attempt, rank)))

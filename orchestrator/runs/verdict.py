@@ -224,7 +224,7 @@ def _refused_saves(by_node: Mapping[int, list[Event]], attempt: int) -> str:
 def culprit_in_words(culprit: Event) -> str:
     """Return a sentence on how the first failed rank ended."""
     error = culprit.get("error")
-    error = error if isinstance(error, dict) and error else None
+    error = error if isinstance(error, Mapping) and error else None
     how = how_it_ended(culprit.get("code"), culprit.get("signal"))
     if culprit.get("oom") and not culprit.get("worker_killed"):
         how = "SIGKILL, from the kernel: its cgroup ran out of memory"
@@ -234,7 +234,7 @@ def culprit_in_words(culprit: Event) -> str:
     if culprit.get("oom") and culprit.get("worker_killed"):
         what += "; the kernel killed a process of this rank's cgroup, which ran out of memory"
     where = f"on node {culprit.get('node')} ({culprit.get('host', '?')})"
-    if isinstance(early := culprit.get("left_early"), dict):
+    if isinstance(early := culprit.get("left_early"), Mapping):
         return _left_early_in_words(early, f"rank {culprit.get('rank')} {where}", culprit.get("rank"))
     if culprit.get("hang"):
         return f"{error.get('message', 'a rank stood still') if error else 'a rank stood still'} {where}"
@@ -249,7 +249,7 @@ def _refused_arguments(culprit: Event) -> str:
     return found[1][:200] if found else ""
 
 
-def _left_early_in_words(early: dict[str, Any], who: str, rank: Any) -> str:
+def _left_early_in_words(early: Mapping[str, Any], who: str, rank: Any) -> str:
     """Return a sentence on ranks that ended with 0 while other ranks still waited for them."""
     others = [str(each) for each in items(early.get("ranks")) if each != rank]
     too = f", as rank{'s' * (len(others) > 1)} {in_words(others)} did," if others else ""
@@ -263,7 +263,7 @@ def _left_early_in_words(early: dict[str, Any], who: str, rank: Any) -> str:
 
 def _blame(culprit: Event, end: Event, survivors: tuple[int, ...]) -> Verdict:
     error, tail = culprit.get("error"), tuple(str(line) for line in items(culprit.get("tail")))
-    error = error if isinstance(error, dict) and error else None
+    error = error if isinstance(error, Mapping) and error else None
     lacks = [str(culprit["lacks"])] if culprit.get("lacks") else []  # the nodes that lack a module
     terminal = [line for line in tail if _NO_TERMINAL in line]  # printed by a program that a rank started
     words = " ".join(
@@ -284,7 +284,7 @@ def _blame(culprit: Event, end: Event, survivors: tuple[int, ...]) -> Verdict:
         host=str(culprit.get("host", "?")),
         code=culprit.get("code"),
         signal=culprit.get("signal"),
-        error=error,
+        error=dict(error) if error else None,
         tail=tail,
         hint=_hint_of(culprit, words),
         survivors=survivors,
@@ -336,7 +336,7 @@ def _hint_of(culprit: Event, words: str) -> str:
 def _hint_on_module(culprit: Event) -> str:
     """Return which interpreter lacks a module, and other interpreters; "" if no module is missing."""
     missed = culprit.get("missing")
-    if not isinstance(missed, dict) or not isinstance(missed.get("module"), str):
+    if not isinstance(missed, Mapping) or not isinstance(missed.get("module"), str):
         return ""
     module, python = missed["module"], str(missed.get("python"))
     others = ", ".join(str(each) for each in items(missed.get("others")))

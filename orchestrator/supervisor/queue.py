@@ -20,7 +20,7 @@ from orchestrator.backends import backend, kind_of
 from orchestrator.backends.base import Backend
 from orchestrator.errors import BackendError, OrchError, PlacesTakenError, StoreError
 from orchestrator.node.system.private import hold_umask, users_umask
-from orchestrator.protocol.events import EventKind
+from orchestrator.protocol.events import Dropped, SubmitFailed, Submitted
 from orchestrator.protocol.files import locked
 from orchestrator.protocol.places.tickets import RENEW_SECONDS
 from orchestrator.runs.dependencies import CANCELLED, QUEUE, QUEUED, Wait, is_queued, wait_of
@@ -57,7 +57,7 @@ def drop(run: RunDir, reason: str) -> bool:
             return False
         if _began(run):  # and its starter was killed
             backend(run.record().kind).clean_up(run)
-        run.append_event(EventKind.DROPPED, reason=reason)
+        run.append_event(Dropped(reason))
         (run.path / QUEUED).unlink()
     return True
 
@@ -225,9 +225,9 @@ def start_here(run: RunDir, *, is_last_try: bool = True) -> bool:
                 raise  # it is tried again
             if error.transient and not is_last_try:
                 return False
-            run.append_event(EventKind.SUBMIT_FAILED, reason=error.message)
+            run.append_event(SubmitFailed(error.message))
         else:
-            run.append_event(EventKind.SUBMITTED)
+            run.append_event(Submitted())
         (run.path / QUEUED).unlink()
     return True
 

@@ -14,7 +14,7 @@ from typing import Final
 from orchestrator.backends import backend, is_known
 from orchestrator.backends.base import Backend
 from orchestrator.errors import OrchError, StoreError
-from orchestrator.protocol.events import EventKind
+from orchestrator.protocol.events import CleanedUp, Dropped, FoundLost, GaveUp, LostNode, StartingAgain
 from orchestrator.runs.dependencies import why_it_waits
 from orchestrator.runs.files.file_cache import FileCache
 from orchestrator.runs.record import RunRecord
@@ -34,7 +34,7 @@ from orchestrator.supervisor.decide import (
 )
 from orchestrator.supervisor.observe import Evidence, Observation, gather, observe, with_hosts_now
 
-SIGNS_OF_LOSS: Final = (EventKind.LOST_NODE, EventKind.GAVE_UP, EventKind.RELAUNCH)
+SIGNS_OF_LOSS: Final = (LostNode, GaveUp, StartingAgain)
 ROUNDS: Final = 4  # of a pass: what is recorded or ended in one is seen by the next
 
 
@@ -71,7 +71,7 @@ def state_of(run: RunDir, known: FileCache | None = None) -> RunState:
 
 def _recovering(state: RunState, evidence: Evidence, run: RunDir, machine: Backend) -> RunState:
     """Return the state with what is lost, and what is done about it, where the supervisor starts agents anew."""
-    if not any(event["kind"] in SIGNS_OF_LOSS for event in evidence.events):
+    if not any(isinstance(event, SIGNS_OF_LOSS) for event in evidence.events):
         return state
     if (reserves := machine.reserves(run)) is None:
         return state
@@ -155,10 +155,10 @@ def act(root: Path, run: RunDir, machine: Backend, action: Action) -> Verdict | 
     """Do one thing; the verdict where that ended the run."""
     match action:
         case RecordLost(reason):
-            run.append_event(EventKind.FOUND_LOST, reason=reason)
+            run.append_event(FoundLost(reason))
             machine.clean_up(run)
         case Drop(reason):
-            run.append_event(EventKind.DROPPED, reason=reason)
+            run.append_event(Dropped(reason))
         case CleanUp():
             machine.clean_up(run)
         case PassOnCancel():
@@ -166,7 +166,7 @@ def act(root: Path, run: RunDir, machine: Backend, action: Action) -> Verdict | 
         case StartAgents(start, is_new):
             if is_new:  # recorded before it is done
                 machine.clean_up(run)
-                run.append_event(EventKind.RELAUNCH, **asdict(start))
+                run.append_event(StartingAgain(**asdict(start)))
             machine.relaunch(run, start)
         case Finish(verdict, ended):
             told = _explained(run, verdict)
@@ -197,11 +197,12 @@ def _finish(root: Path, run: RunDir, machine: Backend, ending: Ending) -> None:
     machine.collect(run)
     tidy(run)
     run.append_event(
-        EventKind.CLEANED_UP,
-        ended=sum(proof.ended for proof in proofs),
-        survivors=[name for proof in proofs for name in proof.survivors],
-        hosts=[proof.host for proof in proofs if not proof.is_unreachable],
-        away=[proof.host for proof in proofs if proof.is_unreachable],
+        CleanedUp(
+            ended=sum(proof.ended for proof in proofs),
+            survivors=tuple(name for proof in proofs for name in proof.survivors),
+            hosts=tuple(proof.host for proof in proofs if not proof.is_unreachable),
+            away=tuple(proof.host for proof in proofs if proof.is_unreachable),
+        )
     )
     run.write("verdict.json", ending.to_json())
     retire(root, run)

@@ -21,7 +21,7 @@ from orchestrator.node.system.event_log import EventLog
 from orchestrator.node.system.host import nproc_here
 from orchestrator.node.system.signals import hold_back_for_good
 from orchestrator.protocol import restart
-from orchestrator.protocol.events import EventKind
+from orchestrator.protocol.events import AgentEnded, AgentStarted, EventKind, GaveUp, SlurmJob, StartingAgain
 from orchestrator.protocol.exits import successful_attempt
 from orchestrator.protocol.files import write_json
 from orchestrator.protocol.hostlist import expand, in_words
@@ -226,7 +226,7 @@ def run_slurm_agent(run_dir: str) -> int:
         try:
             found = wants_another(task, _own_events(log, before), code)
             if found is Refusal.NO_PROGRESS and node == 0:
-                agent.events.write("gave_up", outcome="failed", cause="no_progress", reason=_in_vain(environ))
+                agent.events.write(GaveUp("failed", "no_progress", _in_vain(environ)))
             if isinstance(found, tuple):
                 if not os.path.exists(word_path(run_dir, start)):  # who wakes up late knows only that it was left
                     word = {"cause": found[0], "reason": found[1], "node": node}
@@ -249,11 +249,11 @@ async def _run(task: NodeTask, on_outcome: Callable[[Agent, int], None]) -> int:
 
 
 def _record_start(log: EventLog, task: NodeTask, history: History, environ: Mapping[str, str]) -> None:
-    log.write("slurm_job", start=task.start, job=environ.get("SLURM_JOB_ID"), hosts=list(task.hosts))
+    log.write(SlurmJob(task.start, environ.get("SLURM_JOB_ID"), task.hosts))
     if task.start:
         word = history.word or {"cause": "preempted", "reason": "Slurm stopped the job and started it again by itself"}
-        log.write(EventKind.RELAUNCH, start=task.start, attempt=task.attempt, cause=str(word.get("cause")),
-                  reason=str(word.get("reason") or ""), **saved.progress(task).to_event())  # fmt: skip
+        cause, reason = str(word.get("cause")), str(word.get("reason") or "")
+        log.write(StartingAgain(task.attempt, task.start, cause, reason, **saved.progress(task).to_event()))
 
 
 def _without_progress(stalled: int, history: History) -> str:
@@ -283,10 +283,10 @@ def _give_up(log: EventLog, task: NodeTask, reason: str, cause: str = "no_progre
     The other nodes exit with 0: srun ends all agents as soon as one fails, and node 0's may not have recorded it yet.
     """
     code = int(task.node_rank == 0)
-    log.write("agent_started", start=task.start, host=os.uname().nodename, pid=os.getpid(), nproc=nproc_here(task))
+    log.write(AgentStarted(os.uname().nodename, os.getpid(), start=task.start, nproc=nproc_here(task)))
     if task.node_rank == 0:
-        log.write("gave_up", outcome="failed", cause=cause, reason=reason)
-    log.write("agent_ended", outcome="failed", code=code, swept=0, survivors=[])
+        log.write(GaveUp("failed", cause, reason))
+    log.write(AgentEnded("failed", code))
     return code
 
 

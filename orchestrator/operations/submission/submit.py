@@ -14,7 +14,7 @@ from orchestrator.backends.base import Backend
 from orchestrator.errors import OrchError, PlacesTakenError, StoreError
 from orchestrator.prepare.prepare import Prepared, plan_for
 from orchestrator.prepare.record import record_run, snapshot_code
-from orchestrator.protocol.events import EventKind
+from orchestrator.protocol.events import CleanedUp, Queued, SubmitFailed, SubmitInterrupted, Submitted, of
 from orchestrator.runs import dependencies
 from orchestrator.runs.notifications.ledger import forget
 from orchestrator.runs.record import Dependency
@@ -78,7 +78,7 @@ def _start(
     except OrchError as error:
         withdraw(root, run, error)
         raise
-    run.append_event(EventKind.SUBMITTED)
+    run.append_event(Submitted())
     if supervisor is None:
         start_supervisor(root, without=secrets)
 
@@ -101,7 +101,7 @@ def ended_if_interrupted(root: Path, secrets: Iterable[str]) -> Iterator[list[Ru
             # The run is being refused and removed at this moment, or the disk has no room for the event.
             with suppress(OrchError, FileNotFoundError):
                 if not queue.drop(run, "its submit was interrupted"):
-                    run.append_event(EventKind.SUBMIT_INTERRUPTED)
+                    run.append_event(SubmitInterrupted())
         if begun:
             start_supervisor(root, without=secrets)
         raise
@@ -128,10 +128,10 @@ def withdraw(root: Path, run: RunDir, error: OrchError) -> None:
     from orchestrator.operations.runs import have_it_told
     from orchestrator.supervisor.reconcile import reconcile
 
-    run.append_event(EventKind.SUBMIT_FAILED, reason=error.message)
+    run.append_event(SubmitFailed(error.message))
     verdict = reconcile(root, run)
-    swept = [event for event in run.events() if event["kind"] == EventKind.CLEANED_UP and "node" not in event]
-    if verdict is None or any(event.get("survivors") or event.get("away") for event in swept):
+    swept = [event for event in of(run.events(), CleanedUp) if event.node is None]
+    if verdict is None or any(event.survivors or event.away for event in swept):
         have_it_told(root)
         return
     forget(root, run)  # the error was reported to the submitter
@@ -146,7 +146,7 @@ def enqueue(root: Path, run: RunDir, prepared: Prepared) -> None:
     from orchestrator.supervisor import queue
 
     try:
-        run.append_event(EventKind.QUEUED)
+        run.append_event(Queued())
         run.write(dependencies.QUEUED, queue.keep(os.environ, prepared.environment.secrets), private=True)
     except StoreError:
         remove_run(root, run)

@@ -20,7 +20,7 @@ from orchestrator.errors import OrchError, SpecError, StoreError, UsageError
 from orchestrator.operations.submission import submit
 from orchestrator.prepare.prepare import Prepared, Request, plan_for, prepare
 from orchestrator.prepare.record import copy_code, record_run
-from orchestrator.protocol.events import EventKind
+from orchestrator.protocol.events import Queued, Snapshot, Submitted
 from orchestrator.runs import dependencies
 from orchestrator.runs.record import SweepPoint
 from orchestrator.runs.run_id import new_run_id, point_id
@@ -210,7 +210,7 @@ def _record(
             run = record_run(root, prepared, launch, place, indexed=False)
             runs.append(run)
             share(folder, run, ("code", "code.json", "code.baseline.json"))
-            run.append_event(EventKind.SNAPSHOT, **facts)
+            run.append_event(Snapshot(**facts))
             return run
 
         with _threads() as pool:
@@ -237,7 +237,7 @@ def _enqueue(root: Path, folder: Path, runs: Sequence[RunDir], secrets: dict[str
     """
     try:
         for run in runs:
-            run.append_event(EventKind.QUEUED)
+            run.append_event(Queued())
         kept = json.dumps(queue.keep(os.environ, secrets)).encode()
         write_durably(folder / dependencies.QUEUED, kept, private=True)
         for run in runs:
@@ -267,4 +267,4 @@ def _submit_array(
             submit.withdraw(root, run, error)
         raise
     for run in runs:
-        run.append_event(EventKind.SUBMITTED)
+        run.append_event(Submitted())

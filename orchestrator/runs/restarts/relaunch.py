@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from orchestrator.protocol import restart
-from orchestrator.protocol.events import EventKind
+from orchestrator.protocol.events import AgentStarted, Clock, EventKind, StartingAgain, of
+from orchestrator.protocol.events import Event as TypedEvent
 from orchestrator.protocol.restart import Progress, Refusal, Restarter, progress_of
 from orchestrator.runs.state import Event
 
@@ -38,23 +39,18 @@ class Relaunch:
     saved: float | None = None  # and the time of the last write to a file
 
 
-def correct_clock_skew(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the events with the nodes' times corrected to the submitting machine's clock, by the events `clock`."""
-    ahead = {
-        (each.get("of"), each.get("start")): each.get("ahead") for each in events if each.get("kind") == EventKind.CLOCK
-    }
+def correct_clock_skew(events: list[TypedEvent]) -> list[TypedEvent]:
+    """Return the events with the nodes' times corrected to the submitting machine's clock, by the events `Clock`."""
+    ahead: dict[tuple[int | None, int], float] = {(each.of, each.start): each.ahead for each in of(events, Clock)}
     if not ahead:
         return events
-    start: dict[Any, Any] = {}
+    start: dict[int | None, int] = {}
     timed = []
     for event in events:
-        node, time = event.get("node"), event.get("time")
-        if _opens(event):
-            start[node] = event.get("start")
-        off = ahead.get((node, start.get(node)))
-        if isinstance(off, int | float) and isinstance(time, int | float):
-            event = {**event, "time": round(time - off, 3)}  # noqa: PLW2901
-        timed.append(event)
+        if isinstance(event, StartingAgain | AgentStarted) and _opens(event):
+            start[event.node] = event.start
+        off = ahead.get((event.node, start.get(event.node, -1)))
+        timed.append(event if off is None else event.timed(round(event.time - off, 3)))
     return timed
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import replace
 
 import pytest
 
-from orchestrator.node.agent.leader import cause_of, is_machines_fault
+from orchestrator.node.agent.blame import cause_of, is_machines_fault
 from orchestrator.protocol.gpu_errors import gpu_error_of
+from orchestrator.protocol.rank_reports import Culprit, RankError
 from orchestrator.runs.verdict import hint_for
 
 NOTE = (
@@ -83,9 +84,8 @@ TABLE = [
 ]  # fmt: skip
 
 
-def ended(kind: str | None, message: str, tail: list[str] | None = None) -> dict[str, Any]:
-    error = {"type": kind, "message": message, "traceback": ""} if kind else None
-    return {"code": 1, "signal": None, "victim": False, "error": error, "tail": tail or []}
+def ended(kind: str | None, message: str, tail: list[str] | None = None) -> Culprit:
+    return Culprit(0, 1, error=RankError(kind, message) if kind else None, tail=tuple(tail or ()))
 
 
 @pytest.mark.parametrize(("kind", "message", "cause", "avoided", "advice"), TABLE)
@@ -134,6 +134,6 @@ def test_a_programs_last_lines_are_no_gpus(line: str) -> None:
 
 
 def test_a_hang_stays_a_hang() -> None:
-    report = {**ended("Hang", "rank 1 has stood still"), "hang": True, "tail": ["/dev/shm/nccl"]}
+    report = replace(ended("Hang", "rank 1 has stood still", ["/dev/shm/nccl"]), hang=True)
     assert gpu_error_of(report) is None
     assert cause_of(report) == "infra"
