@@ -388,8 +388,10 @@ class Stalled(OfAttempt, kind="stall"):
     between_steps: bool = False
 
 
-class RankExit(RankEnd, OfAttempt, kind="rank_exit"):
+class RankExit(RankEnd, Event, kind="rank_exit"):
     """The exit code or signal of one rank."""
+
+    attempt: Optional[Count] = None
 
 
 class SignalReceived(Event, kind="signal"):

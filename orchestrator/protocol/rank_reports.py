@@ -11,7 +11,7 @@ class RankError(Fields):
     """The exception that ended a rank, or an error that orch names itself (Hang, LauncherLost)."""
 
     type: Optional[str] = None
-    message: str = ""
+    message: Optional[str] = None
     traceback: str = ""
     memory: Mapping[str, int] = field(default_factory=dict)  # of a GPU that ran out of memory, in bytes
     snapshot: str = ""  # the file with what was in that memory

@@ -83,7 +83,13 @@ class Fields(Base):
         return sum(1 for _ in self)
 
     if not TYPE_CHECKING:
-        get, keys, items, values = Mapping.get, Mapping.keys, Mapping.items, Mapping.values
+
+        def get(self, name: str, default: Any = None) -> Any:
+            """Return the value of a field; the default if the class has no such field, or if the value is None."""
+            value = getattr(self, name, None)
+            return default if value is None else value
+
+        keys, items, values = Mapping.keys, Mapping.items, Mapping.values
 
 
 Mapping.register(Fields)

@@ -284,7 +284,7 @@ def _blame(culprit: Event, end: Event, survivors: tuple[int, ...]) -> Verdict:
         host=str(culprit.get("host", "?")),
         code=culprit.get("code"),
         signal=culprit.get("signal"),
-        error=dict(error) if error else None,
+        error={**{name: error.get(name) for name in ("type", "message", "traceback")}, **error} if error else None,
         tail=tail,
         hint=_hint_of(culprit, words),
         survivors=survivors,

@@ -20,7 +20,7 @@ class Lacking(NamedTuple):
 def missing_module_of(exit_report: RankEnd) -> str:
     """Return the top-level module that a rank lacked when it ended; "" if it ended for another reason."""
     error = exit_report.error
-    return missing_module_in(error.message) if error is not None and error.type == "ModuleNotFoundError" else ""
+    return missing_module_in(error.message or "") if error is not None and error.type == "ModuleNotFoundError" else ""
 
 
 def missing_in_words(module: str, nodes: Mapping[int, Lacking], nnodes: int) -> str:

@@ -6,10 +6,9 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from orchestrator.protocol.events import EventKind
+from orchestrator.protocol.events import EventKind, read_events
 from orchestrator.protocol.hostlist import by_words, in_words
 from orchestrator.runs.record import RunRecord
-from orchestrator.runs.reducer import whole
 from orchestrator.runs.restarts.relaunch import Relaunch, newest_start, next_start
 from orchestrator.runs.state import Cause, Event, Recovery, RunState
 from orchestrator.runs.verdict import items
@@ -46,7 +45,7 @@ def recovery_of(
     Until the next start is decided, the next step is the decision that would follow if nothing changes. `newest` is
     called only if no event has the step of a checkpoint.
     """
-    events = whole(events)
+    events = [*read_events(events)]
     attempt = max((event["attempt"] for event in events if event["kind"] == EventKind.GO), default=-1)
     relaunch = next((event for event in events if _opens(event) and event["attempt"] > attempt), None)
     said = [event for event in events if relaunch is not None and event.get("start") == relaunch["start"]]

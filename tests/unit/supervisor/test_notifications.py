@@ -31,7 +31,7 @@ from orchestrator.runs.notifications.ledger import (
 from orchestrator.runs.record import notify_entries
 from orchestrator.runs.redaction import Redaction
 from orchestrator.runs.state import Cause, Outcome, RunState, RunStatus, Verdict
-from orchestrator.runs.store import RunDir, create_run
+from orchestrator.runs.store import RunDir, append_line, create_run
 from orchestrator.specs.job import Job
 from orchestrator.supervisor import notifications
 from orchestrator.supervisor.notifications import NotificationSender, payload
@@ -296,7 +296,7 @@ def test_a_run_that_goes_on_is_told_of_and_stays_watched(tmp_path: Path) -> None
     worker = NotificationSender(tmp_path, state_of)
     worker.poll()
     assert delivered(run) == []
-    run.append_event("restart", node=0, attempt=1, cause="infra")
+    append_line(run.path / "events.jsonl", json.dumps({"kind": "restart", "node": 0, "attempt": 1, "cause": "infra"}))
     worker.poll()
     worker.threads[run.run_id].join()
     assert [line["id"] for line in delivered(run)] == ["job-abc/restarted/1/0"]

@@ -23,6 +23,7 @@ from orchestrator.supervisor import queue
 from orchestrator.supervisor.queue import drop, keep, recorded_start, runnable, start, start_here
 from orchestrator.supervisor.reconcile import reconcile, state_of
 from orchestrator.supervisor.supervisor import _look_after
+from tests.events import event
 from tests.patience import PATIENCE
 from tests.unit.specs.test_plan import planned
 
@@ -32,7 +33,7 @@ REMOVED = "a-222222.1, after which it was to start, was removed"
 
 def queued(root: Path, run_id: str, **record: Any) -> RunDir:
     run = create_run(root, run_id, {"run_id": run_id, "kind": "local", "nnodes": 1, "created": 1.0, **record})
-    run.append_event("held")
+    run.append_event(event("held"))
     run.write(QUEUED, keep({"PATH": "/bin"}, {}), private=True)
     return run
 
@@ -198,7 +199,7 @@ def test_a_run_that_was_looked_at_before_it_was_queued_is_let_go_of(tmp_path: Pa
     thread.start()
     thread.join(1.5)
     assert thread.is_alive()
-    run.append_event("held")
+    run.append_event(event("held"))
     run.write(QUEUED, keep({}, {}), private=True)
     thread.join(PATIENCE)
     assert not thread.is_alive()

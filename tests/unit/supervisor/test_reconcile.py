@@ -21,6 +21,7 @@ from orchestrator.protocol.events import EventKind
 from orchestrator.runs.store import RunDir, append_line, create_run
 from orchestrator.supervisor import observe
 from orchestrator.supervisor.reconcile import Reconciler, reconcile, state_of
+from tests.events import event
 
 
 @pytest.fixture
@@ -41,7 +42,7 @@ def made(root: Path, *agents: Process | None, **record: Any) -> RunDir:
     """A run whose submit got through, and with it these agents; None is one that is gone."""
     hosts = ["localhost"] * len(agents)
     run = create_run(root, "r-234567", {"kind": "local", "nnodes": len(agents), "hosts": hosts, **record})
-    run.append_event(EventKind.SUBMITTED)
+    run.append_event(event("submitted"))
     run.write("handle.json", {"state": "submitted", "agents": {str(n): of(agent) for n, agent in enumerate(agents)}})
     for node in range(len(agents)):
         run.node(node).mkdir()
@@ -176,7 +177,7 @@ def test_an_interrupted_submit_is_given_up_once_what_it_had_begun_would_have_sho
     run.write("handle.json", {"state": "intent", "agents": {}})
     monkeypatch.setattr(observe.time, "time", lambda: now + observe.AGENT_PATIENCE + 5)
     assert reconcile(tmp_path, run) is None  # its submitter lives
-    run.append_event(EventKind.SUBMIT_INTERRUPTED)
+    run.append_event(event("submit_interrupted"))
     monkeypatch.setattr(observe.time, "time", lambda: now)
     assert reconcile(tmp_path, run) is None
     monkeypatch.setattr(observe.time, "time", lambda: now + observe.AGENT_PATIENCE + 5)
