@@ -14,7 +14,7 @@ BIN := .venv/bin
 PROFILE ?= local
 , := ,
 
-.PHONY: help demo test test-all prepared lint unit schemas messages sessions soak bench gpu gpu-wheels docs image clean
+.PHONY: help demo test test-all prepared lint unit schemas options messages mutations failures sessions soak bench gpu gpu-wheels docs image clean
 
 help:
 	@sed -n 's/^# make/make/p' Makefile
@@ -71,6 +71,7 @@ test: prepared lint
 	$(PYTEST) -m 'not full'
 
 test-all: prepared lint
+	@$(BIN)/python -m tests.testbed install --all --where-possible
 	$(PYTEST)
 
 lint: .venv/test.stamp
@@ -87,9 +88,21 @@ schemas: .venv/demo.stamp
 	$(BIN)/orch schema job > schemas/job.schema.json
 	$(BIN)/orch schema profile > schemas/profile.schema.json
 
+# Write the tables of training options in docs/ again, after a change of protocol/training_options.py.
+options: .venv/demo.stamp
+	$(BIN)/python -m tests.option_tables --write
+
 # Write the list of all errors, hints and help texts again, after a change of one: read what has changed.
 messages: .venv/demo.stamp
 	$(BIN)/python -m tests.messages --write
+
+# Write the causes in docs/failures.md again, after a change of a rule in orchestrator/outcome/rules.py.
+failures: .venv/demo.stamp
+	$(BIN)/python -m tests.failures --write
+
+# Invert COUNT conditions, drawn by SEED, one at a time: name those that no unit test detects.
+mutations: .venv/test.stamp
+	$(BIN)/python -m tests.mutations
 
 # Record the sessions of README.md and docs/ again, from real runs: on this machine, and on the testbed where there can be one.
 sessions: .venv/test.stamp
@@ -120,7 +133,7 @@ GPU_PYTHON_VERSION ?= 3.12
 gpu-wheels: .venv/demo.stamp
 	$(BIN)/pip download $(QUIET) --only-binary=:all: --no-deps --python-version $(GPU_PYTHON_VERSION) --dest .whl \
 		pydantic pydantic-core==$$($(BIN)/python -c 'import pydantic_core; print(pydantic_core.__version__)') \
-		annotated-types typing-inspection typing-extensions ruamel.yaml platformdirs click pathspec packaging cryptography cffi pycparser
+		annotated-types typing-inspection typing-extensions ruamel.yaml platformdirs click packaging cryptography cffi pycparser
 
 .venv-docs/bin/mkdocs:
 	$(PYTHON) -m venv .venv-docs

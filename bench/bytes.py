@@ -17,7 +17,7 @@ from pathlib import Path
 from lab import on_the_testbed, scratch
 from pairs import Load, Target, how_many, interleave, print_pairs, print_row
 
-from orchestrator.backends.remote.checkpoints import bring_checkpoint
+from orchestrator.backends.mirror.checkpoints import bring_checkpoint
 from orchestrator.protocol.checkpoints.checksum import Algorithm
 from orchestrator.transport.address import Address
 from orchestrator.transport.pool import ConnectionPool

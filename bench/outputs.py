@@ -15,7 +15,7 @@ from pathlib import Path
 from lab import on_the_testbed, scratch
 from pairs import Load, Target, how_many, interleave, print_pairs
 
-from orchestrator.backends.remote.outputs import Outputs
+from orchestrator.backends.mirror.outputs import Outputs
 from orchestrator.runs.store import RunDir
 from orchestrator.transport.address import Address
 from orchestrator.transport.pool import ConnectionPool

@@ -25,13 +25,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.errors import EXIT_NOT_FINISHED, EXIT_RUN_FAILED, OrchError, UsageError
-from orchestrator.operations import runs as operations
+from orchestrator.looking import run as looking
+from orchestrator.looking.state import state_of
 from orchestrator.protocol.json_text import parse_json
 from orchestrator.runs.files.logs import Selection, Tail, result_of
 from orchestrator.runs.labels import change_tags, labels_of, set_note
 from orchestrator.runs.state import RunState, Verdict
 from orchestrator.runs.store import RunDir, find_run, newest_runs, state_root
-from orchestrator.supervisor.reconcile import state_of
 from orchestrator.supervisor.start import attend
 
 if TYPE_CHECKING:  # reading runs must load neither pydantic nor what only a submit needs
@@ -100,7 +100,7 @@ class Run:
         Raises WaitTimeoutError (a TimeoutError) after `timeout` seconds; the run continues.
         """
         attend(self._root)
-        state = operations.wait(self._dir, timeout=timeout)
+        state = looking.wait(self._dir, timeout=timeout)
         if not state.is_final:
             said = f"run {self.id} is {state.state} after {timeout:g} s"
             hint = "the run continues: wait again, or cancel it"
@@ -125,8 +125,8 @@ class Run:
         attend(self._root)
         selection = Selection(rank)
         reader = Tail(self._dir, selection)
-        with operations.bringing_logs(self._dir, selection):
-            for state in operations.states(self._dir) if follow else ():
+        with looking.bringing_logs(self._dir, selection):
+            for state in looking.states(self._dir) if follow else ():
                 for _, line in reader.read(ended=state.is_final):
                     yield line
         if not follow:
@@ -141,8 +141,10 @@ class Run:
         Returns for each node what was left: `survivors` that could not be ended, and `is_unreachable` if the node could
         not be checked. Returns nothing if the run had ended before.
         """
+        from orchestrator.operations.runs import cancel
+
         attend(self._root)
-        return operations.cancel(self._root, self._dir, now=now).proofs
+        return cancel(self._root, self._dir, now=now).proofs
 
     def checkpoints(self, *, verify: bool = False) -> list[Checkpoint]:
         """Return those of the run's checkpoints that are on this machine, oldest first, each with `is_whole`.
@@ -231,7 +233,8 @@ def submit(
     """
     from orchestrator.operations.submission.submit import submit as start
     from orchestrator.prepare.prepare import Request, prepare
-    from orchestrator.specs.documents.loader import Document, document_of
+    from orchestrator.specs.documents.loader import document_of
+    from orchestrator.specs.documents.yaml_source import Document
 
     root = state_root()
     if isinstance(job, Mapping):
@@ -329,9 +332,7 @@ def _yaml(field: str, value: Any) -> str:
 
 
 def _refuse_delegated(prepared: Prepared) -> None:
-    from orchestrator.operations.submission.delegate import is_elsewhere
-
-    if is_elsewhere(prepared):
+    if prepared.is_delegated:
         host = getattr(prepared.profile, "supervisor", "another machine")
         raise UsageError(
             f"{host} supervises the runs of profile {prepared.profile.name}, and Python on this machine can't see them",

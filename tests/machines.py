@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import io
+import json
 import os
 import threading
 from collections.abc import Callable, Mapping
@@ -40,6 +42,7 @@ class FakeMachine(Machine):
     answers: dict[str, Told] = field(default_factory=dict)
     health: Health = Health.WELL
     left: int | None = None  # requests until the connection breaks; None: it does not
+    left_bytes: int | None = None  # bytes of answers until it breaks, also in the middle of a file
     asked: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
     wake: threading.Event = field(default_factory=threading.Event)
 
@@ -73,14 +76,28 @@ class Asked:
             raise BackendError(f"{machine.name}: no answer within {timeout:g} s", transient=True)
         if machine.health is Health.FULL and self.verb in WRITES:
             raise BackendError(f"{machine.name}: {os.strerror(errno.ENOSPC)}")
-        return self._answer()
+        values, data = self.answer()
+        arrives = len(data) if machine.left_bytes is None else min(len(data), machine.left_bytes)
+        if machine.left_bytes is not None:
+            machine.left_bytes -= len(json.dumps(values)) + len(data)
+        try:
+            if self.sink is not None:
+                self.sink(values, io.BytesIO(data[:arrives]), len(data))
+                data = b""
+            if machine.left_bytes is not None and machine.left_bytes < 0:
+                raise EOFError
+        except EOFError as error:
+            machine.health = Health.DEAD
+            raise BackendError(f"{machine.name}: the connection was closed", transient=True) from error
+        return values, data
 
-    def _answer(self) -> tuple[dict[str, Any], bytes]:
+    def answer(self) -> tuple[dict[str, Any], bytes]:
+        """Return the answer as the machine sends it."""
         told = self.machine.answers.get(self.verb)
         if told is None:
             here = LocalMachine()
             here.name = self.machine.name
-            return here.ask(self.verb, self.payload, sink=self.sink, **self.values).wait()
+            return here.ask(self.verb, self.payload, **self.values).wait()
         said = told(**self.values) if callable(told) else told
         if isinstance(said, Exception):
             raise said

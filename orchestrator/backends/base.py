@@ -15,11 +15,11 @@ if TYPE_CHECKING:  # `orch status` must not wait for pydantic
     from pathlib import Path
 
     from orchestrator.backends.replay_stage import Order
+    from orchestrator.outcome.restart import Relaunch
     from orchestrator.protocol.task import NodeTask
     from orchestrator.runs.files.logs import Selection
     from orchestrator.runs.job_use import JobUse
     from orchestrator.runs.restarts.recovery import Reserves
-    from orchestrator.runs.restarts.relaunch import Relaunch
     from orchestrator.runs.scheduler_status import SchedulerStatus
     from orchestrator.runs.state import Unreachable
     from orchestrator.runs.store import RunDir
@@ -278,8 +278,8 @@ class Backend(ABC):
         name, kind = launch.profile["name"], launch.profile["kind"]
         raise UsageError(f"--check asks a scheduler, and {name} is a profile of kind {kind}, which has none")
 
-    def waiting_for(self, runs: Sequence[RunDir], *, succeeds: bool) -> str | None:
-        """Return the condition that makes a job wait for these runs; None if the scheduler does not know them all."""
+    def waiting_for(self, launch: LaunchPlan, runs: Sequence[RunDir], *, succeeds: bool) -> LaunchPlan | None:
+        """Return the plan of a job that waits for these runs; None if the scheduler can't wait for all of them."""
         return None
 
     def used(self, run: RunDir) -> JobUse | None:

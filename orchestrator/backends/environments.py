@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from orchestrator.backends.base import Finding
-from orchestrator.backends.remote.contents import missing_on
-from orchestrator.backends.remote.hosts import MachinesError, all_of, on_all
+from orchestrator.backends.hosts import MachinesError, all_of, on_all
+from orchestrator.backends.mirror.contents import missing_on
 from orchestrator.backends.settings import CACHE_DAYS
 from orchestrator.errors import BackendError, OrchError
 from orchestrator.node.environments.folder import interpreter as interpreter_of
@@ -206,7 +206,7 @@ def _unpack(machine: Machine, workdir: str, batch: list[bytes]) -> None:
 
 
 def _send_large(machine: Machine, workdir: str, source: Path, digest: str) -> None:
-    from orchestrator.backends.remote.checkpoints import give_file
+    from orchestrator.backends.mirror.send import give_file
 
     name = f".{digest}.{secrets.token_hex(4)}.tmp"  # of this sender: another one may be sending the same
     give_file(machine, source, f"{workdir}/cache/wheels/{name}")

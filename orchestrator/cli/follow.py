@@ -18,7 +18,7 @@ def follow(
 ) -> int:  # fmt: skip
     """Print log lines until the run has ended, then its outcome. Return the outcome's exit code."""
     from orchestrator.cli.render import runs as render
-    from orchestrator.operations import runs
+    from orchestrator.looking import run as looking
     from orchestrator.protocol.checkpoints import checkpoint_dir
     from orchestrator.protocol.quantities import duration
     from orchestrator.runs.files.logs import Selection, Tail, result_of
@@ -39,8 +39,8 @@ def follow(
         last["state"] = said
 
     try:
-        with runs.bringing_logs(run, selection or Selection()):
-            state = runs.wait(run, look)
+        with looking.bringing_logs(run, selection or Selection()):
+            state = looking.wait(run, look)
     except KeyboardInterrupt:
         printer.leave()
         say(f"\ndetached; {run.run_id} continues. Follow it again: orch logs -f {run.run_id}")
@@ -48,7 +48,7 @@ def follow(
     result = result_of(run)
     if as_json:
         print_json({**state.to_json(), "result": result, "folder": str(run.path)})
-        return runs.exit_code(state)
+        return looking.exit_code(state)
     took = f" after {duration(state.ended - state.started)}" if state.ended and state.started else ""
     say(f"{run.run_id} {state.state}{took}")
     if line := render.result_line(result):
@@ -60,12 +60,12 @@ def follow(
     if state.state == "failed":
         say(render.verdict_page(state, style, time.time(), width_of(sys.stderr)))
         _say_where_outputs_go(run)
-        return runs.exit_code(state)
+        return looking.exit_code(state)
     reason = [state.verdict.reason] if state.verdict is not None and state.verdict.reason else []
     for note in (*reason, *render.offer_lines(state, time.time())):
         say(f"  note         {escapes.one_line(note)}")
     _say_where_outputs_go(run)
-    return runs.exit_code(state)
+    return looking.exit_code(state)
 
 
 def _say_where_outputs_go(run: Any) -> None:

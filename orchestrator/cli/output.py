@@ -40,7 +40,7 @@ def plan_json(launch: Any) -> dict[str, Any]:
 def show_plan(
     launch: Any, as_json: bool, environment: Environment, ships: Shipment, check: CheckResult | None = None
 ) -> None:
-    """Print the plan with secrets masked, what is shipped, and what Slurm reports about it."""
+    """Print the plan with secrets masked, what is shipped, and what the scheduler reports about it."""
     from orchestrator.cli.render import plans
 
     if as_json:
@@ -48,7 +48,7 @@ def show_plan(
         text = json.dumps({**plan_json(launch), "ships": asdict(ships), **checked}, indent=1)
     else:
         parts = [plans.plan_page(launch, commands=True), plans.shipment_page(ships)]
-        text = "\n\n".join([*parts, *([plans.check_line(*check)] if check else [])])
+        text = "\n\n".join([*parts, *([plans.check_line(launch.profile["kind"], *check)] if check else [])])
     (click.echo if as_json else show)(environment.masked(text))
 
 

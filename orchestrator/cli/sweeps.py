@@ -37,7 +37,6 @@ def submit_points(
     from orchestrator.cli.output import show_plan
     from orchestrator.cli.render import searches, sweeps
     from orchestrator.cli.render.escapes import one_line
-    from orchestrator.operations.submission import delegate
     from orchestrator.operations.submission import sweep as sweeping
     from orchestrator.operations.submission.submit import job_of, note_on_profile
     from orchestrator.prepare import notes, prepare
@@ -62,7 +61,7 @@ def submit_points(
         first = found.prepared[0]
         show_plan(prepare.shown_plan(root, first), as_json, first.environment, prepare.shipment(first))
         return 0
-    if delegate.is_elsewhere(found.plain):
+    if found.plain.is_delegated:
         return _delegate(root, found, as_json=as_json)
     runs = sweeping.submit_sweep(root, found)
     sweep = str(sweep_of(runs[0].run_id))
@@ -121,7 +120,7 @@ def _delegate(root: Path, found: Sweep, *, as_json: bool) -> int:
 def status_of(root: Path, sweep: str, *, as_json: bool) -> str:
     """Return the page of a sweep."""
     from orchestrator.cli.render import searches, sweeps
-    from orchestrator.operations.runs import state_or_why_not
+    from orchestrator.looking.run import state_or_why_not
     from orchestrator.runs.searches import search_in
     from orchestrator.runs.sweeps import points_in
 
@@ -161,10 +160,10 @@ def logs_of(
 def cancel_all(root: Path, runs: list[RunDir], *, now: bool, as_json: bool) -> int:
     """Cancel all runs of a sweep that have not ended, and print what is left of them."""
     from orchestrator.cli.output import what_is_left
-    from orchestrator.operations import points
+    from orchestrator.operations.runs import cancel_all
     from orchestrator.protocol.hostlist import by_words
 
-    done = points.cancel_all(root, runs, now=now)
+    done = cancel_all(root, runs, now=now)
     going = [each for each in done if not each.state.is_final]
     bad = [(each, proof) for each in done for proof in each.proofs if not proof.is_clean]
     if as_json:
@@ -191,11 +190,11 @@ def _cancelled_words(runs: int, asked: Sequence[RunState], going: int) -> str:
 def wait_all(runs: list[RunDir], sweep: str, timeout: float | None, *, as_json: bool) -> int:
     """Wait for all runs of a sweep, and return the exit code of the worst."""
     from orchestrator.cli.render import sweeps
-    from orchestrator.operations import points
+    from orchestrator.looking import sweep as looking
 
-    states = points.wait_all(runs, timeout)
+    states = looking.wait_all(runs, timeout)
     if as_json:
         print_json([state.to_json() for state in states])
     else:
         say(f"{sweep} {sweeps.overall(states)}: {sweeps.counted(states)}")
-    return points.exit_code(states)
+    return looking.exit_code(states)

@@ -1,73 +1,43 @@
-"""`python node.pyz agent TASK`, or `slurm RUN` in a Slurm job: a node's agent; `launcher`: its child; `serve`: SSH;
-`replay ORDER`: a single rank at a terminal; `stacks RUN_DIR NODE RUN BOUNDARY`: where this node's ranks stand;
-`profile RUN_DIR NODE RUN BOUNDARY STEPS SECONDS`: what its ranks record of their next steps;
-`relay RUN_DIR NODE BOUNDARY TARGET`: streams to a port of this node, or to a rank's debugger; `adapter`: that debugger;
-`fault RUN_DIR NODE FAULT SECONDS`: what a drill does to a run here;
-`gpus PYTHON SECONDS`: what this machine says of its GPUs.
-"""
+"""The programs of node.pyz: `python node.pyz VERB WORDS...`."""
 
 from __future__ import annotations
 
 import sys
+from importlib import import_module
 
 from orchestrator.node.system.private import hold_umask
 
+# verb: (module and function, which takes the words as text and returns the exit code; the words)
+VERBS = {
+    "agent": ("agent.agent:run_agent", "TASK"),  # a node's agent
+    "slurm": ("agent.slurm:run_slurm_agent", "RUN_DIR"),  # the same in a Slurm job
+    "job": ("agent.job:run_job", "KIND RUN_DIR NUMBER START LIMIT"),  # the first process of another scheduler's job
+    "in-job": ("agent.job:run_agent_of_job", "RUN_DIR KIND NUMBER START NODE HOSTS LIMIT"),  # a node's agent in it
+    "launcher": ("launcher.launcher:run_launcher", ""),  # the agent's child
+    "serve": ("server.server:serve", ""),  # answers requests that come over SSH
+    "replay": ("agent.replay:replay", "ORDER"),  # runs a single rank at a terminal
+    "stacks": ("debug.stacks:print_stacks", "RUN_DIR NODE RUN BOUNDARY"),  # the stacks of this node's ranks
+    "profile": ("debug.profiling:print_profile", "RUN_DIR NODE RUN BOUNDARY STEPS SECONDS"),  # their next steps
+    "relay": ("debug.relay:relay", "RUN_DIR NODE BOUNDARY TARGET"),  # streams to a port of this node, or to a debugger
+    "adapter": ("debug.adapter:run_adapter", ""),  # a rank's debugger
+    "fault": ("server.fault:inject", "RUN_DIR NODE FAULT SECONDS"),  # the fault of a drill
+    "gpus": ("server.gpus:print_gpus", "PYTHON SECONDS"),  # the state of this machine's GPUs
+}
+
 
 def main() -> int:
-    """Return the exit code of the agent or the launcher; what they write is their user's alone."""
-    if sys.argv[1:] != ["launcher"]:  # which may be another user in its container, and decides itself
+    """Run a verb and return its exit code. Only the verb's user can read the files that it writes."""
+    verb, words = (sys.argv[1] if len(sys.argv) > 1 else ""), sys.argv[2:]
+    if verb != "launcher":  # a launcher may be another user in its container, and sets its own umask
         hold_umask()
-    if sys.argv[1:2] == ["agent"] and len(sys.argv) == 3:
-        from orchestrator.node.agent.agent import run_agent
-
-        return run_agent(sys.argv[2])
-    if sys.argv[1:2] == ["slurm"] and len(sys.argv) == 3:
-        from orchestrator.node.agent.slurm import run_slurm_agent
-
-        return run_slurm_agent(sys.argv[2])
-    if sys.argv[1:] == ["launcher"]:
-        from orchestrator.node.launcher.launcher import run_launcher
-
-        return run_launcher()
-    if sys.argv[1:] == ["serve"]:
-        from orchestrator.node.server.server import serve
-
-        return serve()
-    if sys.argv[1:2] == ["replay"] and len(sys.argv) == 3:
-        from orchestrator.node.agent.replay import replay
-
-        return replay(sys.argv[2])
-    if sys.argv[1:2] == ["stacks"] and len(sys.argv) == 6:
-        from orchestrator.node.debug.stacks import print_stacks
-
-        return print_stacks(*sys.argv[2:])
-    if sys.argv[1:2] == ["profile"] and len(sys.argv) == 8:
-        from orchestrator.node.debug.profiling import print_profile
-
-        return print_profile(*sys.argv[2:])
-    if sys.argv[1:2] == ["relay"] and len(sys.argv) == 6:
-        from orchestrator.node.debug.relay import relay
-
-        return relay(*sys.argv[2:])
-    if sys.argv[1:] == ["adapter"]:
-        from orchestrator.node.debug.adapter import run_adapter
-
-        return run_adapter()
-    if sys.argv[1:2] == ["fault"] and len(sys.argv) == 6:
-        from orchestrator.node.server.fault import inject
-        from orchestrator.protocol.debugging.fault import Fault
-
-        return inject(sys.argv[2], int(sys.argv[3]), Fault(sys.argv[4]), float(sys.argv[5]))
-    if sys.argv[1:2] == ["gpus"] and len(sys.argv) == 4:
-        from orchestrator.node.server.gpus import print_gpus
-
-        return print_gpus(sys.argv[2], float(sys.argv[3]))
-    verbs = (
-        "agent TASK.json | slurm RUN | launcher | serve | replay ORDER | stacks ... | profile ... | relay ... | "
-        "adapter | fault ... | gpus ..."
-    )
-    print(f"usage: orchestrator.node {verbs}", file=sys.stderr)
-    return 2
+    place, wanted = VERBS.get(verb, ("", ""))
+    if not place or len(words) != len(wanted.split()):
+        verbs = " | ".join(f"{name} {wanted}".rstrip() for name, (_, wanted) in VERBS.items())
+        print(f"usage: orchestrator.node {verbs}", file=sys.stderr)
+        return 2
+    module, _, function = place.partition(":")
+    code: int = getattr(import_module(f"orchestrator.node.{module}"), function)(*words)
+    return code
 
 
 if __name__ == "__main__":

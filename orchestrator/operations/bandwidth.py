@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from orchestrator.errors import BackendError, OrchError, StoreError
+from orchestrator.looking.run import wait
 from orchestrator.operations import runs
 from orchestrator.operations.submission import submit
 from orchestrator.prepare.prepare import Request, prepare
@@ -44,7 +45,7 @@ def measure(root: Path, profile: str, tell: Callable[[str], None], sets: tuple[s
         run = submit.submit(root, prepare(root, Request(job, profile, sets, waits=True)))
     try:
         tell(f"{run.run_id} measures the bandwidth of all-reduce")
-        state = runs.wait(run)
+        state = wait(run)
     except BaseException:  # also Ctrl-C
         with contextlib.suppress(OrchError):
             runs.cancel(root, run, now=True)

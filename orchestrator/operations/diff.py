@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
+from orchestrator.outcome.sentences import items
 from orchestrator.protocol.reading import read_regular
 from orchestrator.runs.files.logs import result_of
 from orchestrator.runs.leaving import redaction_of_message
@@ -17,7 +18,6 @@ from orchestrator.runs.redaction import Redaction
 from orchestrator.runs.state import RunState
 from orchestrator.runs.store import RunDir
 from orchestrator.runs.summary import run_record
-from orchestrator.runs.verdict import items
 
 DIFF_LINES: Final = 40  # for each file
 TEXT_BYTES: Final = 256 << 10

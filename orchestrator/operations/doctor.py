@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -25,16 +26,8 @@ def examine(profile: AnyProfile, *, on_node: bool = False) -> list[Check]:
     if profile.kind == "local" and profile.python is None:
         from orchestrator.prepare.interpreter import of_shell
 
-        profile = profile.model_copy(update={"python": of_shell("", os.environ, needs_torch=True).path})
+        profile = replace(profile, python=of_shell("", os.environ, needs_torch=True).path)
     return backend_of(profile).doctor(profile, on_node=on_node)
-
-
-def holdings(profile: AnyProfile) -> list[dict[str, Any]]:
-    """List the hosts of an ssh profile with their users, or Slurm's partitions.
-
-    Raises UsageError for a local profile.
-    """
-    return backend_of(profile).holdings(profile)
 
 
 def holdings_of_all() -> list[tuple[str, list[dict[str, Any]] | OrchError]]:
@@ -47,7 +40,7 @@ def holdings_of_all() -> list[tuple[str, list[dict[str, Any]] | OrchError]]:
     def look(name: str, path: Path) -> tuple[str, list[dict[str, Any]] | OrchError] | None:
         try:
             profile = load_profile(str(path))
-            return None if profile.kind == "local" else (name, holdings(profile))
+            return None if profile.kind == "local" else (name, backend_of(profile).holdings(profile))
         except OrchError as error:
             return name, error
 

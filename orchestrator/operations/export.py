@@ -13,6 +13,7 @@ from types import MappingProxyType
 
 from orchestrator.backends import backend
 from orchestrator.errors import BackendError, OrchError, UsageError
+from orchestrator.looking.state import state_of
 from orchestrator.node.agent.launcher_process import archive_argv
 from orchestrator.node.launcher.rank.argv import foreign_argv
 from orchestrator.operations.pull import choose
@@ -26,7 +27,6 @@ from orchestrator.runs.files.metrics import metric_of_checkpoints
 from orchestrator.runs.leaving import redaction_of_message
 from orchestrator.runs.store import RunDir, check_own, write_durably
 from orchestrator.specs.plan import LaunchPlan, bindings_of
-from orchestrator.supervisor.reconcile import state_of
 from orchestrator.transport.node_archive import node_archive
 
 _PRECISIONS = {"bf16", "fp16", "fp8"}  # the formats that accelerate calls mixed precision

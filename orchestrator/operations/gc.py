@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING
 from orchestrator.backends import backend_of
 from orchestrator.backends.base import Finding, Judge, Ruling
 from orchestrator.errors import OrchError
+from orchestrator.looking.state import state_of
 from orchestrator.node.server.leftovers import Leftovers, find_leftovers
 from orchestrator.node.server.machine import end_run
 from orchestrator.operations.gc_files import collect_files
-from orchestrator.runs.marks import is_any_to_tell
+from orchestrator.runs import outbox
 from orchestrator.runs.run_id import is_run_id
 from orchestrator.runs.store import RunDir, check_own, live_runs
-from orchestrator.supervisor.reconcile import reconcile, state_of
+from orchestrator.supervisor.reconcile import reconcile
 from orchestrator.supervisor.start import start_supervisor
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ def collect_garbage(root: Path, *, dry_run: bool, unknown: bool) -> list[Finding
         check_own(root)
     found = [*_runs_without_agents(root, dry_run=dry_run), *_leftovers(root, dry_run=dry_run, unknown=unknown)]
     found += collect_files(root, dry_run=dry_run)
-    if not dry_run and (live_runs(root) or is_any_to_tell(root)):
+    if not dry_run and (live_runs(root) or outbox.entered(root)):
         start_supervisor(root)  # in case the supervisor was killed too
     return found
 

@@ -13,6 +13,7 @@ from orchestrator.backends.settings import CACHE_DAYS
 from orchestrator.node.environments.unused import find_old, remove
 from orchestrator.protocol.files import has_lost_its_writer, is_being_written, locked_if_free, remove_tree
 from orchestrator.protocol.reading import MOST_RECORD, read_json
+from orchestrator.runs.start_lock import STARTING
 from orchestrator.runs.store import REMOVED_PREFIX, delete_folder
 
 SETTLED_SECONDS: Final = 60.0  # younger files may belong to a submit in progress
@@ -72,7 +73,7 @@ def _leftovers(root: Path) -> Iterator[tuple[str, Path, str]]:
 def _is_bare(folder: Path) -> bool:
     """Tell whether a folder has nothing that anybody could miss."""
     return all(
-        path.name == "nodes" or (path.name.startswith(".") and path.name.endswith(".tmp"))
+        path.name in ("nodes", STARTING) or (path.name.startswith(".") and path.name.endswith(".tmp"))
         for path in folder.rglob("*")
     )  # fmt: skip
 

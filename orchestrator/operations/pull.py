@@ -11,30 +11,25 @@ import hashlib
 import os
 import shutil
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
 from orchestrator.backends import backend
+from orchestrator.backends.mirror.local import copy_committed, copy_latest
 from orchestrator.errors import BackendError, OrchError, RunNotFoundError, StoreError, UsageError
 from orchestrator.protocol.checkpoints import checkpoint_dir
 from orchestrator.protocol.checkpoints.checkpoint_dir import COMMIT, MANIFEST, CheckpointState
-from orchestrator.protocol.checkpoints.checksum import (
-    BLOCK_BYTES,
-    Algorithm,
-    Checksum,
-    Hasher,
-    NotInstalledError,
-    hasher,
-)
+from orchestrator.protocol.checkpoints.checksum import Algorithm, Checksum, NotInstalledError, hasher
+from orchestrator.protocol.files import sync_filesystem
 from orchestrator.protocol.metric import JobMetric
-from orchestrator.protocol.reading import MOST_RECORD, NotOrdinaryError, opened, read_regular
+from orchestrator.protocol.reading import MOST_RECORD, NotOrdinaryError, read_regular
 from orchestrator.runs.files.checkpoints import Checkpoint, all_of, best, check, checkpoint_folder
 from orchestrator.runs.files.logs import Selection, log_files
 from orchestrator.runs.files.metrics import metric_of_checkpoints
 from orchestrator.runs.files.outputs import Output, outputs_of
 from orchestrator.runs.reducer import left_outputs
-from orchestrator.runs.store import RunDir, check_own, write_durably
+from orchestrator.runs.store import RunDir, check_own
 
 RECEIPT: Final = "pull.json"
 PULLED: Final = "pulled.json"  # in the run's folder: the folders to which it was pulled
@@ -69,7 +64,7 @@ class Pulled:
 
     def to_json(self) -> dict[str, Any]:
         """Return the result as JSON types."""
-        return {**asdict(self), "files": [file.to_json() for file in self.files], "skipped": list(self.skipped)}
+        return {**vars(self), "files": [file.to_json() for file in self.files], "skipped": list(self.skipped)}
 
 
 class _ChangedError(Exception):
@@ -91,6 +86,7 @@ def pull(run: RunDir, target: Path, which: str = "latest", tell: Callable[[str],
     pulled = replace(pulled, files=(*pulled.files, *(file for file in outputs if file is not None)))
     if which != "none":
         pulled = _pull_checkpoint(run, target, which, pulled, tell)
+    sync_filesystem(target)  # once, because to sync thousands of small files one by one takes far longer
     RunDir(target).write(RECEIPT, pulled.to_json())
     _note_folder(run, target)
     return pulled
@@ -166,64 +162,15 @@ def copy_output(run: RunDir, output: Output, place: Path, name: str) -> Copied |
     return copied
 
 
-# -- growing files
-
-
 def _grown(source: Path, target: Path, name: str, below: Path | None = None) -> Copied | None:
-    """Copy the present content of the source, or only the rest if the target already has its beginning.
-
-    None if there is no source, or if a program has put a link or a pipe in its place.
-    """
+    """Copy the present contents of a file. None if it is missing, or if a program has put a link or a pipe there."""
     try:
-        with opened(source, below) as reading:
-            wanted = os.fstat(reading.fileno()).st_size
-            target.parent.mkdir(parents=True, exist_ok=True)
-            with open(target, "a+b") as writing:
-                have = writing.seek(0, os.SEEK_END)
-                digest = hasher(Algorithm.SHA256)
-                if have > wanted or _digest(target, have) != _feed(reading, digest, have):
-                    writing.truncate(0)
-                    digest, have = hasher(Algorithm.SHA256), 0
-                    reading.seek(0)
-                _append(reading, writing, digest, wanted - have)
-        how = "kept" if have == wanted else "continued" if have else "copied"
-        checksum = Checksum(Algorithm.SHA256, digest.hexdigest())
-        _verify(target, checksum)
-        return Copied(name, wanted, checksum, how)
+        count, sha256, how = copy_latest(source, target, below)
     except (FileNotFoundError, NotOrdinaryError):
         return None
     except OSError as error:
         raise _failed(target, error) from error
-
-
-def _digest(path: Path, count: int) -> str:
-    with opened(path.resolve()) as file:
-        return _feed(file, hasher(Algorithm.SHA256), count)
-
-
-def _feed(file: Any, digest: Hasher, count: int) -> str:
-    """Hash the next `count` bytes and return the digest of all bytes so far."""
-    while count > 0 and (block := file.read(min(BLOCK_BYTES, count))):
-        digest.update(block)
-        count -= len(block)
-    return digest.hexdigest()
-
-
-def _append(reading: Any, writing: Any, digest: Hasher, count: int) -> None:
-    while count > 0 and (block := reading.read(min(BLOCK_BYTES, count))):
-        writing.write(block)
-        digest.update(block)
-        count -= len(block)
-    writing.flush()
-    os.fsync(writing.fileno())
-
-
-def _verify(path: Path, checksum: Checksum) -> None:
-    if not checksum.is_of(path.resolve()):  # links in the folder that the user named are followed
-        raise OrchError(
-            f"{path} does not have the contents that were copied into it",
-            "its disk may be faulty; copy to another disk: --to DIR",
-        )
+    return Copied(name, count, Checksum(Algorithm.SHA256, sha256), how)
 
 
 def _failed(target: Path, error: OSError) -> OrchError:
@@ -314,63 +261,26 @@ def choose(
 
 def _copy_checkpoint(source: Checkpoint, target: Path) -> list[Copied]:
     """Copy and verify one checkpoint's files, COMMIT last. Raises _ChangedError if the source changed."""
+    content = f"{source.files[MANIFEST].hex}\n".encode()
+    committed = Checksum(Algorithm.SHA256, hashlib.sha256(content).hexdigest())
+    files = {name: checksum for name, checksum in source.files.items() if name != MANIFEST}
+    files |= {MANIFEST: source.files[MANIFEST], COMMIT: committed}
     try:
         for checksum in source.files.values():
             hasher(checksum.algorithm)  # raises before anything is copied if the algorithm is missing
-        manifest = read_regular(source.path / MANIFEST, MOST_RECORD, source.path.parent)
         target.mkdir(parents=True, exist_ok=True)
-        if hashlib.sha256(manifest).hexdigest() != source.files[MANIFEST].hex:
-            raise _ChangedError("its manifest changed while it was copied")
-        committed = source.files[MANIFEST].hex.encode()
-        if (target / COMMIT).exists() and _content(target / COMMIT).strip() != committed:
+        if (target / COMMIT).exists() and read_regular((target / COMMIT).resolve(), MOST_RECORD) != content:
             (target / COMMIT).unlink()  # another save of the same step: the present copy is about to be overwritten
-        copied = [
-            _verified(source.path / name, target / name, checksum)
-            for name, checksum in source.files.items()
-            if name != MANIFEST
-        ]
-        for name, content in ((MANIFEST, manifest), (COMMIT, committed + b"\n")):
-            checksum = Checksum(Algorithm.SHA256, hashlib.sha256(content).hexdigest())
-            same = (target / name).exists() and _content(target / name) == content
-            if not same:
-                write_durably(target / name, content)
-            _verify(target / name, checksum)
-            copied.append(_copied(target / name, checksum, "kept" if same else "copied"))
+        return [_verified(source.path / name, target / name, checksum) for name, checksum in files.items()]
     except FileNotFoundError as error:
         raise _ChangedError(f"{error.filename} went away while it was copied") from error
     except OSError as error:
         raise _failed(target, error) from error
     except NotInstalledError as error:
         raise OrchError(f"the checkpoint of step {source.step} can't be verified: {error}") from error
-    return copied
 
 
 def _verified(source: Path, target: Path, checksum: Checksum) -> Copied:
-    """Copy a file with a known checksum. A partial copy of an interrupted pull is continued."""
-    if target.exists() and checksum.is_of(target.resolve()):
-        return _copied(target, checksum, "kept")
-    partial = target.with_name(f".{target.name}.{checksum.hex[:16]}.partial")
-    with opened(source, source.parents[1]) as reading:  # an open file can be read even after the run deletes it
-        have = partial.stat().st_size if partial.exists() else 0
-        for start in dict.fromkeys((have, 0)):
-            reading.seek(start)
-            with open(partial, "r+b" if start else "wb") as writing:
-                writing.seek(start)
-                shutil.copyfileobj(reading, writing, BLOCK_BYTES)
-                writing.truncate()
-                writing.flush()
-                os.fsync(writing.fileno())
-            if checksum.is_of(partial):
-                os.replace(partial, target)
-                return _copied(target, checksum, "continued" if start else "copied")
-    partial.unlink()
-    raise _ChangedError(f"{source.name} does not match its checksum")
-
-
-def _content(path: Path) -> bytes:
-    """Return the content of a small file in the folder that the user named."""
-    return read_regular(path.resolve(), MOST_RECORD)
-
-
-def _copied(path: Path, checksum: Checksum, how: str) -> Copied:
-    return Copied(f"checkpoints/{path.parent.name}/{path.name}", path.stat().st_size, checksum, how)
+    if not (how := copy_committed(source, target, checksum)):
+        raise _ChangedError(f"{source.name} does not match its checksum")
+    return Copied(f"checkpoints/{target.parent.name}/{target.name}", target.stat().st_size, checksum, how)

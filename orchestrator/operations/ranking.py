@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from orchestrator.errors import RunNotFoundError, UsageError
-from orchestrator.operations.runs import state_or_why_not
+from orchestrator.looking.run import state_or_why_not
 from orchestrator.protocol.metric import Better, JobMetric, better_of
 from orchestrator.runs.files import metrics
 from orchestrator.runs.files.metrics import Ranked

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator.errors import StoreError, UsageError
+from orchestrator.looking.run import state_or_why_not
 from orchestrator.operations.pull import folders_pulled_to
-from orchestrator.operations.runs import state_or_why_not
 from orchestrator.protocol.checkpoints import checkpoint_dir
 from orchestrator.protocol.checkpoints.checkpoint_dir import COMMIT
 from orchestrator.protocol.files import folder_size

@@ -1,109 +1,28 @@
-"""Operations on runs: state, wait, cancel, remove. Nothing here prints or exits."""
+"""Operations that end runs: cancel and remove. Nothing here prints or exits."""
 
 from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Final
 
 from orchestrator.backends import backend
 from orchestrator.backends.base import NodeProof
-from orchestrator.errors import (
-    EXIT_CANCELLED,
-    EXIT_NOT_FINISHED,
-    EXIT_RUN_FAILED,
-    EXIT_SUCCEEDED,
-    BackendError,
-    RunNotFoundError,
-    StoreError,
-    UsageError,
-)
+from orchestrator.errors import BackendError, StoreError, UsageError
+from orchestrator.looking.run import POLL_SECONDS, wait
+from orchestrator.looking.state import state_of
 from orchestrator.protocol.events import Cancel
-from orchestrator.runs import dependencies
-from orchestrator.runs.marks import is_any_to_tell
-from orchestrator.runs.record import UNKNOWN
-from orchestrator.runs.state import RunState, RunStatus
-from orchestrator.runs.store import RunDir, check_own, read_lines, remove_run
-from orchestrator.supervisor.reconcile import reconcile, state_of
+from orchestrator.runs import dependencies, outbox
+from orchestrator.runs.state import RunState
+from orchestrator.runs.store import RunDir, check_own, remove_run
+from orchestrator.supervisor.reconcile import reconcile
 from orchestrator.supervisor.start import start_supervisor
 
-if TYPE_CHECKING:  # commands that only read runs must not load pydantic
-    from orchestrator.runs.files.file_cache import FileCache
-    from orchestrator.runs.files.logs import Selection
-POLL_SECONDS = 0.1  # a network file system may send no events, so followers poll
 CANCEL_MARGIN = 10.0
-METRICS_BYTES = 32 << 20  # a larger file is not read for the time that saving took
-
-
-# -- reading
-
-
-def record_of(run: RunDir) -> dict[str, Any]:
-    """Return the run's whole record as JSON types, with the hours that it has used so far."""
-    from orchestrator.runs.files.samples import newest_samples
-    from orchestrator.runs.summary import run_record
-
-    metrics = run.path / "metrics.jsonl"
-    lines = read_lines(metrics) if metrics.exists() and metrics.stat().st_size <= METRICS_BYTES else ()
-    return run_record(run.record(), run.events(), run.read("plan.json"), lines, time.time(), newest_samples(run))
-
-
-def bringing_logs(run: RunDir, selection: Selection) -> contextlib.AbstractContextManager[None]:
-    """Return a context in which the selected logs are copied here as they grow on their nodes."""
-    if come_anyway(run, selection):
-        return contextlib.nullcontext()
-    try:
-        check_own(run.path.parent.parent, run)
-    except StoreError:  # another user's run: local copies can be read, but no machine is contacted in that user's name
-        return contextlib.nullcontext()
-    return backend(run.record().kind).bringing_logs(run, selection)
-
-
-def come_anyway(run: RunDir, selection: Selection) -> bool:
-    """Tell whether the selected logs are copied here anyway: rank 0's always are, and all are after the end."""
-    return (run.path / "verdict.json").exists() or (selection.rank in (None, 0) and not selection.takes_several)
-
-
-def state_or_why_not(run: RunDir, known: FileCache | None = None) -> RunState:
-    """Return the run's state, or the state UNREADABLE with the reason, so that it does not hide other runs."""
-    try:
-        return state_of(run, known=known)
-    except (StoreError, RunNotFoundError) as error:
-        return RunState(run.run_id, UNKNOWN, UNKNOWN, 0.0, RunStatus.UNREADABLE, detail=error.message)
-
-
-def wait(run: RunDir, on_look: Callable[[RunState], None] | None = None, timeout: float | None = None) -> RunState:
-    """Wait for the run's end or `timeout` seconds, and return its state. `on_look` receives every state on the way."""
-    for state in states(run, timeout):
-        if on_look is not None:
-            on_look(state)
-    return state
-
-
-def states(run: RunDir, timeout: float | None = None) -> Iterator[RunState]:
-    """Yield the run's state until it has ended or `timeout` seconds have passed, at least once."""
-    end = None if timeout is None else time.monotonic() + timeout
-    while True:
-        state = state_of(run)
-        yield state
-        if state.is_final or (end is not None and time.monotonic() >= end):
-            return
-        time.sleep(POLL_SECONDS)  # a network file system may send no events
-
-
-def exit_code(state: RunState) -> int:
-    """Return the exit code of `wait` and `submit --follow` for a run in this state."""
-    return {
-        RunStatus.SUCCEEDED: EXIT_SUCCEEDED,
-        RunStatus.FAILED: EXIT_RUN_FAILED,
-        RunStatus.CANCELLED: EXIT_CANCELLED,
-    }.get(state.state, EXIT_NOT_FINISHED)
-
-
-# -- ending
+AT_ONCE: Final = 16  # number of runs that are cancelled at a time
 
 
 @dataclass(frozen=True)
@@ -176,6 +95,26 @@ def cancel(root: Path, run: RunDir, *, now: bool) -> Cancelled:
     return Cancelled(state_of(run), tuple(proofs))
 
 
+def cancel_all(root: Path, runs: Sequence[RunDir], *, now: bool) -> list[Cancelled]:
+    """Stop the runs, waiting ones first. Return the result for each run that had not ended before."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    from orchestrator.supervisor import queue
+
+    live = [run for run in runs if not state_of(run).is_final]
+    check_own(root)
+    for run in live:
+        with contextlib.suppress(StoreError):  # on a full disk each run is cancelled all the same
+            run.record_cancel(now=now)
+            run.append_event(Cancel(now))
+    left = [run for run in live if not queue.drop(run, dependencies.CANCELLED)]
+    kinds = {run.run_id: run.record().kind for run in left}
+    for kind in set(kinds.values()):
+        backend(kind).cancel_waiting([run for run in left if kinds[run.run_id] == kind])
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        return list(pool.map(lambda run: cancel(root, run, now=now), live))
+
+
 def _wait_for_verdict_of(host: str, run: RunDir) -> None:
     """Wait until a supervisor on another machine has ended the run. Raises BackendError if none does."""
     end = time.monotonic() + CANCEL_MARGIN
@@ -198,8 +137,8 @@ def _record_cancel(run: RunDir, *, now: bool) -> StoreError | None:
 
 
 def have_it_told(root: Path) -> None:
-    """Start the supervisor, which sends notifications and feeds trackers, if there are any to send."""
-    if is_any_to_tell(root):
+    """Start the supervisor if it has news to deliver to notifications or trackers."""
+    if outbox.entered(root):
         start_supervisor(root)
 
 

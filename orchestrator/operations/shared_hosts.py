@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from orchestrator.backends import backend_of
 from orchestrator.errors import UsageError
-from orchestrator.operations.doctor import holdings
 from orchestrator.runs.shared_hosts import SharedRun, runs_on
 from orchestrator.specs.kinds import kind_named
 
@@ -18,6 +18,6 @@ def shared_runs(profile: AnyProfile) -> tuple[list[SharedRun], list[str]]:
     if profile.kind != "ssh":
         hint = "the scheduler shows its own queue" if kind_named(profile.kind).scheduler else "name an ssh profile"
         raise UsageError(f"orch queue needs an ssh profile, and this one is of kind {profile.kind}", hint)
-    found = holdings(profile)
+    found = backend_of(profile).holdings(profile)
     problems = [str(each["problem"]) for each in found if "problem" in each]
     return runs_on({each["host"]: each for each in found if "problem" not in each}), problems

@@ -14,7 +14,7 @@ from orchestrator.runs.files.written_metrics import HOW_TO_WRITE, files_of_metri
 from orchestrator.runs.leaving import redaction_of_message
 from orchestrator.runs.store import RunDir
 from orchestrator.trackers.history import new_lines
-from orchestrator.trackers.ledger import FOLDER, TENSORBOARD, Progress
+from orchestrator.trackers.progress import FOLDER, TENSORBOARD, Progress
 
 
 def program() -> list[str]:

@@ -10,12 +10,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from orchestrator.backends import backend
 from orchestrator.errors import OrchError
-from orchestrator.operations.runs import record_of
-from orchestrator.runs.job_use import JobUse
+from orchestrator.looking.run import record_of
+from orchestrator.looking.state import state_of
 from orchestrator.runs.store import RunDir, newest_runs
-from orchestrator.supervisor.reconcile import state_of
 
 HOUR: Final = 3600.0
 
@@ -81,11 +79,6 @@ def usage_of(runs: Iterable[RunDir]) -> dict[str, Used]:
     """Return the use of each of these runs, by id."""
     now = time.time()
     return {run.run_id: used_by(run, now) for run in runs}
-
-
-def job_use(run: RunDir) -> JobUse | None:
-    """Return the scheduler's measurements of a run's job, or None if there are none. Raises BackendError."""
-    return backend(run.record().kind).used(run)
 
 
 def used_by(run: RunDir, now: float) -> Used:

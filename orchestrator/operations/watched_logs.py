@@ -7,7 +7,7 @@ import threading
 from typing import Final
 
 from orchestrator.errors import OrchError
-from orchestrator.operations.runs import bringing_logs, come_anyway
+from orchestrator.looking.run import bringing_logs, come_anyway
 from orchestrator.runs.files.logs import Selection
 from orchestrator.runs.store import RunDir
 

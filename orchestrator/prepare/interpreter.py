@@ -69,19 +69,12 @@ def of_conda(environment: str, environ: Mapping[str, str]) -> str:
     elif environment == "base":
         prefixes = roots
     else:
-        listed = _read(os.path.expanduser("~/.conda/environments.txt")).splitlines()
+        known = _head(os.path.expanduser("~/.conda/environments.txt"), MOST_LISTED)
+        listed = known.decode("utf-8", "replace").splitlines()
         prefixes = [f"{each}/envs/{environment}" for each in roots]
         prefixes += [each for each in listed if os.path.basename(each) == environment]
     pythons = [f"{prefix}/bin/python" for prefix in prefixes]
     return next((each for each in pythons if os.access(each, os.X_OK)), "")
-
-
-def _read(path: str) -> str:
-    """Return the text of a small file; empty if the file can't be read."""
-    try:
-        return read_part(os.path.realpath(path), 0, MOST_LISTED).decode("utf-8", "replace")
-    except OSError:
-        return ""
 
 
 def _of_program(path: str, environ: Mapping[str, str]) -> str:
@@ -111,10 +104,10 @@ def _first_word(line: str) -> str:
         return ""
 
 
-def _head(path: str) -> bytes:
-    """Return the first bytes of a program's file; empty if it can't be read. Programs in ~/.local/bin may be links."""
+def _head(path: str, most: int = MOST_READ) -> bytes:
+    """Return the first bytes of a file; empty if it can't be read. Programs in ~/.local/bin may be links."""
     try:
-        return read_part(os.path.realpath(path), 0, MOST_READ)
+        return read_part(os.path.realpath(path), 0, most)
     except OSError:
         return b""
 
@@ -138,10 +131,7 @@ def _ask(python: str) -> dict[str, Any]:
 def _has_torch(prefix: str) -> bool:
     if glob.glob(f"{glob.escape(prefix)}/lib/python3*/site-packages/torch"):
         return True
-    try:
-        text = _head(f"{prefix}/pyvenv.cfg").decode("utf-8", "replace")
-    except OSError:
-        return False
+    text = _head(f"{prefix}/pyvenv.cfg").decode("utf-8", "replace")
     return re.search(r"(?im)^include-system-site-packages\s*=\s*true", text) is not None
 
 

@@ -24,7 +24,7 @@ def notes_on_request(prepared: Prepared, profile: str) -> list[str]:
         )
     told = [("notify", each.webhook or prepared.hidden.get(each.webhook_env or "", "")) for each in job.notify]
     if job.track:
-        from orchestrator.trackers.ledger import URI
+        from orchestrator.trackers.progress import URI
 
         told.append(("track", prepared.hidden.get(URI, "")))
     hosts = [(field, urlsplit(address).hostname) for field, address in told if address.startswith("http://")]

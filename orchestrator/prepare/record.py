@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,9 +17,9 @@ from orchestrator.prepare.prepare import Prepared, files_to_send, is_here
 from orchestrator.protocol.cancelling import keep_room_for_cancel
 from orchestrator.protocol.code_baseline import write_baseline
 from orchestrator.protocol.events import Snapshot
-from orchestrator.runs.marks import keep_secrets
-from orchestrator.runs.notifications.ledger import watch
-from orchestrator.runs.record import SweepPoint, notify_entries
+from orchestrator.runs import outbox
+from orchestrator.runs.record import SweepPoint
+from orchestrator.runs.start_lock import being_started
 from orchestrator.runs.store import RunDir, create_run, remove_run
 from orchestrator.specs.kinds import kind_named
 
@@ -28,20 +29,38 @@ if TYPE_CHECKING:  # commands that only read runs must not load pydantic
 RECORD_VERSION = 1
 
 
+@contextmanager
+def recorded(root: Path, prepared: Prepared, launch: LaunchPlan) -> Iterator[tuple[RunDir, int]]:
+    """Record the run and hold its start within the block. Yield the run, and the descriptor that holds its start.
+
+    If the record fails, no trace of the run is left.
+    """
+    with ExitStack() as held:
+        locks = list[int]()
+        run = record_run(root, prepared, launch, lambda run: locks.append(held.enter_context(being_started(run))))
+        yield run, locks[0]
+
+
 def record_run(
-    root: Path, prepared: Prepared, launch: LaunchPlan, point: SweepPoint | None = None, *, indexed: bool = True
+    root: Path,
+    prepared: Prepared,
+    launch: LaunchPlan,
+    hold_start: Callable[[RunDir], object],
+    point: SweepPoint | None = None,
+    *,
+    indexed: bool = True,
 ) -> RunDir:
-    """Record the run, with its plan and its place in a sweep. If this fails, no trace of the run is left."""
+    """Record the run, with its plan and its place in a sweep. If this fails, no trace of the run is left.
+
+    `hold_start` lets this process hold the start of the run, before anybody else can see the run.
+    """
     place = {"sweep": point.to_json()} if point is not None else {}
     folder = None if backend(kind_of(launch.profile)).is_remote else launch.tasks[0].run_dir
-    run = create_run(root, launch.run_id, {**_record(prepared, launch), **place}, folder, indexed=indexed)
+    record = {**_record(prepared, launch), **place}
+    run = create_run(root, launch.run_id, record, folder, indexed=indexed, hold_start=hold_start)
     try:
-        watch(root, run, notify_entries(launch.job), prepared.hidden)
-        if launch.job.get("track"):
-            from orchestrator.trackers import ledger
-
-            ledger.watch(root, run, ledger.trackers_of(launch.job), prepared.hidden)
-        keep_secrets(root, run, prepared.environment.secrets)
+        if launch.job.get("notify") or launch.job.get("track"):
+            outbox.enter(root, run, {**prepared.environment.secrets, **prepared.hidden})
         run.write("plan.json", launch.to_json())
         keep_room_for_cancel(run.path)
         _record_environment(prepared, run)

@@ -121,8 +121,10 @@ class Submitted(Event, kind="submitted"):
     """The backend reported that every agent, or the job, was handed over."""
 
 
-class SubmitInterrupted(Event, kind="submit_interrupted"):
-    """The submit does not continue, though its process may still be alive."""
+class NotRestored(Event, kind="not_restored"):
+    """A later start lacks parts of its submit's surroundings."""
+
+    what: Any
 
 
 class SubmitFailed(Event, kind="submit_failed"):
@@ -248,6 +250,14 @@ class CleanedUp(Event, kind="swept"):
 
 class SlurmJob(Event, kind="slurm_job"):
     """The job's number and hosts, at each start by Slurm."""
+
+    start: Count
+    job: Optional[str] = None
+    hosts: Strings = ()
+
+
+class BatchJob(Event, kind="batch_job"):
+    """The job's number and hosts, at each start by another scheduler than Slurm."""
 
     start: Count
     job: Optional[str] = None
@@ -588,7 +598,7 @@ class EventKind:
     DROPPED = Dropped.kind
     ENVIRONMENT = Environment.kind
     SUBMITTED = Submitted.kind
-    SUBMIT_INTERRUPTED = SubmitInterrupted.kind
+    NOT_RESTORED = NotRestored.kind
     SUBMIT_FAILED = SubmitFailed.kind
     CLOCK = Clock.kind
     FOUND_LOST = FoundLost.kind
@@ -603,6 +613,7 @@ class EventKind:
     OUTPUTS_BROUGHT = OutputsBrought.kind
     CLEANED_UP = CleanedUp.kind
     SLURM_JOB = SlurmJob.kind
+    BATCH_JOB = BatchJob.kind
     AGENT_STARTED = AgentStarted.kind
     REACHED_LEADER = ReachedLeader.kind
     CANT_REACH = CantReach.kind

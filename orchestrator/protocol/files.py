@@ -210,3 +210,36 @@ def locked_if_free(path: str | Path) -> Iterator[bool]:
             yield False
             return
         yield True
+
+
+@contextlib.contextmanager
+def locked_in_place(path: str | Path) -> Iterator[int]:
+    """Hold the kernel's lock of the file that is at `path`, also if it was replaced meanwhile; yield its descriptor."""
+    while True:
+        with open(open_own(path, _SHARED), "a+b") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            if _is_at(file.fileno(), path):
+                yield file.fileno()
+                return
+
+
+def is_locked(path: str | Path) -> bool:
+    """Tell whether a process holds the kernel's lock of a file. Several processes may ask at once."""
+    try:
+        descriptor = open_own(path, os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
+def _is_at(descriptor: int, path: str | Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(descriptor), os.stat(path))
+    except FileNotFoundError:
+        return False

@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-import os
 import re
+
+from orchestrator.protocol.reading import names_in
 
 # Patterns for the names of orch's own files in a run's folder. The run's program wrote all other files there.
 _OWN_ON_NODES = (
     r"code\.baseline\.json|node\.pyz|submitit\.pyz|order\.json|shared|given|received\.json|cancel\.json|rank0\.done"
     r"|metrics\.jsonl|result\.json|container|code\.[^/]*\.tmp"
-    r"|slurm/([A-Za-z0-9_%-][A-Za-z0-9_.%-]*\.(log|pkl|sh)|\d+(_\d+)*_log\.(out|err)|again\.\d+)"
+    r"|(slurm|batch)/([A-Za-z0-9_%-][A-Za-z0-9_.%-]*\.(log|pkl|sh)|\d+(_\d+)*_log\.(out|err)|again\.\d+)"
     r"|nodes/\d+/([a-z]+\.json|(agent|launcher)\.log|(events|samples|metrics)\.jsonl(\.1|\.reserve)?|start_\d+|attempt_\d+"
     r"|container_\d+\.id|second_copy|scratch|compiled|receiving)"
 )
 _OWN_HERE = (
-    r"(run|plan|code|handle|slurm|held|queue|reserve|secrets|track_secrets|verdict|environment|packages|launch|pull|pulled"
-    r"|notify_secrets|masked_secrets)\.json|sending|(events|notify)\.jsonl|notify\.log|(collect|outputs|logs)\.lock|trackers"
+    r"(run|plan|code|handle|slurm|held|queue|reserve|secrets|outbox_secrets|verdict|environment|packages|launch)\.json"
+    r"|pull(ed)?\.json|sending|starting|events\.jsonl|notify\.log|outbox|(collect|outputs|logs)\.lock|trackers"
     r"|[^/]*\.replay-[0-9a-f]{6}"
 )
 _WRITTEN_WHOLE = r"(\.partial)?"  # the suffix by `write_file` while a file is incomplete
 _WRITTEN_ATOMICALLY = r"\.[^/]*\.[0-9a-f]{8}\.[0-9a-f]{8}\.\d+\.tmp"  # a name by `temporary_name`
-_OWN_OF_SWEEP = r"sweep\.json|search\.jsonl?|code|slurm"  # in the folder that the points of a sweep share
+_OWN_OF_SWEEP = r"sweep\.json|search\.jsonl?|code|slurm|batch"  # in the folder that the points of a sweep share
 _RUN = r"\..*|.*-[abcdefghjkmnpqrstuvwxyz2-9]{6}(\.\d+)?(\.replay-[0-9a-f]{6})?"
 
 GIVEN = "given"  # folder of the checkpoint from which a run starts, and the first part of that checkpoint's name
@@ -31,6 +32,11 @@ def node_folder(run_dir: str, node_rank: int) -> str:
     return f"{run_dir}/nodes/{node_rank}"
 
 
+def job_folder(kind: str) -> str:
+    """Return the folder, in a run's folder, of the script and the logs of its job of a scheduler of this kind."""
+    return "slurm" if kind == "slurm" else "batch"
+
+
 def attempt_folder(node_dir: str, attempt: int) -> str:
     """Return the folder of one attempt: rank logs, errors, heartbeats."""
     return f"{node_dir}/attempt_{attempt}"
@@ -38,15 +44,8 @@ def attempt_folder(node_dir: str, attempt: int) -> str:
 
 def newest_attempt(node_dir: str) -> str:
     """Return the folder of a node's newest attempt, or of attempt 0 if there is none yet."""
-    numbers = [int(name[8:]) for name in _names(node_dir) if name.startswith("attempt_") and name[8:].isdigit()]
+    numbers = [int(name[8:]) for name in names_in(node_dir) if name.startswith("attempt_") and name[8:].isdigit()]
     return attempt_folder(node_dir, max(numbers, default=0))
-
-
-def _names(folder: str) -> list[str]:
-    try:
-        return os.listdir(folder)
-    except OSError:
-        return []
 
 
 def debugger_file(attempt_dir: str, rank: int) -> str:
@@ -94,7 +93,7 @@ def is_own_file(path: str, *, here: bool) -> bool:
     """
     known = f"{_OWN_ON_NODES}|{_OWN_HERE}" if here else _OWN_ON_NODES
     parent, _, name = path.rpartition("/")
-    is_being_written = (not parent or parent.startswith(("nodes/", "slurm"))) and re.fullmatch(
+    is_being_written = (not parent or parent.startswith(("nodes/", "slurm", "batch"))) and re.fullmatch(
         _WRITTEN_ATOMICALLY, name
     )
     return bool(is_being_written or re.fullmatch(f"({known}){_WRITTEN_WHOLE}", path))

@@ -1,23 +1,20 @@
 """Decides which files of a program are its run's outputs, and their names when they are copied back. Python 3.9, pure.
 
-Patterns are those of .gitignore. A pattern without a slash matches a name in any folder, and a pattern with a slash
-matches a path from the top. A slash at the end matches only folders, and `**` any folders. The last matching pattern
-counts, and `!` at its start includes a file again. An excluded folder is not searched.
+An excluded folder is not searched.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from orchestrator.protocol.patterns import MADE_AGAIN, compiled, problem_of, takes
+
 MAX_SIZE = 10 << 30
-# Excluded before a job's own `exclude`, because tools create these again. Data sets are downloaded to `/data/`.
-LEFT_OUT = (
-    ".git/", "__pycache__/", "*.pyc", ".cache/", ".mypy_cache/", ".pytest_cache/", ".ruff_cache/", ".hypothesis/",
-    ".ipynb_checkpoints/", ".venv/", "venv/", "node_modules/", "/data/",
-)  # fmt: skip
+# Excluded before a job's own `exclude`. Data sets are downloaded to `/data/`.
+LEFT_OUT = (".git/", *MADE_AGAIN, ".cache/", ".hypothesis/", "/data/")
 CODE, OUTPUTS, CHECKPOINTS = "code", "outputs", "checkpoints"  # the folders that are searched for outputs
 # A script's `..` is the run's folder, and `../..` is the folder that holds the run's folder. A container sees other
 # folders at both places. The points of a sweep share one working folder, and therefore one `..`.
@@ -72,97 +69,26 @@ class Entry(NamedTuple):
     executable: bool = False
 
 
-# -- patterns
-
-
-class _Pattern(NamedTuple):
-    regex: re.Pattern[str]
-    only_folders: bool
-    lifts: bool
-
-
-def problem_of(pattern: str) -> str | None:
-    """Return what is wrong with a pattern, or None if it is valid."""
-    if not pattern.strip("!/ "):
-        return "names nothing"
-    try:
-        _compiled(pattern)
-    except re.error as error:
-        return f"can't be read: {error}"
-    return None
-
-
-def _compiled(pattern: str) -> _Pattern:
-    lifts = pattern.startswith("!")
-    body = pattern[1:] if lifts else pattern
-    only_folders = body.endswith("/")
-    body = body.rstrip("/") if only_folders else body
-    at_top = "/" in body
-    parts = body.lstrip("/").split("/")
-    text = "" if at_top else "(?:.*/)?"
-    for number, part in enumerate(parts):
-        is_last = number == len(parts) - 1
-        if part == "**":
-            text += ".+" if is_last else "(?:.*/)?"
-        else:
-            text += _name(part) + ("" if is_last else "/")
-    return _Pattern(re.compile(text, re.DOTALL), only_folders, lifts)
-
-
-def _name(part: str) -> str:
-    """Return the regular expression for a pattern within one name."""
-    text, at = "", 0
-    while at < len(part):
-        char, at = part[at], at + 1
-        end = part.find("]", at + 1 + (part[at : at + 1] in ("!", "^"))) if char == "[" else -1
-        if char == "*":
-            text += "[^/]*"
-        elif char == "?":
-            text += "[^/]"
-        elif end > 0:
-            inside, at = part[at:end], end + 1
-            negated = inside[:1] in ("!", "^")
-            inside = inside[1:] if negated else inside
-            text += f"(?!/)[{'^' if negated else ''}{_escaped(inside)}]"
-        elif char == "\\" and at < len(part):
-            text, at = text + re.escape(part[at]), at + 1
-        else:
-            text += re.escape(char)
-    return text
-
-
-def _escaped(inside: str) -> str:
-    return "".join(f"\\{char}" if char in "\\[]^&~|" else char for char in inside)
-
-
 class Matcher:
     """Tells whether paths of a folder are outputs. With `built_in`, LEFT_OUT is excluded too."""
 
     def __init__(self, rules: OutputRules, *, built_in: bool = True) -> None:
-        self.include = [_compiled(each) for each in rules.include]
-        self.exclude = [_compiled(each) for each in (*(LEFT_OUT if built_in else ()), *rules.exclude)]
+        self.include = [compiled(each) for each in rules.include]
+        self.exclude = [compiled(each) for each in (*(LEFT_OUT if built_in else ()), *rules.exclude)]
 
     def enters(self, folder: str) -> bool:
         """Tell whether a folder may contain outputs. All folders above it must have been entered."""
-        return not _last(self.exclude, folder, is_folder=True)
+        return not takes(self.exclude, folder, is_folder=True)
 
     def takes(self, path: str) -> bool:
         """Tell whether a file is an output. All folders above it must have been entered."""
-        if _last(self.exclude, path, is_folder=False):
+        if takes(self.exclude, path, is_folder=False):
             return False
         if not self.include:
             return True
         above = [path[:at] for at, char in enumerate(path) if char == "/"]
-        named = any(_last(self.include, each, is_folder=True) for each in above)
-        return named or _last(self.include, path, is_folder=False)
-
-
-def _last(patterns: Sequence[_Pattern], path: str, *, is_folder: bool) -> bool:
-    """Tell whether the last matching pattern includes the path; False if none matches."""
-    for each in reversed(patterns):
-        if (is_folder or not each.only_folders) and each.regex.fullmatch(path):
-            return not each.lifts
-    return False
+        named = any(takes(self.include, each, is_folder=True) for each in above)
+        return named or takes(self.include, path, is_folder=False)
 
 
 # -- names of copied files

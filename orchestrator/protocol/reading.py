@@ -203,3 +203,11 @@ def _check_regular(mode: int, path: _Path) -> None:
 
 def _amount(count: int) -> str:
     return f"{count >> 20} MiB" if count >= 1 << 20 else f"{count} bytes"
+
+
+def names_in(folder: str) -> list[str]:
+    """Return the names in a folder in order; empty if it can't be read."""
+    try:
+        return sorted(os.listdir(folder))
+    except OSError:
+        return []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from typing import TypeVar
 
 
 class StrEnum(str, enum.Enum):
@@ -11,3 +12,14 @@ class StrEnum(str, enum.Enum):
     def __str__(self) -> str:
         """Return the member's text."""
         return str(self.value)
+
+
+_Member = TypeVar("_Member", bound=enum.Enum)
+
+
+def member_of(kind: type[_Member], value: object) -> _Member | None:
+    """Return the member with this value, or None if the value is damaged or from another version."""
+    try:
+        return kind(value) if isinstance(value, str) else None
+    except ValueError:
+        return None

@@ -1,1 +1,0 @@
-"""Data about a run, from the files in its folder."""

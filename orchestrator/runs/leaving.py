@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import getpass
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from orchestrator.errors import StoreError
-from orchestrator.runs.marks import MASKED_SECRETS
-from orchestrator.runs.notifications.ledger import HIDDEN
-from orchestrator.runs.record import PlanRecord
+from orchestrator.runs.outbox import secrets_of
+from orchestrator.runs.record import NotifyEntry, PlanRecord
 from orchestrator.runs.redaction import Redaction, redaction
 from orchestrator.runs.store import RunDir
 
@@ -25,7 +23,7 @@ def redaction_of(*runs: RunDir) -> Redaction:
     """Return the redaction for a document about these runs, with the secrets of all of them."""
     plans = [_plan(run) for run in runs]
     names = {name for plan in plans for name in plan.secret_names}
-    kept = [_texts(run, MASKED_SECRETS) for run in runs]
+    kept = [_kept(run) for run in runs]
     environments = [os.environ, *kept, *(task.env for plan in plans for task in plan.tasks)]
     try:
         user = getpass.getuser()
@@ -47,7 +45,7 @@ def unknown_secrets(*runs: RunDir) -> list[str]:
 
     Their values are neither in this shell nor in a file.
     """
-    asked = [(name, _texts(run, MASKED_SECRETS)) for run in runs for name in _plan(run).secret_names]
+    asked = [(name, _kept(run)) for run in runs for name in _plan(run).secret_names]
     return list(dict.fromkeys(name for name, kept in asked if not os.environ.get(name) and name not in kept))
 
 
@@ -58,20 +56,20 @@ def _plan(run: RunDir) -> PlanRecord:
         return PlanRecord()
 
 
-def _texts(run: RunDir, name: str) -> dict[str, str]:
-    """Return the texts in a private file by name; empty if the file is missing or damaged."""
+def _kept(run: RunDir) -> dict[str, str]:
+    """Return the variables that are stored for the run's receivers; empty if the file is missing or damaged."""
     try:
-        found: Mapping[str, Any] = run.read(name) or {}
+        return secrets_of(run)
     except StoreError:
         return {}
-    return {key: value for key, value in found.items() if isinstance(value, str)}
 
 
 def _addresses(run: RunDir) -> Iterator[str]:
-    """Yield the addresses of the run's notifications, most of which hold a secret."""
-    for value in _texts(run, HIDDEN).values():
-        yield from value.split()
+    """Yield the addresses of the run's notifications, most of which contain a secret."""
+    kept = _kept(run)
     try:
-        yield from (each.webhook for each in run.record().notify if each.webhook)
-    except StoreError:  # as above
-        return
+        entries = run.record().notify
+    except StoreError:  # as above; any of the variables may be an address
+        entries = tuple(NotifyEntry(webhook_env=name) for name in kept)
+    for each in entries:
+        yield from [each.webhook] if each.webhook else kept.get(each.variable, "").split()

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from orchestrator.protocol.frozen import Frozen
 from orchestrator.runs.state import drop_invalid_fields
 
 if TYPE_CHECKING:
@@ -19,20 +20,6 @@ LOCAL: Final = "local"
 MOST_NODES: Final = 100_000
 UNKNOWN: Final = "?"
 _NONE: Final = type(None)
-
-
-@dataclass(frozen=True)
-class Submitter:
-    """The process that recorded the run."""
-
-    host: str = ""
-    pid: int = 0
-    started: int = 0
-
-    @staticmethod
-    def from_json(data: object) -> Submitter:
-        """Return the recorded submitter."""
-        return Submitter(**drop_invalid_fields(data, {"host": (str,), "pid": (int,), "started": (int,)}))
 
 
 @dataclass(frozen=True)
@@ -128,8 +115,7 @@ _KINDS: Final[dict[str, tuple[type, ...]]] = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True)
-class RunRecord:
+class RunRecord(Frozen):
     """Everything that a submit recorded about a run in run.json."""
 
     run_id: str
@@ -141,7 +127,6 @@ class RunRecord:
     hosts: tuple[str, ...] = ()  # the nodes' names in the plan
     world_size: int | None = None
     grace: float = 30.0
-    submitter: Submitter = Submitter()
     job: Mapping[str, Any] = field(default_factory=dict)
     profile: Mapping[str, Any] = field(default_factory=dict)
     job_file: str | None = None
@@ -194,7 +179,7 @@ class RunRecord:
     def from_json(run_id: str, data: Mapping[str, Any] | None) -> RunRecord:
         """Return the record in run.json, or a lost record without the file."""
         if data is None:
-            return RunRecord(run_id, is_lost=True)
+            return RunRecord(run_id=run_id, is_lost=True)
         known = drop_invalid_fields(data, _KINDS)
         if not 0 <= known.get("nnodes", 0) <= MOST_NODES:
             del known["nnodes"]
@@ -202,11 +187,10 @@ class RunRecord:
         if "scheduler" not in known and kind not in (LOCAL, "ssh"):  # written by orch 0.1, or damaged
             known["scheduler"] = kind.partition("-")[0].capitalize()
         return RunRecord(
-            run_id,
+            run_id=run_id,
             **known,
             hosts=_words(data.get("hosts")),
             given=_words(data.get("given")),
-            submitter=Submitter.from_json(data.get("submitter")),
             after=Dependency.from_json(data.get("after")),
             point=SweepPoint.from_json(data.get("sweep")),
         )

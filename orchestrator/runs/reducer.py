@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
+from orchestrator.outcome.judge import Records, lacking, verdict_of
+from orchestrator.outcome.restart import newest_saved, newest_start
+from orchestrator.outcome.sentences import culprit_in_words, items
+from orchestrator.outcome.verdict import how_it_ended
 from orchestrator.protocol.events import EventKind, read_events
 from orchestrator.protocol.hostlist import in_words, numbers_in_words
 from orchestrator.runs.record import UNKNOWN, RunRecord
 from orchestrator.runs.restarts.attempts import attempts_of
-from orchestrator.runs.restarts.relaunch import newest_saved, newest_start
 from orchestrator.runs.state import (
-    Cause,
     Event,
     LeftOutputs,
     NodeState,
@@ -19,10 +21,7 @@ from orchestrator.runs.state import (
     Outcome,
     RunState,
     RunStatus,
-    Verdict,
-    how_it_ended,
 )
-from orchestrator.runs.verdict import culprit_in_words, items, verdict_of, without
 
 MOST_LATE = 3  # how many nodes are named with the reason why they have not joined
 ENDS = (EventKind.AGENT_ENDED, EventKind.GAVE_UP, EventKind.FOUND_LOST, EventKind.DROPPED)
@@ -50,8 +49,8 @@ def reduce(run: RunRecord, events: Iterable[Event], alive: Mapping[int, bool | N
             by_node[event["node"]].append(event)
     nodes = tuple(_reduce_node(node, by_node[node], run, alive.get(node)) for node in sorted(by_node))
     may_live = {node for node, lives in alive.items() if lives is not False}
-    verdict = verdict_of(own, by_node, nodes, may_live, rank0_done, scheduler=run.scheduler)
-    verdict = verdict and replace(verdict, hint=verdict.hint or _how_to_resume(run, every, verdict))
+    step = newest_saved(every).known_step
+    verdict = verdict_of(Records(own, by_node, nodes, may_live, rank0_done, run.scheduler, run.run_id, step))
     verdict = verdict and replace(verdict, hint=verdict.hint.replace("-p PROFILE", f"-p {run.profile_name}"))
     goes = [event for event in every if event["kind"] == EventKind.GO]
     restarts = [event for event in every if event["kind"] in (EventKind.RESTART, EventKind.RELAUNCH)]
@@ -67,7 +66,7 @@ def reduce(run: RunRecord, events: Iterable[Event], alive: Mapping[int, bool | N
         name=run.name,
         profile=run.profile_name,
         created=run.created,
-        state=verdict.outcome.status if verdict else _live_state(own, by_node, nodes),
+        state=RunStatus(verdict.outcome.value) if verdict else _live_state(own, by_node, nodes),
         attempt=attempt,
         world_size=goes[-1]["world_size"] if goes else run.world_size,
         master=f"{starts[-1].get('master_addr')}:{starts[-1].get('master_port')}" if starts else "",
@@ -96,13 +95,6 @@ def left_outputs(events: Iterable[Event]) -> tuple[LeftOutputs, ...]:
         words = [str(event.get(name) or "") for name in ("host", "folder", "reason")]
         found[node] = LeftOutputs(node, words[0], words[1], files, size or 0, words[2])
     return tuple(found[node] for node in sorted(found))
-
-
-def _how_to_resume(run: RunRecord, events: list[Event], verdict: Verdict) -> str:
-    """Return the command that resumes a run which was stopped and has a checkpoint; else ""."""
-    if verdict.cause not in (Cause.PREEMPTED, Cause.TIMEOUT) or newest_saved(events).known_step is None:
-        return ""
-    return f"resume it from step {newest_saved(events).step}: orch submit --from {run.run_id} --resume {run.run_id}"
 
 
 def _reduce_node(node: int, events: list[Event], run: RunRecord, alive: bool | None) -> NodeState:
@@ -175,7 +167,7 @@ def _detail(own: list[Event], by_node: Mapping[int, list[Event]], nodes: tuple[N
         if event["kind"] == EventKind.RESTART:
             return f"attempt {event['attempt']} after {_failure(by_node[0], event['attempt'] - 1) or event['cause']}"
         if event["kind"] == EventKind.GO:
-            return without(own, len(by_node))
+            return lacking(own, len(by_node))
     missing = sorted(set(by_node) - joined)
     late = [(node, why) for node in missing if (why := _why_late(by_node[node]))]
     if late:

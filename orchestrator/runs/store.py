@@ -27,14 +27,14 @@ from typing import Any, Final, TypeVar
 from orchestrator.errors import RunNotFoundError, StoreError
 from orchestrator.node.system.private import make_private, remedy, why_exposed, why_unsafe
 from orchestrator.protocol import files
-from orchestrator.protocol.events import Event, read_event, read_events
+from orchestrator.protocol.events import Clock, Event, read_event, read_events
 from orchestrator.protocol.json_text import parse_json
 from orchestrator.protocol.reading import MOST_LINES, MOST_RECORD, read_json, read_regular
+from orchestrator.protocol.str_enum import member_of
 from orchestrator.runs.files.file_cache import FileCache, Signature, signature_of
 from orchestrator.runs.record import PlanRecord, RunRecord
-from orchestrator.runs.restarts.relaunch import correct_clock_skew
 from orchestrator.runs.run_id import name_of, sweep_of
-from orchestrator.runs.state import Ending, HandleStatus, member_of
+from orchestrator.runs.state import Ending, HandleStatus
 
 Record = dict[str, Any]
 
@@ -195,13 +195,13 @@ class RunDir:
         """
         cache, paths = known or FileCache(), self._event_files()
         parts = [cache.of_file(path, partial(_events_in, self, path, node)) for path, node in paths.items()]
-        return cache.of_parts(str(self.path), parts, lambda: tuple(correct_clock_skew([*chain.from_iterable(parts)])))
+        return cache.of_parts(str(self.path), parts, lambda: tuple(_timed([*chain.from_iterable(parts)])))
 
     def event_lines(self) -> list[Record]:
         """Return the events with the kinds and fields that this version does not know."""
         lines = [line for path, node in self._event_files().items() for line in _lines_in(self, path, node)]
         known = [(line, event) for line in lines if (event := read_event(line)) is not None]
-        for (line, _), event in zip(known, correct_clock_skew([event for _, event in known]), strict=True):
+        for (line, _), event in zip(known, _timed([event for _, event in known]), strict=True):
             line["time"] = event.time
         return lines
 
@@ -213,6 +213,15 @@ class RunDir:
             raise StoreError(f"{self.path}/nodes can't be read: {error.strerror}") from error
         paths: dict[str, int | None] = {f"{self.path}/events.jsonl": None}
         return paths | {f"{self.path}/nodes/{name}/events.jsonl": int(name) for name in nodes if name.isdecimal()}
+
+
+def _timed(events: list[Event]) -> list[Event]:
+    """Return the events with the times that this machine's clock had."""
+    if not any(isinstance(event, Clock) for event in events):
+        return events
+    from orchestrator.runs.clock_skew import correct_clock_skew
+
+    return correct_clock_skew(events)
 
 
 @lru_cache(maxsize=MOST_KEPT)
@@ -295,10 +304,19 @@ def make_state_folder(root: Path) -> None:
         raise StoreError(f"{root} can't be made: {error.strerror}", "set ORCH_HOME to a folder of yours") from error
 
 
-def create_run(root: Path, run_id: str, record: Record, folder: str | None = None, *, indexed: bool = True) -> RunDir:
+def create_run(
+    root: Path,
+    run_id: str,
+    record: Record,
+    folder: str | None = None,
+    *,
+    indexed: bool = True,
+    hold_start: Callable[[RunDir], object] = lambda _: None,
+) -> RunDir:
     """Record a run: its folder (a link if `folder` is elsewhere), its record, its index entry, its live mark.
 
-    A caller that creates many runs sets `indexed` to False, and adds them to the index at once.
+    A caller that creates many runs sets `indexed` to False, and adds them to the index at once. `hold_start` is called
+    when the folder exists, before the record makes it a run that others see.
     """
     make_state_folder(root)
     run = RunDir(root / "runs" / run_id)
@@ -318,6 +336,7 @@ def create_run(root: Path, run_id: str, record: Record, folder: str | None = Non
         what = "ORCH_HOME, or workdir: in the profile," if elsewhere else "ORCH_HOME"
         said = f"{error.filename or run.path} can't be made: {error.strerror}"
         raise StoreError(said, f"set {what} to a folder of yours") from error
+    hold_start(run)
     run.write("run.json", record)
     if indexed:
         append_line(root / "index", run_id)
@@ -506,6 +525,7 @@ def tidy(run: RunDir) -> None:
     for path in (
         *left,
         run.path / "secrets.json",
+        run.path / "starting",
         *run.path.glob("nodes/*/task.json"),
         run.path / "reserve.json",
         *run.path.glob("nodes/*/reserve.json"),

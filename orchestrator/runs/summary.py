@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
+from orchestrator.outcome.verdict import Event, how_it_ended
 from orchestrator.protocol.events import EventKind, Started, read_events
 from orchestrator.runs.record import RunRecord
-from orchestrator.runs.state import Event, how_it_ended
 
 if TYPE_CHECKING:  # a submit needs only one line of this
     from orchestrator.runs.files.samples import NodeSamples

@@ -1,24 +1,22 @@
-"""Building blocks of both documents: checked text, numbers with units, and the frozen base class Spec."""
+"""Building blocks of both documents: checked text, numbers with units, as pydantic checks them at the border."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Final
 
 from pydantic import (
     AfterValidator,
-    BaseModel,
     BeforeValidator,
-    ConfigDict,
     Field,
     GetJsonSchemaHandler,
-    model_validator,
 )
 from pydantic_core import CoreSchema
 
+from orchestrator.protocol.patterns import problem_of
 from orchestrator.specs.units import percent, seconds, size
 
-FORMAT_VERSION: Final = 1
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,39}")
 _HOST = re.compile(r"[A-Za-z0-9._:%][A-Za-z0-9._:%-]*")
@@ -74,6 +72,12 @@ def _jumps(text: str) -> str:
     return text
 
 
+def _login(text: str) -> str:
+    if not re.fullmatch(LOGIN, text):
+        raise ValueError(f"'{text}' is not a host; write host, user@host or user@host:port")
+    return text
+
+
 def _no_nul(text: str) -> str:
     if "\0" in text:
         raise ValueError("contains a NUL byte, which no program can be given")
@@ -83,6 +87,18 @@ def _no_nul(text: str) -> str:
 def _env_name(text: str) -> str:
     if not _ENV_NAME.fullmatch(text):
         raise ValueError(f"'{text}' can't be the name of an environment variable")
+    return text
+
+
+def _output_pattern(text: str) -> str:
+    if problem := problem_of(text):
+        raise ValueError(f"the pattern '{text}' {problem}")
+    return text
+
+
+def _no_lift(text: str) -> str:
+    if text.startswith("!"):
+        raise ValueError(f"'{text}' has no effect under include; write it under exclude")
     return text
 
 
@@ -96,10 +112,28 @@ class Also:
         return {"anyOf": [handler(core), {"type": self.json_type}]}
 
 
+def short_options(ours: Mapping[str, str]) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    """Return a validator of further options of a scheduler's qsub, by their names without the `-`.
+
+    ours: options that have another place in a profile, and a word about it.
+    """
+
+    def check(options: dict[str, Any]) -> dict[str, Any]:
+        for name in options:
+            if not re.fullmatch(r"[A-Za-z_]+", name):
+                raise ValueError(f"'{name}' is not an option of qsub; write it without the '-'")
+            if name in ours:
+                raise ValueError(f"-{name} is {ours[name]}")
+        return options
+
+    return check
+
+
 Name = Annotated[str, AfterValidator(_plain_name)]
 Line = Annotated[str, Field(min_length=1), AfterValidator(_one_line)]
 Arg = Annotated[str, BeforeValidator(_text_value), AfterValidator(_no_nul), Also("number")]
 UserName = Annotated[Line, AfterValidator(_user_name)]
+LoginHost = Annotated[Line, AfterValidator(_login)]
 Jumps = Annotated[Line, AfterValidator(_jumps)]
 EnvName = Annotated[str, AfterValidator(_env_name)]
 Seconds = Annotated[
@@ -114,29 +148,8 @@ Percent = Annotated[
 ]
 Count = Annotated[int, Field(ge=1, le=100_000)]
 Budget = Annotated[int, Field(ge=0)] | None
-
-
-def _tuples(value: Any) -> Any:
-    if isinstance(value, list):
-        return tuple(_tuples(item) for item in value)
-    return {key: _tuples(item) for key, item in value.items()} if isinstance(value, dict) else value
-
-
-class Spec(BaseModel):
-    """A frozen document that refuses unknown keys."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, hide_input_in_errors=True)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _lists_as_tuples(cls, data: Any) -> Any:
-        """Convert lists to tuples, because pydantic's strict mode refuses a list for a tuple."""
-        return _tuples(data)
-
-    def given(self) -> dict[str, Any]:
-        """Return the fields whose values differ from the defaults, in the order of their definition."""
-        return {
-            name: getattr(self, name)
-            for name, field in type(self).model_fields.items()
-            if getattr(self, name) != field.default
-        }
+Natural = Annotated[int, Field(ge=0)]
+Nproc = Annotated[int, Field(ge=1, le=1024)]
+Finite = Annotated[float, Field(allow_inf_nan=False)]
+OutputPattern = Annotated[Line, AfterValidator(_output_pattern)]
+Pattern = Annotated[OutputPattern, AfterValidator(_no_lift)]

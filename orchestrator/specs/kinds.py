@@ -38,12 +38,12 @@ class Nodes:
 class Kind:
     """One kind of profile. `model`, `backend` and `login_backend` are `module:Name` and are imported when needed.
 
-    The methods get a profile of this kind, either the model itself or an object with the same fields.
+    The methods get a profile of this kind.
     """
 
     name: str
     model: str
-    """The pydantic model, a subclass of `orchestrator.specs.profile.ProfileBase`."""
+    """The class of its profiles, a subclass of `orchestrator.specs.profile.ProfileBase`."""
     backend: str
     """The subclass of `orchestrator.backends.base.Backend`, or a function that returns the backend."""
     login_backend: str = ""
@@ -51,7 +51,9 @@ class Kind:
     scheduler: str = ""
     """The scheduler's name in messages, such as "Slurm"; "" if orch itself chooses the machines."""
     verb: str = "agent"
-    """The command of node.pyz that starts a node's agent."""
+    """The command of node.pyz that starts a node's agent, or the first process of a job."""
+    check: str = ""
+    """The command of the scheduler by which `--check` asks whether a job would be taken."""
     runtimes: tuple[str, ...] = field(default=("docker", "podman", "apptainer"))
     """The container runtimes that its nodes can have."""
     parallel: int = 1
@@ -88,8 +90,8 @@ class _Ssh(Kind):
 
 _MODELS: Final = "orchestrator.specs.profile"
 _BACKENDS: Final = "orchestrator.backends"
-LOCAL: Final = _Local("local", f"{_MODELS}:LocalProfile", f"{_BACKENDS}.agents.backend:on_this_machine")
-SSH: Final = _Ssh("ssh", f"{_MODELS}:SshProfile", f"{_BACKENDS}.agents.backend:over_ssh")
+LOCAL: Final = _Local("local", f"{_MODELS}:LocalProfile", f"{_BACKENDS}.agents.here:AgentsHere")
+SSH: Final = _Ssh("ssh", f"{_MODELS}:SshProfile", f"{_BACKENDS}.agents.over_ssh:AgentsOverSsh")
 SLURM: Final = Kind(
     "slurm",
     "orchestrator.specs.slurm_profile:SlurmProfile",
@@ -97,10 +99,30 @@ SLURM: Final = Kind(
     f"{_BACKENDS}.slurm.scheduler:through_login",
     scheduler="Slurm",
     verb="slurm",
+    check="sbatch --test-only",
     runtimes=("docker", "podman", "apptainer", "pyxis"),
     parallel=16,
 )
-OWN: Final[Mapping[str, Kind]] = {kind.name: kind for kind in (LOCAL, SSH, SLURM)}
+SGE: Final = Kind(
+    "sge",
+    "orchestrator.specs.sge_profile:SgeProfile",
+    f"{_BACKENDS}.sge.scheduler:here",
+    f"{_BACKENDS}.sge.scheduler:through_login",
+    scheduler="Grid Engine",
+    verb="job",
+    check="qsub -w v",
+    parallel=16,
+)
+PBS: Final = Kind(
+    "pbs",
+    "orchestrator.specs.pbs_profile:PbsProfile",
+    f"{_BACKENDS}.pbs.scheduler:here",
+    f"{_BACKENDS}.pbs.scheduler:through_login",
+    scheduler="PBS",
+    verb="job",
+    parallel=16,
+)
+OWN: Final[Mapping[str, Kind]] = {kind.name: kind for kind in (LOCAL, SSH, SLURM, SGE, PBS)}
 """orch's own kinds. They are entry points too; this table saves most commands a search of all installed packages."""
 
 
@@ -152,6 +174,6 @@ def named(path: str) -> Any:
 
 
 def model_of(kind: Kind) -> type[ProfileBase]:
-    """Return the pydantic model of a kind's profiles."""
+    """Return the class of a kind's profiles."""
     found: type[ProfileBase] = named(kind.model)
     return found

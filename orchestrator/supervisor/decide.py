@@ -1,18 +1,16 @@
-"""What a run's state is and what is to be done about it, from what is known of it: pure, and by these rules alone."""
+"""Decides which actions a run needs now, from what is known of it. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
+from orchestrator.looking.judge import judged
+from orchestrator.outcome.restart import Relaunch, newest_start, pending_start
 from orchestrator.protocol.events import EventKind
-from orchestrator.runs.record import RunRecord
-from orchestrator.runs.reducer import reduce
-from orchestrator.runs.restarts.relaunch import Relaunch, newest_start, next_start, pending_start
-from orchestrator.runs.scheduler_status import joined
-from orchestrator.runs.state import Cause, Event, HandleStatus, NodeStatus, Outcome, RunState, RunStatus, Verdict
-from orchestrator.supervisor.observe import Evidence, Observation
+from orchestrator.runs.state import Event, HandleStatus, Verdict
+from orchestrator.supervisor.observe import Observation
 
 SAY_WHY: Final = (EventKind.FOUND_LOST, EventKind.SUBMIT_FAILED, EventKind.DROPPED)  # no agent will ever report
 LAST_WORDS: Final = (EventKind.AGENT_ENDED, EventKind.GAVE_UP)
@@ -27,7 +25,7 @@ class RecordLost:
 
 @dataclass(frozen=True)
 class Drop:
-    """Record that a job in its scheduler's queue is not to be started any more."""
+    """Record that a job in its scheduler's queue must not start any more."""
 
     reason: str
 
@@ -39,12 +37,12 @@ class CleanUp:
 
 @dataclass(frozen=True)
 class PassOnCancel:
-    """Tell the agents of a recorded cancel: the command that recorded it died before it had."""
+    """Send a recorded cancel to the agents, because the command that recorded it was killed before it sent it."""
 
 
 @dataclass(frozen=True)
 class StartAgents:
-    """See another start of the agents through; one that is `new` is recorded before."""
+    """Carry out another start of the agents. A start that is new is recorded first."""
 
     start: Relaunch
     is_new: bool
@@ -52,7 +50,7 @@ class StartAgents:
 
 @dataclass(frozen=True)
 class Finish:
-    """End what is left, bring everything here, and write the verdict."""
+    """End the processes that are left, copy all files here, and write the verdict."""
 
     verdict: Verdict
     ended: float | None
@@ -62,16 +60,16 @@ Action = RecordLost | Drop | CleanUp | PassOnCancel | StartAgents | Finish
 
 
 def decide(seen: Observation) -> tuple[Action, ...]:
-    """Return what is to be done now, in order; nothing while the run goes its way.
+    """Return the actions that the run needs now, in order. A run that makes progress needs none.
 
-    An action that changes what is known comes last: what follows from it is decided by the next observation.
+    An action that changes the evidence is the last one, because the next observation decides what follows from it.
     """
     if reason := _who_is_missing(seen):
         return (RecordLost(reason),)
     evidence = seen.evidence
-    if isinstance(after := _start_after(evidence, state := _own_state(evidence)), Relaunch):
+    state, after = judged(evidence)
+    if after is not None:
         return (StartAgents(after, is_new=True),)
-    state = _joined(evidence, state, after)
     if state.verdict is not None:
         return (Finish(state.verdict, state.ended),)
     told = (PassOnCancel(),) if seen.is_cancelled and not _was_passed_on(evidence.events) else ()
@@ -84,74 +82,11 @@ def decide(seen: Observation) -> tuple[Action, ...]:
     return told
 
 
-def state_from(evidence: Evidence) -> RunState:
-    """Return the run's state, with the verdict that it would get now."""
-    state = _own_state(evidence)
-    return _joined(evidence, state, _start_after(evidence, state))
-
-
-def _own_state(evidence: Evidence) -> RunState:
-    """Return the state as the run's own files tell it."""
-    state = reduce(evidence.record, evidence.events, evidence.alive, rank0_done=evidence.rank0_done)
-    if evidence.other_machine and state.verdict is None:
-        told = f"started on {evidence.other_machine}, which knows more: ssh {evidence.other_machine} orch status"
-        return replace(state, detail="; ".join(filter(None, [told, state.detail])))
-    if not evidence.unreachable:
-        return state
-    nodes = [replace(node, unreachable=evidence.unreachable.get(node.node)) for node in state.nodes]
-    return replace(state, nodes=tuple(nodes))
-
-
-def _start_after(evidence: Evidence, state: RunState) -> Relaunch | str | None:
-    return following(evidence.record, evidence.events, state) if evidence.relaunches else None
-
-
-def _joined(evidence: Evidence, state: RunState, after: Relaunch | str | None) -> RunState:
-    """Return the state with what only the scheduler knows, or with the start that follows its end; and who ended it."""
-    return _stopped_early(evidence.events, _with_what_follows(evidence, state, after))
-
-
-def _stopped_early(events: Iterable[Event], state: RunState) -> RunState:
-    """Return the state; of a run that a search has cancelled, with the search's word."""
-    cancels = [event for event in events if event["kind"] == EventKind.CANCEL]
-    reason = cancels[0].get("reason") if cancels else None
-    if state.verdict is None or state.verdict.outcome is not Outcome.CANCELLED or not isinstance(reason, str):
-        return state
-    return replace(state, verdict=replace(state.verdict, cause=Cause.STOPPED_EARLY, reason=reason))
-
-
-def _with_what_follows(evidence: Evidence, state: RunState, after: Relaunch | str | None) -> RunState:
-    if evidence.scheduler is not None:
-        return state if _has(evidence.events, EventKind.SUBMIT_FAILED) else joined(state, evidence.scheduler)
-    if after is None or state.verdict is None:
-        return _cancelled_between(evidence, state)
-    if isinstance(after, str):  # another start has no point
-        return replace(state, verdict=replace(state.verdict, cause=Cause.NO_PROGRESS, reason=after))
-    detail = f"start {after.start}: {after.reason}"
-    return replace(state, state=RunStatus.RESTARTING, verdict=None, ended=None, detail=detail)
-
-
-def _cancelled_between(evidence: Evidence, state: RunState) -> RunState:
-    """Return the state, cancelled where a cancel alone keeps another start from following its end."""
-    uncancelled = [event for event in evidence.events if event["kind"] != EventKind.CANCEL]
-    if not evidence.relaunches or state.verdict is None or len(uncancelled) == len(evidence.events):
-        return state
-    if not isinstance(following(evidence.record, uncancelled, state), Relaunch):
-        return state
-    verdict = replace(state.verdict, outcome=Outcome.CANCELLED, cause=Cause.NONE, reason="", hint="")
-    return replace(state, state=RunStatus.CANCELLED, verdict=verdict)
-
-
-def following(record: RunRecord, events: Iterable[Event], state: RunState) -> Relaunch | str | None:
-    """Return the start that follows this end, a sentence why another has no point, or None."""
-    if (verdict := state.verdict) is None or verdict.outcome != Outcome.FAILED:
-        return None
-    lost = any(node.state == NodeStatus.LOST for node in state.nodes)
-    return next_start(record.retry, events, verdict.cause, verdict.reason, lost=lost)
-
-
 def _who_is_missing(seen: Observation) -> str:
-    """Return why not all agents will ever report, where the submit died before it had started all; else nothing."""
+    """Return a reason if the process that started the run died too early for all agents to report; else "".
+
+    These are the rules 3 and 4 of `runs/start_lock.py`.
+    """
     evidence, nodes = seen.evidence, seen.evidence.record.nnodes
     started = len(evidence.alive)
     if seen.handle is HandleStatus.INTENT and evidence.scheduler is None:
@@ -159,7 +94,7 @@ def _who_is_missing(seen: Observation) -> str:
         started = sum(lives is not None or node in evidence.unreachable for node, lives in evidence.alive.items())
     if started >= max(1, nodes) or (started and seen.handle is HandleStatus.SUBMITTED):
         return ""
-    if seen.is_being_submitted or seen.is_queued or seen.may_turn_up:
+    if seen.is_being_started or seen.is_queued or seen.may_turn_up:
         return ""
     if pending_start(evidence.events) is not None or any(_has(evidence.events, kind) for kind in SAY_WHY):
         return ""
@@ -172,7 +107,7 @@ def _was_passed_on(events: Iterable[Event]) -> bool:
 
 
 def _is_over(events: Iterable[Event]) -> bool:
-    """Did node 0's agent leave, or another one give it up? Agents leave together: who is still there is frozen."""
+    """Tell whether node 0's agent has left, or another agent has given it up. An agent that stays is frozen."""
     now = newest_start(events)
     left = any(event["kind"] in LAST_WORDS and event.get("node") == 0 for event in now)
     return left or any(event["kind"] == EventKind.GAVE_UP and event.get("node") for event in now)

@@ -1,9 +1,8 @@
-"""A run's first start by the process that will follow it: each machine is dialled once, and not by its submit as well.
+"""A start by the process that will follow the run, so that each machine is dialled once, and not by its submit as well.
 
-The submit starts the supervisor before it needs it, and hands it the plan over a pair of sockets. The supervisor names
-the machines that are awaited, then says how the start ended. Where the submit is gone before that, the process begins
-anew as a plain supervisor, which finds the run lost and ends what was started of it: as where a submit that starts a
-run itself is killed.
+The submit starts the supervisor before it needs it. It sends the plan, the secrets and the lock of the run's start
+over a pair of sockets. The supervisor reports the machines that are awaited, then the result. Both processes hold the
+lock, so the start goes on if the submit dies, and the submit ends the run if the supervisor dies.
 """
 
 from __future__ import annotations
@@ -19,21 +18,23 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from orchestrator.backends import backend, kind_of
-from orchestrator.errors import BackendError, OrchError, PlacesTakenError, StoreError, UsageError
+from orchestrator.backends import backend
+from orchestrator.errors import BackendError, OrchError, StoreError, UsageError
 from orchestrator.node.system.processes import identify
+from orchestrator.protocol.events import SubmitFailed
 from orchestrator.protocol.json_text import parse_json
 from orchestrator.runs.store import RunDir
-from orchestrator.supervisor.start import begin_again, continue_if_stopped, start_supervisor
+from orchestrator.supervisor import starting
+from orchestrator.supervisor.start import continue_if_stopped, start_supervisor
 
 if TYPE_CHECKING:  # a submit of files that were read before must not wait for pydantic
     from orchestrator.specs.plan import LaunchPlan
 
-LOOK_SECONDS: Final = 1.0
+REPORT_SECONDS: Final = 1.0
 QUIET_SECONDS: Final = 2.0  # a running supervisor writes a line each second
 CHUNK: Final = 1 << 16
 STDIN: Final = 0
-ERRORS: Final = {each.__name__: each for each in (OrchError, UsageError, BackendError, PlacesTakenError, StoreError)}
+ERRORS: Final = {each.__name__: each for each in (OrchError, UsageError, BackendError, StoreError)}
 
 
 class Handover:
@@ -46,15 +47,23 @@ class Handover:
             self.pid = start_supervisor(root, without, stdin=its.fileno(), starts=kind)
 
     def start(
-        self, run: RunDir, plan: LaunchPlan, secrets: Mapping[str, str], on_awaited: Callable[[list[str]], None]
+        self,
+        run: RunDir,
+        plan: LaunchPlan,
+        secrets: Mapping[str, str],
+        lock: int,
+        on_awaited: Callable[[list[str]], None],
     ) -> None:
-        """Have the agents of a recorded run started: `Backend.submit`, and its errors, in the other process.
+        """Let the supervisor call `starting.start`; raise the error that it raises there.
 
-        `on_awaited` is told each second whose first answer is awaited. BackendError where the supervisor has died.
+        lock: the descriptor that holds the run's start. `on_awaited` receives each second the machines whose first
+        answer is awaited. Raises BackendError if the supervisor has died.
         """
         asked = {"run": str(run.path), "plan": plan.to_json(), "secrets": dict(secrets)}
-        with contextlib.suppress(ConnectionError):  # said below: the same as an end without an answer
-            self.socket.sendall(json.dumps(asked).encode() + b"\n")
+        with contextlib.suppress(ConnectionError):  # reported below: the same as an end without an answer
+            request = json.dumps(asked).encode() + b"\n"
+            sent = socket.send_fds(self.socket, [request], [lock])
+            self.socket.sendall(request[sent:])
             for answer in map(json.loads, self._answers()):
                 if "awaited" not in answer:
                     return _raise_if_refused(answer)
@@ -90,9 +99,9 @@ def _raise_if_refused(answer: Mapping[str, Any]) -> None:
 
 
 def start_what_is_asked_for(kind: str) -> None:
-    """Start the run of the submit at the other end of the standard input; returns when that knows how it went.
+    """Start the run of the submit at the other end of the standard input; return when the submit knows the result.
 
-    What is needed for it is loaded while the submit still plans. One that ends without a request wanted nothing.
+    The code for the start is loaded while the submit still plans. A submit that ends without a request wanted nothing.
     """
     machine = backend(kind)
     if machine.pool is not None:
@@ -101,25 +110,35 @@ def start_what_is_asked_for(kind: str) -> None:
         nothing = os.open(os.devnull, os.O_RDONLY)
         os.dup2(nothing, STDIN)
         os.close(nothing)
-        with submit.makefile("rb") as lines:
-            asked = lines.readline()
-        if not asked.endswith(b"\n"):
-            return
-        with _watched(submit, machine.pool.opening if machine.pool is not None else ()):
-            answer = _start(parse_json(asked))
-        if _tell(submit, answer) and answer.get("refused") not in (None, PlacesTakenError.__name__):
-            with contextlib.suppress(ConnectionError):  # it was killed before it had read that
-                submit.recv(1)  # until it has ended the run itself, and is gone
+        request, *locks = _received(submit)
+        if request is not None:
+            run, opening = RunDir(Path(request["run"])), machine.pool.opening if machine.pool is not None else ()
+            with _reported(submit, opening):
+                answer = _start(run, request)
+            is_told = _tell(submit, answer)
+            if is_told and "refused" in answer:
+                with contextlib.suppress(ConnectionError):  # the submit was killed before it had read the answer
+                    submit.recv(1)  # until the submit has ended the run itself, and is gone
+            elif "refused" in answer:
+                run.append_event(SubmitFailed(answer["message"]))
+        for lock in locks:
+            os.close(lock)
 
 
-def _start(asked: Mapping[str, Any]) -> dict[str, Any]:
+def _received(submit: socket.socket) -> tuple[Any, ...]:
+    """Return the request, or None if the submit ended without a whole one, and the descriptors that came with it."""
+    data, locks, *_ = socket.recv_fds(submit, CHUNK, 1)
+    chunks = [data]
+    while data and not data.endswith(b"\n"):
+        chunks.append(data := submit.recv(CHUNK))
+    return parse_json(b"".join(chunks)) if data else None, *locks
+
+
+def _start(run: RunDir, asked: Mapping[str, Any]) -> dict[str, Any]:
     from orchestrator.specs.plan import LaunchPlan
-    from orchestrator.transport.credentials import credentials_for, entrusted
 
-    plan = LaunchPlan.from_json(asked["plan"])
-    tasks = entrusted(plan.tasks, credentials_for(plan.nnodes), asked["secrets"])
     try:
-        backend(kind_of(plan.profile)).submit(plan, tasks, RunDir(Path(asked["run"])))
+        starting.start(run, LaunchPlan.from_json(asked["plan"]), asked["secrets"])
     except OrchError as error:
         known = next(each.__name__ for each in type(error).__mro__ if each.__name__ in ERRORS)
         return {"refused": known, "message": error.message, "hint": error.hint, "transient": error.transient}
@@ -127,7 +146,7 @@ def _start(asked: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _tell(submit: socket.socket, words: Mapping[str, Any]) -> bool:
-    """Say something to the submit; False where that is gone."""
+    """Say something to the submit; False if the submit is gone."""
     with contextlib.suppress(TimeoutError):  # it is stopped (Ctrl-Z), and has much to read already
         try:
             submit.sendall(json.dumps(words).encode() + b"\n")
@@ -137,25 +156,20 @@ def _tell(submit: socket.socket, words: Mapping[str, Any]) -> bool:
 
 
 @contextlib.contextmanager
-def _watched(submit: socket.socket, awaited: Collection[str]) -> Iterator[None]:
-    """While it lasts, tell the submit each second who is awaited; begin anew where the submit is gone."""
-    is_over, ended = os.pipe()
-    looks = select.poll()
-    for each in (submit.fileno(), is_over):
-        looks.register(each, select.POLLIN)
+def _reported(submit: socket.socket, awaited: Collection[str]) -> Iterator[None]:
+    """While the context lasts, tell the submit each second which machines are awaited."""
+    is_over = threading.Event()
 
-    def watch() -> None:
-        submit.settimeout(LOOK_SECONDS)
-        while is_over not in (ready := dict(looks.poll(1000 * LOOK_SECONDS))):
-            if ready or not _tell(submit, {"awaited": sorted(awaited)}):  # it says nothing more: it is gone
-                begin_again()
+    def report() -> None:
+        submit.settimeout(REPORT_SECONDS)
+        while not is_over.wait(REPORT_SECONDS) and _tell(submit, {"awaited": sorted(awaited)}):
+            pass
 
-    watcher = threading.Thread(target=watch, daemon=True)
-    watcher.start()
+    reporter = threading.Thread(target=report, daemon=True)
+    reporter.start()
     try:
         yield
     finally:
-        os.close(ended)  # which wakes it
-        watcher.join()
-        os.close(is_over)
+        is_over.set()
+        reporter.join()
         submit.settimeout(None)

@@ -1,92 +1,64 @@
-"""Sends what the ledger says is due: a program's stdin or a POST, each with a time-out, none of them ever fatal."""
+"""Sends the notifications of a run that are due: to a program's stdin, a webhook or apprise, each with a time limit."""
 
 from __future__ import annotations
 
-import http.client
 import json
 import os
 import signal
 import subprocess
-import sys
 import threading
-import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Collection, Mapping, Sequence
-from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
 from orchestrator.errors import OrchError
+from orchestrator.looking.state import state_of
 from orchestrator.node.system.private import users_umask
 from orchestrator.runs.files.logs import result_of
 from orchestrator.runs.leaving import redaction_of_message
-from orchestrator.runs.notifications.ledger import HIDDEN, LEDGER, Notification, forget, undelivered, unwatch, watched
+from orchestrator.runs.notifications import INSTALL, NOTIFICATIONS, Notification, channels, note, undelivered
+from orchestrator.runs.outbox import secrets_of
 from orchestrator.runs.record import RunRecord
 from orchestrator.runs.redaction import Redaction
 from orchestrator.runs.state import RunState
-from orchestrator.runs.store import Record, RunDir, append_line
-from orchestrator.trackers.ledger import tracked
+from orchestrator.runs.store import Record, RunDir
+from orchestrator.trackers.progress import tracked
 from orchestrator.transport.http_credentials import HttpAddress
+from orchestrator.transport.http_request import NoAnswerError, request
 from orchestrator.version import __version__
 
 TIMEOUT: Final = 15.0
 LOG: Final = "notify.log"
+_OF_STATE: Final = (
+    "run_id", "name", "profile", "state", "attempt", "restarts", "world_size", "created", "started", "ended",
+)  # fmt: skip
 MOST_TEXT: Final = 1000  # characters; the text is cut after the redaction, which can't detect half of a secret
 
 
-class NotificationSender:
-    """Looks after the notifications of all runs: one thread a run, so that a slow receiver delays no verdict."""
+class Notifications:
+    """The receiver of one run's news that sends its notifications. A failure is recorded, and it is not tried again."""
 
-    def __init__(self, root: Path, state_of: Callable[[RunDir], RunState]) -> None:
-        self.root, self.state_of = root, state_of
-        self.threads: dict[str, threading.Thread] = {}
-        self.given_up: set[str] = set()
+    name = NOTIFICATIONS
 
-    def has_work(self) -> bool:
-        """Tell whether there is a run that has ended, and of which not everything was delivered."""
-        return any((run.path / "verdict.json").exists() for run in self._watched())
+    def __init__(self, run: RunDir) -> None:
+        self.run = run
 
-    def _watched(self) -> list[RunDir]:
-        return [run for run in watched(self.root) if run.run_id not in self.given_up]
+    def has_news(self, *, has_ended: bool) -> bool:
+        """Tell whether a notification is due that was neither sent nor failed."""
+        return bool(self._items())
 
-    def poll(self) -> None:
-        """Begin to send whatever is due."""
-        for run in self._watched():
-            try:
-                self._send_due(run)
-            except (OrchError, OSError) as error:
-                self._give_up(run, error)
+    def deliver(self) -> str:
+        """Send the notifications that are due, in order."""
+        run, record = self.run, self.run.record()
+        for each in self._items():
+            state, redact = state_of(run), redaction_of_message(run)
+            send(run, record, each, payload(each, state, result_of(run), str(run.path), tracked(run, record), redact))
+        return ""
 
-    def _send_due(self, run: RunDir) -> None:
-        thread = self.threads.get(run.run_id)
-        if thread is not None and thread.is_alive():
-            return
-        has_ended, record = (run.path / "verdict.json").exists(), run.record()
-        ending = run.ending()
-        items = undelivered(record.notify, run, ending.verdict.outcome if ending else None, run.events())
-        if items:
-            thread = threading.Thread(target=self._send, args=(run, record, items), daemon=True)
-            self.threads[run.run_id] = thread
-            thread.start()
-        elif has_ended:  # also where the verdict was damaged meanwhile: there is nothing to be said of it
-            unwatch(self.root, run)
-
-    def _send(self, run: RunDir, record: RunRecord, items: list[Notification]) -> None:
-        try:
-            for each in items:
-                state, trackers, redact = self.state_of(run), tracked(run, record), redaction_of_message(run)
-                message = payload(each, state, result_of(run), str(run.path), trackers, redact)
-                deliver(run, record, each, message)
-        except (OrchError, OSError) as error:  # the run has been removed meanwhile, or a disk is full
-            self._give_up(run, error)
-
-    def _give_up(self, run: RunDir, error: Exception) -> None:
-        """This run's record can't be read or written: say so once, and leave it to the next supervisor."""
-        print(f"{run.run_id}: its notifications are not sent: {error}", file=sys.stderr, flush=True)
-        self.given_up.add(run.run_id)
-        if not run.path.exists():
-            forget(self.root, run)
+    def _items(self) -> list[Notification]:
+        ending = self.run.ending()
+        outcome = ending.verdict.outcome if ending is not None else None
+        return undelivered(self.run.record().notify, self.run, outcome, self.run.events())
 
 
 def payload(
@@ -97,7 +69,10 @@ def payload(
     trackers: Sequence[Record],
     redact: Redaction,
 ) -> dict[str, Any]:
-    """Return facts and a line of text, all redacted. Logs and tracebacks may hold anything, so they are left out."""
+    """Return the message: facts and a line of text, all redacted. Logs and tracebacks are left out.
+
+    They may contain secrets that nobody knows.
+    """
     verdict = state.verdict
     reason = verdict.reason if verdict else each.detail
     text = f"{state.run_id} {each.event}" + (f": {reason}" if reason else "")
@@ -105,16 +80,7 @@ def payload(
         "id": each.id,
         "event": each.event,
         "text": text,
-        "run_id": state.run_id,
-        "name": state.name,
-        "profile": state.profile,
-        "state": state.state,
-        "attempt": state.attempt,
-        "restarts": state.restarts,
-        "world_size": state.world_size,
-        "created": state.created,
-        "started": state.started,
-        "ended": state.ended,
+        **{name: getattr(state, name) for name in _OF_STATE},
         "verdict": {key: value for key, value in verdict.to_json().items() if key not in ("error", "tail")}
         if verdict
         else None,
@@ -127,34 +93,22 @@ def payload(
     return {**message, "text": message["text"][:MOST_TEXT]}
 
 
-def deliver(run: RunDir, record: RunRecord, each: Notification, message: Mapping[str, Any]) -> str:
-    """Send one notification; empty when it was, else why not. Never raises, whatever the receiver does."""
-    _note(run, each, "intent")
+def send(run: RunDir, record: RunRecord, each: Notification, message: Mapping[str, Any]) -> None:
+    """Send one notification, and record the outcome. Raises StoreError if that can't be recorded, and nothing else."""
+    note(run, each, "intent")
     entry = record.notify[each.entry]
     try:
-        hidden = _hidden(run)
+        hidden = secrets_of(run)
         if entry.command:
-            environment = _environment({*record.secrets, *hidden})
-            problem = _run_command(run, environment, entry.command, each, message)
+            names = {*record.secrets, *(other.variable for other in record.notify)}
+            problem = _run_command(run, _environment(names), entry.command, each, message)
         elif entry.apprise_env:
             problem = _by_apprise(hidden.get(entry.apprise_env, ""), message)
         else:
             problem = _post(entry.webhook or hidden.get(entry.webhook_env, ""), each, message)
     except (OrchError, OSError, ValueError) as error:
         problem = f"{type(error).__name__}: {getattr(error, 'strerror', None) or 'it can not be sent'}"
-    _note(run, each, "failed" if problem else "sent", problem)
-    return problem
-
-
-def _note(run: RunDir, each: Notification, state: str, problem: str = "") -> None:
-    line = {"id": each.id, "event": each.event, "entry": each.entry, "state": state, "time": round(time.time(), 3)}
-    append_line(run.path / LEDGER, json.dumps({**line, **({"problem": problem} if problem else {})}))
-
-
-def _hidden(run: RunDir) -> dict[str, str]:
-    """Return the addresses that the job names only by variables; StoreError where they can't be read."""
-    kept = run.read(HIDDEN)
-    return {name: str(url) for name, url in kept.items()} if kept is not None else {}
+    note(run, each, "failed" if problem else "sent", problem)
 
 
 def _environment(hidden: Collection[str]) -> dict[str, str]:
@@ -165,7 +119,7 @@ def _environment(hidden: Collection[str]) -> dict[str, str]:
 def _run_command(
     run: RunDir, environment: dict[str, str], argv: Sequence[str], each: Notification, message: Mapping[str, Any]
 ) -> str:
-    """Run the program in the run's copy of the code; what it prints goes to notify.log in the run directory."""
+    """Run the program in the run's copy of the code, with its output in notify.log. Return the problem, or ""."""
     environment |= {
         "ORCH_RUN_ID": run.run_id, "ORCH_RUN_DIR": str(run.path), "ORCH_EVENT": each.event,
         "ORCH_STATE": str(message["state"]), "ORCH_NOTIFY_ID": each.id,
@@ -185,44 +139,28 @@ def _run_command(
     return f"{argv[0]} ended with code {process.returncode}; see {LOG}" if process.returncode else ""
 
 
-class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """Refuses redirects, which would carry the message to an address that the user has not configured."""
-
-    def redirect_request(self, *_: Any) -> None:
-        return None
-
-
 def _post(url: str, each: Notification, message: Mapping[str, Any]) -> str:
-    """POST the message as JSON; the URL may be a secret, so no error repeats it."""
+    """POST the message as JSON. Return the problem, which never repeats the URL, because the URL may be a secret."""
     if urlsplit(url).scheme not in ("http", "https"):
         return "the webhook is no http or https address"
     address = HttpAddress.of(url)
     headers = {
-        "Content-Type": "application/json",
-        "User-Agent": f"orch/{__version__}",
-        "Idempotency-Key": each.id,
+        "Content-Type": "application/json", "User-Agent": f"orch/{__version__}", "Idempotency-Key": each.id,
         **address.headers,
-    }
-    request = urllib.request.Request(address.url, json.dumps(message).encode(), headers, method="POST")  # noqa: S310 (checked)
+    }  # fmt: skip
 
     def send() -> str:
         try:
-            with urllib.request.build_opener(_NoRedirect).open(request, timeout=TIMEOUT) as response:
-                return "" if response.status < 300 else f"the webhook answered {response.status}"
-        except urllib.error.HTTPError as error:
-            error.close()
-            return f"the webhook answered {error.code}"
-        except (OSError, http.client.HTTPException, ValueError) as error:
-            reason = getattr(error, "reason", error)
-            words = getattr(reason, "strerror", None) or type(reason).__name__
-            return f"the webhook can't be reached: {words}"
+            answer = request(address.url, json.dumps(message).encode(), headers, seconds=TIMEOUT)
+        except NoAnswerError as error:
+            return f"the webhook {error}"
+        return "" if answer.status < 300 else f"the webhook answered {answer.status}"
 
     return _in_time(send, "the webhook")
 
 
 def _by_apprise(urls: str, message: Mapping[str, Any]) -> str:
-    """Send the line of text to apprise's URLs, which hold secrets: nothing repeats one."""
-    from orchestrator.runs.notifications.apprise_urls import INSTALL, channels
+    """Send the line of text to apprise's URLs. No message repeats a URL, because URLs contain secrets."""
 
     def send() -> str:
         try:
@@ -241,8 +179,8 @@ def _by_apprise(urls: str, message: Mapping[str, Any]) -> str:
 
 
 def _in_time(send: Callable[[], str], who: str) -> str:
-    """Return what sending came to; the time-out of a socket holds for each of its bytes, this for all of them."""
-    outcome = [f"{who} gave no answer within {TIMEOUT:g} s"]
+    """Return the result of `send`, or a problem after the time limit. Resolving a name can take longer than that."""
+    outcome = [f"{who} has not answered within {TIMEOUT:g} s"]
     thread = threading.Thread(target=lambda: outcome.__setitem__(0, send()), daemon=True)
     thread.start()
     thread.join(TIMEOUT)

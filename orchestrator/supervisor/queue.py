@@ -1,9 +1,7 @@
 """Runs that are recorded and wait to be started: for another run's end, their turn among a sweep's points, or places.
 
-The submit writes `held.json` last. From then on the supervisor starts the run when its time has come: by a program of
-its own (`python -m orchestrator.supervisor.queue RUN`) that has the submitting shell's environment, or itself. Whoever
-starts the run, or takes it off the list, holds the run's lock; and a start that was cut off is seen through, not done
-twice.
+`held.json` puts a run into the queue. From then on the supervisor starts the run when its time has come. Whoever
+starts the run, or takes it out of the queue, holds the run's start; an interrupted start is completed, not done twice.
 """
 
 from __future__ import annotations
@@ -11,79 +9,45 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-import time
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from orchestrator.backends import backend, kind_of
-from orchestrator.backends.base import Backend
-from orchestrator.errors import BackendError, OrchError, PlacesTakenError, StoreError
-from orchestrator.node.system.private import hold_umask, users_umask
-from orchestrator.protocol.events import Dropped, SubmitFailed, Submitted
-from orchestrator.protocol.files import locked
+from orchestrator.backends import backend
+from orchestrator.errors import BackendError, OrchError, StoreError
+from orchestrator.node.system.private import users_umask
+from orchestrator.protocol.events import Dropped, NotRestored, SubmitFailed
 from orchestrator.protocol.places.tickets import RENEW_SECONDS
 from orchestrator.runs.dependencies import CANCELLED, QUEUE, QUEUED, Wait, is_queued, wait_of
 from orchestrator.runs.record import Dependency, RunRecord
 from orchestrator.runs.run_id import sweep_of
-from orchestrator.runs.state import HandleStatus
-from orchestrator.runs.store import Record, RunDir, check_own, remove_run
+from orchestrator.runs.start_lock import being_started
+from orchestrator.runs.store import RunDir, check_own
+from orchestrator.supervisor.starting import has_begun, start
 
 if TYPE_CHECKING:  # `orch status` must not wait for pydantic
     import threading
 
-    from orchestrator.protocol.task import NodeTask
+    from orchestrator.runs.store import Record
     from orchestrator.specs.plan import LaunchPlan
-PATIENCE: Final = 10.0  # an agent or a job that a killed starter had begun shows itself within this time
-
-
-# -- on the list, and off it
-
-
-def keep(environment: Mapping[str, str], secrets: Mapping[str, str]) -> Record:
-    """Return what a later start needs of the submitting process; to be written with mode 0600."""
-    return {"environment": dict(environment), "secrets": dict(secrets)}
+PROGRAM: Final = (sys.executable, "-P", "-m", "orchestrator.supervisor", "start")
 
 
 def drop(run: RunDir, reason: str) -> bool:
-    """Take a run off the list: it ends as cancelled for this reason. False where it has been started, or was dropped.
+    """Take a run out of the queue: it ends as cancelled for this reason. False if it was started or dropped before.
 
     Waits for a start that is under way.
     """
     if not is_queued(run):
         return False
-    with _locked(run):
+    with being_started(run):
         if not is_queued(run):
             return False
-        if _began(run):  # and its starter was killed
+        if has_begun(run):  # and the process that began was killed
             backend(run.record().kind).clean_up(run)
         run.append_event(Dropped(reason))
         (run.path / QUEUED).unlink()
     return True
-
-
-def take_back(root: Path, run: RunDir) -> None:
-    """Remove a run whose sweep could not be put on the list whole, unless its start has begun.
-
-    Waits for a start that is under way.
-    """
-    with contextlib.suppress(FileNotFoundError), _locked(run):
-        if not _began(run):
-            remove_run(root, run)
-
-
-def _began(run: RunDir) -> bool:
-    """Has a start begun? Under the run's lock: one that was cut off."""
-    return (run.path / "handle.json").exists()
-
-
-def _waits_for_places(run: RunDir) -> bool:
-    return (run.path / QUEUE).exists()
-
-
-def _locked(run: RunDir) -> contextlib.AbstractContextManager[None]:
-    """Let one process at a time start or drop the run; FileNotFoundError for one that was removed."""
-    return locked(run.path / "run.json", create=False)
 
 
 def runnable(
@@ -126,12 +90,12 @@ def _place_in_line(record: RunRecord) -> int:
 def may_start(run: RunDir) -> bool:
     """Tell whether a queued run has its turn on hosts that it shares with other users, and keep its place there.
 
-    It has not while a host is out of reach. A start that was cut off goes on, or gives back what it holds.
+    It has not while a host is out of reach. An interrupted start is completed, or releases the places that it holds.
     """
     machine = backend(run.record().kind)
-    with _locked(run):  # who drops it takes it out of that queue afterwards
+    with being_started(run):  # a process that drops the run takes it out of the hosts' queues afterwards
         turn = machine.turn(run)
-        if not is_queued(run) or turn is None or _began(run):
+        if not is_queued(run) or turn is None or has_begun(run):
             return is_queued(run)
         try:
             return turn.join()
@@ -139,44 +103,47 @@ def may_start(run: RunDir) -> bool:
             return False
 
 
-def start(root: Path, run: RunDir) -> None:
-    """Have the run started as from its submit's shell, and keep its place meanwhile; returns when that is done.
+def start_queued(root: Path, run: RunDir) -> None:
+    """Start a queued run in the surroundings of its submit, and keep its place meanwhile; return when that is done.
 
-    By a program of its own, but for a run whose machines are connected to by this process, where that has the same
-    environment: they need not be dialled anew for each point of a sweep.
+    A program starts the run, unless this process has connections to the run's machines and the same environment: then
+    the machines need not be dialled again for each point of a sweep.
     """
     import threading
 
     try:
-        queued = run.read(QUEUED) or {}
+        held = run.read(QUEUED) or {}
     except StoreError:
-        queued = {}  # damaged: the start itself says so
-    environment = queued.get("environment")
-    environment = dict(environment) if isinstance(environment, dict) else dict(os.environ)
+        held = {}  # damaged: the start itself reports that
     is_over = threading.Event()
     renewer = threading.Thread(target=_keep_place, args=(run, is_over), daemon=True)
     renewer.start()
     try:
-        if not (_can_start_here(run, environment, queued.get("secrets")) and start_here(run, is_last_try=False)):
-            _start_by_program(run, {**environment, "ORCH_HOME": str(root)})
+        if not (_can_start_here(run, held) and start_here(run, is_last_try=False)):
+            _start_by_program(root, run, held)
     finally:
         is_over.set()
         renewer.join()
 
 
-def _can_start_here(run: RunDir, environment: Mapping[str, str], secrets: object) -> bool:
-    """Has this process, which has none of the submit's secrets, whatever else the start needs of that environment?"""
+def _can_start_here(run: RunDir, held: Mapping[str, object]) -> bool:
+    """Tell whether this process has the environment that the start needs; it never has the submit's secrets."""
     if backend(run.record().kind).pool is None:
         return False
-    if secrets and _has_packages(run):
-        return False  # an index of them may ask for a secret
-    hidden = {"ORCH_HOME", *(secrets if isinstance(secrets, dict) else ())}
-    ours, theirs = ({name: each[name] for name in each if name not in hidden} for each in (os.environ, environment))
+    if held.get("secrets") and _has_packages(run):
+        return False  # a package index may need one of the secrets
+    ours, theirs = ({name: each[name] for name in each if name != "ORCH_HOME"}
+                    for each in (os.environ, _environment(held)))  # fmt: skip
     return ours == theirs
 
 
+def _environment(held: Mapping[str, object]) -> Mapping[str, str]:
+    kept = held.get("environment")
+    return kept if isinstance(kept, Mapping) else os.environ
+
+
 def _has_packages(run: RunDir) -> bool:
-    """Has the job an environment of its own? One whose plan is damaged counts as such: its start says so."""
+    """Tell whether the job has an environment of its own. A damaged plan counts as such: its start reports that."""
     try:
         job = run.plan().document.get("job")
     except StoreError:
@@ -184,13 +151,14 @@ def _has_packages(run: RunDir) -> bool:
     return not isinstance(job, Mapping) or job.get("environment") is not None
 
 
-def _start_by_program(run: RunDir, environment: Mapping[str, str]) -> None:
+def _start_by_program(root: Path, run: RunDir, held: Mapping[str, object]) -> None:
     import subprocess
 
-    # A session of its own: who ends the supervisor does not cut a start off.
+    umask = held.get("umask")
+    # It has a session of its own, so that a signal to the supervisor's terminal does not interrupt a start.
     subprocess.run(
-        [sys.executable, "-P", "-m", "orchestrator.supervisor.queue", str(run.path)],
-        stdin=subprocess.DEVNULL, env=environment, cwd="/", start_new_session=True, umask=users_umask(), check=False,
+        [*PROGRAM, str(run.path)], stdin=subprocess.DEVNULL, env={**_environment(held), "ORCH_HOME": str(root)},
+        cwd="/", start_new_session=True, umask=umask if isinstance(umask, int) else users_umask(), check=False,
     )  # fmt: skip
 
 
@@ -201,34 +169,41 @@ def _keep_place(run: RunDir, is_over: threading.Event) -> None:
             turn.renew()
 
 
-def start_here(run: RunDir, *, is_last_try: bool = True) -> bool:
-    """Start a queued run from this process; nothing is done where somebody has started or dropped it meanwhile.
+def start_by_this_program(run: RunDir) -> None:
+    """Start a queued run from a process that exists for this alone, in the surroundings of the run's submit."""
+    from orchestrator.supervisor.surroundings import restore
 
-    Returns False where a machine was out of reach before anything was begun, and this is not the last try: a connection
-    that stood may have died. One that is refused ends the run. BackendError where it can't be told whether an earlier
-    start got through. StoreError where others may write into its folder.
+    with contextlib.suppress(StoreError, AttributeError, KeyError, TypeError, ValueError):  # damaged: as above
+        held = run.read(QUEUED) or {}
+        if _has_packages(run):  # whose index may need a secret
+            os.environ.update(held["secrets"])
+        if lost := restore(held):
+            run.append_event(NotRestored(lost))
+    start_here(run)
+
+
+def start_here(run: RunDir, *, is_last_try: bool = True) -> bool:
+    """Start a queued run from this process, unless another process has started or dropped it meanwhile.
+
+    A refused start ends the run. Returns False if a machine was out of reach before anything was begun, and this is
+    not the last try: an old connection may have died. Raises BackendError if it is unknown whether an interrupted
+    start started everything, and StoreError if others may write into the run's folder.
     """
-    check_own(run.path.parent.parent, run)
-    with _locked(run):
+    check_own(run.root, run)
+    with being_started(run):
         if not is_queued(run) or (run.path / "cancel.json").exists():
             return True
         try:
             _give_values(run)
-            launch, tasks = recorded_start(run)
-            machine = backend(kind_of(launch.profile))
-            if not (_began(run) and _got_through(machine, run)):
-                machine.submit(launch, tasks, run)
-        except PlacesTakenError:
-            return True  # it is in the queue for them
+            plan, held = recorded_start(run)
+            start(run, plan, held["secrets"], held["credentials"])
         except OrchError as error:
-            if error.transient and (_began(run) or _waits_for_places(run)):
+            if error.transient and (has_begun(run) or (run.path / QUEUE).exists()):
                 raise  # it is tried again
             if error.transient and not is_last_try:
                 return False
             run.append_event(SubmitFailed(error.message))
-        else:
-            run.append_event(Submitted())
-        (run.path / QUEUED).unlink()
+            (run.path / QUEUED).unlink()
     return True
 
 
@@ -241,50 +216,22 @@ def _give_values(run: RunDir) -> None:
         searching.give_values(run.root, run)
 
 
-def recorded_start(run: RunDir) -> tuple[LaunchPlan, tuple[NodeTask, ...]]:
-    """Return the plan and the tasks of a queued run; StoreError where they can't be read. The same at each call.
+def recorded_start(run: RunDir) -> tuple[LaunchPlan, Record]:
+    """Return the plan of a queued run and its `held.json`; each call returns the same.
 
-    So the run's credentials are kept with what else its start needs: an earlier starter may have sent them already.
+    The credentials are kept there, because an interrupted start may have sent them already. Raises StoreError if
+    either can't be read.
     """
     from orchestrator.specs.plan import LaunchPlan
-    from orchestrator.transport.credentials import credentials_for, entrusted
+    from orchestrator.transport.credentials import credentials_for
 
     try:
-        queued, launch = run.read(QUEUED), LaunchPlan.from_json(dict(run.plan().document))
-        if queued is None:
+        held, plan = run.read(QUEUED), LaunchPlan.from_json(dict(run.plan().document))
+        if held is None:
             raise StoreError(f"run {run.run_id} can't be started: its {QUEUED} is gone")
-        if "credentials" not in queued:
-            queued = {**queued, "credentials": credentials_for(launch.nnodes)}
-            run.write(QUEUED, queued, private=True)  # a file of its own from now on: a sweep's points share theirs
-        return launch, entrusted(launch.tasks, queued["credentials"], queued["secrets"])
+        if "credentials" not in held:
+            held = {**held, "credentials": credentials_for(plan.nnodes)}
+            run.write(QUEUED, held, private=True)  # a file of its own from now on: a sweep's points share theirs
+        return plan, {**held, "secrets": dict(held["secrets"])}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise StoreError(f"what was recorded of run {run.run_id} can't be started: {error}") from error
-
-
-def _got_through(machine: Backend, run: RunDir) -> bool:
-    """Did the start of a starter that was killed get through? Where it did not, nothing of it is left."""
-    import shutil
-
-    if run.handle_status() is HandleStatus.SUBMITTED:
-        return True
-    if machine.relaunches:
-        return False  # its nodes know themselves whether an agent was started there
-    begun, nodes = (run.path / "handle.json").stat().st_mtime, max(1, run.record().nnodes)
-    while len((sight := machine.look(run)).alive) < nodes and time.time() < begun + PATIENCE:
-        time.sleep(0.2)  # nothing tells of a process that is about to be: see PATIENCE
-    if sight.scheduler is not None and sight.scheduler.phase == "unknown":
-        raise BackendError(f"run {run.run_id}: {sight.scheduler.detail}", transient=True)
-    if len(sight.alive) >= nodes:
-        return True
-    machine.clean_up(run)
-    shutil.rmtree(run.path / "nodes")
-    (run.path / "nodes").mkdir()
-    return False
-
-
-if __name__ == "__main__":
-    hold_umask()
-    try:
-        start_here(RunDir(Path(sys.argv[1])))
-    except OrchError as error:
-        sys.exit(f"{sys.argv[1]}: {error}")

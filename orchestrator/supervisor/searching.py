@@ -1,7 +1,7 @@
-"""A search's trials: given values when they are started, told of when they have ended, stopped when others are better.
+"""The trials of a search: gives them values when they start, records their ends, and stops those that are not good.
 
-The trials are points of a sweep, queued as any others. What has happened stands in the search's journal, which several
-processes append to; what follows from it is `study`'s to say. Each step may be done twice.
+The trials are points of a sweep, and are queued like others. Several processes append to the search's journal, and
+`study` decides by the journal alone. Each step may be repeated.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ def folder_of(root: Path, sweep: str) -> Path:
 
 
 def give_values(root: Path, run: RunDir) -> None:
-    """Have a trial that is to be started ask for its values, and record it with them; nothing for one that has them.
+    """Give values to a trial that is to be started, and record it with them. A trial that has values keeps them.
 
-    To be called under the run's lock, in the environment of its submit. The values stand in the journal first: a start
-    that was cut off asks for no others.
+    The caller holds the run's lock and has the environment of its submit. The values are in the journal before they are
+    in the record, so that a start that was interrupted gets the same values again.
     """
     point = run.record().point
     if point is None or not point.is_trial or point.values:
@@ -74,7 +74,7 @@ def give_values(root: Path, run: RunDir) -> None:
 
 
 def _record(root: Path, run: RunDir, values: list[str], search: Search) -> None:
-    """Plan a trial anew with its values, and record both; the record comes last, and says that it is done."""
+    """Plan a trial again with its values, and write plan and record. The record is last and shows that both exist."""
     from orchestrator.prepare.prepare import Request, plan_for, prepare
     from orchestrator.specs.sweeps.search import point_of
 
@@ -105,7 +105,7 @@ def tell(root: Path, sweep: str) -> None:
 
 
 def _told(root: Path, sweep: str, search: Search) -> list[Trial]:
-    """Return the trials, after the journal has been told of those that have ended; under the search's lock."""
+    """Append the missing ends of trials to the journal, and return all trials. The caller holds the search's lock."""
     folder = folder_of(root, sweep)
     entries = journal(folder, search)
     news = news_of(root, sweep, search, trials_of(entries))
@@ -126,7 +126,7 @@ class SearchStopper:
         self._thread: threading.Thread | None = None
 
     def poll(self, going: Iterable[tuple[RunDir, RunRecord]]) -> None:
-        """Look at the trials among the runs that go on, in a thread: to ask optuna takes its time."""
+        """Look at the trials among the live runs. This is done in a thread, because optuna is slow."""
         trials: dict[str, list[tuple[RunDir, int]]] = {}
         for run, record in going:
             if record.point is not None and record.point.is_trial:
@@ -156,7 +156,7 @@ def _rule_of(folder: Path) -> _Rule | None:
 
 
 class _Rule:
-    """The rule of one search, and how far its journal has been read."""
+    """The rule of one search, and the offset up to which its journal has been read."""
 
     def __init__(self, folder: Path, search: Search) -> None:
         from orchestrator.supervisor.study import Halving
@@ -167,7 +167,7 @@ class _Rule:
         self._series: dict[int, Series] = {}
 
     def look(self, runs: Iterable[tuple[RunDir, int]]) -> None:
-        """Take down what the trials have said since, and stop those that the rule ends."""
+        """Append the trials' new values to the journal, and stop the trials that the rule ends."""
         self._catch_up()
         going = [(run, number) for run, number in runs if not (run.path / "cancel.json").exists()]
         for run, number in going:
@@ -186,9 +186,9 @@ class _Rule:
 
 
 def stop(run: RunDir, search: Search, seen: Seen) -> None:
-    """Cancel a trial as its user would, with a checkpoint first, and say that the search did it.
+    """Record a cancel of a trial, with a checkpoint first, and with the search as its reason.
 
-    Whoever looks after the run passes it on.
+    The run's own thread in the supervisor sends it to the agents.
     """
     value = f"{search.metric} {quantities.number(seen.value)}"
     reason = f"stopped by its search at step {seen.step}: with {value} it was not among the best"

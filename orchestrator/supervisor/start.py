@@ -1,4 +1,4 @@
-"""Starting the supervisor where runs are live and none looks after them; loads nothing of what it does."""
+"""Starts the supervisor if runs are live and none is running. Nothing of the supervisor's own work is loaded."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import signal
 import sys
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Final, NoReturn
+from typing import Final
 
 from orchestrator.errors import StoreError
-from orchestrator.node.system.private import give_back_umask, users_umask
+from orchestrator.node.system.private import users_umask
 from orchestrator.node.system.processes import STOPPED, Process, identify, send_signal, state_of
 from orchestrator.protocol.files import locked_if_free
 from orchestrator.runs.store import RunDir, check_own, is_any_live, live_runs, state_root
@@ -23,14 +23,14 @@ ARGV: Final = (sys.executable, "-P", "-m", "orchestrator.supervisor")
 
 
 def supervisor_lock(root: Path) -> contextlib.AbstractContextManager[bool]:
-    """Hold what a supervisor holds while it is at work, and tell whether that was free."""
+    """Try to hold the lock that a running supervisor holds. Yields whether it was free."""
     return locked_if_free(root / "supervisor.lock")
 
 
 def attended_root() -> Path:
-    """Return the folder of all runs; the live ones are looked after, also where a supervisor was killed or stopped.
+    """Return the folder of all runs, after making sure that a supervisor looks after the live runs.
 
-    Another user's runs may be looked at all the same, and nothing is started for them.
+    Another user's runs can be read too, but no supervisor is started for them.
     """
     root = state_root()
     attend(root)
@@ -59,7 +59,7 @@ def attend(root: Path) -> None:
 
 
 def supervisor_of(root: Path) -> Process | None:
-    """Return the process that looks after the runs, where it lives and is on this machine."""
+    """Return the supervisor's process if it is alive and on this machine."""
     with contextlib.suppress(StoreError):
         record = RunDir(root).read(RECORD) or {}
         found = identify(record["pid"]) if type(record.get("pid")) is int else None
@@ -80,7 +80,7 @@ def continue_if_stopped(process: Process | None) -> None:
 
 
 def _secret_names(root: Path) -> set[str]:
-    """What the live runs call secret: their supervisor is to know nothing of it."""
+    """Return the names of the live runs' secrets, which the supervisor must not receive."""
     names: set[str] = set()
     for run in live_runs(root):
         with contextlib.suppress(StoreError):
@@ -118,9 +118,3 @@ def start_supervisor(root: Path, without: Iterable[str] = (), *, starts: str = "
         )
     child.returncode = 0  # nobody waits for it here
     return child.pid
-
-
-def begin_again() -> NoReturn:
-    """Let this process be a supervisor that has just been started: nothing that it was about to do is done."""
-    give_back_umask()  # which that one is to find as the user has it
-    os.execv(ARGV[0], ARGV)  # noqa: S606 (a fixed argv)

@@ -1,7 +1,7 @@
-"""Optuna asked: the values of a search's next trial, and which trials are to be stopped. Decides by the journal alone.
+"""Chooses the values of a search's next trial and the trials to be stopped, with optuna, by the journal alone.
 
-Nothing of a study is kept: it is made again from the journal, and the sampler's seed follows from the trial's number.
-So the same journal always gives the same answer.
+No study is stored. Each is built from the journal, and the sampler's seed follows from the trial's number. So the same
+journal always gives the same answer.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from orchestrator.runs.searches import Asked, Dimension, End, Entry, Sampler, Se
 
 
 def check_installed() -> None:
-    """Raise UsageError where optuna is not installed."""
+    """Raise UsageError if optuna is not installed."""
     from importlib.util import find_spec
 
     if find_spec("optuna") is None:
@@ -24,7 +24,7 @@ def check_installed() -> None:
 
 
 def ask(search: Search, trials: Iterable[Trial], number: int) -> dict[str, Value]:
-    """Return the values of a trial that is to be started, after what these have shown."""
+    """Return values for a new trial, chosen by the results of the given trials."""
     try:
         study = _study(search, _sampler(search, number))
         for trial in trials:
@@ -38,11 +38,11 @@ def ask(search: Search, trials: Iterable[Trial], number: int) -> dict[str, Value
 
 
 class Halving:
-    """Asynchronous successive halving (ASHA): of the trials at a rung, those go on that are among its best quarter.
+    """Asynchronous successive halving (ASHA): a trial at a rung continues if it is among the best quarter at that rung.
 
-    Takes the journal's entries one after another; `stopped` are the trials to be stopped, each by what it said. The
-    first rung is at a hundredth of the steps of the first trial that completes; what was said before is taken then,
-    so that those who came first count too, as they would not with optuna's own "auto".
+    It takes the journal's entries in order. `stopped` has the trials to be stopped, each with the value that decided.
+    The first rung is at a hundredth of the steps of the first trial that completes. Values that were reported before
+    that are taken at that moment, so that the first trials count too. With optuna's own "auto" they would not count.
     """
 
     def __init__(self, search: Search) -> None:
@@ -114,7 +114,7 @@ def _study(search: Search, sampler: Any, first_rung: int = 1) -> Any:
 
 
 def _sampler(search: Search, number: int) -> Any:
-    """Return the sampler of one trial: each has a seed of its own, for what an earlier one has drawn is forgotten."""
+    """Return the sampler of one trial. Each has its own seed, because no sampler is kept from one trial to the next."""
     samplers = _optuna().samplers
     seed = random.Random(f"{search.seed}/{number}").getrandbits(32)  # noqa: S311 (nothing secret)
     return samplers.RandomSampler(seed) if search.sampler is Sampler.RANDOM else samplers.TPESampler(seed=seed)
@@ -134,7 +134,7 @@ def _distribution(dimension: Dimension) -> Any:
 
 
 def _frozen(search: Search, trial: Trial) -> Any:
-    """Return the trial as optuna has it."""
+    """Return the trial as an object of optuna."""
     return _optuna().trial.create_trial(
         state=_state(trial.end),
         params=dict(trial.values),

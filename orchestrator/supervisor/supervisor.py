@@ -1,7 +1,7 @@
-"""One background process per user while runs are live: gives each run its verdict, ends what it left, retires it.
+"""The background process, one per user, that brings each live run to its verdict and ends the processes it has left.
 
-It can die at any point and be started again: everything it knows is in the run directories, and everything it does
-may be done twice. `orch submit` starts it; it ends when no run is live.
+`orch submit` starts it, and it ends when no run is live. It can be killed at any point and started again, because all
+that it knows is in the run directories, and each of its actions may be repeated.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from orchestrator.backends import backend
 from orchestrator.errors import OrchError, StoreError
+from orchestrator.looking.state import check_kind
 from orchestrator.node.system.processes import identify
 from orchestrator.protocol.files import write_json
 from orchestrator.runs import dependencies
@@ -32,40 +33,38 @@ from orchestrator.runs.store import (
     remove_run,
 )
 from orchestrator.supervisor import queue, searching
-from orchestrator.supervisor.reconcile import Reconciler, check_kind, state_of
+from orchestrator.supervisor.reconcile import Reconciler
 from orchestrator.supervisor.searching import SearchStopper
 from orchestrator.supervisor.start import RECORD, supervisor_lock
 
 if TYPE_CHECKING:
-    from orchestrator.supervisor.notifications import NotificationSender
-    from orchestrator.supervisor.tracking import TrackerFeeder
+    from orchestrator.supervisor.outbox import Outbox
 
 WAIT_SECONDS = 1.0
 LONGEST_PAUSE = 15.0  # seconds after repeated errors
 LONGEST_REST = 0.25  # after a pass over a run
-SENDING_SECONDS = 0.05  # between looks at what is still being sent, when no run is live
 
 
 def supervise(root: Path) -> None:
-    """Look after all live runs until there are none; returns at once when another supervisor does so already."""
-    from orchestrator.supervisor.notifications import NotificationSender
-    from orchestrator.supervisor.tracking import TrackerFeeder
+    """Look after all live runs until there are none. Return at once if another supervisor is running."""
+    from orchestrator.supervisor.outbox import Outbox
 
     check_own(root)
     unreadable: set[str] = set()
     records: dict[str, RunRecord] = {}
-    sender, feeder, stopper = NotificationSender(root, state_of), TrackerFeeder(root), SearchStopper(root)
-    while _to_look_after(root, unreadable, records) or sender.has_work() or feeder.has_work():
+    one_ended = threading.Event()
+    outbox, stopper = Outbox(root, one_ended.set), SearchStopper(root)
+    while _to_look_after(root, unreadable, records) or outbox.has_work():
         with supervisor_lock(root) as is_ours:
             if not is_ours:
                 return
             _introduce(root)
-            _supervise(root, unreadable, records, sender, feeder, stopper)
+            _supervise(root, unreadable, records, outbox, stopper, one_ended)
         # A run that was recorded while the lock was let go is seen by this loop's condition.
 
 
 def _introduce(root: Path) -> None:
-    """Record which process looks after the runs; a full disk may keep it from that."""
+    """Record which process looks after the runs. On a full disk there is no record."""
     me = identify(os.getpid())
     assert me is not None
     record = {"pid": me.pid, "started": me.started, "host": os.uname().nodename}
@@ -74,9 +73,9 @@ def _introduce(root: Path) -> None:
 
 
 def _to_look_after(root: Path, unreadable: set[str], records: dict[str, RunRecord]) -> list[RunDir]:
-    """Return the live runs but for those whose record can't be read or may be another's: these are reported once.
+    """Return the live runs. Runs whose record can't be read or may be another user's are left out, and reported once.
 
-    Their records, of which there may be hundreds, are read once and kept in `records`.
+    The records of hundreds of runs are read once, and kept in `records`.
     """
     found = []
     for run in live_runs(root):
@@ -100,14 +99,13 @@ def _supervise(
     root: Path,
     unreadable: set[str],
     records: dict[str, RunRecord],
-    sender: NotificationSender,
-    feeder: TrackerFeeder,
+    outbox: Outbox,
     stopper: SearchStopper,
+    one_ended: threading.Event,
 ) -> None:
     at_work: dict[str, threading.Thread] = {}
     pauses: dict[str, float] = {}  # seconds, for the runs whose last work ended in an error
-    one_ended = threading.Event()
-    while (runs := _to_look_after(root, unreadable, records)) or sender.has_work() or feeder.has_work():
+    while (runs := _to_look_after(root, unreadable, records)) or outbox.has_work():
         idle = [run for run in runs if run.run_id not in at_work or not at_work[run.run_id].is_alive()]
         queued = {run.run_id for run in runs if dependencies.is_queued(run)}
         waiting = [(run, records[run.run_id]) for run in idle if run.run_id in queued]
@@ -118,17 +116,16 @@ def _supervise(
             thread = threading.Thread(target=_work, args=(run, act, one_ended, pauses), daemon=True)
             at_work[run.run_id] = thread
             thread.start()
-        sender.poll()
-        feeder.poll()
+        outbox.poll()
         stopper.poll((run, records[run.run_id]) for run in runs if run.run_id in going)
-        one_ended.wait(SENDING_SECONDS if sender.has_work() else WAIT_SECONDS)
+        one_ended.wait(WAIT_SECONDS)
         one_ended.clear()
     if keep := os.environ.get("ORCH_KEEP_RUNS", "").strip():
         prune(root, int(keep) if keep.isdigit() else 0)
 
 
 def _look_after(root: Path, run: RunDir) -> None:
-    """Bring one run to its verdict, unless it is queued: one that was just being recorded may turn out to be."""
+    """Bring one run to its verdict. Stop if the run is queued: its submit may queue it just after recording it."""
     reconciler = Reconciler(root, run)
     begun = time.monotonic()
     while is_live(root, run) and not dependencies.is_queued(run) and reconciler.run_once() is None:
@@ -146,7 +143,7 @@ def _begin(root: Path, run: RunDir, unsatisfiable: dependencies.Wait | None) -> 
         queue.drop(run, unsatisfiable.reason)
         return
     if queue.may_start(run):
-        queue.start(root, run)
+        queue.start_queued(root, run)
     if dependencies.is_queued(run):
         time.sleep(WAIT_SECONDS)  # it is tried again then, as below
 
@@ -171,9 +168,9 @@ def _work(run: RunDir, act: Callable[[], None], ended: threading.Event, pauses: 
 
 
 def prune(root: Path, keep: int) -> list[RunDir]:
-    """Remove finished runs beyond the newest `keep`; nothing when that is 0. The removed are returned.
+    """Remove finished runs except the newest `keep`, and return the removed runs. If `keep` is 0, remove nothing.
 
-    One whose machines hold outputs that are not here stays: nobody would know of them any more.
+    A run with outputs that are only on its machines is kept, because nothing else records where they are.
     """
     check_own(root)
     removed = []

@@ -1,1 +1,0 @@
-"""Converts what a run has written for experiment trackers. The ranks are not involved."""

@@ -1,4 +1,4 @@
-"""Sends the news of a run to one tracker. After a kill the feed is repeated, and nothing is counted twice."""
+"""Sends the news of a run to one tracker. News that is sent again after a kill is not counted twice."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from typing import Protocol
 from orchestrator.errors import BackendError
 from orchestrator.runs.files.logs import result_of
 from orchestrator.runs.leaving import redaction_of_message
+from orchestrator.runs.outbox import secrets_of
 from orchestrator.runs.record import RunRecord
 from orchestrator.runs.redaction import Redaction
 from orchestrator.runs.state import Ending
 from orchestrator.runs.store import RunDir
 from orchestrator.trackers.history import MetricLine, new_lines
-from orchestrator.trackers.ledger import MLFLOW, TENSORBOARD, Progress, hidden_of, progress_of, save_progress
+from orchestrator.trackers.progress import MLFLOW, TENSORBOARD, Progress, progress_of, save_progress
 
 
 class Tracker(Protocol):
@@ -40,52 +41,62 @@ def tracker(name: str, run: RunDir, record: RunRecord, redact: Redaction) -> Tra
     if name == MLFLOW:
         from orchestrator.trackers.mlflow import Mlflow
 
-        return Mlflow(run, record, hidden_of(run), redact)
+        return Mlflow(run, record, secrets_of(run), redact)
     from orchestrator.trackers.wandb import Wandb
 
     return Wandb(run, record, redact)
 
 
-def has_news(run: RunDir, progress: Progress, *, has_ended: bool) -> bool:
-    """Tell whether the tracker lacks anything of the run. Only the size of one file is read."""
-    if progress.is_done:
-        return False
-    if not progress.is_begun or has_ended or progress.problem:
-        return True
-    return _size(run) != progress.offset
+class Feed:
+    """The receiver of one run's news for one of its trackers."""
 
+    def __init__(self, run: RunDir, name: str) -> None:
+        self.run, self.name = run, name
 
-def _size(run: RunDir) -> int:
-    try:
-        return os.stat(f"{run.path}/metrics.jsonl").st_size
-    except OSError:
-        return 0
+    def has_news(self, *, has_ended: bool) -> bool:
+        """Tell whether the tracker lacks anything of the run. Only the size of metrics.jsonl is looked at."""
+        progress = progress_of(self.run, self.name)
+        if progress.is_done:
+            return False
+        if not progress.is_begun or has_ended or progress.problem:
+            return True
+        return self._size() != progress.offset
 
+    def deliver(self) -> str:
+        """Send all news. Return the problem if the tracker failed."""
+        try:
+            self._send(progress_of(self.run, self.name))
+        except BackendError as error:
+            # what was sent before the error is recorded already
+            progress = replace(progress_of(self.run, self.name), problem=error.message, is_done=not error.transient)
+            save_progress(self.run, self.name, progress)
+            return error.message
+        return ""
 
-def feed(run: RunDir, name: str) -> Progress:
-    """Send all news to one tracker. Return the progress, with the problem if the tracker failed."""
-    record, progress, redact = run.record(), progress_of(run, name), redaction_of_message(run)
-    try:
-        target = tracker(name, run, record, redact)
+    def _send(self, progress: Progress) -> None:
+        run, redact = self.run, redaction_of_message(self.run)
+        target = tracker(self.name, run, run.record(), redact)
         if not progress.is_begun:
-            progress = _kept(run, name, target.begin(progress))
+            progress = self._keep(target.begin(progress))
         while True:
             ending = run.ending()  # read before the metrics, because no metrics follow a verdict
-            at = progress.offset if progress.offset <= _size(run) else 0  # the program has restarted its file
+            at = progress.offset if progress.offset <= self._size() else 0  # the program has restarted its file
             lines, end = new_lines(run.path / "metrics.jsonl", at, redact, has_ended=ending is not None)
             if end == at:
                 break
-            progress = _kept(run, name, replace(target.send(progress, lines), offset=end))
+            progress = self._keep(replace(target.send(progress, lines), offset=end))
         if ending is not None:
-            progress = replace(target.end(progress, ending, result_of(run) or {}), is_done=True)
-        return _kept(run, name, progress) if ending is not None or progress.problem else progress
-    except BackendError as error:
-        progress = replace(progress, problem=error.message, is_done=not error.transient)
-        save_progress(run, name, progress)
+            self._keep(replace(target.end(progress, ending, result_of(run) or {}), is_done=True))
+        elif progress.problem:
+            self._keep(progress)
+
+    def _keep(self, progress: Progress) -> Progress:
+        progress = replace(progress, problem="")
+        save_progress(self.run, self.name, progress)
         return progress
 
-
-def _kept(run: RunDir, name: str, progress: Progress) -> Progress:
-    progress = replace(progress, problem="")
-    save_progress(run, name, progress)
-    return progress
+    def _size(self) -> int:
+        try:
+            return os.stat(f"{self.run.path}/metrics.jsonl").st_size
+        except OSError:
+            return 0

@@ -6,21 +6,14 @@ come from the program's lines.
 
 from __future__ import annotations
 
-import contextlib
 import getpass
-import http.client
 import json
 import re
-import socket
-import ssl
-import threading
-import urllib.error
-import urllib.request
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 from typing import Any, Final
-from urllib.parse import SplitResult, unquote, urlsplit
+from urllib.parse import urlencode
 
 from orchestrator.errors import BackendError
 from orchestrator.protocol.events import EventKind
@@ -33,88 +26,19 @@ from orchestrator.runs.restarts.attempts import attempts_of
 from orchestrator.runs.state import Ending, Outcome
 from orchestrator.runs.store import RunDir
 from orchestrator.trackers.history import MetricLine, ending_in_words, numbers_of, parameters_of, shortened
-from orchestrator.trackers.ledger import MLFLOW, URI, Progress, progress_of
-from orchestrator.transport.http_credentials import basic
+from orchestrator.trackers.progress import MLFLOW, URI, Progress, progress_of
+from orchestrator.transport.http_credentials import HttpAddress, basic
+from orchestrator.transport.http_request import NoAnswerError, request
 from orchestrator.version import __version__
 
-TIMEOUT: Final = 15.0  # s, for each operation of the socket
 DEADLINE: Final = 60.0  # s, for an answer as a whole
 MOST_METRICS: Final = 500  # in one request; the server accepts 1000, and 1 MB
 MOST_PARAMETERS: Final = 100
-MOST_ANSWER: Final = 1 << 22
 MOST_NAME: Final = 250
 _NOT_A_NAME: Final = re.compile(r"[^\w.\-/ ]")
 _ID: Final = re.compile(r"[\w.-]{1,250}", re.ASCII)
 _STATUS: Final = {Outcome.SUCCEEDED: "FINISHED", Outcome.FAILED: "FAILED", Outcome.CANCELLED: "KILLED"}
 _PERMANENT: Final = (400, 401, 403, 404)
-
-
-class _Connection(http.client.HTTPConnection):
-    """A connection that another thread can end, also during TLS's handshake or a slow answer."""
-
-    on_socket: Callable[[socket.socket], None]
-
-    def connect(self) -> None:
-        super().connect()
-        self.on_socket(self.sock)
-
-
-class _TlsConnection(http.client.HTTPSConnection, _Connection):
-    """A `_Connection` with TLS. Its `connect` calls `_Connection.connect`, and then starts TLS."""
-
-
-class _Deadline(urllib.request.HTTPHandler, urllib.request.HTTPSHandler):
-    """Ends a request after a total time, because a socket's own time-out restarts with each byte."""
-
-    def __init__(self, seconds: float, certificates: str) -> None:
-        context = ssl.create_default_context(cafile=certificates) if certificates else None
-        urllib.request.HTTPSHandler.__init__(self, context=context)
-        self._tls = context
-        self._sockets: list[socket.socket] = []
-        self._timer = threading.Timer(seconds, self._end)
-        self._timer.daemon = True
-        self.is_over = False
-
-    def __enter__(self) -> _Deadline:
-        self._timer.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._timer.cancel()
-        self._timer.join()
-        for each in self._sockets:
-            each.close()
-
-    def http_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
-        """Open a request over a connection that can be ended."""
-        return self.do_open(lambda *given, **more: self._watched(_Connection(*given, **more)), req)
-
-    def https_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
-        """Open a request over a TLS connection that can be ended."""
-        return self.do_open(lambda *given, **more: self._watched(_TlsConnection(*given, **more)), req,
-                            context=self._tls)  # fmt: skip
-
-    def _watched(self, connection: _Connection) -> _Connection:
-        connection.on_socket = self._keep
-        return connection
-
-    def _keep(self, found: socket.socket) -> None:
-        self._sockets.append(found.dup())  # TLS takes over the original socket
-        if self.is_over:  # the deadline passed while the connection was being made
-            self._end()
-
-    def _end(self) -> None:
-        self.is_over = True
-        for each in self._sockets:
-            with contextlib.suppress(OSError):
-                each.shutdown(socket.SHUT_RDWR)
-
-
-class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """Refuses redirects, because they would send the token to an address that the user did not give."""
-
-    def redirect_request(self, *_: Any) -> None:
-        return None
 
 
 @dataclass(frozen=True)
@@ -129,47 +53,38 @@ class Server:
     @staticmethod
     def from_variables(values: Mapping[str, str]) -> Server:
         """Return the server that MLflow's own environment variables describe."""
-        split = urlsplit(values.get(URI, ""))
-        user = values.get("MLFLOW_TRACKING_USERNAME") or unquote(split.username or "")
-        password = values.get("MLFLOW_TRACKING_PASSWORD") or unquote(split.password or "")
+        address = HttpAddress.of(values.get(URI, ""))
+        user = values.get("MLFLOW_TRACKING_USERNAME") or address.user
+        password = values.get("MLFLOW_TRACKING_PASSWORD") or address.password
         token, authorization = values.get("MLFLOW_TRACKING_TOKEN", ""), ""
         if user:
             authorization = basic(user, password)
         elif token:
             authorization = f"Bearer {token}"
         return Server(
-            _shown(split), authorization, {"password": password, "token": token},
+            address.url.rstrip("/"), authorization, {"password": password, "token": token},
             values.get("MLFLOW_TRACKING_SERVER_CERT_PATH", ""),
         )  # fmt: skip
 
-    def get(self, path: str, query: str) -> dict[str, Any]:
-        """Send a GET request. Raises BackendError as `_call` does."""
-        return self._call(urllib.request.Request(f"{self._url(path)}?{query}", headers=self._headers()))  # noqa: S310
+    def call(self, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """Send a POST request with a JSON body, or a GET request if there is none. Return the object of the answer.
 
-    def post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Send a POST request. Raises BackendError as `_call` does."""
-        data = json.dumps(body).encode()
-        headers = {**self._headers(), "Content-Type": "application/json"}
-        return self._call(urllib.request.Request(self._url(path), data, headers, method="POST"))  # noqa: S310
-
-    def _url(self, path: str) -> str:
-        return f"{self.address}/api/2.0/mlflow/{path}"
-
-    def _headers(self) -> dict[str, str]:
-        known = {"User-Agent": f"orch/{__version__}"}
-        return {**known, "Authorization": self.authorization} if self.authorization else known
-
-    def _call(self, request: urllib.request.Request) -> dict[str, Any]:
-        """Return the object of the answer. Raises BackendError, marked as transient if a later request may succeed."""
-        where = f"MLflow at {self.address}"
+        Raises BackendError, marked as transient if a later request may succeed. It is a RefusalError for a status of
+        300 or more.
+        """
+        headers = {"User-Agent": f"orch/{__version__}", "Content-Type": "application/json"}
+        if self.authorization:
+            headers["Authorization"] = self.authorization
+        data = json.dumps(body).encode() if body is not None else None
+        url, where = f"{self.address}/api/2.0/mlflow/{path}", f"MLflow at {self.address}"
         try:
-            body = self._body(request, where)
-        except (OSError, http.client.HTTPException, ValueError) as error:
-            reason = getattr(error, "reason", error)
-            words = getattr(reason, "strerror", None) or type(reason).__name__
-            raise BackendError(f"{where} can't be reached: {words}", transient=True) from None
+            found = request(url, data, headers, seconds=DEADLINE, certificates=self.certificates)
+        except NoAnswerError as error:
+            raise BackendError(f"{where} {error}", transient=True) from None
+        if found.status >= 300:
+            raise RefusalError(f"{where} answered {found.status}{self._said(found.body)}", found.status)
         try:
-            answer = parse_json(body or b"{}")
+            answer = parse_json(found.body or b"{}")
         except ValueError:
             raise BackendError(
                 f"{where} gave an answer that is not JSON: is it an MLflow server?", transient=True
@@ -177,27 +92,6 @@ class Server:
         if not isinstance(answer, dict):
             raise self.is_none()
         return answer
-
-    def _body(self, request: urllib.request.Request, where: str) -> bytes:
-        """Return the body of the answer.
-
-        Raises RefusalError for a status of 300 or more, and BackendError after the deadline.
-        """
-        with _Deadline(DEADLINE, self.certificates) as deadline:
-            try:
-                opener = urllib.request.build_opener(_NoRedirect, deadline)
-                with opener.open(request, timeout=TIMEOUT) as response:
-                    body: bytes = response.read(MOST_ANSWER)
-            except urllib.error.HTTPError as error:
-                with error:
-                    said = self._said(_rest_of(error))
-                raise RefusalError(f"{where} answered {error.code}{said}", error.code) from None
-            except (OSError, http.client.HTTPException):
-                if not deadline.is_over:
-                    raise
-            if deadline.is_over:
-                raise BackendError(f"{where} has not answered within {DEADLINE:.0f} s", transient=True)
-            return body
 
     def is_none(self) -> BackendError:
         """Return the error for a server whose answers are not MLflow's."""
@@ -220,12 +114,6 @@ class RefusalError(BackendError):
     def __init__(self, message: str, code: int) -> None:
         super().__init__(message, transient=code not in _PERMANENT)
         self.code = code
-
-
-def _shown(split: SplitResult) -> str:
-    host = f"[{split.hostname}]" if ":" in (split.hostname or "") else split.hostname or ""
-    port = f":{split.port}" if split.port else ""
-    return f"{split.scheme}://{host}{port}{split.path.rstrip('/')}"
 
 
 class Mlflow:
@@ -275,7 +163,7 @@ class Mlflow:
 
     def _post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
         """Send a document to the server, without secrets anywhere in it."""
-        return self.server.post(path, masked_json(dict(body), self.redact.known))
+        return self.server.call(path, masked_json(dict(body), self.redact.known))
 
     def _metrics(self, values: Mapping[str, float], step: int, time: float) -> list[dict[str, Any]]:
         moment = _milliseconds(time or self.record.created)
@@ -285,11 +173,9 @@ class Mlflow:
 
     def _experiment_id(self) -> str:
         """Return the experiment's id, after creating the experiment if it does not exist."""
-        from urllib.parse import urlencode
-
         query = urlencode({"experiment_name": self.experiment})
         try:
-            found = self.server.get("experiments/get-by-name", query)
+            found = self.server.call(f"experiments/get-by-name?{query}")
         except RefusalError as error:
             if error.code != 404:
                 raise
@@ -349,14 +235,6 @@ class Mlflow:
         if not isinstance(answer, str | int) or not _ID.fullmatch(str(answer)):
             raise self.server.is_none()
         return str(answer)
-
-
-def _rest_of(error: urllib.error.HTTPError) -> bytes:
-    """Return the body of a refusal; empty if it does not arrive."""
-    try:
-        return error.read(MOST_ANSWER)
-    except (OSError, http.client.HTTPException):
-        return b""
 
 
 def _name(name: str) -> str:

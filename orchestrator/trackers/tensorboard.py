@@ -15,14 +15,14 @@ from orchestrator.runs.state import Ending
 from orchestrator.runs.store import RunDir
 from orchestrator.trackers import event_file
 from orchestrator.trackers.history import MetricLine, ending_in_words, numbers_of, parameters_of
-from orchestrator.trackers.ledger import FOLDER, TENSORBOARD, Progress
+from orchestrator.trackers.progress import FOLDER, TENSORBOARD, Progress
 
 
 class TensorBoard:
     """Writes the event file of a run. Its bytes depend only on the run's own files and the known secrets."""
 
     def __init__(self, run: RunDir, record: RunRecord, redact: Redaction, folder: Path | None = None) -> None:
-        self.record, self.redact = record, redact
+        self.run_id, self.record, self.redact = run.run_id, record, redact
         self.folder = folder or run.path / FOLDER / TENSORBOARD
         self.path = self.folder / f"events.out.tfevents.{int(record.created)}.{run.run_id}"
 
@@ -32,7 +32,8 @@ class TensorBoard:
         data = event_file.header(created) + event_file.text(
             "parameters", _table(parameters_of(self.record, self.redact)), created
         )
-        return replace(self._append(replace(progress, size=0), data), is_begun=True)
+        link = f"orch tensorboard {self.run_id}"
+        return replace(self._append(replace(progress, size=0), data), is_begun=True, link=link)
 
     def send(self, progress: Progress, lines: Iterable[MetricLine]) -> Progress:
         """Write metrics. If an attempt repeats steps, the later values replace the earlier ones."""

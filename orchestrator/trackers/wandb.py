@@ -23,7 +23,7 @@ from orchestrator.runs.redaction import Redaction
 from orchestrator.runs.state import Ending
 from orchestrator.runs.store import RunDir
 from orchestrator.trackers.history import MetricLine, ending_in_words, new_lines, numbers_of, parameters_of
-from orchestrator.trackers.ledger import FOLDER, WANDB, Progress
+from orchestrator.trackers.progress import FOLDER, WANDB, Progress
 
 TIMEOUT: Final = 300.0
 INTERPRETER: Final = sys.executable
@@ -53,7 +53,7 @@ class Wandb:
         try:
             for folder in (new, self.folder):
                 shutil.rmtree(folder, ignore_errors=True)
-            new.mkdir(mode=0o700)
+            new.mkdir(mode=0o700, parents=True)
             words = ending_in_words(ending, self.redact)
             summary = {**numbers_of(result, self.redact, "result/"), **{f"orch/{k}": v for k, v in words.items()}}
             head: dict[str, Any] = {

@@ -1,1 +1,0 @@
-"""How a machine is spoken to: connections, requests over them, and what a node is sent."""

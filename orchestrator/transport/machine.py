@@ -26,8 +26,8 @@ MOST_OUTPUT: Final = 64 << 20  # bytes that a program may print
 
 Answer = tuple[dict[str, Any], bytes]
 """The values of an answer, and the bytes that follow them."""
-Sink = Callable[[Any, int], None]
-"""Takes a stream and the number of bytes to read from it."""
+Sink = Callable[[Mapping[str, Any], Any, int], None]
+"""Takes the values of an answer, a stream, and the number of bytes to read from it."""
 
 
 class Reply(Protocol):
@@ -63,7 +63,7 @@ class Machine(ABC):
     ) -> Reply:
         """Send a request, and return without waiting for its answer. Several requests may be under way.
 
-        sink: takes the answer's bytes as they arrive. It must take all of them and must not raise.
+        sink: takes the answer's bytes as they arrive. It must take all of them, and raises only EOFError.
         most: an answer with more bytes than this ends the conversation.
         """
 
@@ -120,7 +120,7 @@ class LocalMachine(Machine):
         reply, data = answer({"do": verb, **values}, payload)
         content = data if isinstance(data, bytes) else data.read()
         if sink is not None:
-            sink(io.BytesIO(content), len(content))
+            sink(reply, io.BytesIO(content), len(content))
             content = b""
         return Done(self.name, reply, content)
 

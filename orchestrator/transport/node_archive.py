@@ -23,7 +23,7 @@ if TYPE_CHECKING:  # an archive that is kept must not wait for what makes one
 
 _MAIN = b"import sys\nfrom orchestrator.node.__main__ import main\nsys.exit(main())\n"
 _OF_SUBMITIT: Final = ("submitit", "cloudpickle", "typing_extensions")
-_PARTS: Final = ("protocol", "node", "training")
+_PARTS: Final = ("protocol", "outcome", "node", "training")
 _ROOT: Final = ("__init__.py", "version.py")
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # the same sources, and the same Python, give the same bytes
 _UNCHECKED_HASH = (1).to_bytes(4, "little")  # PEP 552: what kind of .pyc it is

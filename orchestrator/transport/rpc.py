@@ -251,7 +251,7 @@ class Session(Machine):
             raise ValueError(f"not what {reply.do} is answered with")
         data = b""
         if reply.sink is not None:
-            reply.sink(self.channel.stream, count)
+            reply.sink(values, self.channel.stream, count)
         elif len(data := self.channel.stream.read(count)) < count:
             raise EOFError
         if self.waiting.pop(reply.number, None) is not None:

@@ -10,8 +10,8 @@ from threading import RLock
 from typing import Any, Final
 
 from orchestrator.errors import StoreError, UsageError
+from orchestrator.looking.run import state_or_why_not
 from orchestrator.operations import diff, ranking
-from orchestrator.operations.runs import state_or_why_not
 from orchestrator.operations.watched_logs import WatchedLogs
 from orchestrator.protocol.metric import better_of
 from orchestrator.runs.files.file_cache import FileCache

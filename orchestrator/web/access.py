@@ -38,7 +38,7 @@ class Asked:
 
 @dataclass(frozen=True)
 class Refusal:
-    """Why a request is not answered."""
+    """The reason for which a request is not answered."""
 
     status: int
     reason: str

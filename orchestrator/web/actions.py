@@ -1,4 +1,4 @@
-"""What the page does to a run: cancel it, repeat it, copy its results to a folder."""
+"""The actions of the page: cancel a run, repeat it, copy its results to a folder, change its tags or note."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from orchestrator.runs.store import find_run
 
 
 def cancel(root: Path, name: str) -> dict[str, Any]:
-    """Stop a run, and tell how it ended and what is left of it on its machines."""
+    """Cancel a run. Return its state and the processes that are left on its machines."""
     done = operations.cancel(root, find_run(root, name, newest=False), now=False)
     left = [f"{each} on {proof.host}" for proof in done.proofs for each in proof.survivors]
     away = [proof.host for proof in done.proofs if proof.is_unreachable]
@@ -30,7 +30,7 @@ def repeat(root: Path, name: str) -> dict[str, Any]:
 
     run = find_run(root, name, newest=False)
     prepared = prepare(root, Request("", "", (), {}, (), None, False, True, run.run_id, None, False, ()))
-    if delegate.is_elsewhere(prepared):
+    if prepared.is_delegated:
         pointer = delegate.hand_over(root, prepared)
         return {"said": f"submitted {pointer.run_id}, which {pointer.host} looks after", "id": None}
     again = submit.submit(root, prepared)
@@ -65,7 +65,7 @@ def _are_words(value: object) -> TypeGuard[list[str]]:
 
 
 def _folder(to: str) -> Path:
-    """Return the folder that these words name; UsageError where they can't be a path."""
+    """Return the folder at a path. Raises UsageError if the text can't be a path."""
     try:
         to.encode()
     except UnicodeEncodeError:

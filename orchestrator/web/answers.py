@@ -1,4 +1,4 @@
-"""What the page is told, as JSON types: read from runs' files, never from a machine, and nothing is written."""
+"""The answers to the page, as JSON types. They are read from runs' files, without contact to machines or any write."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def row_json(row: RunRow) -> Json:
 
 
 def run_page(reader: Reader, name: str) -> Json:
-    """Return what the page of one run shows at first; RunNotFoundError, StoreError where it can't be read."""
+    """Return the first contents of a run's page. Raises RunNotFoundError, and StoreError if the run can't be read."""
     run, problems = reader.find(name), list[str]()
     seen = signatures_of(run)  # before it is read: what is written meanwhile is told to the page
     view = reader.run(run)
@@ -96,7 +96,7 @@ def _headline(run: RunDir, view: RunView, of_job: str | None) -> Json | None:
 
 
 def _logs(run: RunDir, view: RunView) -> list[list[int]]:
-    """Return attempt and rank of each log that is here, or that can be brought while the run goes on."""
+    """Return attempt and rank of each log that is here, or that can be copied here while the run is live."""
     found = {(log.attempt, log.rank) for log in log_files(run, Selection(everything=True))}
     if not view.row.is_final and found:
         newest = max(attempt for attempt, _ in found)
@@ -128,7 +128,7 @@ def files_page(reader: Reader, name: str) -> Json:
 
 
 def curves(reader: Reader, names: list[str], wanted: list[str], query: Query) -> Json:
-    """Return metrics of runs, each as one panel; `every` asks for all values, for a table."""
+    """Return metrics of runs, each as one panel. With `every`, return all values, for a table."""
     try:
         smoothing = float(query.get("smoothing", "0"))
     except ValueError as error:
@@ -144,7 +144,7 @@ def curves(reader: Reader, names: list[str], wanted: list[str], query: Query) ->
 
 
 def ranks(reader: Reader, name: str) -> Json:
-    """Return how long the steps of the ranks took: in a sentence, as a map of ranks and time, and as a histogram."""
+    """Return the step times of the ranks: as a sentence, as a heat map of ranks over time, and as a histogram."""
     run = reader.find(name)
     step_times = reader.step_time_map(run, columns=MAP_COLUMNS, rows=MAP_ROWS)
     return {
@@ -155,7 +155,7 @@ def ranks(reader: Reader, name: str) -> Json:
 
 
 def _map(found: HeatMap) -> Json:
-    """Return a map as JSON types, with as many digits as are shown: it has thousands of cells."""
+    """Return a heat map as JSON types. Its thousands of numbers are rounded to the digits that the page shows."""
     places = 4 - math.floor(math.log10(found.high)) if found.high and found.high > 0 else 4
     rows = [
         {**vars(row), "values": [None if value is None else round(value, places) for value in row.values]}
@@ -165,13 +165,13 @@ def _map(found: HeatMap) -> Json:
 
 
 def pace(reader: Reader, name: str) -> Json:
-    """Return which rank is the slowest and why, and what stands out on the run's machines, in sentences."""
+    """Return sentences about the slowest rank, the reason for it, and unusual states of the run's machines."""
     run = reader.find(name)
     return {"pace": to_json(reader.pace(run)), "findings": reader.findings(run)}
 
 
 def use(reader: Reader, name: str, measure: str | None) -> Json:
-    """Return how busy a run's nodes, ranks and GPUs are: the newest numbers, or a map of one measure."""
+    """Return the use of a run's nodes, ranks and GPUs: the newest numbers, or a heat map of one measure."""
     view = reader.use(reader.find(name), measure, columns=MAP_COLUMNS if measure else 1, rows=MAP_ROWS)
     if measure:
         return {"map": _map(view.map)}
@@ -180,13 +180,13 @@ def use(reader: Reader, name: str, measure: str | None) -> Json:
 
 
 def watched_log(reader: Reader, name: str, query: Query) -> Json:
-    """Return what `log_page` does, of a log that is brought from its node while it is asked for."""
+    """Return the same as `log_page`, and have the log copied from its node as long as the page requests it."""
     reader.watched.ask(reader.find(name), number_of(query, "rank") or 0)
     return log_page(reader, name, query)
 
 
 def log_page(reader: Reader, name: str, query: Query) -> Json:
-    """Return a window of a rank's log: its end, before, after or around an offset; or where words are found next."""
+    """Return lines of a rank's log: the last ones, those before or after an offset, or those around the next match."""
     log = reader.log(reader.find(name), number_of(query, "rank") or 0, number_of(query, "attempt"))
     before, after, start = (number_of(query, each) for each in ("before", "after", "from"))
     if words := query.get("find"):
@@ -201,19 +201,19 @@ def log_page(reader: Reader, name: str, query: Query) -> Json:
 
 
 def diff_page(reader: Reader, one: str, other: str) -> Json:
-    """Return what changed from one run to another."""
+    """Return the differences between two runs."""
     found: Json = to_json(reader.compare(reader.find(one), reader.find(other)))
     return found
 
 
 def sweep_page(reader: Reader, sweep: str, metric: str | None) -> Json:
-    """Return a sweep's points, ranked by a metric where they have one."""
+    """Return a sweep's points, ranked by a metric if they have it."""
     view = reader.sweep(sweep, metric)
     return {**to_json(view), "hint": "" if view.names else HOW_TO_WRITE}
 
 
 def _readable(read: Callable[[], _Value], otherwise: _Value, problems: list[str]) -> _Value:
-    """Return a part of a page; where its file can't be read, the page says so and shows the rest."""
+    """Return a part of a page. If its file can't be read, add the problem to `problems` and return `otherwise`."""
     try:
         return read()
     except StoreError as error:
@@ -224,6 +224,6 @@ def _readable(read: Callable[[], _Value], otherwise: _Value, problems: list[str]
 
 
 def _open(path: Path) -> None:
-    """Raise OSError for a file that is there and can't be opened."""
+    """Raise OSError if the file exists and can't be opened."""
     with contextlib.suppress(FileNotFoundError), opened(path):
         pass

@@ -1,4 +1,4 @@
-"""The page's addresses: its files, what it asks for as JSON, the stream of changes, and what changes a run."""
+"""The page's addresses: its static files, its answers as JSON, the stream of changes, and the actions on runs."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def _acted(do: Callable[[str, Mapping[str, Any]], Any]) -> Callable[[Request], A
 
 
 def _bytes(read: Callable[[Request], contents.Part]) -> Callable[[Request], Any]:
-    """Return an endpoint for a file's bytes. Whatever they are, a browser that is led there only stores them."""
+    """Return an endpoint for a file's bytes. A browser that opens its address only stores them."""
 
     def answer(request: Request) -> Response:
         part = read(request)
@@ -163,7 +163,7 @@ def _bytes(read: Callable[[Request], contents.Part]) -> Callable[[Request], Any]
 
 
 async def _said(make: Callable[[], Response]) -> Response:
-    """Return what was asked for, or the sentence that says why not."""
+    """Return the response that `make` makes. If `make` fails, return the error message and the hint as JSON."""
     try:
         return await run_in_threadpool(make)
     except OrchError as error:
@@ -174,7 +174,7 @@ async def _said(make: Callable[[], Response]) -> Response:
 
 
 async def _body(request: Request) -> Mapping[str, Any]:
-    """Return the JSON object that was sent; empty for anything else, and for one that is too large."""
+    """Return the JSON object of a request. It is empty if the request has no such object, or is too large."""
     data = b""
     try:
         async with asyncio.timeout(BODY_SECONDS):

@@ -35,7 +35,7 @@ class Part:
 
 
 def entries_of(checkpoint: Checkpoint) -> list[dict[str, Any]]:
-    """Return the first files of a checkpoint with their sizes; links and what is no file are left out."""
+    """Return the first files of a checkpoint with their sizes, without links and special files."""
     found = list[dict[str, Any]]()
     for folder, names, files in os.walk(checkpoint.path):
         names.sort()
@@ -92,7 +92,7 @@ def _in_checkpoint(run: RunDir, name: str, path: str) -> tuple[Path, Path]:
 
 
 def number_of(query: Mapping[str, str], name: str) -> int | None:
-    """Return a number of a request; None if it is not given. Raises UsageError if it is no number."""
+    """Return a number of a request, or None if the request has none. Raises UsageError if the text is not a number."""
     value = query.get(name)
     if value is None:
         return None

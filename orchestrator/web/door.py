@@ -30,7 +30,7 @@ Speaker = Callable[["Visit"], asyncio.Protocol]
 
 @dataclass(frozen=True)
 class Limits:
-    """How many connections may be open at a time, and how long a connection may wait for a whole request."""
+    """The largest number of open connections, and the longest time that a connection may take for a whole request."""
 
     connections: int = 128
     idle_seconds: float = 20.0
@@ -38,7 +38,7 @@ class Limits:
 
 @dataclass(eq=False)
 class Visit:
-    """One connection: the door that it came through, its user, and since when it has been idle."""
+    """One connection: the door that accepted it, its user, and the time since which it has been idle."""
 
     door: Door
     connection: socket.socket
@@ -145,7 +145,7 @@ class Door:
 
 
 async def through_its_door(scope: Any, receive: Any, send: Any) -> None:
-    """Answer a request by the application of the door that its connection came through."""
+    """Answer a request with the application of the door that accepted the connection."""
     visit: Visit = scope["state"]["visit"]
     with visit.busy():
         await visit.door.app(scope, receive, send)

@@ -35,7 +35,7 @@ class Picture:
 
 
 def pictures_in(file: BinaryIO) -> list[Picture]:
-    """Return the first pictures of an event file; a damaged record ends the search."""
+    """Return the first pictures of an event file, up to the first damaged record."""
     found = list[Picture]()
     try:
         for offset, data in _records(file):
@@ -77,7 +77,7 @@ def _of_event(offset: int, data: bytes) -> Iterator[Picture]:
 
 
 def _encoded(value: bytes) -> tuple[str, bytes, str] | None:
-    """Return the tag, the bytes and the kind of a value's picture; None if it has none that the page can show."""
+    """Return the tag, the bytes and the kind of a value's picture, or None if the page can't show the value as one."""
     parts = {number: part for number, _, part in fields(value) if isinstance(part, bytes)}
     image = {number: part for number, _, part in fields(parts.get(_IMAGE, b"")) if isinstance(part, bytes)}
     encoded = image.get(_ENCODED, b"")

@@ -85,7 +85,7 @@ def export_pages(root: Path, note: Note, folder: Path, runs: list[RunDir]) -> No
 
 
 def _of_run(reader: Reader, run: RunDir) -> Answers:
-    """Return what the page of one run asks for."""
+    """Return the requests of the page of one run."""
     where = ("runs", run.run_id)
     page = answers.run_page(reader, run.run_id)
     del page["seen"]  # nobody follows what was exported
@@ -103,7 +103,7 @@ def _of_run(reader: Reader, run: RunDir) -> Answers:
 
 
 def _texts(reader: Reader, run: RunDir) -> Answers:
-    """Return the outputs of a run that are short texts; of pictures and other bytes nothing can be taken out."""
+    """Return the outputs of a run that are short texts. Other outputs can't be redacted, so they are not exported."""
     found: Answers = {}
     for output in outputs_of(run):
         if output.bytes > MOST_OF_A_TEXT or len(found) >= MOST_TEXTS:
@@ -118,7 +118,7 @@ def _texts(reader: Reader, run: RunDir) -> Answers:
 
 
 def _of_several(reader: Reader, runs: list[RunDir], of_runs: Answers) -> Answers:
-    """Return what the pages of more than one run ask for."""
+    """Return the requests of the pages about several runs."""
     ids = {run.run_id for run in runs}
     known = {page["row"]["run_id"]: page["row"] for page in of_runs.values() if "row" in page}
     found: Answers = {
@@ -138,7 +138,7 @@ def _of_several(reader: Reader, runs: list[RunDir], of_runs: Answers) -> Answers
 
 
 def _curves(reader: Reader, names: list[str]) -> Answers:
-    """Return the curves of these runs over each other, one answer for each metric."""
+    """Return the requests for the curves of these runs in one panel, for each metric."""
     first = answers.curves(reader, names, [], {})
     asked = tuple(("run", name) for name in names)
     return {
@@ -166,7 +166,7 @@ def _as_function(name: str, modules: dict[str, str]) -> None:
 
 
 def _index(text: str) -> str:
-    """Return the page with addresses beside it, and a policy that lets it ask nobody for anything."""
+    """Return the page with relative addresses, and with a policy that forbids it all requests to servers."""
     policy = "default-src 'none'; script-src 'self' file:; style-src 'self' file:; img-src 'self' file: blob:"
     head = f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n<meta name="referrer"'
     module = '<script src="/static/main.js" type="module"></script>'

@@ -1,6 +1,6 @@
-"""What the page's server keeps in the state folder: which process it is, its keys, and the file that opens the page.
+"""The files of the page's server in the state folder: its process, its keys, and the file that opens the page.
 
-All of it is the user's alone (mode 0600): a code or a key never stands in an argv, where `ps` shows it to everybody.
+Only the user can read them (mode 0600). No code or key is ever in an argv, which `ps` shows to everybody.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Server:
 
 
 def folder_of(root: Path) -> Path:
-    """Return the server's folder, made if it is missing; StoreError where others may write there."""
+    """Return the server's folder, after creating it if it is missing. Raises StoreError if others may write there."""
     check_own(root)
     folder = root / "ui"
     try:
@@ -59,7 +59,7 @@ def folder_of(root: Path) -> Path:
 
 @contextlib.contextmanager
 def writing(folder: Path) -> Iterator[None]:
-    """Have what can't be written in the server's folder said as StoreError: a read-only disk, a file in the way."""
+    """Raise StoreError for each OSError in the block, which writes to the server's folder."""
     try:
         yield
     except OSError as error:
@@ -82,7 +82,7 @@ def forget(root: Path) -> None:
 
 
 def server_of(root: Path) -> tuple[Server, Process] | None:
-    """Return the server that lives on this machine; None where there is none, or its record is damaged."""
+    """Return the server that runs on this machine. None if there is no server, or its record is damaged."""
     try:
         server = Server(**(RunDir(root / "ui").read(RECORD) or {}))
         found = identify(server.pid)
@@ -131,7 +131,7 @@ def _overwrite(path: Path, text: str) -> None:
 
 
 def address_of(server: Server, code: str, place: str = "") -> str:
-    """Return the address that opens the page once, at a place such as `/run/ID`; no server is sent what is behind #."""
+    """Return the address that opens the page once, at a place such as `/run/ID`. Browsers send no part after #."""
     return f"http://{server.name}:{server.port}/enter#{code}{place}"
 
 

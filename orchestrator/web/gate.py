@@ -1,6 +1,6 @@
-"""What stands before every answer: who is refused, and the headers that keep a browser from doing more than it should.
+"""Refuses requests without access, and adds to every answer headers that restrict what the browser does with it.
 
-As plain ASGI, so that a stream of events passes through it piece by piece.
+This is plain ASGI, so that a stream of events passes piece by piece.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ HEADERS: Final = {
 
 
 class Gate:
-    """Refuses what may not be asked, and gives every answer the headers above."""
+    """Refuses requests without access, and adds the headers above to every answer."""
 
     def __init__(self, app: ASGIApp, access: Access) -> None:
         self.app, self.access = app, access

@@ -153,7 +153,7 @@ async def _serve(page: Page, doors: list[Door], on_ready: Callable[[], None]) ->
 
 
 class _Server(uvicorn.Server):
-    """Leaves the signals to whoever starts it: uvicorn's handlers know nothing of SIGHUP, and raise them again."""
+    """A server without signal handlers, because uvicorn's handlers ignore SIGHUP and raise each signal again."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -212,7 +212,7 @@ def serve_detached(root: Path, ports: Ports, program: str) -> Server:
 
 
 def _log(path: Path) -> BinaryIO:
-    """Open the servers' log, to which each appends; one that has grown large begins anew."""
+    """Open the log to which all servers append. A log that has grown large is emptied."""
     with files.writing(path.parent):
         descriptor = open_own(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, PRIVATE)
         bound_log(descriptor)
@@ -235,7 +235,7 @@ class BoundedLog(logging.StreamHandler[TextIO]):
 
 
 def new_code(server: Server) -> str:
-    """Ask a server for a code that opens one session; OrchError where it does not answer."""
+    """Request a code that opens one session from a server. Raises OrchError if the server does not answer."""
     connection = http.client.HTTPConnection(HOST, server.port, timeout=END_SECONDS)
     try:
         headers = {"host": f"{server.name}:{server.port}", "authorization": f"Bearer {server.key}"}
@@ -250,7 +250,7 @@ def new_code(server: Server) -> str:
 
 
 def stop(process: Process) -> None:
-    """End a server; OrchError where it stays."""
+    """End a server. Raises OrchError if it does not end."""
     send_signal(process, signal.SIGTERM)
     if wait_gone([process], END_SECONDS):
         raise OrchError(

@@ -1,4 +1,4 @@
-"""What changes with the files of a run: a word for each kind of them, the same for as long as they stay as they are."""
+"""Signatures of a run's files: a hash for each kind of file, which changes when such a file changes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Signatures = Mapping[str, str]
 
 
 def signatures_of(run: RunDir) -> Signatures:
-    """Return the words for the run's state, metrics, logs, heartbeats and samples."""
+    """Return the signatures of the run's state, metrics, logs, heartbeats and samples."""
     found: dict[str, list[Any]] = {name: [_stat(f"{run.path}/{file}") for file in files] for name, files in
                                    _FILES.items()} | {"logs": [], "beats": [], "use": []}  # fmt: skip
     with contextlib.suppress(OSError), os.scandir(f"{run.path}/nodes") as nodes:

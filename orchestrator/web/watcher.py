@@ -1,6 +1,6 @@
-"""One look at the files for all streams of events: each is told what has changed since it was told last.
+"""Polls the files of runs for all streams of events, and sends each stream the changes since its last message.
 
-Files on a network file system send no events, so the watcher looks, and only while somebody listens.
+Files on a network file system send no events, so the watcher polls them, and only while a stream is open.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ LOOK_SECONDS: Final = 0.5
 
 @dataclass
 class _Stream:
-    """One listener: the run that its page shows, what it knows, and what it has not been told yet."""
+    """One listener: the run that its page shows, the state that was sent to it, and the messages that were not."""
 
     run: str | None
     rows: Mapping[str, RunRow] | None = None  # None: it shows no table
@@ -34,7 +34,7 @@ class _Stream:
 
 
 class Watcher:
-    """Looks at the table and at the runs that pages show, and puts what has changed into their streams."""
+    """Polls the table and the runs that pages show, and puts changes into their streams."""
 
     def __init__(self, reader: Reader) -> None:
         self._reader = reader
@@ -43,10 +43,10 @@ class Watcher:
         self._is_closed = False
 
     async def listen(self, run: str | None, seen: Signatures | None = None) -> AsyncIterator[dict[str, Any]]:
-        """Yield what changes: rows of the table, or of one run the names of what has changed; at first all there is,
-        or of a run what is no more as its page has `seen` it.
+        """Yield changes: rows of the table, or the names of the parts of one run that have changed.
 
-        A page draws its table from the first message, which therefore waits for no look of the others.
+        The first message has all rows, or the parts of the run that differ from those that its page has `seen`. It does
+        not wait for the watcher's next poll, because a page draws its table from it.
         """
         stream = _Stream(run, rows={} if run is None else None, seen=seen)
         await self._look_or_say_why_not(stream)
@@ -60,7 +60,7 @@ class Watcher:
             self._streams.remove(stream)
 
     def close(self) -> None:
-        """End all streams; who listens from now on is told nothing."""
+        """End all streams. Later listeners receive nothing."""
         self._is_closed = True
         for stream in self._streams:
             stream.messages.put_nowait(None)
@@ -76,7 +76,7 @@ class Watcher:
         self._task = None
 
     async def _look_or_say_why_not(self, stream: _Stream) -> None:
-        """Look; the next look may do better. Whatever lies in a run's folder must not end the looks of all streams."""
+        """Poll for one stream. If the run can't be read, send that as a message, so that other streams continue."""
         problem = ""
         try:
             await self._look(stream)

@@ -1,6 +1,7 @@
 """A testbed with all that the tests of a file need; whole again after each test, and gone in the end.
 
-`@pytest.mark.cluster("slurm")`, `("docker")` and `(nodes=5)` say what a test needs beside three nodes with sshd.
+`@pytest.mark.cluster("slurm")`, `("sge")`, `("docker")` and `(nodes=5)` say what a test needs beside three nodes with
+sshd.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from tests.testbed.machine import install, missing_packages, obstacle
 from tests.took import print_all
 
 HERE = Path(__file__).parent
+PARTS = ("slurm", "docker", "sge")
 
 
 @dataclass
@@ -63,7 +65,7 @@ class Session:
     def _cluster(self, needs: Needs) -> Cluster:
         folder = state_folder()  # of a name that no test process before had: one that was killed has left its files
         folder = folder.with_name(f"{folder.name}-{secrets.token_hex(3)}")
-        return Cluster(folder, needs.nodes, slurm=needs.slurm, docker=needs.docker, owner=self.owner)
+        return Cluster(folder, needs.nodes, slurm=needs.slurm, docker=needs.docker, sge=needs.sge, owner=self.owner)
 
 
 @dataclass(frozen=True)
@@ -73,22 +75,25 @@ class Needs:
     nodes: int = 3
     slurm: bool = False
     docker: bool = False
+    sge: bool = False
 
     @classmethod
     def of(cls, items: Iterable[pytest.Item]) -> Needs:
         """The needs of all these tests together."""
         marks = [mark for item in items for mark in item.iter_markers("cluster")]
         words = {word for mark in marks for word in mark.args}
-        assert words <= {"slurm", "docker"}, f"no testbed has {words}"
-        return cls(max([3, *(mark.kwargs.get("nodes", 0) for mark in marks)]), "slurm" in words, "docker" in words)
+        assert words <= set(PARTS), f"no testbed has {words}"
+        nodes = max([3, *(mark.kwargs.get("nodes", 0) for mark in marks)])
+        return cls(nodes, **{part: part in words for part in PARTS})
 
     def and_what_has(self, there: Cluster) -> Needs:
         """These needs and the parts of a testbed that stands."""
-        return Needs(max(self.nodes, there.nodes), self.slurm or there.slurm, self.docker or there.docker)
+        parts = {part: getattr(self, part) or getattr(there, part) for part in PARTS}
+        return Needs(max(self.nodes, there.nodes), **parts)
 
     def lacking(self, there: Cluster) -> str:
         """The parts that the testbed does not have; empty if it has them all."""
-        lacks = [name for name in ("slurm", "docker") if getattr(self, name) and not getattr(there, name)]
+        lacks = [name for name in PARTS if getattr(self, name) and not getattr(there, name)]
         if there.nodes < self.nodes:
             lacks.append(f"{self.nodes} nodes")
         return f"no {' and no '.join(lacks)}" if lacks else ""
@@ -102,8 +107,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Install Debian's packages before the first test's clock runs."""
-    if obstacle() is None and missing_packages() and any(item.path.is_relative_to(HERE) for item in session.items):
-        install()
+    ours = [item for item in session.items if item.path.is_relative_to(HERE)]
+    more = Needs.of(ours).sge
+    if obstacle() is None and ours and missing_packages(more=more):
+        install(more=more)
 
 
 @pytest.fixture(scope="session")

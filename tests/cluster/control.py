@@ -151,6 +151,8 @@ class Control:
             steps.callback(lambda: left.extend(self._end_processes()))
             if self.cluster.slurm:
                 steps.callback(self._end_jobs)
+            if self.cluster.sge:
+                steps.callback(self._end_sge_jobs)
             steps.callback(self.undo.close)
         return left
 
@@ -170,6 +172,12 @@ class Control:
         for person in PEOPLE:
             self.output("ctl", "scancel", f"--user={person.name}", user="root")
         wait_until(lambda: not self.output("ctl", "squeue", "--noheader", user="root"), "the end of Slurm's jobs")
+
+    def _end_sge_jobs(self) -> None:
+        """Delete alice's and bob's jobs; returns when Grid Engine has ended them."""
+        for person in PEOPLE:
+            self.run("ctl", "qdel", "-f", "-u", person.name, user="root")  # an error where there are none
+        wait_until(lambda: not self.output("ctl", "qstat", "-u", "*", user="root"), "the end of Grid Engine's jobs")
 
     def _end_processes(self) -> list[str]:
         everything = [

@@ -6,6 +6,7 @@ import json
 import re
 import shlex
 import signal
+import sys
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,6 +38,7 @@ while step < int(sys.argv[1]):
         os.makedirs(f"{folder}/step_{step:08}", exist_ok=True)
         open(f"{folder}/step_{step:08}/COMMIT", "w").close()
     if stop:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # Slurm and orch both send it
         sys.exit(95)
 print("done", flush=True)
 """
@@ -301,6 +303,19 @@ def test_a_run_goes_on_without_a_node_that_crashes(alice: User) -> None:
     assert "from step 0 " not in run.text(f"nodes/0/attempt_{state['attempt']}/rank_0.log")
 
 
+def test_an_interpreter_below_the_home_folder_trains(alice: User) -> None:
+    for host in ("ctl", "n1", "n2", "n3"):
+        folder = alice.testbed.file(host, "/home/alice/venv/bin")
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "python").symlink_to(sys.executable)
+    run = alice.count(1, "python: ~/venv/bin/python\n", job="env: {A: b}\n")
+    state = run.end()
+    assert state["state"] == "succeeded", state["verdict"]
+    done = alice.orch("doctor", "-p", f"{FOLDER}/p.yaml", "--on-node")
+    assert "NODE" in done.out
+    assert "can't be started" not in done.out  # a link to a virtual environment's interpreter has none of its packages
+
+
 def test_an_agent_that_is_killed_costs_one_restart(alice: User) -> None:
     run = alice.count(40)
     run.wait_for("attempt 0")
@@ -452,7 +467,7 @@ def test_any_number_of_runs_costs_one_look(alice: User) -> None:
     real = alice.testbed.output("ctl", "which", "squeue")
     folder = alice.program("squeue", f'echo look >>{FOLDER}/looks\nexec {real} "$@"')
     runs = [alice.count(1, "sbatch: {begin: now+1hour}\n") for _ in range(3)]
-    code = "from orchestrator.operations.points import grouped; from orchestrator.runs.store import state_root; " \
+    code = "from orchestrator.looking.sweep import grouped; from orchestrator.runs.store import state_root; " \
            "print([str(state.state) for ((_, state),) in grouped(state_root(), everything=True, limit=9)])"  # fmt: skip
     done = alice.testbed.python("ctl", "-c", code, ORCH_HOME=ORCH, PATH=f"{folder}:/usr/bin:/bin")
     assert done.out.strip() == str(["pending"] * 3), done.err

@@ -15,7 +15,9 @@ import json, sys
 from contextlib import closing
 from pathlib import Path
 from orchestrator.transport.address import Address
-from orchestrator.backends.remote.checkpoints import bring_checkpoint, give_checkpoint
+from orchestrator.backends.mirror.checkpoints import bring_checkpoint
+from orchestrator.backends.mirror.fetch import read_small
+from orchestrator.backends.mirror.send import give_checkpoint
 from orchestrator.errors import BackendError
 from orchestrator.transport.openssh import SshProcess
 from orchestrator.transport.pool import ConnectionPool
@@ -33,16 +35,17 @@ with closing(ConnectionPool()) as pool:
     broken = 0
     if jump:  # what a copy that broke off has left
         here.mkdir()
-        entry = json.loads(session.call("read_file", path=f"~/{name}/manifest.json")[1])["files"]["state.pt"]
+        entry = json.loads(read_small(session, f"~/{name}", ["manifest.json"], 1 << 20)[0])["files"]["state.pt"]
         partial = here / f".state.pt.{entry['sha256'][:16]}.partial"
         with open(partial, "wb") as file:
-            def some(stream, count):
+            def some(values, stream, count):
                 file.write(stream.read(5_000_000))
                 seen[-1].process.kill()
                 raise EOFError("the cable was cut")
             try:
                 with session.bulk(24 << 20) as fast:
-                    fast.ask("read_range", path=f"~/{name}/state.pt", offset=0, count=24_000_000, sink=some).wait()
+                    asked = json.dumps([[0, "state.pt", 0, 24_000_000, None, ""]]).encode()
+                    fast.ask("read_files", asked, below=[f"~/{name}"], hashed=False, sink=some, most=1 << 30).wait()
             except BackendError as error:
                 broken = int(error.transient)
     whole = bring_checkpoint(session, f"~/{name}", here)

@@ -21,7 +21,7 @@ def lab(testbed: Control) -> Lab:
 
 @pytest.mark.full(
     "tests/local/test_own_checkpoints.py::test_a_torn_one_is_passed_over",
-    "tests/unit/backends/remote/test_checkpoints.py::test_a_damaged_checkpoint_is_not_brought",
+    "tests/unit/backends/mirror/test_checkpoints.py::test_a_damaged_checkpoint_is_not_brought",
 )
 def test_a_damaged_checkpoint_that_claims_to_be_the_newest_is_passed_over(lab: Lab) -> None:
     run = training(lab, program=TORCH_SLOW_AT_FIRST)  # the library passes damaged checkpoints over

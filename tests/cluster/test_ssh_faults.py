@@ -215,7 +215,7 @@ def test_a_cancel_names_the_host_that_is_away_and_gc_sweeps_it_later(lab: Lab) -
 @pytest.mark.soak
 @pytest.mark.timeout(1200)
 @pytest.mark.full(
-    "tests/cluster/test_ssh_starts.py::test_a_submit_that_is_killed_meanwhile_is_noticed_by_its_supervisor_which_ends_the_run",
+    "tests/cluster/test_ssh_starts.py::test_a_run_whose_submit_is_killed_meanwhile_is_started_by_its_supervisor_which_holds_its_start",
 )
 def test_a_submit_killed_at_any_moment_leaves_no_orphan_and_no_second_copy(lab: Lab) -> None:
     chance = random.Random(SEED)
@@ -253,6 +253,18 @@ def kill_submit(lab: Lab) -> None:
     processes = lab.control.processes(LAPTOP, lab.user)
     if pids := [each.pid for each in processes if each.command.startswith("python")]:
         kill(pids)
+
+
+def test_orchs_folder_removed_on_node_0_costs_no_event_that_was_copied(lab: Lab) -> None:
+    run = lab.submit(lab.job("hold", HOLD), "--profile", lab.profile(hosts=["n1", "n2"]))
+    lab.until_said(run, "holding")
+    shutil.rmtree(lab.control.file("n1", "/home/alice/.orch"), ignore_errors=True)
+    lab.until(run, "folder_lost")
+    assert lab.status(run)["state"] == "running"
+    assert lab.orch("cancel", run, "--now").code == 0
+    assert lab.wait(run).code == 103
+    assert [event["attempt"] for event in lab.events(run, "go")] == [0]
+    lab.assert_nothing_left(run)
 
 
 READS_ITSELF = HELD_AT_FIRST.replace("    stops, waits = ", "    open('main.py').close()\n    stops, waits = ")

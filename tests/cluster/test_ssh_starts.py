@@ -68,20 +68,16 @@ def starting(lab: Lab, *argv: str) -> tuple[int, IO[str]]:
     return submit, printed
 
 
-def ended_by_its_supervisor(lab: Lab) -> str:
-    """Return why the run has ended, once its supervisor has seen to it: nothing is left, and nobody has asked."""
-    (folder,) = (lab.home / ".local/state/orch/runs").iterdir()
-    lab.control.ungate("n3")
-    settled((folder / "verdict.json").exists, "the verdict, which nobody asks for")
-    settled(lambda: not lab.supervisor(), "the supervisor's end")
-    assert_nothing_left(lab)
-    return lab.orch("why", folder.name).out
-
-
-def test_a_submit_that_is_killed_meanwhile_is_noticed_by_its_supervisor_which_ends_the_run(lab: Lab) -> None:
+def test_a_run_whose_submit_is_killed_meanwhile_is_started_by_its_supervisor_which_holds_its_start(lab: Lab) -> None:
     submit, _ = starting(lab, *lab.argv("submit", lab.job("hold", HOLD), "--profile", lab.profile()))
     kill([submit])
-    assert "the submit ended before it had started" in ended_by_its_supervisor(lab)
+    (folder,) = (lab.home / ".local/state/orch/runs").iterdir()
+    lab.control.ungate("n3")
+    lab.until_said(folder.name, "holding")
+    assert [event["kind"] for event in lab.events(folder.name, "submitted")] == ["submitted"]
+    assert lab.orch("cancel", folder.name, "--now").code == 0
+    assert lab.wait(folder.name).code == 103
+    assert_nothing_left(lab)
 
 
 NOTEBOOK = """
@@ -96,20 +92,25 @@ except KeyboardInterrupt:
 
 
 @pytest.mark.full(
-    "tests/cluster/test_ssh_starts.py::test_a_submit_that_is_killed_meanwhile_is_noticed_by_its_supervisor_which_ends_the_run",
+    "tests/cluster/test_ssh_starts.py::test_a_run_whose_submit_is_killed_meanwhile_is_started_by_its_supervisor_which_holds_its_start",
 )
-def test_a_submit_that_is_interrupted_in_a_notebook_ends_its_run_though_the_notebook_lives_on(lab: Lab) -> None:
+def test_a_submit_that_is_interrupted_in_a_notebook_cancels_its_run_though_the_notebook_lives_on(lab: Lab) -> None:
     lab.write("notebook.py", NOTEBOOK)
     argv = ("env", f"PYTHONPATH={REPO}", sys.executable, "notebook.py", lab.job("hold", HOLD), lab.profile())
     notebook, printed = starting(lab, *argv)
     os.kill(notebook, signal.SIGINT)
-    assert printed.readline() == "interrupted\n"  # before n3 answers: a start that is done by then goes on
-    assert "the submit ended before it had started" in ended_by_its_supervisor(lab)
+    assert printed.readline() == "interrupted\n"  # before n3 answers
+    (folder,) = (lab.home / ".local/state/orch/runs").iterdir()
+    lab.control.ungate("n3")
+    settled((folder / "verdict.json").exists, "the verdict, which nobody asks for")
+    settled(lambda: not lab.supervisor(), "the supervisor's end")
+    assert_nothing_left(lab)
+    assert lab.wait(folder.name).code == 103
     assert identify(notebook) is not None
 
 
 @pytest.mark.full(
-    "tests/cluster/test_ssh_starts.py::test_a_submit_that_is_killed_meanwhile_is_noticed_by_its_supervisor_which_ends_the_run",
+    "tests/cluster/test_ssh_starts.py::test_a_run_whose_submit_is_killed_meanwhile_is_started_by_its_supervisor_which_holds_its_start",
 )
 def test_a_supervisor_that_is_killed_meanwhile_is_told_by_the_submit_and_no_run_is_left(lab: Lab) -> None:
     close_n3(lab)

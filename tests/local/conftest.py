@@ -14,9 +14,10 @@ from typing import Any
 
 import pytest
 
+from orchestrator.looking.state import state_of
 from orchestrator.node.system.processes import marked, wait_gone
 from orchestrator.runs.store import RunDir, find_run, live_runs
-from orchestrator.supervisor.reconcile import reconcile, state_of
+from orchestrator.supervisor.reconcile import reconcile
 from tests.patience import PATIENCE
 from tests.result import Result
 from tests.took import print_all

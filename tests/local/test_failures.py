@@ -12,11 +12,12 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.looking.run import wait
+from orchestrator.looking.state import state_of
 from orchestrator.node.system import processes
 from orchestrator.node.system.processes import Process, ancestors, identify, is_alive, marked, send_signal, wait_gone
-from orchestrator.operations.runs import wait
 from orchestrator.runs.store import RunDir
-from orchestrator.supervisor.reconcile import reconcile, state_of
+from orchestrator.supervisor.reconcile import reconcile
 from tests.patience import PATIENCE
 from tests.testbed.machine import wait_until
 

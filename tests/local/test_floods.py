@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.looking.run import wait
+from orchestrator.looking.state import state_of
 from orchestrator.node.system.processes import marked
-from orchestrator.operations.runs import wait
-from orchestrator.supervisor.reconcile import reconcile, state_of
+from orchestrator.supervisor.reconcile import reconcile
 from tests.patience import PATIENCE
 from tests.testbed.machine import wait_until
 

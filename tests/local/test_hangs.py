@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.operations.runs import wait
+from orchestrator.looking.run import wait
 from orchestrator.runs.state import RunState
 from tests.patience import PATIENCE
 from tests.testbed.machine import wait_until

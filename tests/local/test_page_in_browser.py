@@ -14,12 +14,12 @@ from xml.etree import ElementTree
 
 import pytest
 
+from orchestrator.looking.state import state_of
 from orchestrator.node.agent.sampling.ring_file import SampleFile
 from orchestrator.protocol.layout import samples_file
 from orchestrator.protocol.samples import RankSample, Sample
 from orchestrator.runs.state import Outcome, Verdict
 from orchestrator.runs.store import RunDir, append_line, create_run, live_runs
-from orchestrator.supervisor.reconcile import state_of
 from orchestrator.web import files
 from orchestrator.web.server import new_code
 from tests.axe import violations

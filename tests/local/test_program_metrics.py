@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from orchestrator.operations.runs import wait
+from orchestrator.looking.run import wait
 from orchestrator.trackers import event_file
 from tests.patience import PATIENCE
 

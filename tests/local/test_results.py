@@ -15,11 +15,11 @@ from typing import Any
 
 import pytest
 
+from orchestrator.looking.run import wait
+from orchestrator.looking.state import state_of
 from orchestrator.node.system.processes import Process, identify, is_alive, send_signal, wait_gone
-from orchestrator.operations.runs import wait
 from orchestrator.runs.files.checkpoints import listing
 from orchestrator.runs.store import RunDir, read_lines
-from orchestrator.supervisor.reconcile import state_of
 from tests.patience import PATIENCE
 from tests.testbed.machine import wait_until
 
@@ -280,7 +280,7 @@ def test_it_is_told_with_the_terminal_closed(
 
 def finished(orch: Orch) -> None:
     """Return when the supervisor has told everything."""
-    wait_until(lambda: not any((orch.home / "notify").iterdir()), "the end of all messages")
+    wait_until(lambda: not any((orch.home / "outbox").iterdir()), "the end of all messages")
 
 
 def test_a_supervisor_killed_between_is_followed_by_one_that_tells(

@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from orchestrator.operations.runs import cancel, wait
+from orchestrator.looking.run import wait
+from orchestrator.looking.state import state_of
+from orchestrator.operations.runs import cancel
 from orchestrator.runs.files.logs import beat_of
 from orchestrator.runs.store import RunDir
-from orchestrator.supervisor.reconcile import state_of
 from orchestrator.training.checkpoint.format import load, newest
 from tests.patience import PATIENCE
 

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.looking.run import wait
+from orchestrator.looking.state import state_of
 from orchestrator.node.system.processes import marked
-from orchestrator.operations.runs import wait
 from orchestrator.runs.store import RunDir
-from orchestrator.supervisor.reconcile import state_of
 from tests.patience import PATIENCE
 from tests.testbed.machine import wait_until
 

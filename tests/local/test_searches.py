@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.looking.run import wait
 from orchestrator.node.system.processes import send_signal, wait_gone
-from orchestrator.operations.runs import wait
 from orchestrator.runs.searches import Asked, journal, read_search, search_in
 from orchestrator.runs.state import RunState
 from orchestrator.runs.store import RunDir

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.looking.run import wait
+from orchestrator.looking.state import state_of
+from orchestrator.looking.sweep import wait_all
 from orchestrator.node.system.processes import send_signal, wait_gone
-from orchestrator.operations.points import wait_all
-from orchestrator.operations.runs import wait
 from orchestrator.runs.dependencies import is_queued
 from orchestrator.runs.state import RunState
 from orchestrator.runs.store import RunDir
 from orchestrator.runs.sweeps import points_in
-from orchestrator.supervisor.reconcile import state_of
 from tests.patience import PATIENCE
 
 from .conftest import Orch

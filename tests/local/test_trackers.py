@@ -15,15 +15,16 @@ from typing import Any
 
 import pytest
 
+from orchestrator.looking.run import wait
 from orchestrator.node.agent.metrics.following import Followed
 from orchestrator.node.agent.metrics.wandb import WandbFile
 from orchestrator.node.system.processes import send_signal, wait_gone
-from orchestrator.operations.runs import wait
+from orchestrator.runs.outbox import SECRETS
 from orchestrator.runs.redaction import Redaction
 from orchestrator.runs.store import RunDir, create_run, read_lines, retire
 from orchestrator.trackers import wandb
-from orchestrator.trackers.feed import feed
-from orchestrator.trackers.ledger import HIDDEN, Progress, progress_of
+from orchestrator.trackers.feed import Feed
+from orchestrator.trackers.progress import Progress, progress_of
 from tests.patience import PATIENCE
 
 from .conftest import REPO, Orch, files_with
@@ -160,8 +161,8 @@ def check(server: Server, run: RunDir, run_at_server: str) -> None:
 @pytest.mark.full(
     "tests/unit/trackers/test_mlflow.py",
     "tests/unit/trackers/test_event_file.py",
-    "tests/unit/trackers/test_ledger.py",
-    "tests/unit/supervisor/test_tracking.py",
+    "tests/unit/trackers/test_progress.py",
+    "tests/unit/supervisor/test_outbox.py",
 )
 @pytest.mark.timeout(900)
 def test_a_run_is_told_once_through_kills_a_restart_and_a_server_that_was_away(
@@ -191,13 +192,13 @@ def test_a_run_is_told_once_through_kills_a_restart_and_a_server_that_was_away(
     (tmp_path / "go1").touch()
     assert wait(run, timeout=PATIENCE).state == "succeeded"  # whatever the server does
     server.start()
-    until(lambda: not list((orch.home / "track").iterdir()))
+    until(lambda: not list((orch.home / "outbox").iterdir()))
 
     check(server, run, live["id"])
     for name in ("mlflow", "tensorboard"):  # as after a kill between the telling and the ledger, for every line
-        (run.path / "trackers" / f"{name}.json").unlink()
-    run.write(HIDDEN, {"MLFLOW_TRACKING_URI": server.address}, private=True)
-    assert [feed(run, name).problem for name in ("mlflow", "tensorboard")] == ["", ""]
+        (run.path / "outbox" / f"{name}.json").unlink()
+    run.write(SECRETS, {"MLFLOW_TRACKING_URI": server.address}, private=True)
+    assert [Feed(run, name).deliver() for name in ("mlflow", "tensorboard")] == ["", ""]
     check(server, run, live["id"])
     holding = files_with(orch.home, b"canary-password")
     assert holding == []

@@ -7,14 +7,16 @@ from typing import Any
 
 import pytest
 
+from orchestrator.looking.evidence import Evidence
+from orchestrator.looking.judge import state_from
+from orchestrator.outcome import restart
 from orchestrator.protocol.events import EventKind
 from orchestrator.runs import reducer
 from orchestrator.runs.record import RunRecord
-from orchestrator.runs.restarts import relaunch
 from orchestrator.runs.state import Cause, HandleStatus, NodeStatus, Outcome, RunStatus
 from orchestrator.supervisor import decide as deciding
-from orchestrator.supervisor.decide import Action, Finish, StartAgents, decide, state_from
-from orchestrator.supervisor.observe import Evidence, Observation
+from orchestrator.supervisor.decide import Action, Finish, StartAgents, decide
+from orchestrator.supervisor.observe import Observation
 from tests.counting import instructions
 from tests.simulator.gang import Gang
 from tests.simulator.stories import assert_named, nodes_lose_power, told
@@ -79,7 +81,7 @@ def test_deciding_is_linear_in_the_nodes(gang: Gang) -> None:
     def work(nodes: int) -> int:
         seen = observed(gang, nodes, 1e9, alive=False)
         done: list[tuple[Action, ...]] = []
-        count = instructions(lambda: done.append(decide(seen)), deciding, reducer, relaunch)
+        count = instructions(lambda: done.append(decide(seen)), deciding, reducer, restart)
         assert isinstance(done[0][0], StartAgents)
         return count
 

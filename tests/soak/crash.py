@@ -5,7 +5,8 @@
 Acts are the calls that change something that outlives the process: files opened for writing, renamed, synced, made and
 removed, processes started and signalled. The process ends by SIGKILL just before act STOP_AT (0: never); the number of
 acts made is written to COUNT_FILE at a normal end. `alone` is `cli` without the supervisor that it would start,
-`start RUN` what a supervisor starts for a held run.
+`start RUN` what a supervisor starts for a held run. With STOP_AT `after:N:TEXT` the process ends
+just after the N-th act whose description contains TEXT.
 A file's content is written before the next act, or with it lost: opening counts a second time once it is open.
 """
 
@@ -26,8 +27,10 @@ CALLS = ("replace", "rename", "fsync", "unlink", "remove", "mkdir", "rmdir", "sy
 class Acts:
     """Counts, and kills."""
 
-    def __init__(self, stop_at: int, log: str) -> None:
-        self.stop_at, self.count, self.log = stop_at, 0, log
+    def __init__(self, stop_at: str, log: str) -> None:
+        _, left, self.text = stop_at.split(":", 2) if stop_at.startswith("after:") else ("", "0", "")
+        self.left, self.stop_at = int(left), 0 if self.text else int(stop_at)
+        self.count, self.log = 0, log
 
     def act(self, what: str) -> None:
         self.count += 1
@@ -35,6 +38,9 @@ class Acts:
             descriptor = _open(self.log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
             os.write(descriptor, f"killed before act {self.count}: {what}".encode())
             os.kill(os.getpid(), signal.SIGKILL)
+        if self.text and self.text in what:
+            self.left -= 1
+            self.stop_at = 0 if self.left else self.count + 1
 
 
 _open, _builtin_open, _popen, _kill = os.open, builtins.open, subprocess.Popen.__init__, signal.pidfd_send_signal
@@ -96,7 +102,7 @@ def main() -> None:
     from orchestrator.runs.store import RunDir, state_root
     from orchestrator.supervisor import queue, supervisor
 
-    acts = Acts(int(stop_at), count_file)
+    acts = Acts(stop_at, count_file)
     watch(acts, supervisor=what != "alone")
     code: Any = 0
     try:

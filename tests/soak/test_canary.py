@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.operations.runs import wait
+from orchestrator.looking.run import wait
 from orchestrator.supervisor.reconcile import reconcile
 from tests.local.conftest import Orch
 from tests.local.test_runs import wait_for_line

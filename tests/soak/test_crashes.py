@@ -24,10 +24,10 @@ import pytest
 
 from orchestrator.cli import orch as commands
 from orchestrator.errors import OrchError
+from orchestrator.looking.state import state_of
 from orchestrator.node.system.processes import Process, identify, marked, send_signal, wait_gone
 from orchestrator.runs.state import FINAL
 from orchestrator.runs.store import RunDir, live_runs
-from orchestrator.supervisor.reconcile import state_of
 from tests.local.conftest import REPO
 from tests.local.test_runs import SLOW
 from tests.patience import PATIENCE

@@ -12,24 +12,29 @@ from typing import Any
 
 import pytest
 
-from orchestrator.backends.remote.contents import missing_on
-from orchestrator.backends.remote.given import newest_there
-from orchestrator.backends.remote.mirror import Source, finish
+from orchestrator.backends.mirror.contents import missing_on
+from orchestrator.backends.mirror.given import newest_there
+from orchestrator.backends.mirror.watching import Source, finish
 from orchestrator.errors import BackendError, OrchError
 from orchestrator.node.server.server import HOME
 from orchestrator.protocol.json_text import parse_json
 from orchestrator.runs.store import RunDir
 from orchestrator.transport.answers import is_answer
-from tests.unit.backends.remote.session import Asked, LocalSession
+from tests.unit.backends.mirror.session import Asked, LocalSession
 
 from .conftest import Soak
 
 pytestmark = pytest.mark.soak
 
 VERBS = (
-    "poll_changes", "read_file", "read_range", "steps", "list_outputs", "read_small_files", "hash_files", "missing",
-    "saved", "remove",
-)  # fmt: skip
+    "poll_changes",
+    "read_files",
+    "steps",
+    "list_outputs",
+    "missing",
+    "saved",
+    "remove",
+)
 NUMBERS = (-1, 0, 1 << 31, 1 << 63, 10**30, 1e300, float("nan"), float("inf"), True, None, "x", [], {})
 WORDS = ("", "\ud800", "../../../escaped", "/etc/passwd", "a\0b", "x" * 100_000, "\x1b[31m", "COMMIT", "code", 7, None)
 DATA: dict[str, Callable[[random.Random, bytes], bytes]] = {
@@ -89,8 +94,8 @@ class Odd(Asked):
         super().__init__(session, do, payload, sink, values)
         self.machine, self.most = session, most
 
-    def wait(self, timeout: float | None = None) -> Any:
-        reply, data = super().wait(timeout)
+    def answer(self) -> Any:
+        reply, data = super().answer()
         chance = self.machine.chance
         if self.verb != self.machine.verb or chance.random() < 0.2:
             return reply, data

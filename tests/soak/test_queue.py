@@ -20,15 +20,15 @@ from typing import Any
 import pytest
 
 from orchestrator.backends.agents import start
-from orchestrator.backends.agents.backend import Agents, over_ssh
-from orchestrator.backends.remote import given, upload
+from orchestrator.backends.agents.over_ssh import AgentsOverSsh
+from orchestrator.backends.mirror import given, upload
 from orchestrator.protocol import files
 from orchestrator.protocol.events import EventKind
 from orchestrator.protocol.places.tickets import FRESH_SECONDS
 from orchestrator.protocol.task import NodeTask, Program
 from orchestrator.runs.dependencies import QUEUE, QUEUED, is_queued
 from orchestrator.runs.store import RunDir
-from orchestrator.supervisor import queue
+from orchestrator.supervisor import queue, starting
 
 from .conftest import FULL, Soak
 from .shared_hosts import CURRENT, KilledError, Pool, Process, World
@@ -61,9 +61,9 @@ class Inline:
 
 
 @pytest.fixture
-def machine(monkeypatch: pytest.MonkeyPatch) -> Agents:
+def machine(monkeypatch: pytest.MonkeyPatch) -> AgentsOverSsh:
     """The backend of both users, with neither uploads nor a network."""
-    found = over_ssh()
+    found = AgentsOverSsh()
     found.pool = Pool()  # type: ignore[assignment]
     monkeypatch.setattr(futures, "ThreadPoolExecutor", Inline)
     monkeypatch.setattr(files, "_sync", lambda *_: None)
@@ -74,7 +74,8 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Agents:
         lambda *_, **__: {"gpus": 0, "devices": [], "visible": None, "host": "h", "addresses": []},
     )
     monkeypatch.setattr(start, "leader_addresses", lambda *_: ("10.0.0.1",))
-    monkeypatch.setattr(queue, "backend", lambda _: found)
+    for module in (queue, starting):
+        monkeypatch.setattr(module, "backend", lambda _: found)
     monkeypatch.setattr(queue, "recorded_start", _recorded_start)
     for name in ("write", "append_event"):
         monkeypatch.setattr(RunDir, name, _with_a_step(getattr(RunDir, name)))
@@ -90,7 +91,7 @@ def _with_a_step(act: Callable[..., Any]) -> Callable[..., Any]:
     return stepping
 
 
-def _recorded_start(run: RunDir) -> tuple[Any, tuple[NodeTask, ...]]:
+def _recorded_start(run: RunDir) -> tuple[Any, dict[str, Any]]:
     profile = run.record().profile
     names = tuple(each["host"] for each in profile["hosts"])
     count, program = run.record().world_size, Program("script", "x")
@@ -98,7 +99,8 @@ def _recorded_start(run: RunDir) -> tuple[Any, tuple[NodeTask, ...]]:
         NodeTask(run.run_id, node, len(names), names, count, "/r", "/c", program, "fork", "gloo", "python", (), ())
         for node in range(len(names))
     )
-    return SimpleNamespace(profile=profile), tasks
+    plan = SimpleNamespace(profile=profile, tasks=tasks, nnodes=len(tasks))
+    return plan, {"secrets": {}, "credentials": ""}
 
 
 def leaves_room(answer: dict[str, Any], name: str, uid: int, needs: int) -> bool:
@@ -116,7 +118,7 @@ class Schedule:
     """One world, what its users do, and what went wrong."""
 
     folder: Path
-    machine: Agents
+    machine: AgentsOverSsh
     chance: random.Random
     problems: list[str] = field(default_factory=list)
     processes: dict[str, Process] = field(default_factory=dict)  # by run: one at a time is at work for each
@@ -252,7 +254,9 @@ class Schedule:
                 self.problems.append(f"double hold on {host.name}: {host.agents} {host.places}")
 
 
-def test_two_users_in_any_order_with_kills_and_cuts_at_each_step(tmp_path: Path, machine: Agents, soak: Soak) -> None:
+def test_two_users_in_any_order_with_kills_and_cuts_at_each_step(
+    tmp_path: Path, machine: AgentsOverSsh, soak: Soak
+) -> None:
     count, kills, cuts = soak.of(200, 15), 0, 0
     for number in range(count):
         seed = soak.chance.randrange(1 << 32)

@@ -21,13 +21,15 @@ import pytest
 from orchestrator.cli.render import results
 from orchestrator.cli.render import runs as render
 from orchestrator.errors import OrchError
+from orchestrator.looking import run as looking
+from orchestrator.looking.state import state_of
+from orchestrator.looking.sweep import grouped
 from orchestrator.operations import runs
-from orchestrator.operations.points import grouped
 from orchestrator.runs.files.checkpoints import checkpoint_folder, listing
 from orchestrator.runs.files.logs import Selection, Tail, beat_of, result_of
 from orchestrator.runs.state import FINAL
 from orchestrator.runs.store import RunDir, find_run
-from orchestrator.supervisor.reconcile import reconcile, state_of
+from orchestrator.supervisor.reconcile import reconcile
 from tests.local.conftest import Orch
 from tests.local.test_runs import SLOW, wait_for_line
 from tests.patience import PATIENCE
@@ -96,12 +98,12 @@ def looks(root: Path, run: RunDir) -> list[tuple[str, Callable[[], Any]]]:
         ("status", lambda: render.status_lines([render.status_line(state, beat_of(run, state.attempt), time.time())])),
         ("status RUN", lambda: render.status_page(
             state, beat_of(run, state.attempt), result_of(run), str(run.path), time.time())),
-        ("status --json", lambda: json.dumps([state.to_json(), runs.record_of(run)])),
+        ("status --json", lambda: json.dumps([state.to_json(), looking.record_of(run)])),
         ("why", lambda: render.verdict_page(state)),
         ("why --json", lambda: json.dumps(state.verdict.to_json() if state.verdict else None)),
         ("logs", lambda: list(Tail(run, Selection(everything=True)).read(ended=True))),
         ("checkpoints", lambda: results.checkpoints_page(listing(checkpoint_folder(run), verify=False), "x")),
-        ("exit code", lambda: runs.exit_code(state)),
+        ("exit code", lambda: looking.exit_code(state)),
     ]  # fmt: skip
 
 
@@ -201,7 +203,7 @@ def test_sixteen_commands_at_once(orch: Orch, project: Any, soak: Soak) -> None:
     old = [orch.submit("hello", "-p", "local", "--name", f"old{number}") for number in range(2)]
     slow = [orch.submit(str(folder / "slow.yaml"), "-p", "local", "--name", f"slow{number}") for number in range(2)]
     for run in old:
-        runs.wait(run, timeout=PATIENCE)
+        looking.wait(run, timeout=PATIENCE)
     for run in slow:
         wait_for_line(run, "is up", rank=1)
     commands = [
@@ -226,7 +228,7 @@ def test_sixteen_commands_at_once(orch: Orch, project: Any, soak: Soak) -> None:
             json.loads(out)
     soak.check(len(set(new)) == 8, f"{len(set(new))} runs of 8 submits")
     for run_id in new:
-        state = runs.wait(find_run(orch.home, run_id), timeout=PATIENCE)
+        state = looking.wait(find_run(orch.home, run_id), timeout=PATIENCE)
         soak.check(state.state == "succeeded", f"{run_id}: {state.state} {state.verdict}")
     index = (orch.home / "index").read_text().split()
     soak.check(sorted(index) == sorted([r.run_id for r in (*old, *slow)] + new), f"the index holds {index}")

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from orchestrator.operations.runs import wait
+from orchestrator.looking.run import wait
 from orchestrator.runs.store import RunDir, read_lines
 from orchestrator.training.checkpoint.format import load, newest
 from tests.local.conftest import Orch

@@ -18,11 +18,19 @@ def main() -> int:
     try:
         if options.verb == "install":
             if not (options.where_possible and obstacle()):
-                install()
+                install(more=options.all)
                 images.base()
         elif options.verb == "up":
             started = whole.up(
-                Cluster(state_folder(), options.nodes, options.cpus, options.gpus, options.slurm, options.docker)
+                Cluster(
+                    state_folder(),
+                    options.nodes,
+                    options.cpus,
+                    options.gpus,
+                    options.slurm,
+                    options.docker,
+                    options.sge,
+                )
             )
             print(f"up: {' '.join(started.hosts)}")
         elif options.verb == "down":
@@ -74,12 +82,14 @@ def parser() -> argparse.ArgumentParser:
     verbs = top.add_subparsers(dest="verb", required=True, metavar="VERB")
     packages = verbs.add_parser("install", help="install the Debian packages that are missing, and make the base image")
     packages.add_argument("--where-possible", action="store_true", help="do nothing where there can be no testbed")
+    packages.add_argument("--all", action="store_true", help="Grid Engine's packages too, which `make test-all` needs")
     up = verbs.add_parser("up", help="bring the testbed up, in $TESTBED or /tmp/orch-testbed")
     up.add_argument("--nodes", type=int, default=3, help="n1 .. nN beside ctl (default 3)")
     up.add_argument("--cpus", type=int, default=8, help="that Slurm sees on a node (default 8)")
     up.add_argument("--gpus", type=int, default=4, help="that Slurm sees on a node (default 4)")
     up.add_argument("--slurm", action=argparse.BooleanOptionalAction, default=True, help="Slurm with accounting")
     up.add_argument("--docker", action=argparse.BooleanOptionalAction, default=False, help="a Docker daemon a node")
+    up.add_argument("--sge", action=argparse.BooleanOptionalAction, default=False, help="Grid Engine")
     verbs.add_parser("down", help="take it down, finished or not")
     verbs.add_parser("env", help="shell variables: where it is, its hosts")
     on = verbs.add_parser("on", help="run a command on a host, or a shell")

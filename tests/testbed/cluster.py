@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
-from tests.testbed import docker, hosts, network, people, slurm, sshd
+from tests.testbed import docker, hosts, network, people, sge, slurm, sshd
 from tests.testbed.layout import MOST_NODES, Cluster, ClusterError, claim, release, standing
 from tests.testbed.machine import require
 
@@ -18,7 +18,7 @@ def up(wanted: Cluster) -> Cluster:
 
     ClusterError where one stands already, and where the machine lacks something.
     """
-    require()
+    require(more=wanted.sge)
     _check(wanted)
     made = tuple(path for path in hosts.MOUNT_POINTS if not Path(path).exists())
     cluster = replace(wanted, made=made)
@@ -50,6 +50,8 @@ def _build(cluster: Cluster) -> None:
     people.write_accounts(cluster)
     people.write_keys(cluster)
     slurm.configure(cluster)
+    if cluster.sge:
+        sge.configure(cluster)
     network.build_switch(cluster.nodes)
     for host in cluster.hosts:
         people.furnish(cluster, host)
@@ -74,6 +76,8 @@ def _power_on(cluster: Cluster, host: str) -> None:
     sshd.start(cluster, host)
     if cluster.slurm:
         slurm.start(cluster, host)
+    if cluster.sge:
+        sge.start(cluster, host)
     if cluster.docker and host != "ctl":
         docker.start(cluster, host)
 
@@ -84,6 +88,8 @@ def _wait(cluster: Cluster, nodes: tuple[str, ...]) -> None:
             docker.wait_answering(cluster, host)
     if cluster.slurm and hosts.is_up(cluster, "ctl"):
         slurm.wait_working(cluster, tuple(host for host in nodes if hosts.is_up(cluster, host)))
+    if cluster.sge and hosts.is_up(cluster, "ctl"):
+        sge.wait_working(cluster, tuple(host for host in nodes if hosts.is_up(cluster, host)))
 
 
 def down() -> None:

@@ -43,6 +43,7 @@ class Cluster:
     gpus: int = 4
     slurm: bool = True
     docker: bool = False
+    sge: bool = False
     made: tuple[str, ...] = ()  # mount points that `up` had to make on the machine
     owner: tuple[int, int] | None = None  # pid and start time of the tests that it was brought up for
 

@@ -34,13 +34,16 @@ PACKAGES = {
     "tmux": "tmux",
     "chromium": "chromium",
 }
+# Grid Engine's, which only the tests of `make test-all` need.
+MORE_PACKAGES = {"sge_qmaster": "gridengine-master", "sge_execd": "gridengine-exec", "qsub": "gridengine-client"}
 # What daemons and their jobs get: nothing of the shell that happened to start the testbed.
 ENVIRONMENT = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8"}
 
 
-def missing_packages() -> list[str]:
-    """The Debian packages that the testbed needs and the machine lacks."""
-    return [package for program, package in PACKAGES.items() if not shutil.which(program, path=ENVIRONMENT["PATH"])]
+def missing_packages(*, more: bool = False) -> list[str]:
+    """The Debian packages that the testbed needs and the machine lacks; with `more`, Grid Engine's too."""
+    needed = {**PACKAGES, **(MORE_PACKAGES if more else {})}
+    return [package for program, package in needed.items() if not shutil.which(program, path=ENVIRONMENT["PATH"])]
 
 
 def obstacle() -> str | None:
@@ -54,19 +57,19 @@ def obstacle() -> str | None:
     return None
 
 
-def require() -> None:
+def require(*, more: bool = False) -> None:
     """ClusterError with the remedy where a testbed can't be brought up."""
     if reason := obstacle():
         raise ClusterError(reason)
-    if missing := missing_packages():
-        raise ClusterError(f"{', '.join(missing)} is missing: `python -m tests.testbed install`")
+    if missing := missing_packages(more=more):
+        raise ClusterError(f"{', '.join(missing)} is missing: `python -m tests.testbed install{' --all' * more}`")
 
 
-def install() -> None:
+def install(*, more: bool = False) -> None:
     """Install what is missing; prints nothing."""
     if reason := obstacle():
         raise ClusterError(reason)
-    if not (missing := missing_packages()):
+    if not (missing := missing_packages(more=more)):
         return
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     for argv in (

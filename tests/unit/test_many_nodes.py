@@ -13,7 +13,7 @@ import pytest
 
 from orchestrator.backends.agents.handle import Handle, read_handle
 from orchestrator.backends.batch import job
-from orchestrator.backends.remote.output_record import Home, Kept, Left, Sizes, record_left
+from orchestrator.backends.mirror.output_record import Home, Kept, Left, Sizes, record_left
 from orchestrator.backends.settings import Host
 from orchestrator.backends.slurm.scheduler import Slurm
 from orchestrator.node.agent.listener import Stranger, Strangers

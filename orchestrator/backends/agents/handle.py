@@ -60,13 +60,10 @@ class Handle:
         return {number: self.by_plan_node.get(number, host) for number, host in enumerate(settings.hosts)}
 
     def free_machines(self, settings: SshSettings) -> list[Host]:
-        """Return the profile's machines that no node uses: first the spares, last those of former starts.
+        """Return the machines that may replace a lost one: the profile's, as far as no node uses them."""
+        from orchestrator.outcome.machines import candidates
 
-        A machine that a spare has replaced is such a machine: it may be back by now.
-        """
-        taken = set(self.hosts_of_plan(settings).values())
-        free = [host for host in (*settings.spares, *settings.hosts) if host not in taken]
-        return sorted(free, key=lambda host: host in self.former)
+        return candidates((*settings.spares, *settings.hosts), self.hosts_of_plan(settings).values(), self.former)
 
     @property
     def other_machine(self) -> str:

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.backends.base import Finding, Judge, Ruling
 from orchestrator.backends.environments import tidy_cache
-from orchestrator.backends.remote.hosts import on_all
-from orchestrator.backends.remote.output_record import record_removed
-from orchestrator.backends.remote.outputs import left_on
+from orchestrator.backends.hosts import on_all
+from orchestrator.backends.mirror.output_record import record_removed
+from orchestrator.backends.mirror.outputs import left_on
 from orchestrator.backends.settings import Host, SshSettings
 from orchestrator.runs.run_id import run_id_from
 from orchestrator.transport.machine import Machines

@@ -10,9 +10,9 @@ from typing import Any, Final
 from orchestrator.backends.agents.handle import Handle, read_handle
 from orchestrator.backends.settings import Host
 from orchestrator.errors import StoreError
+from orchestrator.outcome.restart import newest_start, pending_start
+from orchestrator.outcome.success import successful_attempt
 from orchestrator.protocol.events import EventKind
-from orchestrator.protocol.exits import successful_attempt
-from orchestrator.runs.restarts.relaunch import newest_start, pending_start
 from orchestrator.runs.state import Event, HandleStatus, Unreachable
 from orchestrator.runs.store import RunDir, read_lines
 

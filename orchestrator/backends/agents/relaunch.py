@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -14,18 +14,17 @@ from orchestrator.backends.agents.handle import SECRETS, read_handle
 from orchestrator.backends.agents.liveness import unreachable_nodes
 from orchestrator.backends.agents.start import Start, is_cancelled
 from orchestrator.backends.agents.ways import cut_off
-from orchestrator.backends.remote.given import newest_here, newest_there, with_given_checkpoint
-from orchestrator.backends.remote.hosts import MachinesError, on_all
-from orchestrator.backends.remote.transfer import Copy, update_all
-from orchestrator.backends.remote.upload import SERVER_PYTHON, check_machine
+from orchestrator.backends.hosts import MachinesError, on_all
+from orchestrator.backends.mirror.given import newest_here, newest_there, with_given_checkpoint
+from orchestrator.backends.mirror.growing import Copy, update_all
+from orchestrator.backends.mirror.upload import SERVER_PYTHON, check_machine
 from orchestrator.backends.settings import Host, SshSettings, profile_of, remote_folder
 from orchestrator.errors import BackendError
-from orchestrator.protocol.events import EventKind, GoingOnWithout, Replaced, SubmitFailed, WaitingForHosts, of
-from orchestrator.protocol.gpu_errors import Blame, gpu_error_of
-from orchestrator.protocol.restart import Progress
+from orchestrator.outcome.machines import choose, nodes_to_avoid
+from orchestrator.outcome.restart import Relaunch, budget_left
+from orchestrator.protocol.events import GoingOnWithout, Replaced, SubmitFailed, WaitingForHosts, of
+from orchestrator.protocol.progress import Progress
 from orchestrator.protocol.task import NodeTask, apart
-from orchestrator.runs.restarts.relaunch import Relaunch, budget_left
-from orchestrator.runs.state import Event
 from orchestrator.runs.store import RunDir
 from orchestrator.transport.credentials import credentials_for, entrusted
 from orchestrator.transport.machine import Machines
@@ -86,7 +85,7 @@ def machines(
     lost |= {number: refused[host] for number, host in hosts.items() if host in refused}
     lost |= on_all(check, {number: host for number, host in hosts.items() if number not in lost})[1]
     free = [host for host in handle.free_machines(settings) if host not in refused]
-    failed = nodes_with_failed_gpus(run.events(), again) if handle.start < again.start else set()
+    failed = nodes_to_avoid(run.events(), again.attempt) if handle.start < again.start else set()
     bad = {handle.plan_nodes[node] for node in failed} - set(lost)
     has_spares = any(host not in handle.former for host in free)
     lost |= {number: BackendError(f"{hosts[number].name}: its GPU failed") for number in bad if has_spares}
@@ -96,39 +95,29 @@ def machines(
         return cut_off(pool, settings, there, free)
 
     lost |= cut()
-    replaced: dict[Any, Any] = {}
-    if lost and free:
-        replaced = {each.lost: each.by for each in _said(run, Replaced, again)}
-    while lost and free:
-        for number in sorted(lost):
-            while number in lost and free:
-                spare = free.pop(0)
-                with contextlib.suppress(BackendError):
-                    check(number, spare)
-                    _record_replaced(run, again, number, hosts[number], spare, replaced, lost[number].message)
-                    hosts[number] = spare
-                    del lost[number]
-        lost |= cut()
+    replaced = {each.lost: each.by for each in _said(run, Replaced, again)}
+    while choice := choose(hosts, lost, free, settings.min_nodes).replaced:
+        number, spare = next(iter(choice.items()))
+        free.remove(spare)
+        with contextlib.suppress(BackendError):
+            check(number, spare)
+            _record_replaced(run, again, number, hosts[number], spare, replaced, lost[number].message)
+            hosts[number] = spare
+            del lost[number]
+        if not (lost and free):
+            lost |= cut()
     lost = {number: error for number, error in lost.items() if number not in bad}
     if not lost:
         return hosts
     names = {hosts[number].name: error.message for number, error in lost.items()}
-    left = len(hosts) - len(lost)
-    if left >= (settings.min_nodes or len(hosts)):
+    if choose(hosts, lost, (), settings.min_nodes).is_enough:
+        left = len(hosts) - len(lost)
         if [each.hosts for each in _said(run, GoingOnWithout, again)[-1:]] != [tuple(sorted(names))]:
             why = tuple(names[name] for name in sorted(names))
             run.append_event(GoingOnWithout(again.start, tuple(sorted(names)), nodes=left, of=len(hosts), why=why))
         return {number: host for number, host in hosts.items() if number not in lost}
     _wait_for(run, again, names, settings.node_wait)
     return None
-
-
-def nodes_with_failed_gpus(events: Iterable[Event], again: Relaunch) -> set[int]:
-    """Return the node, by its number then, whose GPU or driver ended the attempt before this start. Pure."""
-    failed = [event for event in events if event["kind"] == EventKind.ATTEMPT_FAILED]
-    culprits = [event["culprit"] for event in failed if event.get("attempt") == again.attempt - 1]
-    found = ((culprit.get("node"), gpu_error_of(culprit)) for culprit in culprits if isinstance(culprit, Mapping))
-    return {node for node, error in found if type(node) is int and error is not None and error.blame is Blame.MACHINE}
 
 
 def _record_replaced(

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from orchestrator.backends.agents.handle import Handle, read_handle
+from orchestrator.backends.hosts import all_of, on_all
 from orchestrator.backends.places.needs import Need, divided, needs_of
-from orchestrator.backends.remote.hosts import all_of, on_all
 from orchestrator.backends.settings import Host, SshSettings
 from orchestrator.errors import BackendError
 from orchestrator.protocol.places.devices import VISIBLE, shown
@@ -84,8 +84,8 @@ class Start:
 
     def _prepare_others(self, tasks: Tasks, before: Handle | None) -> Hellos:
         """Check every machine, and send it the files that its agent needs."""
-        from orchestrator.backends.remote.given import checkpoint_to_give
-        from orchestrator.backends.remote.upload import check_shared, prepare_node
+        from orchestrator.backends.mirror.given import checkpoint_to_give
+        from orchestrator.backends.mirror.upload import check_shared, prepare_node
 
         start, workdir, given = tasks[0].start, self.settings.workdir, checkpoint_to_give(self.run, tasks[0])
 

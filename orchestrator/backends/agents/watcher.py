@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Final
 from orchestrator.backends.agents.handle import read_handle
 from orchestrator.backends.agents.liveness import Seen, last_seen, unreachable_nodes
 from orchestrator.backends.agents.relaunch import relaunch
-from orchestrator.backends.remote.checkpoints import remote_checkpoints
-from orchestrator.backends.remote.mirror import LONGEST_PAUSE, POLL_SECONDS, Follower, RunWatcher, Source, Update
-from orchestrator.backends.remote.transfer import Copy
+from orchestrator.backends.mirror.checkpoints import remote_checkpoints
+from orchestrator.backends.mirror.growing import Copy
+from orchestrator.backends.mirror.watching import LONGEST_PAUSE, POLL_SECONDS, Follower, RunWatcher, Source, Update
 from orchestrator.backends.settings import Host, SshSettings, profile_of, remote_folder, workdir_of
 from orchestrator.errors import BackendError
+from orchestrator.outcome.restart import Relaunch
 from orchestrator.protocol.events import StartProblem, SubmitFailed
-from orchestrator.runs.restarts.relaunch import Relaunch
 from orchestrator.runs.store import RunDir
 from orchestrator.transport.machine import Machines
 

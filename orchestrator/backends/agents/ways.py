@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.backends.agents.start import leader_addresses
-from orchestrator.backends.remote.hosts import on_all
+from orchestrator.backends.hosts import on_all
 from orchestrator.backends.settings import Host, SshSettings
 from orchestrator.errors import BackendError
 from orchestrator.protocol.gang import gang_ports

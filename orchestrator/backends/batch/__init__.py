@@ -1,1 +1,0 @@
-"""Runs as jobs of a batch scheduler, whose programs run on this machine or on a login node."""

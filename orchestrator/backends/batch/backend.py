@@ -31,7 +31,7 @@ from orchestrator.transport.machine import LocalMachine
 
 if TYPE_CHECKING:  # `orch status` must wait neither for pydantic nor for fabric
     from orchestrator.backends.batch.scheduler import Folder, Scheduler
-    from orchestrator.backends.remote.mirror import RunWatcher
+    from orchestrator.backends.mirror.watching import RunWatcher
     from orchestrator.backends.replay_stage import Order as ReplayOrder
     from orchestrator.protocol.task import NodeTask
     from orchestrator.runs.files.logs import Selection
@@ -55,7 +55,7 @@ class Batch(Backend):
     def __init__(self, scheduler: Scheduler, *, is_remote: bool) -> None:
         self.scheduler, self.is_remote = scheduler, is_remote
         if is_remote:
-            from orchestrator.backends.remote.hosts import connections
+            from orchestrator.backends.hosts import connections
 
             self.pool = connections()
         self._sites: dict[tuple[str, str, bool], Site] = {}
@@ -190,7 +190,7 @@ class Batch(Backend):
         from orchestrator.protocol.task import at_home
 
         if self.is_remote:
-            from orchestrator.backends.remote.given import with_given_checkpoint
+            from orchestrator.backends.mirror.given import with_given_checkpoint
 
             tasks = with_given_checkpoint(tasks)
         tasks = tuple(at_home(task, home) for task in tasks)
@@ -270,7 +270,7 @@ class Batch(Backend):
         if not self.is_remote:
             return contextlib.nullcontext()
         from orchestrator.backends.batch.watcher import source_of
-        from orchestrator.backends.remote.mirror import watching_logs
+        from orchestrator.backends.mirror.watching import watching_logs
 
         return watching_logs(run, [source_of(run, self.site_of(run))], selection)
 
@@ -290,7 +290,7 @@ class Batch(Backend):
             from orchestrator.backends.replay_stage import stage_replay as stage
 
             return stage(run, name, checkpoint, order, "python3")
-        from orchestrator.backends.remote.upload import stage_replay
+        from orchestrator.backends.mirror.upload import stage_replay
 
         machine = self.site_of(run).machine()
         return stage_replay(machine, run, workdir_of(profile_of(run)), name, checkpoint, order)
@@ -342,7 +342,7 @@ class Batch(Backend):
         if not self.is_remote or not _was_begun(run):
             return
         from orchestrator.backends.batch.watcher import source_of
-        from orchestrator.backends.remote.mirror import finish
+        from orchestrator.backends.mirror.watching import finish
 
         site = self.site_of(run)
         job.wait_for_end(site, run)  # its batch shell outlives the agents by a moment
@@ -355,7 +355,7 @@ class Batch(Backend):
         """Fetch the outputs that are still on the login node; once the run has ended, remove its folder there."""
         if self.is_remote and _was_begun(run):
             from orchestrator.backends.batch.watcher import source_of
-            from orchestrator.backends.remote.mirror import bring_outputs
+            from orchestrator.backends.mirror.watching import bring_outputs
 
             bring_outputs(run, [source_of(run, self.site_of(run))])
 
@@ -373,9 +373,9 @@ class Batch(Backend):
         site.need(self.scheduler.programs[0])
         return self.scheduler.would_take(self.scheduler.filled(launch, site.environment())[0], site)
 
-    def waiting_for(self, runs: Sequence[RunDir], *, succeeds: bool) -> str | None:
-        """Return the condition that makes a job wait for these runs; None if a run's job is unknown."""
-        return job.dependency(self.site_of(runs[0]), runs, succeeds=succeeds)
+    def waiting_for(self, launch: LaunchPlan, runs: Sequence[RunDir], *, succeeds: bool) -> LaunchPlan | None:
+        """Return the plan of a job that waits for these runs; None if the scheduler can't wait for all."""
+        return job.after(self.site_of(runs[0]), launch, runs, succeeds=succeeds)
 
     def used(self, run: RunDir) -> JobUse | None:
         """Return what the accounting reports of the run's job; None before the run has a job."""
@@ -426,14 +426,14 @@ class Batch(Backend):
 
     def holdings(self, profile: AnyProfile) -> list[dict[str, Any]]:
         """List the scheduler's queues or partitions."""
-        return self.scheduler.holdings(self.site(profile.model_dump(mode="json")))
+        return self.scheduler.holdings(self.site(profile.to_json()))
 
     def collect_garbage(self, profile: AnyProfile, judge: Judge, *, dry_run: bool) -> list[Finding]:
         """Remove what of the cache in orch's folder was not used for long. The scheduler itself ends its jobs."""
         from orchestrator.backends.environments import tidy_cache
 
         place = self.place(RunDir(state_root() / "runs" / "cache"), profile.workdir, profile.python)
-        site = self.site(profile.model_dump(mode="json"))
+        site = self.site(profile.to_json())
         if self.is_remote:
             site.hello()  # it refuses a folder that others may write into
         return [] if dry_run else tidy_cache(site.machine(), str(PurePosixPath(place.run_dir).parents[1]))

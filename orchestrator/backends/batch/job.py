@@ -23,6 +23,7 @@ if TYPE_CHECKING:  # commands that only read runs must not wait for pydantic
     from orchestrator.backends.batch.scheduler import ByShell, Job, Scheduler
     from orchestrator.backends.batch.site import Site
     from orchestrator.runs.state import Event
+    from orchestrator.specs.plan import LaunchPlan
 
 ROUNDS: Final = 5  # in which a job in the queue is looked at once, because hundreds may wait
 TICK: Final = 0.1  # seconds: file timestamps can lag the write by this much
@@ -95,6 +96,7 @@ def scheduler_status(site: Site, run: RunDir, ident: Ident | None = None) -> Sch
     phase, job = job_of(site, run, ident=ident)
     kind = site.scheduler
     if phase == "waiting" and job is not None:
+        job = site.with_reason(job)
         has_run = job.is_deferred and _has_run(run, kind)
         return SchedulerStatus(phase, job.why_it_waits(has_run=has_run), is_stuck=job.is_stuck)
     if phase == "active" and job is not None:
@@ -122,21 +124,24 @@ def step_argv(site: Site, run: RunDir, node: int, argv: Sequence[str], *, termin
     if job is None or phase != "active":
         words = "waits for its nodes" if phase == "waiting" else "has ended, and its nodes are not the run's any more"
         raise BackendError(f"the {site.scheduler.title} job of run {run.run_id} {words}")
-    return site.scheduler.step(job.job_id, node, argv, terminal=terminal)
+    hosts = [str(event.get("host")) for event in _newest_start(run)
+             if event.get("kind") == "agent_started" and event.get("node") == node]  # fmt: skip
+    return site.scheduler.step(job.job_id, node, hosts[-1] if hosts else job.nodes, argv, terminal=terminal)
 
 
-def dependency(site: Site, runs: Sequence[RunDir], *, succeeds: bool) -> str | None:
-    """Return the condition that makes a job wait for these runs; None if a run's job has ended or is unknown.
+def after(site: Site, launch: LaunchPlan, runs: Sequence[RunDir], *, succeeds: bool) -> LaunchPlan | None:
+    """Return the plan of a job that waits for these runs; None if a run's job has ended or is unknown.
 
-    Several runs of one array are represented by the array's own number, so the whole array is waited for.
+    Several runs of one array are represented by the array's own number and `[]`, so the whole array is waited for.
     """
     found = [job_of(site, run) for run in runs]
     numbers = [job.job_id for phase, job in found if job is not None and phase in ("waiting", "active")]
     if len(numbers) < len(runs):
         return None
     if len(numbers) > 1:
-        numbers = list(dict.fromkeys(array_of(number) for number in numbers))
-    return site.scheduler.dependency(numbers, succeeds=succeeds)
+        whole = (f"{array_of(number)}[]" if "_" in number else number for number in numbers)
+        numbers = list(dict.fromkeys(whole))
+    return site.scheduler.after(launch, numbers, succeeds=succeeds)
 
 
 def wait_in_queue(site: Site, run: RunDir, timeout: float) -> None:
@@ -207,7 +212,7 @@ def end(site: Site, run: RunDir) -> list[NodeProof]:
 
 
 def _newest_start(run: RunDir) -> list[Event]:
-    from orchestrator.runs.restarts.relaunch import newest_start
+    from orchestrator.outcome.restart import newest_start
 
     return newest_start(run.events())
 

@@ -6,9 +6,10 @@ number was lost, proves the end of a run, and copies files.
 
 from __future__ import annotations
 
+import shlex
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from orchestrator.backends.base import CheckResult
@@ -138,6 +139,14 @@ class Order:
         return self.array.folder if self.array else self.launch.tasks[0].run_dir
 
 
+def with_option(launch: LaunchPlan, field: str, option: str, values: Sequence[str]) -> LaunchPlan:
+    """Return the plan with more values, after a comma, in an option of the profile's `field`."""
+    given = dict(launch.profile.get(field) or {})
+    own = given.get(option)
+    given[option] = ",".join([*([str(own)] if own else []), *values])
+    return replace(launch, profile={**launch.profile, field: given})
+
+
 def in_words(by_shell: ByShell) -> str:
     """Return a sentence about the options that the shell has set; "" if there are none."""
     said = [f"{option} {each.get('value')} by {each.get('by')}" for option, each in by_shell.items()]
@@ -196,6 +205,8 @@ class Scheduler(ABC):
     """The command that prints the variables of a login node's shell that `filled` reads."""
     end_seconds: ClassVar[float] = 40.0
     """How long a job may take to end after its cancel."""
+    accounting_lag: ClassVar[float] = 0.0
+    """For how many seconds the accounting may lack a job that has ended and that no queue shows any more."""
 
     # -- queries
 
@@ -203,9 +214,16 @@ class Scheduler(ABC):
     def queue(self, user: int) -> Query[Sequence[Job]]:
         """List the jobs of a user, each task of an array apart, and those that ended lately."""
 
-    @abstractmethod
-    def details(self, job_id: str) -> Query[Job | None]:
-        """Show one job, with details that the queue lacks; None if nothing was shown."""
+    def details(self, job_id: str) -> Query[Job | None] | None:
+        """Show one job, with details that the queue lacks; the parser returns None if nothing was shown.
+
+        Return None instead of a query if the queue has all details and a job that it lacks has ended.
+        """
+        return None
+
+    def reason(self, job_id: str) -> Query[str] | None:
+        """Show why a job waits, as a sentence; None if the queue shows the reason."""
+        return None
 
     @abstractmethod
     def accounting(self, job_id: str) -> Query[Sequence[Job]]:
@@ -257,7 +275,10 @@ class Scheduler(ABC):
 
     @abstractmethod
     def cancel(self, job_id: str, signal: str = "") -> Sequence[str]:
-        """Return the command that ends a job; with a signal (TERM, KILL), the command that only sends the signal."""
+        """Return the command that ends a job; with a signal (TERM, KILL), the command that only sends the signal.
+
+        Return () for a signal if no command sends it. The job then has to look for the recorded cancel itself.
+        """
 
     @abstractmethod
     def cancel_waiting(self, job_id: str) -> Sequence[str]:
@@ -267,13 +288,17 @@ class Scheduler(ABC):
         """Return the command that makes a requeued job start soon; None if that is not needed."""
         return None
 
-    @abstractmethod
-    def step(self, job_id: str, node: int, argv: Sequence[str], *, terminal: bool) -> list[str]:
-        """Return the argv that runs a command on the node of this number in a job that runs."""
+    def step(self, job_id: str, node: int, host: str, argv: Sequence[str], *, terminal: bool) -> list[str]:
+        """Return the argv that runs a command on this node of a job that runs. By default ssh runs it on the host."""
+        view = ("-tt",) if terminal else ("-T",)
+        return ["ssh", "-o", "BatchMode=yes", *view, host, shlex.join(argv)]
 
     @abstractmethod
-    def dependency(self, job_ids: Sequence[str], *, succeeds: bool) -> str:
-        """Return the condition that makes a job wait for these jobs, as the scheduler takes it."""
+    def after(self, launch: LaunchPlan, job_ids: Sequence[str], *, succeeds: bool) -> LaunchPlan | None:
+        """Return the plan of a job that waits for these jobs; None if the scheduler has no such condition.
+
+        `17[]` is a whole array. If None is returned, the supervisor itself waits.
+        """
 
     # -- what a plan asks for
 

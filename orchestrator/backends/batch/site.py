@@ -24,6 +24,7 @@ PATIENCE: Final = 30.0
 SUBMIT_SECONDS: Final = 120.0
 QUICK_SECONDS: Final = 1.0  # after this time without an answer, the server is pinged
 ACCOUNTING_LAG: Final = 3.0
+REASON_SECONDS: Final = 20.0  # one query for each job that waits, so it is repeated less often than that of the queue
 
 
 @dataclass
@@ -35,6 +36,7 @@ class QueueSnapshot:
     jobs: dict[str, Job] | None = None
     problem: str = ""
     ended: dict[str, Job] = field(default_factory=dict)  # details of jobs that have ended
+    reasons: dict[str, tuple[float, str]] = field(default_factory=dict)  # when and why a job was seen to wait
 
 
 class Site:
@@ -56,6 +58,7 @@ class Site:
         self.scheduler, self.machine, self.where, self.workdir = scheduler, machine, where, workdir
         self.shared_parent = shared_parent
         self.snapshot, self._asking, self.is_slow = QueueSnapshot(), threading.Lock(), False
+        self._missed: dict[str, float] = {}  # when a job was first missed in the accounting; monotonic clock
         self.arrays: dict[str, Ident] = {}  # the array that was submitted from a sweep's folder
         self._user = None if workdir else os.getuid()
 
@@ -184,10 +187,10 @@ class Site:
         """
         if job_id in self.snapshot.ended:
             return self.snapshot.ended[job_id]
-        found, is_known = seen, True
         query = self.scheduler.details(job_id)
-        shown = self._answer(query.argv)
-        if shown is not None and shown.code == 0 and (job := query.parse(shown.out)) is not None:
+        found, is_known = seen, query is not None
+        shown = self._answer(query.argv) if query is not None else None
+        if query is not None and shown is not None and shown.code == 0 and (job := query.parse(shown.out)) is not None:
             is_known = job.is_named(name)
             found = job if is_known else seen
         elif shown is not None and self.scheduler.is_unknown(shown.err):
@@ -197,12 +200,31 @@ class Site:
         if found is None:
             found = self._in_accounting(job_id, name)
             if not is_known and not _has_end(found):
+                self._wait_for_record(job_id)
                 found = self.scheduler.lost(job_id, name)
         elif found.ending == "cancelled":
             found = replace(found, by=self._cancelled_by(job_id, name))
         if found is not None and found.phase == "ended":
             self.snapshot.ended[job_id] = found
         return found
+
+    def _wait_for_record(self, job_id: str) -> None:
+        """Raise a transient BackendError while the accounting may still get the record of a job that has ended."""
+        missed = self._missed.setdefault(job_id, time.monotonic())
+        if time.monotonic() - missed < self.scheduler.accounting_lag:
+            raise BackendError(f"job {job_id} has ended, and the accounting does not have its end yet", transient=True)
+
+    def with_reason(self, job: Job) -> Job:
+        """Return a job that waits with the reason, if only another program than the queue's shows it."""
+        number = array_of(job.job_id)
+        query = self.scheduler.reason(number)
+        if query is None:
+            return job
+        now, (at, reason) = time.monotonic(), self.snapshot.reasons.get(number, (float("-inf"), ""))
+        if now - at > REASON_SECONDS:
+            reason = self._ask(query) or ""
+            self.snapshot.reasons[number] = now, reason
+        return replace(job, reason=reason)
 
     def _in_accounting(self, job_id: str, name: str) -> Job | None:
         """Return the job as the accounting has it; None if the accounting lacks it, or there is no accounting."""
@@ -232,11 +254,14 @@ class Site:
         return ""
 
     def cancel(self, argv: Sequence[str], job_id: str) -> None:
-        """Run a command that ends or signals a job. It is no error if the job has ended."""
+        """Run a command that ends or signals a job; nothing for (). It is no error if the job has ended."""
+        if not argv:
+            return
         answer = self.call(*argv)
-        if answer.code != 0 and not self.scheduler.is_over(answer.err):
+        said = f"{answer.err}\n{answer.out}"  # Grid Engine's qdel reports errors on the standard output
+        if answer.code != 0 and not self.scheduler.is_over(said):
             what = f"{argv[0]} can't end {self.scheduler.title} job {job_id}"
-            raise BackendError(f"{what}: {first_line(answer.err)}", transient=True)
+            raise BackendError(f"{what}: {first_line(said)}", transient=True)
 
     def hasten(self, job: Job) -> None:
         """Make a requeued job start soon, if its scheduler holds it back."""

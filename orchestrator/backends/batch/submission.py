@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from orchestrator.backends.batch.scheduler import Order, RefusedError
 from orchestrator.backends.batch.site import array_of
-from orchestrator.backends.remote.hosts import all_of, on_all
+from orchestrator.backends.hosts import all_of, on_all
 from orchestrator.errors import BackendError
 from orchestrator.protocol.ranks import RANK_VARIABLES
 from orchestrator.protocol.task import NodeTask, at_home
@@ -60,8 +60,8 @@ def lay(
 
 
 def _send_own_files(machine: Machine, run: RunDir, task: NodeTask) -> None:
-    from orchestrator.backends.remote.given import checkpoint_to_give, give
-    from orchestrator.backends.remote.upload import send_code
+    from orchestrator.backends.mirror.given import checkpoint_to_give, give
+    from orchestrator.backends.mirror.upload import send_code
 
     send_code(machine, run, str(PurePosixPath(task.run_dir).parents[1]), task.code_dir)
     if (given := checkpoint_to_give(run, task)) is not None:

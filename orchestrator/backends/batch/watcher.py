@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from orchestrator.backends.batch import job
 from orchestrator.backends.batch.site import Site
-from orchestrator.backends.remote.mirror import POLL_SECONDS, Follower, RunWatcher, Source, Update
-from orchestrator.backends.remote.transfer import update_all
+from orchestrator.backends.mirror.growing import update_all
+from orchestrator.backends.mirror.watching import POLL_SECONDS, Follower, RunWatcher, Source, Update
 from orchestrator.errors import BackendError
 from orchestrator.runs.scheduler_status import SchedulerStatus
 from orchestrator.runs.store import RunDir

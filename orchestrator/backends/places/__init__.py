@@ -1,1 +1,0 @@
-"""GPUs and slots of machines that several runs share: held by a start's agents, or waited for in a queue."""

@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
+from orchestrator.backends.hosts import all_of, on_all
 from orchestrator.backends.places.needs import Need
-from orchestrator.backends.remote.hosts import all_of, on_all
 from orchestrator.backends.settings import Host, SshSettings, profile_of
 from orchestrator.errors import BackendError
 from orchestrator.protocol.places import tickets

@@ -50,8 +50,9 @@ LOOK: Final = """
 echo orch-look
 hostname
 if [ "$(cat "$1" 2>/dev/null)" = "$2" ]; then echo shared; else echo apart; fi
-"$3" -c "$4" 2>&1
-if [ -e "$1.pyz" ]; then "$3" "$1.pyz" gpus "$3" "$5"; fi
+case "$3" in "~/"*) python="$HOME/${3#"~/"}" ;; *) python="$3" ;; esac
+"$python" -c "$4" 2>&1
+if [ -e "$1.pyz" ]; then "$python" "$1.pyz" gpus "$python" "$5"; fi
 """
 
 

@@ -10,7 +10,17 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from orchestrator.backends.base import CheckResult, Level
 from orchestrator.backends.batch.backend import Batch
-from orchestrator.backends.batch.scheduler import ByShell, Job, Order, Put, Query, Scheduler, Trial, in_words
+from orchestrator.backends.batch.scheduler import (
+    ByShell,
+    Job,
+    Order,
+    Put,
+    Query,
+    Scheduler,
+    Trial,
+    in_words,
+    with_option,
+)
 from orchestrator.backends.slurm import parse
 from orchestrator.backends.slurm.environment import NEEDED, PRINT_FILLS, STRANGE, filled, hiding
 from orchestrator.errors import BackendError, UsageError
@@ -110,15 +120,16 @@ class Slurm(Scheduler):
             return None
         return ("scontrol", "update", f"jobid={job.job_id}", f"starttime=now+{AFTER_REQUEUE}")
 
-    def step(self, job_id: str, node: int, argv: Sequence[str], *, terminal: bool) -> list[str]:
+    def step(self, job_id: str, node: int, host: str, argv: Sequence[str], *, terminal: bool) -> list[str]:
         # --overlap shares the node with the agent's own step.
         words = ("--export=ALL", "--overlap", "--nodes=1", "--ntasks=1", f"--relative={node}", "--mem=0")
         # Without --unbuffered, Slurm holds a program's bytes back until a line is complete.
         view = ["--pty"] if terminal else ["--quiet", "--unbuffered"]
         return hiding(["srun", f"--jobid={job_id}", *words, *view, *argv])
 
-    def dependency(self, job_ids: Sequence[str], *, succeeds: bool) -> str:
-        return ":".join(["afterok" if succeeds else "afterany", *job_ids])
+    def after(self, launch: LaunchPlan, job_ids: Sequence[str], *, succeeds: bool) -> LaunchPlan:
+        condition = ":".join(["afterok" if succeeds else "afterany", *(each.removesuffix("[]") for each in job_ids)])
+        return with_option(launch, "sbatch", "dependency", (condition,))
 
     # -- what a plan asks for
 

@@ -1,1 +1,0 @@
-"""The commands, each in a file of its name."""

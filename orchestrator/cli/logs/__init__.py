@@ -1,1 +1,0 @@
-"""Prints logs on the terminal, and parses the options that select lines."""

@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from orchestrator.cli.render.tables import counted
+from orchestrator.outcome.sentences import culprit_in_words
+from orchestrator.outcome.verdict import how_it_ended
 from orchestrator.protocol.events import EventKind
 from orchestrator.protocol.quantities import duration, size
-from orchestrator.runs.state import how_it_ended
-from orchestrator.runs.verdict import culprit_in_words
 
 Event = Mapping[str, Any]
 

@@ -13,6 +13,7 @@ from orchestrator.protocol.hostlist import FOLD_FROM, fold, in_words
 from orchestrator.protocol.layout import node_folder
 from orchestrator.protocol.quantities import duration, size
 from orchestrator.protocol.task import NodeTask
+from orchestrator.specs.kinds import kind_named
 
 MOST_ROWS = 64  # ranks; more are shown as ranges
 
@@ -131,15 +132,20 @@ def _commands(launch: LaunchPlan) -> list[str]:
 
 
 def _batch_script(launch: LaunchPlan, script: str) -> list[str]:
-    lines = ["the batch script, for sbatch:", *(f"  {line}".rstrip() for line in script.rstrip().splitlines())]
+    kind = kind_named(launch.profile["kind"])
+    said = f"the batch script, for {kind.check.partition(' ')[0]}:" if kind.check else "the batch script:"
+    lines = [said, *(f"  {line}".rstrip() for line in script.rstrip().splitlines())]
+    if kind.verb == "job":  # the script itself shows it
+        return lines
     return [*lines, "", "what its task on each node becomes:", f"  {shlex.join(launch.commands[0])}"]
 
 
-def check_line(level: str, value: str, hint: str) -> str:
-    """Return what sbatch reported about the batch script."""
+def check_line(kind: str, level: str, value: str, hint: str) -> str:
+    """Return what the scheduler reported about the batch script."""
+    asked = kind_named(kind)
     if level == "ok":
-        return f"sbatch --test-only: Slurm would start it {value}"
-    return f"sbatch --test-only: refused: {value}" + (f"\n  {hint}" if hint else "")
+        return f"{asked.check}: {asked.scheduler} would start it {value}"
+    return f"{asked.check}: refused: {value}" + (f"\n  {hint}" if hint else "")
 
 
 def _ranks(launch: LaunchPlan) -> list[str]:

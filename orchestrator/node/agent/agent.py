@@ -17,8 +17,8 @@ from functools import partial
 from typing import Any, Callable
 
 from orchestrator.node.agent.channel import Channel, ChannelError
-from orchestrator.node.agent.checkpoints.replica import ReplicaReceiver, ReplicaSender
-from orchestrator.node.agent.checkpoints.transfer import REQUEST, SavedReceiver, manifest_of, send
+from orchestrator.node.agent.checkpoints.replica import ReplicaSender
+from orchestrator.node.agent.checkpoints.transfer import FAILURES, Receiver, parcel_of, send
 from orchestrator.node.agent.joining import join
 from orchestrator.node.agent.leader import HEARTBEAT_SECONDS
 from orchestrator.node.agent.leader_service import LeaderService
@@ -97,7 +97,7 @@ class Agent:
         self.tls: Tls | None = None  # none where there is one node
         self.neighbours: NeighbourServer | None = None
         self.sender: ReplicaSender | None = None  # on node 0, if checkpoints are copied
-        self.receiver, self.replica = SavedReceiver(task), ReplicaReceiver(task)
+        self.receiver = Receiver(task)
         self.heard = self.ticked = time.monotonic()
         self.outcome: tuple[str, int] | None = None
         self.tasks: list[asyncio.Task[None]] = []
@@ -230,17 +230,10 @@ class Agent:
         if self.neighbours is not None:
             await self.neighbours.close()
         self.neighbours = NeighbourServer(
-            self.tls, self.task.node_rank, addrs, take=self._take,
+            self.tls, self.task.node_rank, addrs, take=self.receiver.take,
             tell=lambda counts: self.events.write(events.Strangers("neighbour", counts)),
         )  # fmt: skip
         return Hello(*me, addrs, self.neighbours.port)
-
-    async def _take(self, request: Message, channel: Channel) -> None:
-        """Take a checkpoint from another node: what an attempt goes on from, or as node 1 each that node 0 saves."""
-        if request.get("do") == REQUEST:
-            await self.receiver.take(request, channel)
-        elif copies_checkpoints(self.task) and self.task.node_rank == 1:
-            await self.replica.take(request, channel)
 
     def _give_up(self, outcome: str, cause: str, reason: str) -> None:
         self.events.write(events.GaveUp(outcome, cause, reason))
@@ -376,12 +369,12 @@ class Agent:
         saved = self.ranks.resumable.get(name)
         if saved is not None and saved.format is not Format.ORCH:  # of which rank 0 sends the others the bytes
             try:
-                manifest = await in_thread(manifest_of, name, saved)
+                parcel = await in_thread(parcel_of, name, saved)
                 while to:
                     node, addrs, port = to[0]
-                    await send(self.tls, (node, addrs, port), manifest, replaces=True)
+                    await send(self.tls, (node, addrs, port), parcel, replaces=True)
                     given.append(to.pop(0)[0])
-            except (OSError, ValueError, RuntimeError, KeyError, ChannelError) as error:  # asyncio's closed transport
+            except FAILURES as error:
                 problem = f"can't be given {name}: {error or type(error).__name__}"
         failed = ((to[0][0], problem),) if problem else ()
         self._tell(HandedOver(order.attempt, tuple(given), failed))

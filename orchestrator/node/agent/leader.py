@@ -9,14 +9,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Callable
 
-from orchestrator.node.agent.blame import cause_of, culprit_of, is_machines_fault, unsaved_in_words
 from orchestrator.node.agent.missing_module import Lacking, missing_in_words, missing_module_of
 from orchestrator.node.agent.missing_rank import missing_rank
 from orchestrator.node.agent.stall_detector import DEFAULT_LIMITS, culprit_of_hang
 from orchestrator.node.agent.standstill import Standstill
 from orchestrator.node.agent.start_watch import why_it_waits
 from orchestrator.node.container.argv import odd_image, short
-from orchestrator.protocol import events, restart
+from orchestrator.outcome import restart
+from orchestrator.outcome.gang import culprit_of
+from orchestrator.outcome.restart import Refusal, Restarter
+from orchestrator.outcome.rules import cause_of, is_machines_fault
+from orchestrator.protocol import events
 from orchestrator.protocol.checkpoints.checksum import Algorithm, agreed
 from orchestrator.protocol.gang import Hello
 from orchestrator.protocol.hostlist import nodes_in_words
@@ -49,9 +52,9 @@ from orchestrator.protocol.messages import (
     Waits,
     WayTried,
 )
+from orchestrator.protocol.progress import Progress
 from orchestrator.protocol.rank_reports import Culprit, ProcessGroup, RankEnd, RankError, RankStack
 from orchestrator.protocol.ranks import EXIT_REQUEUE, bind
-from orchestrator.protocol.restart import Refusal, Restarter
 from orchestrator.protocol.samples import lasting
 from orchestrator.protocol.str_enum import StrEnum
 from orchestrator.protocol.task import NodeTask
@@ -110,7 +113,7 @@ class Leader:
     task: NodeTask
     send: Callable[[int, Order], None]
     record: Callable[[events.Event], None]
-    progress: Callable[[], restart.Progress]  # what has been saved
+    progress: Callable[[], Progress]  # what has been saved
     strangers: Callable[[], str]  # who could not prove to belong to this run, in words
     started: float
     phase: Phase = Phase.JOINING
@@ -132,7 +135,7 @@ class Leader:
     stop_reason: StopReason | None = None
     settle_at: float | None = None
     restarts: list[str] = field(default_factory=list)  # their causes
-    begun_at: list[restart.Progress] = field(default_factory=list)  # what had been saved as each attempt began
+    begun_at: list[Progress] = field(default_factory=list)  # what had been saved as each attempt began
     bye: Bye | None = None
     unused: dict[int, Unused] = field(default_factory=dict)  # what idle nodes say of themselves
     in_use: set[int] = field(default_factory=set)  # the nodes that are neither idle nor lost
@@ -536,7 +539,7 @@ class Leader:
 
     def _cause_of(self, failure: Culprit) -> str:
         """Return the budget that a failure draws on. A rank whose files were removed is not to blame."""
-        return "infra" if self.folders_lost else cause_of(failure)
+        return cause_of(failure, folder_lost=bool(self.folders_lost))
 
     def _how_folders_were_lost(self) -> str:
         """Return which nodes have lost the run's folder, in words."""
@@ -672,7 +675,13 @@ class Leader:
             self._end("failed", "no_progress", f"{stalled} attempts in a row ended without a new checkpoint")
         elif no is not None or (self.task.has_spares and is_machines_fault(failure)):
             # With spares, the controlling side starts the ranks again on one of them, out of the same budget.
-            self._end("failed", cause, unsaved_in_words(failure) if cause == "checkpoint" else "")
+            self._end(
+                "failed",
+                cause,
+                f"training is done, and its final weights are on no disk: {failure.unsaved}"
+                if cause == "checkpoint"
+                else "",
+            )
         else:
             self.restarts.append(cause)
             self.begun_at.append(now_saved)

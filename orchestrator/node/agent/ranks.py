@@ -35,11 +35,11 @@ from orchestrator.node.system.own_folder import OwnFolder
 from orchestrator.node.system.processes import STOPPED, end_marked, state_of
 from orchestrator.node.system.shortages import shortage
 from orchestrator.node.system.threads import in_thread
+from orchestrator.outcome.rules import gpu_error_of
 from orchestrator.protocol import events
 from orchestrator.protocol.checkpoints.checksum import installed
 from orchestrator.protocol.checkpoints.search import Saved
 from orchestrator.protocol.files import write_atomic, write_json
-from orchestrator.protocol.gpu_errors import gpu_error_of
 from orchestrator.protocol.layout import attempt_folder, node_folder, result_file
 from orchestrator.protocol.masking import masked_json
 from orchestrator.protocol.messages import (

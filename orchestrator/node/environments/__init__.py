@@ -1,1 +1,0 @@
-"""Python environments on a node: finds interpreters, and installs packages for one of them."""

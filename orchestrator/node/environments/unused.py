@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from orchestrator.node.environments.folder import MANIFEST, unused
 from orchestrator.node.environments.install import environments_folder, wheels_folder
 from orchestrator.protocol.files import folder_size, locked_if_free, temporary_name
+from orchestrator.protocol.reading import names_in
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,7 @@ class Old:
 def find_old(cache: str, oldest: float, keep: Collection[str] = ()) -> Iterator[Old]:
     """Yield items that were last used before `oldest`, except wheels whose sha256 is in `keep`."""
     top = environments_folder(cache)
-    for name in _names(top):
+    for name in names_in(top):
         path = f"{top}/{name}"
         if name.endswith(".tmp") and os.path.isdir(path):
             with locked_if_free(f"{top}/{name[1:].partition('.')[0]}.lock") as is_free:
@@ -33,7 +34,7 @@ def find_old(cache: str, oldest: float, keep: Collection[str] = ()) -> Iterator[
                     yield Old("folder", path, folder_size(path))
         elif os.path.isdir(path) and _used(path, MANIFEST) < oldest:
             yield Old("environment", path, folder_size(path))
-    for name in _names(wheels_folder(cache)):
+    for name in names_in(wheels_folder(cache)):
         path = f"{wheels_folder(cache)}/{name}"
         if name not in keep and _used(path) < oldest:
             yield Old("wheel", path, os.lstat(path).st_size)
@@ -57,13 +58,6 @@ def remove(old: Old) -> bool:
         os.unlink(lock)
     shutil.rmtree(aside, ignore_errors=True)
     return True
-
-
-def _names(folder: str) -> list[str]:
-    try:
-        return sorted(os.listdir(folder))
-    except OSError:
-        return []
 
 
 def _used(path: str, name: str = "") -> float:

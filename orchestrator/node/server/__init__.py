@@ -1,1 +1,0 @@
-"""Answers the requests of a controlling side that came over SSH."""

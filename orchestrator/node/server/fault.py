@@ -38,9 +38,9 @@ class Targets:
     rank: int | None = None
 
 
-def inject(run_dir: str, node: int, fault: Fault, seconds: float) -> int:
-    """Do it, and tell before, in a line of JSON, to whom; the exit code."""
-    folder = os.path.expanduser(run_dir)
+def inject(run_dir: str, node_rank: str, fault_name: str, seconds: str) -> int:
+    """Print the processes as a line of JSON, carry out the fault on them, and return the exit code."""
+    folder, node, fault = os.path.expanduser(run_dir), int(node_rank), Fault(fault_name)
     try:
         targets = find_targets(folder, node, fault)
     except NoTargetError as error:
@@ -49,7 +49,7 @@ def inject(run_dir: str, node: int, fault: Fault, seconds: float) -> int:
     names = [f"{process.pid} ({process.command})" for process in targets.processes]
     print(json.dumps({"host": socket.gethostname(), "processes": names, "rank": targets.rank}), flush=True)
     if fault == Fault.FREEZE:
-        _freeze(folder, node, targets, seconds)
+        _freeze(folder, node, targets, float(seconds))
         return 0
     if fault == Fault.NODE:  # none of them is to see another one's end, as when a machine goes off
         _send(targets, signal.SIGSTOP)

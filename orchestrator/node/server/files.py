@@ -10,15 +10,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.node.server.machine import lives
-from orchestrator.node.server.request import Answer, Part, Request, at_user
+from orchestrator.node.server.request import Answer, Request, at_user
 from orchestrator.protocol.checkpoints import checkpoint_dir
 from orchestrator.protocol.layout import node_folder
-from orchestrator.protocol.reading import NotOrdinaryError, descriptor_of, info_of, read_part, read_regular
+from orchestrator.protocol.reading import NotOrdinaryError, info_of, names_in, read_part
 
 POLL_SECONDS = 0.05  # files on a network file system send no events, so this polls
 PIECE = 1 << 20
 MOST = 4 << 20
-WHOLE = 16 << 20
 MOST_OF_A_LOOK = 2 * (MOST + PIECE)  # the heartbeats come after what else is new
 TAIL = 256
 _LOG = re.compile(r"rank_(\d+)\.log")
@@ -31,12 +30,13 @@ _SAMPLES = "samples.jsonl"
 _METRICS = "metrics.jsonl"  # rank 0's in the run's folder; that of the program's own files in the node's folder
 _OF_NODE = ("agent.log", "launcher.log", "agent.json", "events.jsonl", _SAMPLES, _METRICS)
 _OF_RUN = (_METRICS, "result.json", "rank0.done")  # only rank 0 and its launcher write these, on node 0
-_SLURM_LOG = re.compile(r"slurm/[A-Za-z0-9_%-][A-Za-z0-9_.%-]{0,80}\.log")
+_JOB_FOLDERS = ("slurm", "batch")  # of the scheduler's script and logs
+_JOB_LOG = re.compile(r"(slurm|batch)/[A-Za-z0-9_%-][A-Za-z0-9_.%-]{0,80}\.log")
 
 
 def is_written_by(node: int, name: str) -> bool:
     """Return whether a file of this name, below the run's folder, is one that the node writes and that is copied."""
-    if node == 0 and (name in _OF_RUN or _SLURM_LOG.fullmatch(name)):
+    if node == 0 and (name in _OF_RUN or _JOB_LOG.fullmatch(name)):
         return True
     own = f"nodes/{node}/"
     attempt, _, last = name.removeprefix(own).rpartition("/")
@@ -120,9 +120,9 @@ def _files(run_dir: str, node: int, ranks: list[int] | None, *, beats: bool) -> 
     """
     folder = os.path.relpath(node_folder(run_dir, node), run_dir)
     found: list[tuple[str, bool]] = []
-    for attempt in sorted(_names(f"{run_dir}/{folder}")):
+    for attempt in names_in(f"{run_dir}/{folder}"):
         if attempt.startswith("attempt_"):
-            for name in sorted(_names(f"{run_dir}/{folder}/{attempt}")):
+            for name in names_in(f"{run_dir}/{folder}/{attempt}"):
                 log, beat = _LOG.fullmatch(name), _BEAT.fullmatch(name)
                 number = int((log or beat)[1]) if log or beat else None  # type: ignore[index]
                 wanted = number is None or ranks is None or number in ranks
@@ -132,8 +132,8 @@ def _files(run_dir: str, node: int, ranks: list[int] | None, *, beats: bool) -> 
     if beats:  # what changes all the time comes along with the rest, and makes no answer by itself
         return [*found, (f"{folder}/{_SAMPLES}", True)]
     if node == 0:
-        found += [(f"slurm/{name}", True) for name in sorted(_names(f"{run_dir}/slurm"))]
-        found = [each for each in found if not each[0].startswith("slurm/") or _SLURM_LOG.fullmatch(each[0])]
+        logs = [f"{top}/{name}" for top in _JOB_FOLDERS for name in names_in(f"{run_dir}/{top}")]
+        found += [(name, True) for name in logs if _JOB_LOG.fullmatch(name)]
         found += [(name, name == _METRICS) for name in _OF_RUN]
         found.append((f"{folder}/{_METRICS}", True))
     found += [(f"{folder}/{name}", True) for name in ("agent.log", "launcher.log")]
@@ -152,13 +152,6 @@ def has_begun(request: Request, _: bytes) -> Answer:
     except FileNotFoundError:  # anything else is no answer: what the job has written would be taken for nothing
         names = []
     return {"begun": any(name.endswith(".log") for name in names)}, b""
-
-
-def _names(folder: str) -> list[str]:
-    try:
-        return os.listdir(folder)
-    except OSError:
-        return []
 
 
 def _grown(run_dir: str, name: str, known: Any, room: int, is_new: bool) -> _Piece | None:
@@ -192,19 +185,3 @@ def _replaced(run_dir: str, name: str, known: Any) -> _Piece | None:
     info = info_of(path, run_dir)
     stamp = f"{info.st_mtime_ns}-{info.st_size}"
     return None if stamp == known else _Piece(name, read_part(path, 0, PIECE, run_dir), None, stamp)
-
-
-def read_file(request: Request, _: bytes) -> Answer:
-    """Return all of a small file; `below` has the meaning that protocol/reading.py gives it."""
-    return {}, read_regular(at_user(request["path"]), WHOLE, _below(request))
-
-
-def read_range(request: Request, _: bytes) -> Answer:
-    """Return a part of a file of any size, and the file's size; `below` is as in protocol/reading.py."""
-    offset, descriptor = int(request["offset"]), descriptor_of(at_user(request["path"]), _below(request))
-    size = os.fstat(descriptor).st_size
-    return {"size": size}, Part(descriptor, offset, max(0, min(int(request["count"]), size - offset)))
-
-
-def _below(request: Request) -> str | None:
-    return at_user(request["below"]) if request.get("below") else None

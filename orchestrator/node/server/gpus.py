@@ -17,6 +17,7 @@ from orchestrator.node.system.gpus.devices import used_by_others
 from orchestrator.node.system.gpus.nvml import look
 from orchestrator.node.system.interpreter import InterpreterError, ask_interpreter
 from orchestrator.node.system.orphans import run
+from orchestrator.protocol.reading import names_in
 
 ANSWER_SECONDS = 20.0
 HCAS = "/sys/class/infiniband"
@@ -80,7 +81,7 @@ def try_gpus(request: Request, _: bytes) -> Answer:
         raise RefusedError(f"its training interpreter {python} {error}") from error
 
 
-def print_gpus(python: str, seconds: float) -> int:
+def print_gpus(python: str, seconds: str) -> int:
     """Print, as one line of JSON, what `examine_gpus` says, and what `try_gpus` finds, or in words why nothing."""
     said, _ = examine_gpus({}, b"")
     tried: Any = {}
@@ -106,8 +107,8 @@ def _say(*argv: str) -> str:
 def _hcas(folder: str) -> list[dict[str, Any]]:
     """Return the ports of InfiniBand and RoCE: the adapter, the port, its state and rate."""
     found = []
-    for name in _names(folder):
-        for port in _names(f"{folder}/{name}/ports"):
+    for name in names_in(folder):
+        for port in names_in(f"{folder}/{name}/ports"):
             state, rate = (_read(f"{folder}/{name}/ports/{port}/{what}") for what in ("state", "rate"))
             found.append({"hca": name, "port": port, "state": state.partition(": ")[2], "rate": rate})
     return found
@@ -118,18 +119,11 @@ def _removes_ipc(places: tuple[str, ...]) -> bool:
     if not os.path.isdir("/run/systemd/seats"):
         return False  # no logind here
     files = [place for place in places if os.path.isfile(place)]
-    files += [f"{place}/{name}" for place in places if os.path.isdir(place) for name in _names(place)]
+    files += [f"{place}/{name}" for place in places if os.path.isdir(place) for name in names_in(place)]
     said = [
         match[1] for path in files for match in re.finditer(r"^\s*RemoveIPC\s*=\s*(\w+)", _read(path), re.MULTILINE)
     ]
     return not said or said[-1].lower() in ("yes", "true", "1", "on")
-
-
-def _names(folder: str) -> list[str]:
-    try:
-        return sorted(os.listdir(folder))
-    except OSError:
-        return []
 
 
 def _read(path: str) -> str:

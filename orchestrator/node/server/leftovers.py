@@ -14,6 +14,7 @@ from orchestrator.node.server.machine import agent_of
 from orchestrator.node.server.request import Answer, Request, at_user
 from orchestrator.node.system import processes
 from orchestrator.node.system.processes import Process, is_alive
+from orchestrator.protocol.reading import names_in
 
 
 @dataclass
@@ -51,7 +52,7 @@ def find_leftovers(node_dirs: Iterable[str]) -> dict[str, Leftovers]:
 def leftovers(request: Request, _: bytes) -> Answer:
     """Tell for each run with a folder, process or container here what these are, and whether an agent of it lives."""
     folder = f"{at_user(request['workdir'])}/runs"
-    folders, found = _names(folder), find_leftovers(glob.glob(f"{glob.escape(folder)}/*/nodes/*"))
+    folders, found = names_in(folder), find_leftovers(glob.glob(f"{glob.escape(folder)}/*/nodes/*"))
     for name in folders:
         found.setdefault(name, Leftovers()).run_dirs.add(f"{folder}/{name}")
     return {"runs": {run_id: _to_json(here, run_id in folders) for run_id, here in found.items()}}, b""
@@ -64,15 +65,8 @@ def _to_json(here: Leftovers, has_folder: bool) -> dict[str, object]:
 
 
 def _has_agent(run_dir: str) -> bool:
-    nodes = [int(name) for name in _names(f"{run_dir}/nodes") if name.isdigit()]
+    nodes = [int(name) for name in names_in(f"{run_dir}/nodes") if name.isdigit()]
     return any((agent := agent_of(run_dir, node)) is not None and is_alive(agent) for node in nodes)
-
-
-def _names(folder: str) -> list[str]:
-    try:
-        return sorted(os.listdir(folder))
-    except OSError:
-        return []
 
 
 def tidy_cache(request: Request, _: bytes) -> Answer:
@@ -80,7 +74,7 @@ def tidy_cache(request: Request, _: bytes) -> Answer:
     top, oldest = f"{at_user(request['workdir'])}/cache", time.time() - float(request["days"]) * 86_400
     count = size = 0
     for folder in (top, f"{top}/code"):
-        for name in _names(folder):
+        for name in names_in(folder):
             path = f"{folder}/{name}"
             info = os.stat(path)
             if os.path.isfile(path) and info.st_mtime < oldest:

@@ -1,21 +1,17 @@
-"""What a run's program has written on this machine: found, hashed and read; links are never followed."""
+"""What a run's program has written on this machine: found; links are never followed."""
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import stat
-import time
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
-from typing import Any, BinaryIO, Callable, Optional
+from typing import Callable
 
 from orchestrator.node.server.request import Answer, Request, at_user
 from orchestrator.protocol.checkpoints import checkpoint_dir
-from orchestrator.protocol.checkpoints.checksum import BLOCK_BYTES
 from orchestrator.protocol.code_baseline import Baseline, read_baseline
-from orchestrator.protocol.json_text import parse_json
 from orchestrator.protocol.layout import (
     container_view,
     is_own_file,
@@ -36,11 +32,6 @@ from orchestrator.protocol.outputs import (
     Matcher,
     OutputRules,
 )
-from orchestrator.protocol.reading import descriptor_of, opened
-
-SMALL_ANSWER = 4 << 20
-_hashes: dict[str, tuple[int, int, str]] = {}  # path -> size, mtime_ns, sha256
-
 
 # -- what the code was
 
@@ -235,7 +226,7 @@ class _Walk:
         return committed or checkpoint_dir.leftover_of(name) is not None
 
 
-# -- requests
+# -- the request
 
 
 def list_outputs(request: Request, _: bytes) -> Answer:
@@ -243,73 +234,5 @@ def list_outputs(request: Request, _: bytes) -> Answer:
     run_dir, code_dir = at_user(request["run_dir"]), at_user(request["code_dir"])
     found = find(run_dir, code_dir, at_user(request["checkpoints"]), OutputRules.from_json(request["rules"]))
     roots = {name: folder for name, folder in found.roots.items() if os.path.isdir(folder)}
-    values = {
-        "roots": roots, "passed_over": found.passed_over, "unreadable": found.unreadable, "time_ns": time.time_ns(),
-    }  # fmt: skip
+    values = {"roots": roots, "passed_over": found.passed_over, "unreadable": found.unreadable}
     return values, json.dumps(found.files).encode()
-
-
-def read_small_files(request: Request, payload: bytes) -> Answer:
-    """Return the contents and the sha256 of many files, each given as [path, size, mtime_ns].
-
-    A hash is null if the file has another size or time before or after it is read. Files that do not fit into one
-    answer are left out.
-    """
-    roots, facts = _roots(request), list[Optional[str]]()
-    contents: list[bytes] = []
-    room = SMALL_ANSWER
-    for path, size, mtime_ns in parse_json(payload):
-        if size > room:
-            break
-        content = _content(at_user(path), (size, mtime_ns), roots)
-        facts.append(None if content is None else hashlib.sha256(content).hexdigest())
-        contents.append(content or b"")
-        room -= size
-    return {"sha256": facts}, b"".join(contents)
-
-
-def _content(path: str, facts: tuple[int, int], roots: list[str]) -> bytes | None:
-    """Return the contents of a file, or None if its size and mtime_ns are not `facts` before and after the reading."""
-    try:
-        with opened(path, _root_of(path, roots)) as file:
-            content = file.read(facts[0]) if _facts(file) == facts else None
-            return content if _facts(file) == facts else None
-    except OSError:
-        return None
-
-
-def _facts(file: BinaryIO) -> tuple[int, int]:
-    info = os.fstat(file.fileno())
-    return info.st_size, info.st_mtime_ns
-
-
-def _roots(request: Request) -> list[str]:
-    """Return the folders that `list_outputs` has searched. No link below them is followed."""
-    return [at_user(folder) for folder in request.get("roots", ())]
-
-
-def _root_of(path: str, roots: list[str]) -> str | None:
-    return next((folder for folder in roots if path.startswith(f"{folder}/")), None)
-
-
-def hash_files(request: Request, payload: bytes) -> Answer:
-    """Return the sha256 of each of these files (a JSON list of paths); null for one that can't be read."""
-    roots = _roots(request)
-    return {}, json.dumps([_hash(at_user(path), roots) for path in parse_json(payload)]).encode()
-
-
-def _hash(path: str, roots: list[str]) -> str | None:
-    """Return a file's sha256; it is kept for as long as size and time are the same."""
-    try:
-        with open(descriptor_of(path, _root_of(path, roots)), "rb", buffering=0) as file:
-            info = os.fstat(file.fileno())
-            known = _hashes.get(path)
-            if known is not None and known[:2] == (info.st_size, info.st_mtime_ns):
-                return known[2]
-            digest: Any = hashlib.sha256()
-            while block := file.read(BLOCK_BYTES):
-                digest.update(block)
-    except OSError:
-        return None
-    _hashes[path] = info.st_size, info.st_mtime_ns, digest.hexdigest()
-    return str(digest.hexdigest())

@@ -16,36 +16,15 @@ from functools import partial
 from importlib import import_module
 from typing import BinaryIO
 
-from orchestrator.node.server.request import Answer, Part, RefusedError, Request
+from orchestrator.node.server.request import Answer, RefusedError, Request
 from orchestrator.node.system.shortages import shortage
+from orchestrator.protocol.answers import ANSWERS
 from orchestrator.protocol.json_text import parse_json
 
 FORGOTTEN_SECONDS = 900.0
 
-# Of which module each request is; it is loaded when the first one comes, for most servers answer few kinds.
-MODULES = {
-    "machine": ("hello", "interpreter", "start_agent", "cancel", "clean_up", "remove"),
-    "writing": ("write_file", "prepare_array_run"),
-    "checkpoints": ("saved", "put_in_place"),
-    "container": ("container",),
-    "code_cache": ("missing", "unpack"),
-    "environments": (
-        "find_interpreter",
-        "find_environment",
-        "install_environment",
-        "adopt_wheel",
-        "hash_environments",
-    ),
-    "files": ("poll_changes", "read_file", "read_range", "steps", "has_begun"),
-    "gpus": ("examine_gpus", "try_gpus"),
-    "leases": ("lease", "release", "still_held"),
-    "tickets": ("look_at_queue", "take_ticket", "renew_ticket", "drop_ticket"),
-    "outputs": ("list_outputs", "read_small_files", "hash_files"),
-    "leftovers": ("leftovers", "tidy_cache"),
-    "reachability": ("listen", "probe"),
-    "run_program": ("run_program", "missing_programs"),
-}
-HOME = {verb: module for module, verbs in MODULES.items() for verb in verbs}
+# The module of a request is imported at its first use, because most servers get few kinds of requests.
+HOME = {verb: module for module, verbs in ANSWERS.items() for verb in verbs}
 
 
 def serve() -> int:
@@ -93,15 +72,14 @@ def answer(request: Request, payload: bytes) -> Answer:
 
 def _reply(request: Request, payload: bytes, sink: BinaryIO, lock: threading.Lock) -> None:
     values, data = answer(request, payload)
-    size = data.count if isinstance(data, Part) else len(data)
+    size = len(data) if isinstance(data, bytes) else data.count
     with lock:
         try:
             sink.write(json.dumps({"id": request.get("id"), **values, "bytes": size}).encode() + b"\n")
-            if isinstance(data, Part):
-                sink.flush()
-                data.send(sink.fileno())
-            else:
+            if isinstance(data, bytes):
                 sink.write(data)
-                sink.flush()
-        except OSError:  # who asked has gone, or what was promised can't be sent any more
+            else:
+                data.send(sink)
+            sink.flush()
+        except OSError:  # who asked has gone
             os._exit(0)

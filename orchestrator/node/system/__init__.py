@@ -1,1 +1,0 @@
-"""This machine: processes, signals, sockets, files and hardware."""

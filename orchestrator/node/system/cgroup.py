@@ -10,13 +10,8 @@ NO_LIMIT = 1 << 60  # version 1 writes a huge number for "no limit"
 
 def oom_kills(cgroups: str = "/proc/self/cgroup", root: str = "/sys/fs/cgroup") -> int:
     """Return the number of out-of-memory kills in this cgroup, version 1 or 2; 0 if the kernel does not report it."""
-    try:
-        with open(cgroups, encoding="utf-8") as file:
-            lines = [line.rstrip("\n").split(":", 2) for line in file]
-    except OSError:
-        return 0
     count = 0
-    for _, controllers, path in (line for line in lines if len(line) == 3):
+    for controllers, path in _groups(cgroups):
         if controllers == "":
             count += _read(f"{root}{path}/memory.events")
         elif "memory" in controllers.split(","):
@@ -24,6 +19,21 @@ def oom_kills(cgroups: str = "/proc/self/cgroup", root: str = "/sys/fs/cgroup") 
             own = f"{root}/memory{path}"
             count += _read(f"{own if os.path.isdir(own) else f'{root}/memory'}/memory.oom_control")
     return count
+
+
+def own_path(cgroups: str = "/proc/self/cgroup") -> str:
+    """Return the path of this cgroup; in version 1, which has several, that of the memory controller."""
+    return next((path for controllers, path in _groups(cgroups) if controllers in ("", "memory")), "")
+
+
+def _groups(cgroups: str) -> list[tuple[str, str]]:
+    """Return (controllers, path) of each cgroup of a process; in version 2 there is one, without controllers."""
+    try:
+        with open(cgroups, encoding="utf-8") as file:
+            lines = [line.rstrip("\n").split(":", 2) for line in file]
+    except OSError:
+        return []
+    return [(controllers, path) for _, controllers, path in (line for line in lines if len(line) == 3)]
 
 
 def memory_limits(cgroups: str = "/proc/self/cgroup", root: str = "/sys/fs/cgroup") -> list[tuple[str, int]]:
@@ -42,13 +52,8 @@ def _limits(controller: str, names: tuple[str, str], cgroups: str, root: str) ->
 
     `names` are the limit's files in versions 2 and 1 of cgroups.
     """
-    try:
-        with open(cgroups, encoding="utf-8") as file:
-            lines = [line.rstrip("\n").split(":", 2) for line in file]
-    except OSError:
-        return []
     found = []
-    for _, controllers, path in (line for line in lines if len(line) == 3):
+    for controllers, path in _groups(cgroups):
         if controllers not in ("",) and controller not in controllers.split(","):
             continue
         top = root if controllers == "" else f"{root}/{controller}"

@@ -15,21 +15,22 @@ from orchestrator.protocol.files import open_own
 from orchestrator.protocol.reading import opened
 from orchestrator.protocol.typed import to_json
 
-PIECE = 1 << 20
+MOST_KEPT = 1 << 20
 RESERVE_BYTES = 1 << 17
 
 
 class EventLog:
     """Appends events. A full disk is reported once on stderr, and raises nothing.
 
-    If the folder is removed, it is created again with the first event, which identifies the run.
+    If the folder is removed, it is created again with all events so far, so that copies of the record stay valid. Of
+    more than MOST_KEPT bytes, only the first event, which identifies the run, and the newest are kept.
     """
 
     def __init__(self, path: str, node_rank: int) -> None:
         self.path, self.node_rank = path, node_rank
-        self.sequence, self.torn = _lines_in(path)
+        self.sequence, self.kept = _written(path)
+        self.torn = self.kept[-1:] not in (b"", b"\n")
         self.complained = False
-        self.first = b""
         self.reserve = f"{path}.reserve"
         with contextlib.suppress(OSError), open(open_own(self.reserve, os.O_WRONLY | os.O_CREAT), "wb") as file:
             os.posix_fallocate(file.fileno(), 0, RESERVE_BYTES)
@@ -55,7 +56,7 @@ class EventLog:
                 self.torn = written < len(line) if written else self.torn
             finally:
                 os.close(descriptor)
-            self.first = self.first or line.lstrip()
+            self._keep(line)
         except OSError as error:
             if error.errno == errno.ENOENT and self._make_folder():
                 self.write(event)
@@ -66,15 +67,21 @@ class EventLog:
                 print(f"orch: {socket.gethostname()}: can't write {self.path}: {error}", file=sys.stderr, flush=True)
                 self.complained = True
 
+    def _keep(self, line: bytes) -> None:
+        self.kept += line
+        if len(self.kept) > MOST_KEPT:
+            first, middle = self.kept.index(b"\n") + 1, self.kept.index(b"\n", len(self.kept) // 2) + 1
+            self.kept = self.kept[:first] + self.kept[middle:]
+
     def _make_folder(self) -> bool:
-        """Create the folder again, and begin the record with its first event. False if that is not possible."""
+        """Create the folder again, with the record so far. False if that is not possible."""
         folder = os.path.dirname(self.path)
         if os.path.isdir(folder):
             return False
         try:
             os.makedirs(folder, mode=0o700, exist_ok=True)
             with open(open_own(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND), "wb") as file:
-                file.write(self.first)
+                file.write(self.kept)
         except OSError:
             return False
         return True
@@ -92,13 +99,10 @@ class EventLog:
         self._give_reserve_back()
 
 
-def _lines_in(path: str) -> tuple[int, bool]:
-    """Return (number of lines, whether the last line is unfinished)."""
-    try:
-        with opened(path) as file:
-            count, last = 0, b""
-            while data := file.read(PIECE):
-                count, last = count + data.count(b"\n"), data[-1:]
-    except OSError:
-        return 0, False
-    return count, last not in (b"", b"\n")
+def _written(path: str) -> tuple[int, bytes]:
+    """Return (number of lines, last bytes) of the record that earlier agents of this node have written."""
+    count, last = 0, b""
+    with contextlib.suppress(OSError), opened(path) as file:
+        while data := file.read(MOST_KEPT):
+            count, last = count + data.count(b"\n"), (last + data)[-MOST_KEPT:]
+    return count, last

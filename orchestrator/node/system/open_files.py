@@ -9,11 +9,6 @@ OWN = 192  # open files besides the connections of nodes, such as logs and pipes
 _at_start = resource.getrlimit(resource.RLIMIT_NOFILE)
 
 
-def limit_at_start() -> tuple[int, int]:
-    """Return the soft and hard limit with which this process was started. Its children get them too."""
-    return _at_start
-
-
 def allow_connections(least: int, most: int) -> None:
     """Raise the soft limit for up to `most` connections. Raises OSError if the hard limit is too low for `least`."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

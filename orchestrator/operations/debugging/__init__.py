@@ -1,1 +1,0 @@
-"""Debugging of live or repeated runs: a shell, a replay, stacks, a debugger, a port, a drill."""

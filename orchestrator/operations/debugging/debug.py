@@ -10,15 +10,15 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from orchestrator.errors import BackendError, UsageError
+from orchestrator.looking.run import states
+from orchestrator.looking.state import state_of
 from orchestrator.node.launcher.rank.argv import is_python
 from orchestrator.operations.debugging.on_node import node_command
-from orchestrator.operations.runs import states
 from orchestrator.prepare.prepare import Prepared, Request
 from orchestrator.runs.state import RunState
 from orchestrator.runs.store import RunDir
 from orchestrator.specs.plan import nproc_by_node
 from orchestrator.specs.program import program_of
-from orchestrator.supervisor.reconcile import state_of
 from orchestrator.transport.forwarding import LOOPBACK, Forwarding
 
 LAUNCH_FILE: Final = "launch.json"

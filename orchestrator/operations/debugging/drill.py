@@ -20,6 +20,8 @@ from typing import Any, Final
 
 from orchestrator.backends import backend
 from orchestrator.errors import BackendError, OrchError, UsageError
+from orchestrator.looking.run import POLL_SECONDS, states, wait
+from orchestrator.looking.state import state_of
 from orchestrator.node.system.processes import send_signal, wait_gone
 from orchestrator.operations import runs
 from orchestrator.operations.debugging.drill_promises import (
@@ -31,7 +33,7 @@ from orchestrator.operations.debugging.drill_promises import (
     length_of,
     promise_of,
 )
-from orchestrator.operations.submission import delegate, submit
+from orchestrator.operations.submission import submit
 from orchestrator.prepare.prepare import Prepared, plan_for
 from orchestrator.protocol.checkpoints.checkpoint_dir import newest
 from orchestrator.protocol.debugging.fault import KILLS, Fault
@@ -45,7 +47,6 @@ from orchestrator.runs.store import RunDir, live_runs
 from orchestrator.specs.documents.lookup import shipped
 from orchestrator.specs.plan import LaunchPlan
 from orchestrator.specs.units import seconds as seconds_in
-from orchestrator.supervisor.reconcile import state_of
 from orchestrator.supervisor.start import attend, supervisor_of
 from orchestrator.transport.address import gateway_of
 
@@ -136,7 +137,7 @@ def orders_for(root: Path, prepared: Prepared, tell: Tell) -> list[Order]:
 
 def check(root: Path, prepared: Prepared, orders: list[Order]) -> None:
     """Raise UsageError if one of the faults can't be caused from here."""
-    if delegate.is_elsewhere(prepared):
+    if prepared.is_delegated:
         assert prepared.profile.kind == "ssh", "no other profile names a supervisor"
         host = prepared.profile.supervisor
         there = f"{gateway_of(host).ssh_command} orch drill"
@@ -178,7 +179,7 @@ def drill(root: Path, prepared: Prepared, order: Order, tell: Tell) -> Report:
 def _until_it_trains(run: RunDir, tell: Tell) -> RunState:
     """Return the state when the ranks train and a checkpoint is here. A queue may take its time."""
     told = ""
-    for state in runs.states(run):
+    for state in states(run):
         if state.is_final:
             reason = state.verdict.reason if state.verdict else ""
             raise BackendError(
@@ -198,10 +199,10 @@ def _until_the_end(root: Path, run: RunDir, order: Order) -> RunState:
         time.sleep(UNATTENDED_SECONDS)  # the absence of the supervisor is the test
         attend(root)
     stop = time.monotonic() + END_SECONDS
-    state = runs.wait(run, timeout=END_SECONDS)
+    state = wait(run, timeout=END_SECONDS)
     # the supervisor ends what is left, and copies everything here
     while run.ending() is None and time.monotonic() < stop:
-        time.sleep(runs.POLL_SECONDS)  # the verdict is a file; a network file system may send no event
+        time.sleep(POLL_SECONDS)  # the verdict is a file; a network file system may send no event
     return state_of(run) if state.is_final else state
 
 

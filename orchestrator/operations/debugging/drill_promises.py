@@ -11,10 +11,10 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any, Final
 
+from orchestrator.outcome.sentences import culprit_in_words
 from orchestrator.protocol.debugging.fault import Fault
 from orchestrator.protocol.events import EventKind
 from orchestrator.runs.state import Event, Outcome, RunState
-from orchestrator.runs.verdict import culprit_in_words
 
 KILL_SECONDS: Final = 10.0  # time within which the kill of a process is noticed
 WAKING_SECONDS: Final = 5.0  # time after limits.link within which a silence is noticed: two heartbeats and more

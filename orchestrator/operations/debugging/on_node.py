@@ -5,16 +5,17 @@ from __future__ import annotations
 import secrets
 import subprocess
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, TypeVar
 
 from orchestrator.backends import backend
-from orchestrator.errors import BackendError, UsageError
+from orchestrator.errors import BackendError, OrchError, UsageError
+from orchestrator.looking.state import state_of
 from orchestrator.operations.debugging.shell import host_of
 from orchestrator.operations.export import plan_of
 from orchestrator.protocol.json_text import parse_json
 from orchestrator.protocol.layout import archive_file
 from orchestrator.runs.store import RunDir, check_own
-from orchestrator.supervisor.reconcile import state_of
 
 T = TypeVar("T")
 
@@ -43,6 +44,31 @@ def node_command(run: RunDir, node: int, verb: str, *args: str) -> list[str]:
     # A command on a node starts in the home folder.
     argv = [launch.commands[0][0], "-I", "-S", archive_file(folder).removeprefix("~/"), verb, folder, *args]
     return backend(run.record().kind).reach(run, node, argv, terminal=False)
+
+
+def on_every_node(
+    run: RunDir, work: Callable[[int, str], list[T]], at_once: int | None = None
+) -> tuple[list[T], list[str]]:
+    """Do the work for the number and the host of each node, and return (results, messages about nodes that failed).
+
+    All nodes are asked at once if `at_once` is None. Raises UsageError if the run has ended or has started no ranks.
+    """
+    check_going_on(run)
+    hosts = [node.host for node in state_of(run).nodes]
+
+    def one(node: int) -> list[T] | str:
+        try:
+            return work(node, hosts[node])
+        except OrchError as error:
+            return f"node {node} ({hosts[node]}): {error.message}"
+
+    with ThreadPoolExecutor(max(1, min(at_once or len(hosts), len(hosts)))) as pool:
+        answers = list(pool.map(one, range(len(hosts))))
+    results = [each for answer in answers if not isinstance(answer, str) for each in answer]
+    problems = [answer for answer in answers if isinstance(answer, str)]
+    if not results and not problems:
+        raise UsageError(f"run {run.run_id} has started no rank yet", f"see: orch status {run.run_id}")
+    return results, problems
 
 
 def ask(

@@ -5,16 +5,13 @@ from __future__ import annotations
 import base64
 import re
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from orchestrator.errors import OrchError, UsageError
-from orchestrator.operations.debugging.on_node import ask, check_going_on
+from orchestrator.operations.debugging.on_node import ask, on_every_node
 from orchestrator.protocol.files import write_atomic
 from orchestrator.runs.store import RunDir
-from orchestrator.supervisor.reconcile import state_of
 
 MORE_SECONDS: Final = 90.0  # for the connection, and for the transfer of the files
 _NAME = re.compile(r"rank_\d{1,6}\.(trace\.json\.gz|memory\.pickle)")
@@ -25,6 +22,7 @@ class RankProfile:
     """The files that a rank has recorded, or why it has none."""
 
     rank: int
+    host: str
     files: Mapping[str, bytes]
     why_not: str = ""
 
@@ -46,26 +44,11 @@ def profile(run: RunDir, steps: int, wait: float, folder: Path) -> Profiled:
 
     Raises UsageError if the run has ended or has started no ranks.
     """
-    check_going_on(run)
-    hosts = [node.host for node in state_of(run).nodes]
-    problems: list[str] = []
-    ranks: list[RankProfile] = []
-
-    def one(node: int) -> list[RankProfile] | OrchError:
-        try:
-            return ask(run, node, "profile", wait + MORE_SECONDS, _read, str(steps), str(wait))
-        except OrchError as error:
-            return error
-
-    with ThreadPoolExecutor(max(1, len(hosts))) as pool:  # at once, because ranks wait for each other in their steps
-        for node, answer in enumerate(pool.map(one, range(len(hosts)))):
-            if isinstance(answer, OrchError):
-                problems.append(f"node {node} ({hosts[node]}): {answer.message}")
-            else:
-                ranks += answer
-                problems += [f"rank {each.rank} ({hosts[node]}): {each.why_not}" for each in answer if each.why_not]
-    if not ranks and not problems:
-        raise UsageError(f"run {run.run_id} has started no rank yet", f"see: orch status {run.run_id}")
+    seconds, words = wait + MORE_SECONDS, (str(steps), str(wait))
+    ranks, problems = on_every_node(  # at once, because ranks wait for each other in their steps
+        run, lambda node, host: ask(run, node, "profile", seconds, lambda values: _read(values, host), *words)
+    )
+    problems += [f"rank {each.rank} ({each.host}): {each.why_not}" for each in ranks if each.why_not]
     return Profiled(_write(ranks, folder), tuple(problems))
 
 
@@ -78,8 +61,8 @@ def _write(ranks: list[RankProfile], folder: Path) -> tuple[str, ...]:
     return tuple(written)
 
 
-def _read(values: Mapping[str, Any]) -> RankProfile:
+def _read(values: Mapping[str, Any], host: str) -> RankProfile:
     files = {str(name): base64.b64decode(data, validate=True) for name, data in values["files"].items()}
     if not all(_NAME.fullmatch(name) for name in files):
         raise ValueError(f"files of other names: {sorted(files)}")
-    return RankProfile(int(values["rank"]), files, str(values["why_not"]))
+    return RankProfile(int(values["rank"]), host, files, str(values["why_not"]))

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.backends import backend, kind_of
-from orchestrator.backends.remote.checkpoints import newest_checkpoint
+from orchestrator.backends.mirror.checkpoints import newest_checkpoint
 from orchestrator.errors import UsageError
 from orchestrator.node.environments.folder import interpreter
 from orchestrator.operations.debugging.shell import Way, environment_of, host_of

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 
 from orchestrator.backends import backend
 from orchestrator.errors import UsageError
+from orchestrator.looking.state import state_of
 from orchestrator.node.container.argv import ENGINES
 from orchestrator.node.system.processes import MARK
 from orchestrator.protocol.events import Environment, InContainer, of
 from orchestrator.runs.state import RunState
 from orchestrator.runs.store import RunDir, check_own
-from orchestrator.supervisor.reconcile import state_of
 
 # The folder may be gone if the run has ended. A login shell is used, because it defines the function `module`.
 _SCRIPT = 'cd -- "$1" 2>/dev/null; shift; [ $# -eq 0 ] || exec "$@"; exec "${SHELL:-/bin/sh}" -l'

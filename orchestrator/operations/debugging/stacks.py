@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from orchestrator.errors import OrchError, UsageError
 from orchestrator.node.launcher.stacks import Frame, Thread
-from orchestrator.operations.debugging.on_node import AT_ONCE, ask, check_going_on
+from orchestrator.operations.debugging.on_node import AT_ONCE, ask, on_every_node
 from orchestrator.runs.store import RunDir
-from orchestrator.supervisor.reconcile import state_of
 
 ANSWER_SECONDS: Final = 90.0
 
@@ -50,30 +47,12 @@ class Look:
 
 def look(run: RunDir) -> Look:
     """Return the stacks of all ranks. Raises UsageError if the run has ended or has started no ranks."""
-    check_going_on(run)
-    hosts = [node.host for node in state_of(run).nodes]
-    ranks: list[RankStacks] = []
-    problems: list[str] = []
-
-    def one(node: int) -> list[RankStacks] | OrchError:
-        try:
-            return _ask(run, node, hosts[node])
-        except OrchError as error:
-            return error
-
-    with ThreadPoolExecutor(min(AT_ONCE, len(hosts))) as pool:
-        for node, answer in enumerate(pool.map(one, range(len(hosts)))):
-            if isinstance(answer, OrchError):
-                problems.append(f"node {node} ({hosts[node]}): {answer.message}")
-            else:
-                ranks += answer
-    if not ranks and not problems:
-        raise UsageError(f"run {run.run_id} has started no rank yet", f"see: orch status {run.run_id}")
+    ranks, problems = on_every_node(
+        run,
+        lambda node, host: ask(run, node, "stacks", ANSWER_SECONDS, lambda values: _stacks(values, node, host)),
+        AT_ONCE,
+    )
     return Look(tuple(sorted(ranks, key=lambda each: each.rank)), tuple(problems))
-
-
-def _ask(run: RunDir, node: int, host: str) -> list[RankStacks]:
-    return ask(run, node, "stacks", ANSWER_SECONDS, lambda values: _stacks(values, node, host))
 
 
 def _stacks(values: Mapping[str, Any], node: int, host: str) -> RankStacks:

@@ -44,11 +44,6 @@ class Pointer:
     ssh_command: str = ""  # by which a person logs in there; empty in pointers of an older orch
 
 
-def is_elsewhere(prepared: Prepared) -> bool:
-    """Tell whether another machine is to look after the run."""
-    return getattr(prepared.profile, "supervisor", "here") != "here"
-
-
 def hand_over(
     root: Path,
     prepared: Prepared,

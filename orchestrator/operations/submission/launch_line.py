@@ -6,6 +6,7 @@ import re
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import PurePosixPath
 from typing import Any, Final
 
@@ -268,15 +269,7 @@ def _highest(options: dict[str, str], name: str, separator: str, pasted: Pasted)
     return _count({name: high}, name, pasted)
 
 
-def _torchrun(words: list[str], pasted: Pasted) -> None:
-    _torch(words, pasted, "torchrun")
-
-
-def _torch_launch(words: list[str], pasted: Pasted) -> None:
-    _torch(words, pasted, "torch.distributed.launch")
-
-
-def _torch(words: list[str], pasted: Pasted, launcher: str) -> None:
+def _torchrun(words: list[str], pasted: Pasted, launcher: str = "torchrun") -> None:
     options, words = _options(words, _TORCHRUN_FLAGS, launcher)
     pasted.nodes = _highest(options, "nnodes", ":", pasted) or pasted.nodes
     pasted.nproc_is_default = "nproc_per_node" not in options
@@ -347,7 +340,7 @@ _LAUNCHERS: Final[dict[str, Callable[[list[str], Pasted], None]]] = {
 }
 _MODULES: Final[dict[str, Callable[[list[str], Pasted], None]]] = {
     "torch.distributed.run": _torchrun,
-    "torch.distributed.launch": _torch_launch,
+    "torch.distributed.launch": partial(_torchrun, launcher="torch.distributed.launch"),
     "accelerate.commands.launch": _accelerate,
     "deepspeed.launcher.runner": _deepspeed,
 }

@@ -11,7 +11,8 @@ from typing import Any, Final
 from orchestrator.operations.submission.launch_line import Pasted, job_of, read_words
 from orchestrator.operations.submission.launcher_files import LauncherFiles
 from orchestrator.prepare.interpreter import of_conda
-from orchestrator.specs.documents.loader import Document, document_of
+from orchestrator.specs.documents.loader import document_of
+from orchestrator.specs.documents.yaml_source import Document
 
 CALLED: Final = "command line"
 

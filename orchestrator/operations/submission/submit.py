@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.backends import backend, kind_of
 from orchestrator.backends.base import Backend
-from orchestrator.errors import OrchError, PlacesTakenError, StoreError
+from orchestrator.errors import OrchError
 from orchestrator.prepare.prepare import Prepared, plan_for
-from orchestrator.prepare.record import record_run, snapshot_code
-from orchestrator.protocol.events import CleanedUp, Queued, SubmitFailed, SubmitInterrupted, Submitted, of
-from orchestrator.runs import dependencies
-from orchestrator.runs.notifications.ledger import forget
+from orchestrator.prepare.record import recorded, snapshot_code
+from orchestrator.protocol.events import Cancel, CleanedUp, SubmitFailed, of
+from orchestrator.runs import dependencies, outbox
 from orchestrator.runs.record import Dependency
 from orchestrator.runs.run_id import new_run_id
 from orchestrator.runs.store import RunDir, make_state_folder, remove_run
 from orchestrator.runs.sweeps import runs_named
 from orchestrator.supervisor.start import is_attended, start_supervisor
-from orchestrator.transport.credentials import credentials_for, entrusted
+from orchestrator.supervisor.starting import enqueue, start
 
 if TYPE_CHECKING:  # commands that only read runs must not load pydantic
     from orchestrator.specs.plan import LaunchPlan
@@ -35,59 +32,33 @@ def submit(root: Path, prepared: Prepared, on_awaited: Callable[[list[str]], Non
     The run is recorded before anything is started. A refused submit that left nothing behind is not recorded. If the
     supervisor starts the run, `on_awaited` is called each second with the machines that have not answered yet.
     """
-    machine = backend(kind_of(dict(prepared.profile)))
+    machine, secrets = backend(kind_of(vars(prepared.profile))), prepared.environment.secrets
     with (
-        ended_if_interrupted(root, prepared.environment.secrets) as begun,
+        cancelled_if_interrupted(root, secrets) as begun,
         _supervisor_to_start_it(root, machine, prepared) as supervisor,
     ):
-        launch = machine.completed(plan_for(root, prepared, new_run_id(prepared.loaded.job.name)))
-        queued = as_queued(root, machine, launch, prepared.after)
-        run = record_run(root, prepared, launch)
-        begun.append(run)
-        _start(root, machine, prepared, run, queued, supervisor, on_awaited)
-        return run
-
-
-def _start(
-    root: Path,
-    machine: Backend,
-    prepared: Prepared,
-    run: RunDir,
-    queued: LaunchPlan | None,
-    supervisor: Handover | None,
-    on_awaited: Callable[[list[str]], None],
-) -> None:
-    """Start a recorded run, or queue it for the supervisor. A refused run is removed."""
-    try:
-        snapshot_code(prepared, run)
-    except OrchError:
-        remove_run(root, run)  # nothing was started, so no trace is left
-        raise
-    if queued is None:
-        enqueue(root, run, prepared)
-        return
-    secrets = prepared.environment.secrets
-    try:
-        if supervisor is not None:
-            supervisor.start(run, queued, secrets, on_awaited)
-        else:
-            machine.submit(queued, entrusted(queued.tasks, credentials_for(queued.nnodes), secrets), run)
-    except PlacesTakenError:
-        enqueue(root, run, prepared)
-        return
-    except OrchError as error:
-        withdraw(root, run, error)
-        raise
-    run.append_event(Submitted())
+        plan = machine.completed(plan_for(root, prepared, new_run_id(prepared.loaded.job.name)))
+        plan_now = as_queued(root, machine, plan, prepared.after)
+        with recorded(root, prepared, plan) as (run, lock):
+            begun.append(run)
+            with withdrawn_if_refused(root, [run]):
+                snapshot_code(prepared, run)
+                if plan_now is None:  # the supervisor starts the run after another run
+                    enqueue(run, secrets)
+                elif supervisor is not None:
+                    supervisor.start(run, plan_now, secrets, lock, on_awaited)
+                else:
+                    start(run, plan_now, secrets)
     if supervisor is None:
         start_supervisor(root, without=secrets)
+    return run
 
 
 @contextmanager
-def ended_if_interrupted(root: Path, secrets: Iterable[str]) -> Iterator[list[RunDir]]:
-    """End the runs in the yielded list if the submit is interrupted before all their agents were started.
+def cancelled_if_interrupted(root: Path, secrets: Iterable[str]) -> Iterator[list[RunDir]]:
+    """Cancel the runs in the yielded list if the submit is interrupted, by Ctrl-C for example.
 
-    This is needed in a notebook, whose process stays alive and would count as still submitting.
+    A start of these runs that another process has begun can't be interrupted, so its agents are told to stop.
     """
     begun = list[RunDir]()
     try:
@@ -95,13 +66,11 @@ def ended_if_interrupted(root: Path, secrets: Iterable[str]) -> Iterator[list[Ru
     except OrchError:
         raise  # the code that raised the error has ended the runs
     except BaseException:
-        from orchestrator.supervisor import queue
-
-        for run in reversed(begun):  # queued runs are dropped before waiting for a start in progress
+        for run in begun:
             # The run is being refused and removed at this moment, or the disk has no room for the event.
-            with suppress(OrchError, FileNotFoundError):
-                if not queue.drop(run, "its submit was interrupted"):
-                    run.append_event(SubmitInterrupted())
+            with suppress(OrchError):
+                run.record_cancel(now=True)
+                run.append_event(Cancel(now=True))
         if begun:
             start_supervisor(root, without=secrets)
         raise
@@ -120,38 +89,35 @@ def _supervisor_to_start_it(
         return nullcontext()
     from orchestrator.supervisor.handover import Handover
 
-    return Handover(root, kind_of(dict(prepared.profile)), without=prepared.environment.secrets)
+    return Handover(root, kind_of(vars(prepared.profile)), without=prepared.environment.secrets)
 
 
-def withdraw(root: Path, run: RunDir, error: OrchError) -> None:
-    """End what was started of a refused run, and remove the run. If something is left of it, it is kept as failed."""
-    from orchestrator.operations.runs import have_it_told
-    from orchestrator.supervisor.reconcile import reconcile
-
-    run.append_event(SubmitFailed(error.message))
-    verdict = reconcile(root, run)
-    swept = [event for event in of(run.events(), CleanedUp) if event.node is None]
-    if verdict is None or any(event.survivors or event.away for event in swept):
-        have_it_told(root)
-        return
-    forget(root, run)  # the error was reported to the submitter
-    remove_run(root, run)
-
-
-def enqueue(root: Path, run: RunDir, prepared: Prepared) -> None:
-    """Queue a recorded run. The supervisor starts it when what it waits for has happened.
-
-    Raises StoreError if that can't be written; the run is removed then.
-    """
-    from orchestrator.supervisor import queue
-
+@contextmanager
+def withdrawn_if_refused(root: Path, runs: Sequence[RunDir]) -> Iterator[None]:
+    """End what was started of refused runs, and remove the runs. A run is kept as failed if something is left of it."""
     try:
-        run.append_event(Queued())
-        run.write(dependencies.QUEUED, queue.keep(os.environ, prepared.environment.secrets), private=True)
-    except StoreError:
-        remove_run(root, run)
+        yield
+    except OrchError as error:
+        for run in runs:
+            _withdraw(root, run, error)
         raise
-    start_supervisor(root, without=prepared.environment.secrets)
+
+
+def _withdraw(root: Path, run: RunDir, error: OrchError) -> None:
+    from orchestrator.backends.agents.handle import SENDING
+
+    if any((run.path / name).exists() for name in ("handle.json", dependencies.QUEUE, SENDING)):
+        from orchestrator.operations.runs import have_it_told
+        from orchestrator.supervisor.reconcile import reconcile
+
+        run.append_event(SubmitFailed(error.message))
+        verdict = reconcile(root, run)
+        swept = [event for event in of(run.events(), CleanedUp) if event.node is None]
+        if verdict is None or any(event.survivors or event.away for event in swept):
+            have_it_told(root)
+            return
+    outbox.leave(root, run)  # the error was reported to the submitter
+    remove_run(root, run)
 
 
 def as_queued(root: Path, machine: Backend, launch: LaunchPlan, after: Dependency | None) -> LaunchPlan | None:
@@ -164,12 +130,7 @@ def as_queued(root: Path, machine: Backend, launch: LaunchPlan, after: Dependenc
     before = [run for run in runs_named(root, after.run) if not (run.path / "verdict.json").exists()]
     if not before or not all(_is_there(run, launch.profile) for run in before):
         return None
-    waits = machine.waiting_for(before, succeeds=after.succeeds)
-    if waits is None:
-        return None
-    own = launch.profile["sbatch"].get("dependency")
-    sbatch = {**launch.profile["sbatch"], "dependency": f"{own},{waits}" if own else waits}
-    return replace(launch, profile={**launch.profile, "sbatch": sbatch})
+    return machine.waiting_for(launch, before, succeeds=after.succeeds)
 
 
 def _is_there(run: RunDir, profile: Mapping[str, Any]) -> bool:

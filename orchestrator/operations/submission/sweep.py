@@ -6,25 +6,26 @@ On Slurm a sweep is one job array. Trials of a search get their values when they
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from orchestrator.backends import backend, kind_of
 from orchestrator.backends.base import Backend
-from orchestrator.errors import OrchError, SpecError, StoreError, UsageError
+from orchestrator.errors import SpecError, UsageError
 from orchestrator.operations.submission import submit
 from orchestrator.prepare.prepare import Prepared, Request, plan_for, prepare
 from orchestrator.prepare.record import copy_code, record_run
-from orchestrator.protocol.events import Queued, Snapshot, Submitted
+from orchestrator.protocol.events import Queued, Snapshot
 from orchestrator.runs import dependencies
 from orchestrator.runs.record import SweepPoint
 from orchestrator.runs.run_id import new_run_id, point_id
 from orchestrator.runs.searches import Sampler, Search, Stop, write_search
+from orchestrator.runs.start_lock import STARTING, being_started
 from orchestrator.runs.store import (
     RunDir,
     append_lines,
@@ -34,10 +35,10 @@ from orchestrator.runs.store import (
 )
 from orchestrator.runs.sweeps import Point, make_sweep, share
 from orchestrator.specs.kinds import kind_named
+from orchestrator.specs.spec import names_of
 from orchestrator.specs.sweeps.sweep import Axis
-from orchestrator.supervisor import queue
 from orchestrator.supervisor.start import start_supervisor
-from orchestrator.transport.credentials import credentials_for, entrusted
+from orchestrator.supervisor.starting import start_array, values_for_later
 
 if TYPE_CHECKING:  # commands that only read runs must not load pydantic
     from concurrent.futures import ThreadPoolExecutor
@@ -92,7 +93,7 @@ def prepare_sweep(root: Path, request: Request, options: Sequence[str], parallel
 
     plain = prepare(root, request)
     trains = plain.loaded.job.training is not None
-    axes = read_axes(options, Training.model_fields, request.sets, trains=trains)
+    axes = read_axes(options, names_of(Training), request.sets, trains=trains)
     points = points_of(axes)
     prepared = [_prepare_at(root, request, point, "--sweep") for point in points]
     _check_checkpoints(prepared, "--sweep")
@@ -106,7 +107,7 @@ def prepare_search(root: Path, request: Request, options: SearchOptions, paralle
 
     plain = prepare(root, request)
     search = search_of(
-        plain.loaded.job, options.sampler, options.trials, options.stop, request.sets, Training.model_fields
+        plain.loaded.job, options.sampler, options.trials, options.stop, request.sets, names_of(Training)
     )
     for point in extremes(search):
         _prepare_at(root, request, point, "search.space")
@@ -160,12 +161,13 @@ def submit_sweep(root: Path, asked: Sweep) -> list[RunDir]:
     parallel = asked.parallel or (None if is_array else kind_named(first.profile.kind).parallel)
     if is_array:
         machine.check_alike(launches)
-    folder, runs = _record(root, sweep, asked, launches, parallel)
     secrets = first.environment.secrets
-    with submit.ended_if_interrupted(root, secrets) as begun:
-        begun.extend(runs)
+    with submit.cancelled_if_interrupted(root, secrets) as begun, ExitStack() as held:
+        folder, runs = _record(root, sweep, asked, launches, parallel, held)
         if is_array and queued is not None:
-            _submit_array(root, machine, [queued, *launches[1:]], runs, folder, secrets, parallel)
+            begun.extend(runs)
+            with submit.withdrawn_if_refused(root, runs):
+                start_array([queued, *launches[1:]], runs, secrets, folder, parallel)
         else:
             _enqueue(root, folder, runs, secrets)
     start_supervisor(root, without=secrets)
@@ -185,9 +187,12 @@ def _completed(machine: Backend, launches: list[LaunchPlan]) -> list[LaunchPlan]
 
 
 def _record(
-    root: Path, sweep: str, asked: Sweep, launches: list[LaunchPlan], parallel: int | None
+    root: Path, sweep: str, asked: Sweep, launches: list[LaunchPlan], parallel: int | None, held: ExitStack
 ) -> tuple[Path, list[RunDir]]:
-    """Create the sweep's folder with the one copy of the code, and all runs. Return the real folder and the runs."""
+    """Create the sweep's folder with the one copy of the code, and all runs. Return the real folder and the runs.
+
+    One lock, in one file that is linked into each run, holds the start of all runs as long as `held` is open.
+    """
     first = asked.prepared[0]
     is_remote = backend(kind_of(launches[0].profile)).is_remote
     place = None if is_remote else str(Path(launches[0].tasks[0].run_dir).parent.parent / "sweeps" / sweep)
@@ -200,6 +205,7 @@ def _record(
     }
     folder, runs = make_sweep(root, sweep, place, record), list[RunDir]()
     try:
+        held.enter_context(_all_being_started(folder, runs))
         if asked.search is not None:
             write_search(folder, asked.search)
         facts = copy_code(first, RunDir(folder))
@@ -207,14 +213,14 @@ def _record(
 
         def one(point: Point, prepared: Prepared, launch: LaunchPlan) -> RunDir:
             place = SweepPoint(sweep, point.index, dict(point.values), parallel, asked.search is not None)
-            run = record_run(root, prepared, launch, place, indexed=False)
+            run = record_run(root, prepared, launch, lambda run: share(folder, run, (STARTING,)), place, indexed=False)
             runs.append(run)
             share(folder, run, ("code", "code.json", "code.baseline.json"))
             run.append_event(Snapshot(**facts))
             return run
 
         with _threads() as pool:
-            runs = list(pool.map(one, asked.points, asked.prepared, launches))
+            runs[:] = list(pool.map(one, asked.points, asked.prepared, launches))
         append_lines(root / "index", [run.run_id for run in runs])
     except BaseException:  # also for an interrupt, because nothing was started and no trace may be left
         for run in runs:
@@ -222,6 +228,17 @@ def _record(
         remove_sweep(root, sweep)
         raise
     return folder, runs
+
+
+@contextmanager
+def _all_being_started(folder: Path, runs: Sequence[RunDir]) -> Iterator[None]:
+    """Hold the start of all points. Afterwards each point has a lock of its own, which its later start makes."""
+    with being_started(RunDir(folder)):
+        try:
+            yield
+        finally:
+            for path in (folder, *(run.path for run in runs)):
+                (path / STARTING).unlink(missing_ok=True)
 
 
 def _threads() -> ThreadPoolExecutor:
@@ -233,38 +250,17 @@ def _threads() -> ThreadPoolExecutor:
 def _enqueue(root: Path, folder: Path, runs: Sequence[RunDir], secrets: dict[str, str]) -> None:
     """Queue all runs for the supervisor. The shell's values for them are one file, linked into each run.
 
-    Raises StoreError if that can't be written; runs that nobody has begun to start are then removed.
+    Raises StoreError if that can't be written; the runs, of which nobody has started any, are then removed.
     """
     try:
         for run in runs:
             run.append_event(Queued())
-        kept = json.dumps(queue.keep(os.environ, secrets)).encode()
-        write_durably(folder / dependencies.QUEUED, kept, private=True)
+        write_durably(folder / dependencies.QUEUED, json.dumps(values_for_later(secrets)).encode(), private=True)
         for run in runs:
             share(folder, run, (dependencies.QUEUED,))
-    except StoreError:
+    except BaseException:  # also for an interrupt
         for run in runs:
-            queue.take_back(root, run)
+            remove_run(root, run)
         raise
     finally:
         (folder / dependencies.QUEUED).unlink(missing_ok=True)
-
-
-def _submit_array(
-    root: Path,
-    machine: Backend,
-    launches: Sequence[LaunchPlan],
-    runs: Sequence[RunDir],
-    folder: Path,
-    secrets: dict[str, str],
-    parallel: int | None,
-) -> None:
-    tasks = [entrusted(launch.tasks, credentials_for(launch.nnodes), secrets) for launch in launches]
-    try:
-        machine.submit_all(launches, tasks, runs, folder, parallel)
-    except OrchError as error:
-        for run in runs:
-            submit.withdraw(root, run, error)
-        raise
-    for run in runs:
-        run.append_event(Submitted())

@@ -9,7 +9,7 @@ from orchestrator.protocol.checkpoints.search import Found, Saved, Sought, look,
 from orchestrator.protocol.code_baseline import read_baseline
 from orchestrator.protocol.layout import output_folder
 from orchestrator.protocol.outputs import CHECKPOINTS, CODE, OUTPUTS
-from orchestrator.protocol.restart import Progress
+from orchestrator.protocol.progress import Progress
 from orchestrator.protocol.task import NodeTask
 
 

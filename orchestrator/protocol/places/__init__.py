@@ -1,1 +1,0 @@
-"""The places of a host for ranks (GPUs or slots): their names, holders, and who waits. Pure. Python 3.9."""

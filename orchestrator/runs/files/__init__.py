@@ -1,1 +1,0 @@
-"""Reads the files in a run's folder: logs, metrics, checkpoints, outputs, the copy of the code."""

@@ -3,25 +3,17 @@
 from __future__ import annotations
 
 import os
-import re
 import stat
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from orchestrator.errors import UsageError
-from orchestrator.protocol.outputs import Matcher, OutputRules
+from orchestrator.protocol.patterns import MADE_AGAIN, Pattern, compiled, deciding, problem_of, takes
 from orchestrator.protocol.quantities import size
 
-if TYPE_CHECKING:
-    import pathspec
-
-DEFAULT_IGNORE: Final = (
-    ".git", "__pycache__/", "*.pyc", ".venv/", "venv/", "node_modules/",
-    ".mypy_cache/", ".ruff_cache/", ".pytest_cache/", ".ipynb_checkpoints/",
-)  # fmt: skip
+DEFAULT_IGNORE: Final = (".git", *MADE_AGAIN)
 MOST_MEASURED: Final = 20_000  # files whose sizes are summed; a data set may have millions
 LARGEST: Final = 3
 
@@ -30,8 +22,8 @@ LARGEST: Final = 3
 class Rules:
     """Patterns in order: built-in, those of .gitignore, those of the job's ignore file. The last match decides."""
 
-    lines: tuple[tuple[str, str], ...] = ()  # the patterns of the files, with `FILE:LINE` for each
-    spec: pathspec.GitIgnoreSpec | None = None
+    lines: tuple[tuple[str, str], ...]  # the patterns of the files, with `FILE:LINE` for each
+    patterns: tuple[Pattern, ...]  # the built-in ones, and one for each line
 
     @staticmethod
     def of(code_dir: Path, ignore_file: str) -> Rules:
@@ -41,36 +33,24 @@ class Rules:
             raise UsageError(f"{chosen}: there is no such ignore file", "create it, or take code.ignore out of the job")
         files = [each for each in dict.fromkeys((code_dir / ".gitignore", chosen)) if each.is_file()]
         lines = tuple(line for file in files for line in _lines_of(file))
-        if not lines:
-            return Rules()
-        import pathspec
-
-        try:
-            return Rules(lines, pathspec.GitIgnoreSpec.from_lines([*DEFAULT_IGNORE, *(line for _, line in lines)]))
-        except (ValueError, re.error):
-            places = ", ".join(f"{place} ({line})" for place, line in lines if not _is_pattern(line))
-            said = f"{code_dir}: lines that are no patterns of git's: {places}"
-            raise UsageError(said, "change or remove these lines") from None
+        if wrong := [f"{place} ({line})" for place, line in lines if problem_of(line)]:
+            said = f"{code_dir}: lines that are no patterns of git's: {', '.join(wrong)}"
+            raise UsageError(said, "change or remove these lines")
+        return Rules(lines, tuple(map(compiled, (*DEFAULT_IGNORE, *(line for _, line in lines)))))
 
     def ignores(self, path: str) -> bool:
         """Tell whether a path is left out, given that no folder above it is. A folder's path ends with a slash."""
-        if self.spec is not None:
-            return bool(self.spec.match_file(path))
-        rules = _built_in()
-        return not (rules.enters(path[:-1]) if path.endswith("/") else rules.takes(path))
+        return takes(self.patterns, path.rstrip("/"), is_folder=path.endswith("/"))
 
     def line_of(self, path: str) -> tuple[str, str] | None:
         """Return the place and the text of the ignore file's line that leaves a path out; None if no line does."""
-        index = self.spec.check_file(path).index if self.spec is not None else None
-        if index is None or index < len(DEFAULT_IGNORE):
-            return None
-        return self.lines[index - len(DEFAULT_IGNORE)]
+        index = deciding(self.patterns, path.rstrip("/"), is_folder=path.endswith("/"))
+        return None if index is None or index < len(DEFAULT_IGNORE) else self.lines[index - len(DEFAULT_IGNORE)]
 
     def is_left_out_by_line(self, path: str) -> bool:
         """Tell whether a line of an ignore file, and no built-in pattern, leaves out a path or a folder above it."""
-        above = [path[:at] for at, char in enumerate(path) if char == "/"]
-        is_built_in = not all(map(_built_in().enters, above)) or not _built_in().takes(path)
-        return bool(self.lines) and not is_built_in and bool(self.why_left_out(path))
+        built_in = Rules((), self.patterns[: len(DEFAULT_IGNORE)])
+        return not built_in.why_left_out(path) and bool(self.why_left_out(path))
 
     def why_left_out(self, path: str) -> str:
         """Return the place of the rule that leaves out a path or a folder above it; empty if no rule does."""
@@ -94,22 +74,14 @@ def _lines_of(file: Path) -> list[tuple[str, str]]:
         text = file.read_text("utf-8", "surrogateescape")
     except OSError as error:
         raise unreadable(file, error) from None
-    return [(f"{file.name}:{number}", line) for number, line in enumerate(text.splitlines(), 1) if line]
+    lines = [(f"{file.name}:{number}", _trimmed(line)) for number, line in enumerate(text.splitlines(), 1)]
+    return [(place, line) for place, line in lines if line.strip("/") and not line.startswith("#")]
 
 
-def _is_pattern(line: str) -> bool:
-    import pathspec
-
-    try:
-        pathspec.GitIgnoreSpec.from_lines([line])
-    except (ValueError, re.error):
-        return False
-    return True
-
-
-@cache
-def _built_in() -> Matcher:
-    return Matcher(OutputRules(exclude=DEFAULT_IGNORE), built_in=False)
+def _trimmed(line: str) -> str:
+    """Return a line without the spaces at its end. A backslash keeps the space after it."""
+    kept = line.rstrip(" \t")
+    return f"{kept} " if kept.endswith("\\") and kept != line else kept
 
 
 def unreadable(path: Path, error: OSError) -> UsageError:

@@ -8,14 +8,13 @@ for node in read_samples(run):
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
 from orchestrator.protocol.json_text import parse_json
 from orchestrator.protocol.layout import samples_file
-from orchestrator.protocol.reading import read_part
+from orchestrator.protocol.reading import names_in, read_part
 from orchestrator.protocol.samples import Sample
 from orchestrator.runs.store import RunDir
 
@@ -44,7 +43,7 @@ def read_samples(run: RunDir, tail: int | None = None, only: int | None = None) 
 
 def node_numbers(run: RunDir) -> list[int]:
     """Return the numbers of the nodes that have a folder."""
-    return sorted(int(name) for name in _names(f"{run.path}/nodes") if name.isdecimal())
+    return sorted(int(name) for name in names_in(f"{run.path}/nodes") if name.isdecimal())
 
 
 def sample_of(line: bytes) -> Sample | None:
@@ -58,7 +57,7 @@ def sample_of(line: bytes) -> Sample | None:
 
 def newest_samples(run: RunDir) -> tuple[NodeSamples, ...]:
     """Return the newest samples of all nodes: about half an hour for a few nodes, or a few lines each for many."""
-    nodes = max(1, len(_names(f"{run.path}/nodes")))
+    nodes = max(1, len(names_in(f"{run.path}/nodes")))
     return read_samples(run, max(TAILS[0], min(TAILS[1], MOST_OF_A_LOOK // nodes)))
 
 
@@ -77,10 +76,3 @@ def _last_bytes(run: RunDir, path: str, tail: int | None) -> bytes:
         return read_part(path, -count, count, run.path)
     except OSError:
         return b""
-
-
-def _names(folder: str) -> list[str]:
-    try:
-        return os.listdir(folder)
-    except OSError:
-        return []

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import pairwise
 
+from orchestrator.outcome.sentences import culprit_in_words
 from orchestrator.protocol.events import EventKind
 from orchestrator.runs.state import Attempt, Event, Outcome
-from orchestrator.runs.verdict import culprit_in_words
 
 _KINDS = (
     EventKind.GO, EventKind.FIRST_STEPS, EventKind.ATTEMPT_FAILED, EventKind.GANG_ENDED, EventKind.RELAUNCH,

@@ -6,12 +6,13 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from orchestrator.outcome.machines import choose
+from orchestrator.outcome.restart import Relaunch, newest_start, next_start
+from orchestrator.outcome.sentences import items
 from orchestrator.protocol.events import EventKind, read_events
 from orchestrator.protocol.hostlist import by_words, in_words
 from orchestrator.runs.record import RunRecord
-from orchestrator.runs.restarts.relaunch import Relaunch, newest_start, next_start
 from orchestrator.runs.state import Cause, Event, Recovery, RunState
-from orchestrator.runs.verdict import items
 
 
 @dataclass(frozen=True)
@@ -111,9 +112,11 @@ def _where(away: Sequence[str], said: Sequence[Event], has: Reserves) -> str:
     replaced = {event.get("lost"): str(event.get("by")) for event in _of(said, EventKind.REPLACED)}
     is_decided = bool(replaced or _of(said, EventKind.GOING_ON_WITHOUT))
     gone = _hosts_in(said) or list(away)
-    taken = list(replaced.values()) if is_decided else list(has.free[: len(gone)])
+    lost = [node for node, host in enumerate(has.hosts) if host in gone]
+    choice = choose(range(len(has.hosts)), lost, () if is_decided else has.free, has.min_nodes)
+    taken = list((replaced if is_decided else choice.replaced).values())
     on = [*(host for host in has.hosts if host not in {*gone, *taken}), *taken]
-    if len(on) < min(len(has.hosts), has.min_nodes or len(has.hosts)):
+    if not is_decided and not choice.is_enough:
         return f"waiting for {in_words(gone)}, at most {has.node_wait:g} s, then restarting"
 
     def words(host: str) -> str:

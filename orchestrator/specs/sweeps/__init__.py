@@ -1,1 +1,0 @@
-"""Submissions of many runs: the points of a sweep, and the space of a search."""

@@ -1,1 +1,0 @@
-"""Checkpoints: their format, and how they are written, staged, resumed and exported."""

@@ -1,1 +1,0 @@
-"""The ranks of a run: their process group, starting them without a launcher, stopping them together."""

@@ -3,6 +3,7 @@
 This module imports torch only for the agreement, so that the handler is installed before slow imports.
 """
 
+import atexit
 import functools
 import os
 import signal
@@ -30,13 +31,22 @@ def install() -> bool:
 
     An ignored signal stays ignored, because the process that started this one turns that signal into SIGTERM. Workers
     with an interpreter of their own inherit that it is ignored, but no handler, so they survive it.
+
+    As the process exits, the signals are ignored. A scheduler and orch may both send SIGTERM, some milliseconds apart,
+    and Python restores the default action early in its exit: the second signal would replace the exit code.
     """
     if threading.current_thread() is not threading.main_thread():
         return False
+    atexit.register(_ignore)
     for signum in STOP_SIGNALS:
         if signal.getsignal(signum) is not signal.SIG_IGN:
             signal.signal(signum, _on_signal)
     return True
+
+
+def _ignore() -> None:
+    for signum in STOP_SIGNALS:
+        signal.signal(signum, signal.SIG_IGN)
 
 
 @contextmanager

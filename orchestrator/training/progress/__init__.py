@@ -1,1 +1,0 @@
-"""The reports of a training: heartbeats, log lines, metrics, the evaluation."""

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -174,7 +175,7 @@ def test_a_bug_is_a_sentence_and_shown_on_request(orch, monkeypatch: pytest.Monk
     def bug(*_: object, **__: object) -> None:
         raise KeyError("x")
 
-    monkeypatch.setattr("orchestrator.operations.points.grouped", bug)
+    monkeypatch.setattr("orchestrator.looking.sweep.grouped", bug)
     done = orch("status")
     assert (done.code, done.err.splitlines()[0]) == (1, "orch: an error in orch itself: KeyError: 'x'")
     monkeypatch.setenv("ORCH_DEBUG", "1")
@@ -190,7 +191,7 @@ def test_a_full_disk_is_no_bug_and_keeps_nobody_from_looking(orch, monkeypatch: 
     make_run("r-111111")
     monkeypatch.setattr("orchestrator.supervisor.start.supervisor_lock", full)
     assert "r-111111" in orch("status").out
-    monkeypatch.setattr("orchestrator.operations.points.grouped", full)
+    monkeypatch.setattr("orchestrator.looking.sweep.grouped", full)
     done = orch("status")
     assert (done.code, done.err.splitlines()[0]) == (1, "orch: /home/me/.orch/x: No space left on device")
     assert "df -i" in done.err
@@ -201,7 +202,7 @@ def test_ctrl_c_detaches(orch, monkeypatch: pytest.MonkeyPatch) -> None:
         raise KeyboardInterrupt
 
     make_run("r-111111")
-    monkeypatch.setattr("orchestrator.operations.runs.wait", interrupt)
+    monkeypatch.setattr("orchestrator.looking.run.wait", interrupt)
     done = orch("wait", "r-1")
     assert done.code == 130
 
@@ -325,7 +326,8 @@ def test_finished_runs_are_removed_and_live_ones_are_not(orch) -> None:
 
 def test_nodes_of_all_profiles_go_on_where_one_cannot_be_read(orch, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    monkeypatch.setattr("orchestrator.operations.doctor.holdings", lambda profile: [{"host": profile.name}])
+    backend = SimpleNamespace(holdings=lambda profile: [{"host": profile.name}])
+    monkeypatch.setattr("orchestrator.operations.doctor.backend_of", lambda profile: backend)
     folder = tmp_path / "orch/profiles"
     folder.mkdir(parents=True)
     monkeypatch.setattr("orchestrator.specs.documents.lookup.users_profiles", lambda: folder)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -55,6 +56,16 @@ def counted(*argv: str, home: Path, without: tuple[str, ...]) -> tuple[int, str]
     return int(count), ended
 
 
+def modules_loaded_by(*argv: str, home: Path) -> set[str]:
+    """Run `orch` with these words, and return the names of orch's modules that it loaded."""
+    program = PROGRAM.replace(f"for name in {HEAVY!r} if name in sys.modules", "for name in sys.modules")
+    done = subprocess.run(
+        [sys.executable, "-c", program, *argv],
+        capture_output=True, text=True, timeout=PATIENCE, check=True, env={**os.environ, "ORCH_HOME": str(home)},
+    )  # fmt: skip
+    return set(re.findall(r"'(orchestrator[.\w]*)'", done.stderr.splitlines()[-1]))
+
+
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
     """A state folder with one run that has ended and one that is going on."""
@@ -101,14 +112,15 @@ def test_looking_at_runs_loads_nothing_heavy(home: Path, argv: tuple[str, ...], 
         }  # fmt: skip
 
 
-# pathspec is for ignore files, zipfile for an orch that has changed, cryptography and ssl for several nodes, threads
-# for several machines, and the models for files that have changed.
+# zipfile is for an orch that has changed, cryptography and ssl for several nodes, threads for several machines, and the
+# models for files that have changed.
 SUBMIT_DOES_WITHOUT = (
-    *HEAVY, "pathspec", "zipfile", "cryptography", "ssl", "concurrent.futures", "logging", "xml.etree",
-    "orchestrator.specs.job", "orchestrator.specs.documents.loader", "orchestrator.runs.reducer",
+    *HEAVY, "zipfile", "cryptography", "ssl", "concurrent.futures", "logging", "xml.etree",
+    "orchestrator.specs.border", "orchestrator.specs.fields", "orchestrator.specs.documents.loader",
+    "orchestrator.runs.reducer",
     "orchestrator.cli.follow", "orchestrator.supervisor.queue", "orchestrator.backends.environments",
 )  # fmt: skip
-OF_STATUS, OF_SUBMIT = 68, 120  # modules of ours, packages as well; a larger number is a longer wait
+OF_STATUS, OF_SUBMIT = 68, 126  # modules of ours, packages as well; a larger number is a longer wait
 
 
 @pytest.fixture
@@ -142,6 +154,22 @@ def test_a_table_of_runs_loads_few_modules(home: Path) -> None:
         count, ended = counted("status", home=home, without=HEAVY)
     assert ended == "code 0 loaded []"
     assert count <= OF_STATUS
+
+
+LOOKING = (
+    ("status",), ("status", "done"), ("status", "--json"), ("logs", "done"), ("logs", "-f", "done"), ("why", "done"),
+    ("events", "done"), ("events", "-f", "done"), ("wait", "done"), ("metrics", "done"), ("outputs", "done"),
+    ("usage",), ("best",), ("plot", "done"), ("diff", "done", "live"), ("checkpoints", "done"),
+)  # fmt: skip
+MAY_START_IT = {"orchestrator.supervisor", "orchestrator.supervisor.start"}
+
+
+@pytest.mark.parametrize("argv", LOOKING, ids=" ".join)
+def test_a_command_that_only_looks_loads_of_the_supervisor_only_its_start(home: Path, argv: tuple[str, ...]) -> None:
+    with supervisor_lock(home):
+        loaded = modules_loaded_by(*argv, home=home)
+    assert "orchestrator.runs.store" in loaded
+    assert {name for name in loaded if name.startswith("orchestrator.supervisor")} <= MAY_START_IT
 
 
 def test_the_package_loads_nothing_until_a_name_is_used_and_looking_at_runs_nothing_heavy(home: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.backends.base import Check, Level
-from orchestrator.backends.remote.hosts import all_of
+from orchestrator.backends.hosts import all_of
 from orchestrator.cli.render import plans, results, runs
 from orchestrator.errors import BackendError
 from orchestrator.operations.diff import Comparison, Row

@@ -55,7 +55,9 @@ LOST = Verdict(Outcome.FAILED, Cause.INFRA, "node 1 (n2) was lost: no heartbeat 
 def ended(verdict: Verdict, **values: object) -> RunState:
     nodes = (replace(NODES[0], state=NodeStatus.ENDED, exits={0: "exit code 0", 1: "SIGTERM"}),
              replace(NODES[1], state=NodeStatus.LOST, exits={2: "exit code 1"}))  # fmt: skip
-    return replace(RUNNING, state=verdict.outcome.status, verdict=verdict, ended=NOW - 2, nodes=nodes, **values)
+    return replace(
+        RUNNING, state=RunStatus(verdict.outcome.value), verdict=verdict, ended=NOW - 2, nodes=nodes, **values
+    )
 
 
 def golden(name: str, text: str) -> None:

@@ -18,7 +18,7 @@ PACKAGE = Path(__file__).parents[3] / "orchestrator"
 
 def names_of_the_node(package: Path) -> list[str]:
     """Every file that a node's own python3 loads; training is loaded by the one that has torch."""
-    inside = [path for folder in ("protocol", "node") for path in sorted((package / folder).rglob("*.py"))]
+    inside = [path for folder in ("protocol", "outcome", "node") for path in sorted((package / folder).rglob("*.py"))]
     return ["__init__.py", "version.py", "training/call.py", *(str(path.relative_to(package)) for path in inside)]
 
 
@@ -111,7 +111,7 @@ def test_files_of_the_node_load_only_the_standard_library_and_each_other(name: s
         for module in modules:
             top = module.partition(".")[0]
             allowed = top in sys.stdlib_module_names or top == WITH.get(name)
-            ours = ("orchestrator.node", "orchestrator.protocol", "orchestrator.version")
+            ours = ("orchestrator.node", "orchestrator.outcome", "orchestrator.protocol", "orchestrator.version")
             assert allowed or module.startswith(ours), (name, module)
 
 

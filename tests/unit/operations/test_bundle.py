@@ -16,7 +16,7 @@ from orchestrator.operations.bundle import MAX_BYTES, bundle
 from orchestrator.protocol.masking import looks_secret
 from orchestrator.runs import leaving as module
 from orchestrator.runs.leaving import unknown_secrets
-from orchestrator.runs.marks import MASKED_SECRETS
+from orchestrator.runs.outbox import SECRETS
 from orchestrator.runs.redaction import Redaction
 from orchestrator.runs.store import RunDir
 from tests.events import event
@@ -66,7 +66,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunDir:
     (node / "attempt_0" / "rank_0.log").write_text("\n".join(lines) + "\n")
     (node / "attempt_0" / "error_0.json").write_text(json.dumps({"message": CANARIES["secret"]}))
     for name, text in (("code/train.py", "code"), ("checkpoints/step_00000001/state.pt", "weights"),
-                       ("notify_secrets.json", "webhook"), ("something_new.txt", "task")):  # fmt: skip
+                       (SECRETS, "webhook"), ("something_new.txt", "task")):  # fmt: skip
         (made.path / name).parent.mkdir(parents=True, exist_ok=True)
         (made.path / name).write_text(CANARIES[text])
     return made
@@ -132,7 +132,7 @@ def test_a_secret_that_is_kept_for_messages_is_taken_out_though_it_is_not_set_he
     run: RunDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("HF_TOKEN")
-    run.write(MASKED_SECRETS, {"HF_TOKEN": CANARIES["secret"]}, private=True)
+    run.write(SECRETS, {"HF_TOKEN": CANARIES["secret"]}, private=True)
     assert unknown_secrets(run) == []
     bundle(run, tmp_path / "out.tar.gz")
     assert b"canary-" not in gzip.decompress((tmp_path / "out.tar.gz").read_bytes())

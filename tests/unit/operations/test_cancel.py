@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from orchestrator.backends.base import NodeProof
-from orchestrator.node.system.processes import MARK, identify, mark
+from orchestrator.node.system.processes import MARK, mark
 from orchestrator.operations import runs
+from orchestrator.runs.start_lock import being_started
 from orchestrator.runs.state import Outcome, Verdict
 from orchestrator.runs.store import create_run
 from tests.patience import PATIENCE
@@ -22,12 +23,10 @@ def test_a_run_whose_start_is_still_at_work_is_not_said_to_have_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(runs, "CANCEL_MARGIN", 0.0)
-    me = identify(os.getpid())
-    assert me is not None
-    mine = {"host": os.uname().nodename, "pid": me.pid, "started": me.started}
-    record = {"name": "slow", "kind": "local", "nnodes": 1, "hosts": ["localhost"], "created": 1.0, "submitter": mine}
+    record = {"name": "slow", "kind": "local", "nnodes": 1, "hosts": ["localhost"], "created": 1.0}
     run = create_run(tmp_path, "slow-111111", record)
-    done = runs.cancel(tmp_path, run, now=True)
+    with being_started(run):
+        done = runs.cancel(tmp_path, run, now=True)
     assert (done.state.is_final, done.had_ended, done.is_proven) == (False, False, False)
     said = "slow-111111 has been told to stop, and has not ended yet (stopping); wait for it: orch wait slow-111111"
     assert done.said == said

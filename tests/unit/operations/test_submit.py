@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -12,13 +13,17 @@ import orchestrator
 from orchestrator.errors import StoreError
 from orchestrator.operations.submission import submit, sweep
 from orchestrator.prepare import record
-from orchestrator.runs.dependencies import QUEUED, is_queued
-from orchestrator.runs.marks import MASKED_SECRETS
+from orchestrator.runs.dependencies import CANCELLED, QUEUED, Wait, is_queued
+from orchestrator.runs.outbox import SECRETS
 from orchestrator.runs.run_id import point_id
+from orchestrator.runs.start_lock import STARTING, being_started, is_being_started
 from orchestrator.runs.store import RunDir, create_run, live_runs, newest_runs
-from orchestrator.runs.sweeps import make_sweep
+from orchestrator.runs.sweeps import make_sweep, share
 from orchestrator.supervisor import queue
-from orchestrator.supervisor.queue import keep
+from orchestrator.supervisor.queue import runnable
+from orchestrator.supervisor.reconcile import reconcile
+from orchestrator.supervisor.starting import enqueue
+from tests.patience import PATIENCE
 
 JOB = {"command": ["true"]}
 SWEEP = "a-222222"
@@ -58,21 +63,24 @@ def test_one_that_is_interrupted_while_it_is_recorded_is_no_run(root: Path, monk
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(record, "watch", interrupt)
+    monkeypatch.setattr(record, "keep_room_for_cancel", interrupt)
     with pytest.raises(KeyboardInterrupt):
         orchestrator.submit(JOB, "local")
     assert newest_runs(root) == live_runs(root) == []
 
 
 def test_one_that_is_interrupted_once_it_is_queued_is_not_started_later(root: Path) -> None:
-    secrets: dict[str, str] = {}
     queued, begun = (create_run(root, name, {"kind": "local", "nnodes": 1}) for name in ("a-222222", "b-222222"))
-    queued.write(QUEUED, keep({}, secrets), private=True)
-    asked = submit.ended_if_interrupted(root, secrets)
+    enqueue(queued, {})
+    asked = submit.cancelled_if_interrupted(root, {})
     asked.__enter__().extend([queued, begun])
     assert not asked.__exit__(KeyboardInterrupt, KeyboardInterrupt(), None)
-    assert not is_queued(queued)
-    assert [event["kind"] for run in (queued, begun) for event in run.events()] == ["dropped", "submit_interrupted"]
+    ((found, wait),) = runnable(root, [(queued, queued.record())], set())
+    assert found == queued
+    assert wait == Wait(CANCELLED, is_unsatisfiable=True)
+    verdict = reconcile(root, begun)
+    assert verdict is not None
+    assert verdict.outcome == "cancelled"
 
 
 def test_one_that_can_not_be_put_on_the_list_is_no_run(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,16 +97,29 @@ def test_one_that_can_not_be_put_on_the_list_is_no_run(root: Path, monkeypatch: 
     assert [run.run_id for run in newest_runs(root)] == [first]
 
 
-def test_of_a_sweep_that_can_not_be_put_on_the_list_only_points_that_have_begun_stay(
-    root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_of_a_sweep_that_can_not_be_put_on_the_list_nothing_stays(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder, runs = points(root, 3)
-    runs[0].write("handle.json", {"state": "intent", "agents": {}})  # a supervisor was fast
     full_disk_at(monkeypatch, runs[2].path / QUEUED)
     with pytest.raises(StoreError, match="No space left"):
         sweep._enqueue(root, folder, runs, {})
-    assert newest_runs(root) == runs[:1]
-    queue.take_back(root, runs[1])  # it is gone already
+    assert newest_runs(root) == []
+
+
+def test_the_points_of_a_sweep_are_held_by_one_lock_until_all_are_queued(root: Path) -> None:
+    folder, runs = points(root, 3)
+    with sweep._all_being_started(folder, runs):
+        for run in runs:
+            share(folder, run, (STARTING,))
+        assert all(map(is_being_started, runs))
+        waiter = threading.Thread(target=queue.drop, args=(runs[1], "no reason"))
+        enqueue(runs[1], {})
+        waiter.start()
+        waiter.join(0.2)
+        assert is_queued(runs[1])
+    waiter.join(PATIENCE)
+    assert not is_queued(runs[1])
+    with being_started(runs[0]):
+        assert [is_being_started(run) for run in runs] == [True, False, False]
 
 
 def test_only_a_run_that_somebody_is_told_of_keeps_its_secrets_to_mask_them(
@@ -109,5 +130,5 @@ def test_only_a_run_that_somebody_is_told_of_keeps_its_secrets_to_mask_them(
     job = {**JOB, "secrets": ["PIN"]}
     quiet = orchestrator.submit(job, "local", after=f"{first}:any")
     told = orchestrator.submit({**job, "notify": [{"command": ["true"]}]}, "local", after=f"{first}:any")
-    kept = [RunDir(root / "runs" / run.id).read(MASKED_SECRETS) for run in (quiet, told)]
+    kept = [RunDir(root / "runs" / run.id).read(SECRETS) for run in (quiet, told)]
     assert kept == [None, {"PIN": "canary"}]

@@ -1,8 +1,7 @@
-"""Patterns take what .gitignore's would, every file has one name at home, and a limit takes what matters most first."""
+"""Which files are outputs, that every file has one name at home, and that a limit takes what matters most first."""
 
 from __future__ import annotations
 
-import pathspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,40 +19,16 @@ from orchestrator.protocol.outputs import (
     chosen,
     home_names,
     leads_out,
-    problem_of,
 )
 
 NAMES = st.text("ab.", min_size=1, max_size=3).filter(lambda name: set(name) != {"."})
 PATHS = st.lists(NAMES, min_size=1, max_size=4).map("/".join)
-PARTS = st.sampled_from(["a", "b", "*", "**", "?", "[ab]", "[!a]", "a*", "*.b", "ab", "?b*"])
-PATTERNS = st.builds(
-    lambda lifts, top, parts, folder: f"{lifts}{top}{'/'.join(parts)}{folder}",
-    st.sampled_from(["", "", "!"]),
-    st.sampled_from(["", "/"]),
-    st.lists(PARTS, min_size=1, max_size=3),
-    st.sampled_from(["", "/"]),
-).filter(lambda pattern: pattern.strip("!/") != "**" and "**/**" not in pattern)
 
 
 def is_left_out(matcher: Matcher, path: str) -> bool:
     """As the walk does it: a folder that is left out is not looked into."""
     folders = [path[:at] for at, char in enumerate(path) if char == "/"]
     return not all(map(matcher.enters, folders)) or not matcher.takes(path)
-
-
-@given(st.lists(PATTERNS, max_size=4), PATHS)
-def test_exclude_is_read_as_git_reads_it(patterns: list[str], path: str) -> None:
-    spec = pathspec.GitIgnoreSpec.from_lines(patterns)
-    folders = [f"{path[: at + 1]}" for at, char in enumerate(path) if char == "/"]
-    expected = any(map(spec.match_file, folders)) or bool(spec.match_file(path))
-    matcher = Matcher(OutputRules(exclude=tuple(patterns)), built_in=False)
-    assert is_left_out(matcher, path) == expected
-
-
-@given(st.lists(PATTERNS.filter(lambda pattern: pattern[0] != "!"), min_size=1, max_size=3), PATHS)
-def test_include_takes_what_it_names_and_what_is_in_folders_that_it_names(patterns: list[str], path: str) -> None:
-    matcher = Matcher(OutputRules(include=tuple(patterns)), built_in=False)
-    assert matcher.takes(path) == bool(pathspec.GitIgnoreSpec.from_lines(patterns).match_file(path))
 
 
 @pytest.mark.parametrize(
@@ -66,12 +41,6 @@ def test_what_anybody_can_make_anew_is_left_out(path: str) -> None:
 def test_the_job_can_lift_what_is_left_out() -> None:
     assert not is_left_out(Matcher(OutputRules(exclude=("!data/",))), "data/mine")
     assert not is_left_out(Matcher(OutputRules()), "logs/data/mine")
-
-
-def test_a_pattern_that_names_nothing_or_can_not_be_read_is_said_to() -> None:
-    assert problem_of("!/") == "names nothing"
-    assert "can't be read" in str(problem_of("a[b-a]"))
-    assert problem_of("[a") is None  # a bracket that is not closed is a bracket
 
 
 def entry(path: str, root: str = CODE, size: int = 1, time: int = 0) -> Entry:

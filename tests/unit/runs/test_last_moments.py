@@ -12,13 +12,15 @@ from typing import Any
 
 import pytest
 
-from orchestrator.node.agent.slurm import has_succeeded, run_slurm_agent, wants_another
+from orchestrator.looking.evidence import Evidence
+from orchestrator.node.agent.batch import has_succeeded, wants_another
+from orchestrator.node.agent.slurm import run_slurm_agent
 from orchestrator.protocol.task import NodeTask, Program
 from orchestrator.runs.record import RunRecord
 from orchestrator.runs.scheduler_status import SchedulerStatus
 from orchestrator.runs.state import HandleStatus, Outcome
 from orchestrator.supervisor.decide import Finish, StartAgents, decide
-from orchestrator.supervisor.observe import Evidence, Observation
+from orchestrator.supervisor.observe import Observation
 
 NODES = 3
 Event = dict[str, Any]
@@ -188,7 +190,7 @@ def test_no_agent_of_slurm_asks_for_another_start(tmp_path: Path, events: list[E
     write_down(tmp_path, events)
     for node in range(NODES):
         own = tuple(each for each in events if each.get("node") == node)
-        assert wants_another(task_of(tmp_path, node), own, 1) is None
+        assert wants_another(task_of(tmp_path, node), own, 1, "Slurm") is None
 
 
 @every_moment
@@ -249,7 +251,7 @@ def test_without_rank_0s_marker_of_this_attempt_it_runs_again(tmp_path: Path, ma
     write_down(tmp_path, events, marker)
     assert not has_succeeded(task_of(tmp_path, 1))
     own = tuple(each for each in events if each.get("node") == 1)
-    assert wants_another(task_of(tmp_path, 1), own, 1) is not None
+    assert wants_another(task_of(tmp_path, 1), own, 1, "Slurm") is not None
 
 
 def test_torchrun_has_one_exit_for_all_ranks_of_its_node() -> None:

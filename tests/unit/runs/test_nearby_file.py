@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from orchestrator.looking.state import explained
 from orchestrator.runs.nearby_file import with_nearby_file
 from orchestrator.runs.state import Cause, Outcome, Verdict
-from orchestrator.supervisor.reconcile import _explained
 
 DOWNLOAD = {
     "type": "RuntimeError",
@@ -87,4 +87,4 @@ def test_a_hint_that_names_the_rule_is_kept(code: Path, monkeypatch: pytest.Monk
     error = {"type": "FileNotFoundError", "message": "No such file or directory: 'a.txt', nor '../data'"}
     verdict = Verdict(Outcome.FAILED, Cause.USER_ERROR, error=error, rank=0, hint="the usual one")
     run: Any = SimpleNamespace(record=lambda: SimpleNamespace(code_dir=str(code)))
-    assert _explained(run, verdict).hint == "named by .gitignore:1"
+    assert explained(run, verdict).hint == "named by .gitignore:1"

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.errors import StoreError
+from orchestrator.protocol.str_enum import member_of
 from orchestrator.runs.record import Dependency, NotifyEntry, PlanRecord, RunRecord, Submitter, SweepPoint
 from orchestrator.runs.state import (
     Cause,
@@ -21,7 +22,6 @@ from orchestrator.runs.state import (
     RunStatus,
     Verdict,
     drop_invalid_fields,
-    member_of,
 )
 from orchestrator.runs.store import RunDir, create_run
 
@@ -130,7 +130,7 @@ def test_what_is_final() -> None:
     assert [status.value for status in RunStatus if status.final] == ["succeeded", "failed", "cancelled"]
     assert [status.value for status in NodeStatus if status.final] == ["ended", "lost"]
     assert [status.value for status in HandleStatus if status.final] == ["submitted"]
-    assert all(outcome.status.final and outcome.status.value == outcome.value for outcome in Outcome)
+    assert all(RunStatus(outcome.value).final for outcome in Outcome)
 
 
 def test_values_of_another_version_are_none() -> None:

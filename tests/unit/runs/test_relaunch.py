@@ -6,20 +6,20 @@ from typing import Any
 
 import pytest
 
-from orchestrator.protocol.events import read_events
-from orchestrator.protocol.restart import Progress
-from orchestrator.runs.record import RunRecord
-from orchestrator.runs.reducer import reduce
-from orchestrator.runs.restarts.relaunch import (
+from orchestrator.outcome.restart import (
     Relaunch,
     budget_left,
-    correct_clock_skew,
     last_attempt,
     newest_saved,
     newest_start,
     next_start,
     pending_start,
 )
+from orchestrator.protocol.events import read_events
+from orchestrator.protocol.progress import Progress
+from orchestrator.runs.clock_skew import correct_clock_skew
+from orchestrator.runs.record import RunRecord
+from orchestrator.runs.reducer import reduce
 
 RETRY = {"user_error": 0, "infra": 2, "preempted": None, "timeout": None}
 GO = {"kind": "go", "node": 0, "attempt": 0, "world_size": 2}

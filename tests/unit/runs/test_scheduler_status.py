@@ -29,7 +29,7 @@ CANCELLED = SchedulerStatus("ended", outcome="cancelled", reason="Slurm job 5: i
 
 
 def final(verdict: Verdict, *, nodes: tuple[NodeState, ...] = NODES) -> RunState:
-    return replace(ENDED, state=verdict.outcome.status, verdict=verdict, nodes=nodes)
+    return replace(ENDED, state=RunStatus(verdict.outcome.value), verdict=verdict, nodes=nodes)
 
 
 @pytest.mark.parametrize("state", ["submitting", "pending", "starting"])

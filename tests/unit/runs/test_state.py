@@ -9,11 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from orchestrator.outcome.judge import what_follows
+from orchestrator.outcome.rule import Seen
+from orchestrator.outcome.rules import hint_of
+from orchestrator.outcome.sentences import culprit_in_words
 from orchestrator.runs.record import RunRecord
 from orchestrator.runs.reducer import reduce
 from orchestrator.runs.state import FINAL, RunState, Verdict
-from orchestrator.runs.verdict import _hint_of, culprit_in_words
-from orchestrator.supervisor.decide import following
 
 RECORD = {
     "run_id": "r-1", "name": "r", "profile_name": "local-2x2", "created": 1000.0, "nnodes": 2, "hosts": ["a", "b"],
@@ -101,7 +103,7 @@ def test_a_node_that_is_lost_after_all_ranks_ended_well_is_named_and_takes_nothi
         "succeeded", reason=f"all ranks ended well; lost after that, and left behind: {name}"
     )
     assert [each.state for each in found.nodes] == ["lost" if each == node else "ended" for each in (0, 1)]
-    assert following(RunRecord("r-1", job={"retry": {"infra": 3}}), unsaid, found) is None
+    assert what_follows(found.verdict, unsaid, {"infra": 3}, lost=True) == found.verdict
     assert verdict(unsaid, done=False).reason == "all nodes said done, but rank 0 left no done marker"
 
 
@@ -549,4 +551,4 @@ def test_a_command_line_that_the_program_refused_is_the_reason(last: str, words:
 
 def test_a_hang_has_a_hint_with_the_command_that_shows_stacks() -> None:
     hang = {"rank": 0, "node": 0, "host": "vm", "code": None, "signal": "SIGKILL", "hang": True}
-    assert "orch stacks" in _hint_of(hang, "rank 0 stood still")
+    assert "orch stacks" in hint_of(Seen.of(hang))

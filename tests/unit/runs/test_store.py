@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from orchestrator.errors import RunNotFoundError, StoreError, UsageError
-from orchestrator.operations.points import grouped
+from orchestrator.looking.state import state_of
+from orchestrator.looking.sweep import grouped
 from orchestrator.operations.runs import cancel, remove
 from orchestrator.protocol.events import Clock, Slept, of
 from orchestrator.runs import store
@@ -33,7 +34,7 @@ from orchestrator.runs.store import (
     write_durably,
 )
 from orchestrator.runs.sweeps import find_runs, find_sweep
-from orchestrator.supervisor.reconcile import reconcile, state_of
+from orchestrator.supervisor.reconcile import reconcile
 from orchestrator.supervisor.supervisor import supervise
 from tests.events import event
 from tests.patience import PATIENCE

@@ -34,7 +34,8 @@ def node_events(node: int, host: str) -> list[dict[str, Any]]:
 
 GANG = [
     event("joined", 0, 2, joined=0), event("joined", 0, 3, joined=1), event("go", 0, 5, attempt=0, world_size=4),
-    event("attempt_failed", 0, 16, attempt=0, cause="infra", culprit={"rank": 0}), event("restart", 0, 16, attempt=1, cause="infra"), event("go", 0, 20, attempt=1, world_size=4),
+    event("attempt_failed", 0, 16, attempt=0, cause="infra", culprit={"rank": 0}),
+    event("restart", 0, 16, attempt=1, cause="infra"), event("go", 0, 20, attempt=1, world_size=4),
     event("gang_ended", 0, 31, attempt=1, outcome="succeeded", cause="", reason=""),
 ]  # fmt: skip
 EVENTS = [

@@ -15,20 +15,16 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from orchestrator.errors import SpecError, UsageError
+from orchestrator.specs.border import valid
 from orchestrator.specs.documents import loader as loading
 from orchestrator.specs.documents import lookup
 from orchestrator.specs.documents.default_profile import default_profile
-from orchestrator.specs.documents.loader import (
-    Loaded,
-    job_path,
-    load,
-    load_job,
-    load_profile,
-    profile_path,
-)
+from orchestrator.specs.documents.loaded import Loaded
+from orchestrator.specs.documents.loader import load, load_job, load_profile
 from orchestrator.specs.documents.lookup import known_profiles
-from orchestrator.specs.documents.paths import shadowed_profile
+from orchestrator.specs.documents.paths import job_path, profile_path, shadowed_profile
 from orchestrator.specs.profile import SshProfile
+from orchestrator.specs.spec import names_of
 from orchestrator.specs.validation import world_size
 
 ROOT = Path(__file__).parents[3]
@@ -367,7 +363,7 @@ def test_how_many_ranks() -> None:
     hosts = [{"host": "a", "nproc_per_node": 8}, "b", "c"]
     profile = {"kind": "ssh", "name": "p", "hosts": hosts, "nodes": 2}
     for nproc, world in ((4, 12), ([1, 2], 10), ("auto", None)):
-        assert world_size(SshProfile.model_validate({**profile, "nproc_per_node": nproc})) == world
+        assert world_size(valid(SshProfile, {**profile, "nproc_per_node": nproc})) == world
 
 
 def test_an_installed_package_brings_its_profiles(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -383,9 +379,9 @@ def test_kinds(place: Place) -> None:
         ("nodes: 2\n", "p.yaml:1:1: kind is missing\nsay what kind of profile it is: local, ssh, slurm"),
         (
             "kind: slrum\n",
-            "p.yaml:1:7: kind: expected one of local, ssh, slurm, found the text 'slrum'; did you mean 'slurm'",
+            "p.yaml:1:7: kind: expected one of local, ssh, slurm, sge, pbs, found the text 'slrum'; did you mean 'slurm'",
         ),
-        ("kind: [ssh]\n", "p.yaml:1:7: kind: expected one of local, ssh, slurm, found a list"),
+        ("kind: [ssh]\n", "p.yaml:1:7: kind: expected one of local, ssh, slurm, sge, pbs, found a list"),
     ):
         place.write("script: train.py\n", text)
         assert message in place.refusal()
@@ -499,7 +495,7 @@ JUNK = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
     max_leaves=6,
 )
-FIELDS = [f"job.{name}" for name in loading.Job.model_fields] + [f"profile.{n}" for n in SshProfile.model_fields]
+FIELDS = [f"job.{name}" for name in names_of(loading.Job)] + [f"profile.{n}" for n in names_of(SshProfile)]
 
 
 @settings(max_examples=150, deadline=None)

@@ -7,24 +7,16 @@ from typing import Any
 
 import pytest
 
+from orchestrator.looking.evidence import Evidence
+from orchestrator.looking.judge import state_from
+from orchestrator.outcome.restart import Relaunch
 from orchestrator.protocol.events import EventKind
 from orchestrator.runs.dependencies import Wait
 from orchestrator.runs.record import RunRecord
-from orchestrator.runs.restarts.relaunch import Relaunch
 from orchestrator.runs.scheduler_status import SchedulerStatus
 from orchestrator.runs.state import Cause, HandleStatus, Outcome, RunStatus, Verdict
-from orchestrator.supervisor.decide import (
-    Action,
-    CleanUp,
-    Drop,
-    Finish,
-    PassOnCancel,
-    RecordLost,
-    StartAgents,
-    decide,
-    state_from,
-)
-from orchestrator.supervisor.observe import Evidence, Observation
+from orchestrator.supervisor.decide import Action, CleanUp, Drop, Finish, PassOnCancel, RecordLost, StartAgents, decide
+from orchestrator.supervisor.observe import Observation
 
 RECORD = RunRecord("r-234567", nnodes=2, hosts=("n0", "n1"), job={"retry": {"infra": 1}})
 ALIVE, GONE = {0: True, 1: True}, {0: False, 1: False}
@@ -70,7 +62,7 @@ TABLE: list[tuple[str, Observation, tuple[Action, ...]]] = [
     # How it goes its way.
     ("it runs", seen(*RUNNING), ()),
     ("one agent may still speak", seen(*RUNNING, END, LEFT[0], alive={0: False, 1: None}), ()),
-    ("it is being submitted", seen(alive={}, handle=None, is_being_submitted=True), ()),
+    ("it is being started", seen(alive={}, handle=None, is_being_started=True), ()),
     ("it is queued by orch itself", seen(alive={}, handle=None, is_queued=True), ()),
     ("its first agent is on its way", seen(alive={}, handle=HandleStatus.INTENT, may_turn_up=True), ()),
     # Agents that will never report.
@@ -105,6 +97,8 @@ TABLE: list[tuple[str, Observation, tuple[Action, ...]]] = [
     ("it may still say so", seen(*RUNNING, LOST_0, alive={0: True, 1: False}), ()),
     # A cancel whose command died.
     ("nobody told the agents", seen(*RUNNING, CANCEL, is_cancelled=True), (PassOnCancel(),)),
+    ("they were sent another signal", seen(*RUNNING, CANCEL, event(EventKind.SIGNAL, 0, cancelled=False),
+     is_cancelled=True), (PassOnCancel(),)),
     ("they know", seen(*RUNNING, CANCEL, PASSED_ON, is_cancelled=True), ()),
     ("they have left since", seen(*RUNNING, CANCEL, END, *LEFT, alive=GONE, is_cancelled=True),
      (Finish(SUCCESS, 5.0),)),

@@ -5,18 +5,17 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from orchestrator.errors import BackendError, OrchError, PlacesTakenError, SpecError, StoreError, UsageError
-from orchestrator.runs.store import RunDir
-from orchestrator.supervisor import handover
+from orchestrator.runs.dependencies import QUEUED, is_queued
+from orchestrator.runs.start_lock import being_started
+from orchestrator.runs.store import RunDir, create_run
+from orchestrator.supervisor import handover, starting
 from orchestrator.supervisor.handover import Handover
-from tests.patience import PATIENCE
 from tests.unit.specs.test_plan import planned
 from tests.unit.supervisor.test_supervisor import children
 
@@ -34,20 +33,24 @@ class Refusing:
             raise self.error
 
 
-def answered(monkeypatch: pytest.MonkeyPatch, machine: Refusing) -> dict[str, Any]:
+@pytest.fixture
+def run(tmp_path: Path) -> RunDir:
+    return create_run(tmp_path, "r-222222", {"kind": "ssh", "nnodes": 3})
+
+
+def answered(monkeypatch: pytest.MonkeyPatch, machine: Refusing, run: RunDir) -> dict[str, Any]:
     """What the submit reads."""
-    monkeypatch.setattr(handover, "backend", lambda _: machine)
-    asked = {"run": "/home/a/runs/r-222222", "plan": planned().to_json(), "secrets": {"TOKEN": "t"}}
-    answer = handover._start(json.loads(json.dumps(asked)))
+    monkeypatch.setattr(starting, "backend", lambda _: machine)
+    asked = {"plan": planned().to_json(), "secrets": {"TOKEN": "t"}}
+    answer = handover._start(run, json.loads(json.dumps(asked)))
     return dict(json.loads(json.dumps(answer)))
 
 
-def test_the_backend_is_handed_what_the_submit_would_hand_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_backend_is_handed_what_the_submit_would_hand_it(monkeypatch: pytest.MonkeyPatch, run: RunDir) -> None:
     machine = Refusing()
-    handover._raise_if_refused(answered(monkeypatch, machine))
-    plan, tasks, run = machine.asked
-    assert plan == planned()
-    assert run == RunDir(Path("/home/a/runs/r-222222"))
+    handover._raise_if_refused(answered(monkeypatch, machine, run))
+    plan, tasks, its = machine.asked
+    assert (plan, its) == (planned(), run)
     assert {task.secrets["TOKEN"] for task in tasks} == {"t"}
     assert len({task.credentials for task in tasks}) == 1
     assert "PRIVATE KEY" in tasks[0].credentials
@@ -59,7 +62,6 @@ def test_the_backend_is_handed_what_the_submit_would_hand_it(monkeypatch: pytest
     [
         (BackendError("n1: no", "try again", transient=True), BackendError),
         (BackendError("n1: no"), BackendError),
-        (PlacesTakenError("taken", "wait"), PlacesTakenError),
         (StoreError("/x can't be written"), StoreError),
         (UsageError("not like this"), UsageError),
         (SpecError("job.yaml:1:1", "wrong", "right"), UsageError),
@@ -67,14 +69,24 @@ def test_the_backend_is_handed_what_the_submit_would_hand_it(monkeypatch: pytest
     ids=lambda each: getattr(each, "message", ""),
 )
 def test_a_refusal_is_raised_in_the_submit_as_it_was_there(
-    monkeypatch: pytest.MonkeyPatch, error: OrchError, kind: type[OrchError]
+    monkeypatch: pytest.MonkeyPatch, run: RunDir, error: OrchError, kind: type[OrchError]
 ) -> None:
     with pytest.raises(kind) as raised:
-        handover._raise_if_refused(answered(monkeypatch, Refusing(error)))
+        handover._raise_if_refused(answered(monkeypatch, Refusing(error), run))
     told = raised.value
     assert type(told) is kind
     assert (told.message, told.hint, told.transient) == (error.message, error.hint, error.transient)
     assert told.exit_code == error.exit_code
+
+
+def test_a_run_whose_places_are_taken_is_queued_by_whoever_starts_it(
+    monkeypatch: pytest.MonkeyPatch, run: RunDir
+) -> None:
+    assert answered(monkeypatch, Refusing(PlacesTakenError("taken", "wait")), run) == {"started": True}
+    assert is_queued(run)
+    held = run.read(QUEUED)
+    assert held is not None
+    assert held["secrets"] == {"TOKEN": "t"}
 
 
 def test_one_that_is_asked_for_nothing_ends_without_a_word(tmp_path: Path) -> None:
@@ -85,43 +97,25 @@ def test_one_that_is_asked_for_nothing_ends_without_a_word(tmp_path: Path) -> No
     assert (status, (tmp_path / "supervisor.log").read_text()) == (0, "")
 
 
-def test_one_that_is_killed_is_named_with_its_log(tmp_path: Path) -> None:
+def test_one_that_is_killed_is_named_with_its_log(tmp_path: Path, run: RunDir) -> None:
     before = children()
-    with Handover(tmp_path, "ssh", ()) as supervisor:
+    with Handover(tmp_path, "ssh", ()) as supervisor, being_started(run) as lock:
         (started,) = children() - before
         os.kill(started, signal.SIGKILL)
         os.waitpid(started, 0)
         with pytest.raises(BackendError, match="ended before it had started the run") as raised:
-            supervisor.start(RunDir(tmp_path / "runs" / "r-222222"), planned(), {}, lambda _: None)
+            supervisor.start(run, planned(), {}, lock, lambda _: None)
     assert raised.value.transient
     assert str(tmp_path / "supervisor.log") in raised.value.hint
 
 
-def test_a_starter_that_was_stopped_continues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_starter_that_was_stopped_continues(tmp_path: Path, run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(handover, "QUIET_SECONDS", 0.05)
     before = children()
-    with Handover(tmp_path, "ssh", ()) as supervisor:
+    with Handover(tmp_path, "ssh", ()) as supervisor, being_started(run) as lock:
         (started,) = children() - before
         os.kill(started, signal.SIGSTOP)
         os.waitpid(started, os.WUNTRACED)
         with pytest.raises(OrchError):  # it reads the request, of a run that has no record, and ends
-            supervisor.start(RunDir(tmp_path / "runs" / "r-222222"), planned(), {}, lambda _: None)
+            supervisor.start(RunDir(tmp_path / "runs" / "r-333333"), planned(), {}, lock, lambda _: None)
     os.waitpid(started, 0)
-
-
-ANEW = """
-import os, sys
-from orchestrator.node.system.private import hold_umask
-from orchestrator.supervisor import start
-os.umask(0o002)
-hold_umask()
-start.ARGV = (sys.executable, "-c", "import os; print(os.getpid(), oct(os.umask(0)), flush=True)")
-print(os.getpid(), flush=True)
-start.begin_again()
-"""
-
-
-def test_one_that_begins_anew_is_the_same_process_with_its_user_s_umask() -> None:
-    done = subprocess.run([sys.executable, "-c", ANEW], capture_output=True, text=True, timeout=PATIENCE, check=True)
-    first, second = done.stdout.splitlines()
-    assert second == f"{first} 0o2"

@@ -16,27 +16,21 @@ from pydantic import ValidationError
 
 from orchestrator.cli.render.runs import notify_lines
 from orchestrator.errors import UsageError
-from orchestrator.runs import marks
-from orchestrator.runs.notifications.ledger import (
-    HIDDEN,
-    LEDGER,
-    Notification,
-    delivered,
-    due,
-    hidden_values,
-    undelivered,
-    watch,
-    watched,
-)
+from orchestrator.runs import outbox
+from orchestrator.runs.notifications import Notification, delivered, due, hidden_values, note, undelivered
+from orchestrator.runs.outbox import SECRETS, entered
 from orchestrator.runs.record import notify_entries
 from orchestrator.runs.redaction import Redaction
 from orchestrator.runs.state import Cause, Outcome, RunState, RunStatus, Verdict
 from orchestrator.runs.store import RunDir, append_line, create_run
+from orchestrator.specs.border import valid
 from orchestrator.specs.job import Job
 from orchestrator.supervisor import notifications
-from orchestrator.supervisor.notifications import NotificationSender, payload
+from orchestrator.supervisor.notifications import payload
+from orchestrator.supervisor.outbox import Outbox
 from tests.patience import PATIENCE
 
+JOURNAL = "outbox/notifications.json"
 HOOK = "/hook/canary-path-31"
 
 
@@ -85,7 +79,7 @@ def receiver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Receiver]:
 
 
 def entries(*items: dict[str, Any]) -> dict[str, Any]:
-    job: dict[str, Any] = Job.model_validate({"name": "j", "script": "a.py", "notify": list(items)}).model_dump()
+    job: dict[str, Any] = valid(Job, {"name": "j", "script": "a.py", "notify": list(items)}).to_json()
     return job
 
 
@@ -93,10 +87,15 @@ def made(
     root: Path, job: dict[str, Any], outcome: str | None = "failed", hidden: dict[str, str] | None = None
 ) -> RunDir:
     run = create_run(root, "job-abc", {"run_id": "job-abc", "name": "job", "job": job})
-    watch(root, run, notify_entries(job), hidden or {})
+    outbox.enter(root, run, hidden or {})
     if outcome is not None:
         run.write("verdict.json", {"outcome": outcome, "reason": "rank 1 ended with exit code 17"})
     return run
+
+
+@pytest.fixture(autouse=True)
+def _state(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(notifications, "state_of", state_of)
 
 
 def state_of(run: RunDir) -> RunState:
@@ -106,13 +105,13 @@ def state_of(run: RunDir) -> RunState:
 
 
 def send_all(root: Path) -> None:
-    worker = NotificationSender(root, state_of)
+    worker = Outbox(root, lambda: None)
     end = time.monotonic() + PATIENCE
     while worker.has_work():
         assert time.monotonic() < end
         worker.poll()
         time.sleep(0.01)
-    assert watched(root) == []
+    assert entered(root) == []
 
 
 EVENTS = [
@@ -161,28 +160,15 @@ def test_a_webhook_gets_json_once(receiver: Receiver, tmp_path: Path) -> None:
 def test_no_secret_of_the_run_is_sent_and_none_is_kept_afterwards(receiver: Receiver, tmp_path: Path) -> None:
     run = made(tmp_path, entries({"webhook": receiver.url}))
     run.write("plan.json", {"secret_names": ["PIN"], "tasks": [{"env": {"HF_TOKEN": "canary-of-the-plan"}}]})
-    marks.keep_secrets(tmp_path, run, {"PIN": "canary-that-the-supervisor-has-not"})
-    assert (run.path / marks.MASKED_SECRETS).stat().st_mode & 0o777 == 0o600
+    outbox.enter(tmp_path, run, {"PIN": "canary-that-the-supervisor-has-not"})
+    assert (run.path / SECRETS).stat().st_mode & 0o777 == 0o600
     run.write("result.json", {"said": "canary-of-the-plan", "canary-that-the-supervisor-has-not": receiver.url})
     send_all(tmp_path)
     ((_, _, message),) = receiver.got
     assert "canary" not in json.dumps(message)
     assert message["result"] == {"said": "***", "***": "***"}
     assert message["folder"] == str(run.path)
-    assert not (run.path / marks.MASKED_SECRETS).exists()
-
-
-def test_secrets_are_kept_until_the_last_mark_is_gone(tmp_path: Path) -> None:
-    run = create_run(tmp_path, "job-abc", {"run_id": "job-abc"})
-    marks.keep_secrets(tmp_path, run, {"PIN": "canary"})
-    assert not (run.path / marks.MASKED_SECRETS).exists()  # nobody is told of this run
-    for folder in (marks.NOTIFY, marks.TRACK):
-        marks.mark(tmp_path, folder, run)
-    marks.keep_secrets(tmp_path, run, {"PIN": "canary"})
-    marks.unmark(tmp_path, marks.NOTIFY, run)
-    assert (run.path / marks.MASKED_SECRETS).exists()
-    marks.unmark(tmp_path, marks.TRACK, run)
-    assert not (run.path / marks.MASKED_SECRETS).exists()
+    assert not (run.path / SECRETS).exists()
 
 
 def test_the_password_in_an_address_is_sent_to_its_host_alone(
@@ -240,8 +226,8 @@ def test_a_failure_is_recorded_and_ends_nothing(
     send_all(tmp_path)
     first, second = delivered(run)
     assert first["state"] == "failed"
-    assert words in first["problem"] or "no answer" in first["problem"]
-    assert "canary" not in (run.path / LEDGER).read_text()
+    assert words in first["problem"] or "not answered" in first["problem"]
+    assert "canary" not in (run.path / JOURNAL).read_text()
     assert second["state"] == "sent"
     assert notify_lines([first])[0].startswith("notification (failed): NOT SENT: ")
 
@@ -268,55 +254,59 @@ def test_killed_between_intent_and_outcome_it_is_sent_again_with_its_id(receiver
     run = made(tmp_path, job)
     (each,) = due(notify_entries(job), run.run_id, "failed", [])
     for sends in (1, 2):
-        notifications._note(run, each, "intent")  # as a supervisor leaves it that is killed now
+        note(run, each, "intent")  # as a supervisor leaves it that is killed now
         assert [
             (item.id, delivered(run)[0]["sends"]) for item in undelivered(notify_entries(job), run, "failed", [])
         ] == [(each.id, sends)]
     send_all(tmp_path)
     assert [message["id"] for _, _, message in receiver.got] == [each.id]
     for _ in range(3):  # and not for ever, should it kill the supervisor each time
-        notifications._note(run, Notification("job-abc/failed/9", "failed", 9), "intent")
+        note(run, Notification("job-abc/failed/9", "failed", 9), "intent")
     assert undelivered(notify_entries(entries(*[{"command": ["true"]}] * 10)), run, None, []) == []
 
 
 def test_the_hidden_url_is_private_and_gone_afterwards(receiver: Receiver, tmp_path: Path) -> None:
     job = entries({"webhook_env": "HOOK"})
     run = made(tmp_path, job, hidden=hidden_values(notify_entries(job), {"HOOK": receiver.url}))
-    assert (run.path / HIDDEN).stat().st_mode & 0o777 == 0o600
+    assert (run.path / SECRETS).stat().st_mode & 0o777 == 0o600
     holding = [path for path in tmp_path.rglob("*") if path.is_file() and HOOK in path.read_text()]
-    assert holding == [run.path / HIDDEN]
+    assert holding == [run.path / SECRETS]
     send_all(tmp_path)
     assert len(receiver.got) == 1
-    assert not (run.path / HIDDEN).exists()
-    assert HOOK not in (run.path / LEDGER).read_text()
+    assert not (run.path / SECRETS).exists()
+    assert HOOK not in (run.path / JOURNAL).read_text()
 
 
-def test_a_run_that_goes_on_is_told_of_and_stays_watched(tmp_path: Path) -> None:
+def test_a_run_that_goes_on_is_told_of_and_stays_entered(tmp_path: Path) -> None:
     run = made(tmp_path, entries({"on": ["restarted", "failed"], "command": ["true"]}), outcome=None)
-    worker = NotificationSender(tmp_path, state_of)
+    worker = Outbox(tmp_path, lambda: None)
     worker.poll()
     assert delivered(run) == []
     append_line(run.path / "events.jsonl", json.dumps({"kind": "restart", "node": 0, "attempt": 1, "cause": "infra"}))
     worker.poll()
-    worker.threads[run.run_id].join()
+    worker.deliveries[run.run_id]["notifications"].thread.join()
     assert [line["id"] for line in delivered(run)] == ["job-abc/restarted/1/0"]
     worker.poll()
-    assert watched(tmp_path) == [run]
+    assert entered(tmp_path) == [run]
     assert not worker.has_work()
 
 
 def test_damage_keeps_nobody_waiting(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = made(tmp_path, entries({"command": ["true"]}))
     (run.path / "run.json").write_text("{")
-    worker = NotificationSender(tmp_path, state_of)
+    worker = Outbox(tmp_path, lambda: None)
     worker.poll()
     assert not worker.has_work()
-    assert "its notifications are not sent" in capsys.readouterr().err
-    (tmp_path / marks.NOTIFY / "long-gone").touch()
-    assert [each.run_id for each in watched(tmp_path)] == ["job-abc"]
-    assert not (tmp_path / marks.NOTIFY / "long-gone").exists()
-    (run.path / LEDGER).write_bytes(b'\xff{"id": 3}\n[]\n{"id": "x"}\n{"id": "y", "state": "sent"}')
-    assert [line["id"] for line in delivered(run)] == ["y"]
+    assert "no news of it is delivered" in capsys.readouterr().err
+    (tmp_path / outbox.OUTBOX / "long-gone").touch()
+    assert [each.run_id for each in entered(tmp_path)] == ["job-abc"]
+    assert not (tmp_path / outbox.OUTBOX / "long-gone").exists()
+    journal = [{"id": 3}, [], {"id": "x"}, {"id": "y", "state": "sent", "sends": "3"}]
+    (run.path / JOURNAL).write_text(json.dumps({"notifications": journal}))
+    assert delivered(run) == [{"id": "y", "state": "sent"}]
+    for damaged in (b"\xff", b"[]", b'{"notifications": 5}'):
+        (run.path / JOURNAL).write_bytes(damaged)
+        assert delivered(run) == []
 
 
 def test_a_missing_or_wrong_hidden_url_is_refused_at_submit() -> None:
@@ -347,7 +337,7 @@ def test_what_the_job_may_say(value: dict[str, Any], words: str) -> None:
 
 
 def test_one_entry_needs_no_list() -> None:
-    job = Job.model_validate({"name": "j", "script": "a", "notify": {"command": ["a"]}})
+    job = valid(Job, {"name": "j", "script": "a", "notify": {"command": ["a"]}})
     assert job.notify[0].on == ("failed", "succeeded")
 
 

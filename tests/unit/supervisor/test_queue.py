@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import threading
 from pathlib import Path
 from typing import Any
@@ -13,15 +12,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.errors import BackendError
-from orchestrator.node.system.processes import identify
+from orchestrator.looking.state import state_of
 from orchestrator.runs.dependencies import QUEUED, Wait, is_queued, wait_of, why_it_waits
 from orchestrator.runs.record import Dependency, RunRecord
 from orchestrator.runs.run_id import point_id
+from orchestrator.runs.start_lock import being_started
 from orchestrator.runs.store import RunDir, create_run
 from orchestrator.runs.sweeps import make_sweep
-from orchestrator.supervisor import queue
-from orchestrator.supervisor.queue import drop, keep, recorded_start, runnable, start, start_here
-from orchestrator.supervisor.reconcile import reconcile, state_of
+from orchestrator.supervisor import queue, starting
+from orchestrator.supervisor.queue import drop, recorded_start, runnable, start_here, start_queued
+from orchestrator.supervisor.reconcile import reconcile
+from orchestrator.supervisor.starting import enqueue
 from orchestrator.supervisor.supervisor import _look_after
 from tests.events import event
 from tests.patience import PATIENCE
@@ -34,8 +35,12 @@ REMOVED = "a-222222.1, after which it was to start, was removed"
 def queued(root: Path, run_id: str, **record: Any) -> RunDir:
     run = create_run(root, run_id, {"run_id": run_id, "kind": "local", "nnodes": 1, "created": 1.0, **record})
     run.append_event(event("held"))
-    run.write(QUEUED, keep({"PATH": "/bin"}, {}), private=True)
+    run.write(QUEUED, held({"PATH": "/bin"}), private=True)
     return run
+
+
+def held(environment: dict[str, str], **secrets: str) -> dict[str, Any]:
+    return {"environment": environment, "secrets": secrets}
 
 
 @pytest.mark.parametrize(
@@ -147,10 +152,11 @@ def test_a_start_over_a_connection_that_was_dead_is_made_by_a_program_that_dials
 ) -> None:
     run, by_program = queued(tmp_path, "c-555555"), list[RunDir]()
     run.write("plan.json", planned().to_json())
-    monkeypatch.setattr(queue, "backend", lambda _: Dead())
+    for module in (queue, starting):
+        monkeypatch.setattr(module, "backend", lambda _: Dead())
     monkeypatch.setattr(queue, "_can_start_here", lambda *_: True)
-    monkeypatch.setattr(queue, "_start_by_program", lambda run, _: by_program.append(run))
-    start(tmp_path, run)
+    monkeypatch.setattr(queue, "_start_by_program", lambda _, run, __: by_program.append(run))
+    start_queued(tmp_path, run)
     assert by_program == [run]
     assert is_queued(run)
     assert [event["kind"] for event in run.events()] == ["held"]
@@ -173,8 +179,8 @@ def test_packages_that_a_secret_may_open_are_chosen_by_a_program_that_has_it(
     run = queued(tmp_path, "c-555555", kind="ssh")
     run.write("plan.json", {"job": job, "tasks": []})
     monkeypatch.setattr(os, "environ", {"PATH": "/bin", "ORCH_HOME": str(tmp_path)})
-    assert queue._can_start_here(run, {"PATH": "/bin", **secrets}, secrets) is here
-    assert not queue._can_start_here(run, {"PATH": "/usr/bin", **secrets}, secrets)
+    assert queue._can_start_here(run, held({"PATH": "/bin"}, **secrets)) is here
+    assert not queue._can_start_here(run, held({"PATH": "/usr/bin"}, **secrets))
 
 
 def test_a_cancel_that_was_only_recorded_is_carried_out(tmp_path: Path) -> None:
@@ -190,17 +196,13 @@ def test_a_cancel_that_was_only_recorded_is_carried_out(tmp_path: Path) -> None:
 
 def test_a_run_that_was_looked_at_before_it_was_queued_is_let_go_of(tmp_path: Path) -> None:
     """Else nobody would ever start it: the thread that looks after it waits for its agents."""
-    me = identify(os.getpid())
-    assert me is not None
-    submitter = {"pid": me.pid, "started": me.started, "host": socket.gethostname()}
-    record = {"run_id": "c-555555", "kind": "local", "nnodes": 1, "created": 1.0, "submitter": submitter}
-    run = create_run(tmp_path, "c-555555", record)
+    run = create_run(tmp_path, "c-555555", {"run_id": "c-555555", "kind": "local", "nnodes": 1, "created": 1.0})
     thread = threading.Thread(target=_look_after, args=(tmp_path, run), daemon=True)
-    thread.start()
-    thread.join(1.5)
-    assert thread.is_alive()
-    run.append_event(event("held"))
-    run.write(QUEUED, keep({}, {}), private=True)
+    with being_started(run):
+        thread.start()
+        thread.join(1.5)
+        assert thread.is_alive()
+        enqueue(run, {})
     thread.join(PATIENCE)
     assert not thread.is_alive()
     assert is_queued(run)
@@ -210,16 +212,14 @@ def test_a_run_that_was_looked_at_before_it_was_queued_is_let_go_of(tmp_path: Pa
 
 def test_a_start_that_was_cut_off_goes_on_with_its_credentials_and_each_run_has_its_own(tmp_path: Path) -> None:
     runs = [queued(tmp_path, name) for name in ("a-222222.0", "a-222222.1")]
-    kept = keep({"PATH": "/bin"}, {"KEY": "value"})
-    runs[0].write(QUEUED, kept, private=True)
+    runs[0].write(QUEUED, held({"PATH": "/bin"}, KEY="value"), private=True)
     (runs[1].path / QUEUED).unlink()
     os.link(runs[0].path / QUEUED, runs[1].path / QUEUED)  # as the points of a sweep have it
     for run in runs:
         run.write("plan.json", planned().to_json())
-    tasks = [recorded_start(run)[1] for run in (*runs, *runs)]
-    assert tasks[:2] == tasks[2:]
-    credentials = [{task.credentials for task in each} for each in tasks[:2]]
-    assert [len(each) for each in credentials] == [1, 1]
-    assert credentials[0] != credentials[1]
-    assert tasks[0][1].secrets == {"KEY": "value"}
+    values = [recorded_start(run)[1] for run in (*runs, *runs)]
+    assert values[:2] == values[2:]
+    assert "PRIVATE KEY" in values[0]["credentials"]
+    assert values[0]["credentials"] != values[1]["credentials"]
+    assert values[0]["secrets"] == {"KEY": "value"}
     assert all((run.path / QUEUED).stat().st_mode & 0o777 == 0o600 for run in runs)

@@ -43,8 +43,9 @@ def test_a_secret_that_was_given_as_an_option_is_a_trial_s_too(home: Path) -> No
     run, _ = submitted(home, f"{SEARCH}secrets: [KEY]\nenv: {{B: null}}\n", "KEY=hunter2hunter2", "B=b", "C=c")
     give_values(home, run)
     assert list(run.record().values) == ["--x"]
-    _, (task,) = recorded_start(run)
-    assert (task.secrets, task.env) == ({"KEY": "hunter2hunter2"}, {"B": "b", "C": "c"})
+    plan, held = recorded_start(run)
+    assert (held["secrets"], plan.tasks[0].env) == ({"KEY": "hunter2hunter2"}, {"B": "b", "C": "c"})
+    assert "KEY" not in held["environment"]
     assert [name for name in ("run.json", "plan.json") if "hunter2" in (run.path / name).read_text()] == []
     assert is_queued(run)
 

@@ -15,6 +15,7 @@ from types import SimpleNamespace
 import pytest
 
 from orchestrator.errors import StoreError
+from orchestrator.looking.state import state_of
 from orchestrator.node.system.processes import STOPPED, identify
 from orchestrator.node.system.processes import state_of as state_of_process
 from orchestrator.operations.debugging.shell import shell
@@ -25,7 +26,7 @@ from orchestrator.runs.store import RunDir, create_run
 from orchestrator.runs.sweeps import make_sweep
 from orchestrator.supervisor import supervisor
 from orchestrator.supervisor.queue import start_here
-from orchestrator.supervisor.reconcile import reconcile, state_of
+from orchestrator.supervisor.reconcile import reconcile
 from orchestrator.supervisor.start import attended_root, start_supervisor, supervisor_lock
 from orchestrator.supervisor.supervisor import prune, supervise
 

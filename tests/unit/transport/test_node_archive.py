@@ -32,8 +32,8 @@ def test_it_holds_the_node_side_and_nothing_else() -> None:
         names = set(archive.namelist())
         assert archive.testzip() is None
         assert archive.read("orchestrator/protocol/task.py") == (PACKAGE / "protocol" / "task.py").read_bytes()
-    ours = {path for folder in ("node", "training") for path in (PACKAGE / folder).rglob("*.py")}
-    ours |= {PACKAGE / "__init__.py", PACKAGE / "version.py", *(PACKAGE / "protocol").rglob("*.py")}
+    ours = {path for folder in ("protocol", "outcome", "node", "training") for path in (PACKAGE / folder).rglob("*.py")}
+    ours |= {PACKAGE / "__init__.py", PACKAGE / "version.py"}
     modules = {f"orchestrator/{path.relative_to(PACKAGE)}" for path in ours}
     assert names == {"__main__.py", *modules, *(f"{name}c" for name in modules)}
 

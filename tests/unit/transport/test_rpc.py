@@ -50,7 +50,10 @@ def test_the_server_is_sent_once_and_answers(tmp_path: Path) -> None:
             assert (hello["id"], hello["workdir"]) == (5, str(tmp_path / "work"))
             assert b"BOUNDARY" in Path(f"/proc/{process.pid}/cmdline").read_bytes()  # no second interpreter was started
             assert ask(process, id=6, do="nonsense")["error"].startswith("the request nonsense is not understood")
-            assert "No such file" in ask(process, id=7, do="read_file", path=str(tmp_path / "none"), count=1)["error"]
+            (tmp_path / "file").touch()
+            assert (
+                "Not a directory" in ask(process, id=7, do="has_begun", run_dir=str(tmp_path), folder="file")["error"]
+            )
             refused = ask(process, id=8, do="remove", run_dir=str(tmp_path), run_id="r-1")["error"]
             assert refused == f"{tmp_path} is not the folder of run r-1"
             process.stdin.close()

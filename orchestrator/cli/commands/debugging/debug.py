@@ -33,9 +33,10 @@ def debug(
 
     With a RUN, its recorded job is started again. The rank waits before its first line.
     """
+    from orchestrator.looking import run as looking
     from orchestrator.operations import runs
     from orchestrator.operations.debugging import debug as debugging
-    from orchestrator.operations.submission import delegate, submit
+    from orchestrator.operations.submission import submit
     from orchestrator.prepare import prepare
     from orchestrator.runs.store import state_root
     from orchestrator.specs.documents.lookup import known_jobs
@@ -48,7 +49,7 @@ def debug(
         asked = request("", "", shared, again=what)
     prepared = prepare.prepare(root, debugging.debug_request(asked, rank))
     debugging.check_debug(prepared)
-    if delegate.is_elsewhere(prepared):
+    if prepared.is_delegated:
         raise UsageError(
             "another machine supervises this profile's runs, and orch debug works only there",
             "run orch debug on that machine, or use a profile with supervisor: here",
@@ -63,7 +64,7 @@ def debug(
         if node is not None:
             with debugging.forward_debugger(run, rank, node, say, listening, any_user=allow_local_users) as way:
                 _show(run, debugging.attach(run, prepared, way), as_json=as_json)
-                runs.wait(run)
+                looking.wait(run)
     except KeyboardInterrupt:
         say(f"ending {run.run_id}")
         runs.cancel(root, run, now=True)
@@ -89,10 +90,10 @@ def _show(run: Any, found: dict[str, Any] | None, *, as_json: bool) -> None:
 def _end(run: Any) -> int:
     from orchestrator.cli.group import style
     from orchestrator.cli.render import runs as render
-    from orchestrator.operations import runs
+    from orchestrator.looking import run as looking
 
-    state = runs.wait(run)
+    state = looking.wait(run)
     say(f"{run.run_id} {state.state}")
     if state.state == "failed":
         say(render.verdict_page(state, style))
-    return runs.exit_code(state)
+    return looking.exit_code(state)

@@ -20,9 +20,9 @@ def port(run: str, port: str, here: int, allow_local_users: bool) -> int:
 
     Until Ctrl-C or the run's end.
     """
+    from orchestrator.looking.run import wait
     from orchestrator.operations.debugging.port import forward, parse_port
     from orchestrator.operations.debugging.shell import host_of
-    from orchestrator.operations.runs import wait
     from orchestrator.runs.store import find_run, state_root
 
     folder, (there, node) = find_run(state_root(), run), parse_port(port)

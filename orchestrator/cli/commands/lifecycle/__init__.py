@@ -1,1 +1,0 @@
-"""Commands about a run from its start to its removal."""

@@ -70,7 +70,7 @@ def _all_live(root: Path, *, yes: bool) -> list[RunDir]:
     """Return all runs that have not ended; empty if the user at the terminal does not confirm."""
     from orchestrator.cli.render.runs import status_line, status_lines
     from orchestrator.cli.terminal import asks, is_wanted
-    from orchestrator.operations.runs import state_or_why_not
+    from orchestrator.looking.run import state_or_why_not
     from orchestrator.runs.store import live_runs
 
     states = [(folder, state_or_why_not(folder)) for folder in live_runs(root)]

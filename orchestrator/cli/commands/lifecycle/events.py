@@ -34,14 +34,14 @@ if TYPE_CHECKING:
 @delegated
 def events(run: str, follow: bool, node: int | None, kinds: tuple[str, ...], as_json: bool) -> int:
     """List what happened in a run, in the order of time."""
-    from orchestrator.operations import runs as run_operations
+    from orchestrator.looking import run as looking
     from orchestrator.runs.store import find_run
     from orchestrator.supervisor.start import attended_root
 
     found, printer = find_run(attended_root(), run), _Printer(node, kinds, as_json=as_json)
     if follow:
         try:
-            for _ in run_operations.states(found):
+            for _ in looking.states(found):
                 printer.print_new(found)
         except KeyboardInterrupt:
             say(f"\ndetached; {found.run_id} continues")

@@ -47,11 +47,11 @@ def logs(
     """
     from orchestrator.cli.logs.options import line_filter
     from orchestrator.cli.sweeps import logs_of
-    from orchestrator.operations import runs as run_operations
+    from orchestrator.looking import run as looking
+    from orchestrator.looking.state import state_of
     from orchestrator.runs.files.logs import Selection, launchers_instead, log_files
     from orchestrator.runs.store import find_run
     from orchestrator.runs.sweeps import find_sweep, points_in
-    from orchestrator.supervisor.reconcile import state_of
     from orchestrator.supervisor.start import attended_root
 
     if everything and (rank is not None or node is not None):
@@ -71,7 +71,7 @@ def logs(
         _check(state_of(folder), rank, node)
     if follow:
         return follow_run(folder, selection=selection, tail=tail, raw=raw, wanted=wanted)
-    with run_operations.bringing_logs(folder, selection):
+    with looking.bringing_logs(folder, selection):
         pass
     if not log_files(folder, selection) and (instead := launchers_instead(folder, selection)) is not None:
         say("no rank has started; this is the output of the setup lines and launchers:")

@@ -35,10 +35,10 @@ def metrics(run: str, since: str | None, node: int | None, plain: bool, as_json:
     Each line ends with the newest values. For the loss and other metrics of the training: orch plot.
     """
     from orchestrator.cli.render import sparklines
+    from orchestrator.looking.state import state_of
     from orchestrator.runs import findings
     from orchestrator.runs.files.samples import read_samples
     from orchestrator.runs.store import find_run
-    from orchestrator.supervisor.reconcile import state_of
     from orchestrator.supervisor.start import attended_root
 
     folder = find_run(attended_root(), run)

@@ -82,13 +82,13 @@ def _page(root: Path, run: str, *, as_json: bool) -> str:
     """Return the page about one run."""
     from orchestrator.cli.busy import findings_of, found_in
     from orchestrator.cli.render import runs as render
-    from orchestrator.operations import runs as run_operations
+    from orchestrator.looking import run as looking
+    from orchestrator.looking.state import state_of
     from orchestrator.runs.files.logs import beat_of, last_line, result_of
     from orchestrator.runs.files.written_metrics import HOW_TO_WRITE, has_metrics
     from orchestrator.runs.labels import labels_of
-    from orchestrator.runs.notifications import ledger
+    from orchestrator.runs.notifications import delivered
     from orchestrator.runs.store import find_run
-    from orchestrator.supervisor.reconcile import state_of
 
     folder = find_run(root, run)
     state, result = state_of(folder), result_of(folder)
@@ -96,7 +96,7 @@ def _page(root: Path, run: str, *, as_json: bool) -> str:
     if as_json:
         whole = {**state.to_json(), "progress": heartbeat, "last_line": last, "result": result}
         whole |= {"folder": str(folder.path), "findings": [each.to_json() for each in found_in(folder)]}
-        whole |= {"record": run_operations.record_of(folder), "notifications": ledger.delivered(folder)}
+        whole |= {"record": looking.record_of(folder), "notifications": delivered(folder)}
         whole |= {"trackers": _trackers(folder), "labels": labels_of(folder).to_json()}
         return json.dumps(whole, indent=1)
     page = render.status_page(
@@ -115,7 +115,7 @@ def _page(root: Path, run: str, *, as_json: bool) -> str:
     said = [
         *findings_of(folder, state),
         *([f"no metrics: {HOW_TO_WRITE}"] if is_without else []),
-        *render.notify_lines(ledger.delivered(folder)),
+        *render.notify_lines(delivered(folder)),
         *render.tracker_lines(_trackers(folder)),
     ]
     return "\n".join([page, *(f"  {line}" for line in said)])
@@ -124,7 +124,7 @@ def _page(root: Path, run: str, *, as_json: bool) -> str:
 def _trackers(run: RunDir) -> list[dict[str, Any]]:
     if not run.record().job.get("track"):
         return []
-    from orchestrator.trackers.ledger import tracked
+    from orchestrator.trackers.progress import tracked
 
     return tracked(run)
 
@@ -142,7 +142,7 @@ def _name_the_others(root: Path) -> None:
 def _overview(root: Path, everything: bool, number: int, as_json: bool) -> str:
     """Return the table of the newest runs with a line for each sweep; as JSON, every run is listed."""
     from orchestrator.cli.render import runs as render
-    from orchestrator.operations.points import grouped
+    from orchestrator.looking.sweep import grouped
     from orchestrator.runs.files.logs import beat_of, last_line
     from orchestrator.runs.run_id import sweep_of
 

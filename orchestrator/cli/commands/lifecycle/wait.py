@@ -23,7 +23,7 @@ def wait(run: str, timeout: str | None, as_json: bool) -> int:
     0 succeeded, 100 failed, 101 not finished (--timeout), 103 cancelled.
     """
     from orchestrator.cli.sweeps import wait_all
-    from orchestrator.operations import runs as run_operations
+    from orchestrator.looking import run as looking
     from orchestrator.runs.store import find_run
     from orchestrator.runs.sweeps import find_sweep, points_in
     from orchestrator.supervisor.start import attended_root
@@ -32,12 +32,12 @@ def wait(run: str, timeout: str | None, as_json: bool) -> int:
     root = attended_root()
     if (sweep := find_sweep(root, run)) is not None:
         return wait_all(points_in(root, sweep), sweep, limit, as_json=as_json)
-    state = run_operations.wait(find_run(root, run), timeout=limit)
+    state = looking.wait(find_run(root, run), timeout=limit)
     if as_json:
         print_json(state.to_json())
     else:
         say(f"{state.run_id} {state.state}")
-    return run_operations.exit_code(state)
+    return looking.exit_code(state)
 
 
 def _seconds(text: str) -> float:

@@ -20,8 +20,8 @@ def why(run: str, as_json: bool) -> int:
     """Explain how a run ended: rank, host, traceback, remedy."""
     from orchestrator.cli.busy import findings_of
     from orchestrator.cli.render import runs as render
+    from orchestrator.looking.state import state_of
     from orchestrator.runs.store import find_run, state_root
-    from orchestrator.supervisor.reconcile import state_of
 
     folder = find_run(state_root(), run)
     state = state_of(folder)

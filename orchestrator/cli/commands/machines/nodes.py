@@ -20,14 +20,14 @@ def nodes(profile: str | None, as_json: bool) -> int:
 
     For a slurm profile, list its partitions. Without --profile, list those of all your own ssh and slurm profiles.
     """
-    from orchestrator.backends import kind_of
-    from orchestrator.operations.doctor import holdings, holdings_of_all
+    from orchestrator.backends import backend_of, kind_of
+    from orchestrator.operations.doctor import holdings_of_all
     from orchestrator.specs.documents.loader import load_profile
 
     if profile is not None:
         loaded = load_profile(profile)
-        with naming_who_is_awaited(kind_of(dict(loaded))):
-            found = holdings(loaded)
+        with naming_who_is_awaited(kind_of(vars(loaded))):
+            found = backend_of(loaded).holdings(loaded)
         if as_json:
             print_json(found)
         else:

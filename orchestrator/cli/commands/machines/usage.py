@@ -56,8 +56,9 @@ def usage(runs: tuple[str, ...], by: str | None, since: str | None, as_json: boo
 
 
 def _of_runs(root: Path, names: tuple[str, ...], *, as_json: bool) -> int:
+    from orchestrator.backends import backend
     from orchestrator.cli.render.results import job_use_line
-    from orchestrator.operations.usage import job_use, usage_of
+    from orchestrator.operations.usage import usage_of
     from orchestrator.runs.sweeps import find_runs
 
     folders = {folder.run_id: folder for name in names for folder in find_runs(root, name)}
@@ -65,7 +66,7 @@ def _of_runs(root: Path, names: tuple[str, ...], *, as_json: bool) -> int:
     jobs: dict[str, JobUse] = {}
     for name, folder in folders.items():
         try:
-            if (job := job_use(folder)) is not None:
+            if (job := backend(folder.record().kind).used(folder)) is not None:
                 jobs[name] = job
         except OrchError as error:
             say(f"note: {error.message}")

@@ -1,1 +1,0 @@
-"""Commands about the results of runs."""

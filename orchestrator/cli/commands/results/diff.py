@@ -15,9 +15,9 @@ from orchestrator.cli.group import orch, print_json, show, style
 def diff(one: str, other: str, as_json: bool) -> int:
     """Compare two runs: job, profile, code, versions, result."""
     from orchestrator.cli.render import results
+    from orchestrator.looking.state import state_of
     from orchestrator.operations.diff import compare
     from orchestrator.runs.store import find_run, state_root
-    from orchestrator.supervisor.reconcile import state_of
 
     root = state_root()
     runs = find_run(root, one), find_run(root, other)

@@ -21,9 +21,9 @@ def outputs(run: str, as_json: bool) -> int:
     from dataclasses import asdict
 
     from orchestrator.cli.render import results, runs
+    from orchestrator.looking.state import state_of
     from orchestrator.runs.files.outputs import outputs_of, passed_over
     from orchestrator.runs.store import find_run, state_root
-    from orchestrator.supervisor.reconcile import state_of
 
     folder = find_run(state_root(), run)
     found, skipped, state = outputs_of(folder), passed_over(folder), state_of(folder)

@@ -1,1 +1,0 @@
-"""Commands for the first steps: they write or list files and shell lines."""

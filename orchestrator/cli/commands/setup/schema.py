@@ -13,7 +13,7 @@ from orchestrator.cli.group import orch
 @click.argument("document", type=click.Choice(["job", "profile"]))
 def schema(document: str) -> int:
     """Print the JSON Schema of job or profile files."""
-    from orchestrator.specs.documents.loader import schema as schema_of
+    from orchestrator.specs.json_schema import schema as schema_of
 
     click.echo(json.dumps(schema_of(document), indent=2, ensure_ascii=False))
     return 0

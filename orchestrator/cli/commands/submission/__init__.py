@@ -1,1 +1,0 @@
-"""Commands that start runs, and the command that plans one."""

@@ -6,9 +6,9 @@ from typing import Any
 
 import click
 
+from orchestrator.cli.commands.submission.submit import start
 from orchestrator.cli.group import orch
 from orchestrator.cli.request import default_choice, profile_option, request, request_options
-from orchestrator.cli.start import start
 from orchestrator.errors import UsageError
 
 

@@ -11,7 +11,7 @@ from orchestrator.protocol.checkpoints.formats import Format
 from orchestrator.protocol.checkpoints.of_run import Places
 from orchestrator.protocol.checkpoints.search import AUTO, Saved, at
 from orchestrator.protocol.layout import GIVEN, given_folder, node_folder
-from orchestrator.protocol.restart import Progress
+from orchestrator.protocol.progress import Progress
 from orchestrator.protocol.task import NodeTask
 
 

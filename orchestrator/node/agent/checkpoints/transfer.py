@@ -1,18 +1,20 @@
-"""Checkpoints of other formats between the agents of a run: sent with the hash of every file, put in place when whole.
+"""Checkpoints between the agents of a run: each file is hashed while it is sent, and put in place when all are right.
 
-Node 0 hands the newest to node 1 while the run goes on, so that another machine has it, and before an attempt to each
-node that lacks what the attempt goes on from.
+Node 0 sends each checkpoint to node 1 while the run continues, so that another machine has it. Before an attempt it
+sends the checkpoint that the attempt resumes from to each node that lacks it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import json
 import os
 import shutil
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 
 from orchestrator.node.agent import neighbour
@@ -20,142 +22,152 @@ from orchestrator.node.agent.channel import Channel, ChannelError, Message
 from orchestrator.node.agent.checkpoints.saved import place_of
 from orchestrator.node.agent.tls import Tls
 from orchestrator.node.system.threads import in_thread
-from orchestrator.protocol.checkpoints.checksum import Checksum, NotInstalledError, checksum_of, hasher
+from orchestrator.protocol.arriving import PIECE, Arriving
+from orchestrator.protocol.checkpoints import checkpoint_dir
+from orchestrator.protocol.checkpoints.checkpoint_dir import COMMIT, MANIFEST, step_of
+from orchestrator.protocol.checkpoints.checksum import Algorithm, Checksum, NotInstalledError
 from orchestrator.protocol.checkpoints.search import Saved, files_of
 from orchestrator.protocol.files import sync_folder, write_json
 from orchestrator.protocol.json_text import parse_json
 from orchestrator.protocol.layout import GIVEN, node_folder
+from orchestrator.protocol.metric import kept_by
 from orchestrator.protocol.outputs import CHECKPOINTS
-from orchestrator.protocol.reading import MOST_RECORD, opened, read_json
+from orchestrator.protocol.reading import MOST_RECORD, opened, read_json, read_regular
 from orchestrator.protocol.task import NodeTask
 
-STALLED_SECONDS = 120.0  # that a transfer may stand still, also while the other side writes to a slow disk
-HASHED_A_SECOND = 20 << 20  # bytes, at least: the other side may hash what it has
-PIECE = 1 << 20
+STALLED_SECONDS = 120.0  # for which a transfer may stand still, also while the other side writes to a slow disk
 MOST_LISTED = 64 << 20  # bytes of the list of files
-REQUEST = "keep_saved"
-REFUSED = (OSError, ValueError, KeyError, TypeError, ChannelError, NotInstalledError, asyncio.IncompleteReadError)
-"""What taking a checkpoint in may fail by; the sender is told."""
+REFUSED = (
+    OSError, ValueError, KeyError, TypeError, ChannelError, NotInstalledError, asyncio.IncompleteReadError,
+    checkpoint_dir.BadCheckpointError,
+)  # fmt: skip
+"""Errors of a node that receives a checkpoint. It reports them to the sender."""
+FAILURES = (OSError, ValueError, RuntimeError, KeyError, ChannelError, checkpoint_dir.BadCheckpointError)
+"""Errors of a node that sends a checkpoint, with the RuntimeError of asyncio's closed transport."""
 
 T = TypeVar("T")
 Address = tuple[int, tuple[str, ...], int]  # a node, and the addresses and the port of its neighbour server
+Facts = dict[str, Any]  # of a file: "bytes", and its checksum under the algorithm's name or "mtime_ns"
 
 
-async def in_time(step: Awaitable[T], what: str) -> T:
-    """Return what a step of a transfer returns; ChannelError where it makes none for too long."""
+async def _in_time(step: Awaitable[T], what: str) -> T:
+    """Return the result of a step of a transfer. Raises ChannelError if the step takes too long."""
     try:
         return await asyncio.wait_for(step, STALLED_SECONDS)
     except asyncio.TimeoutError as error:
         raise ChannelError(f"{what} for {STALLED_SECONDS:g} s") from error
 
 
-async def send_file(channel: Channel, path: str, size: int) -> int:
-    """Send so many bytes of a file; return how many it had."""
-    sent = 0
-    with opened(path) as file:
-        while data := await in_thread(file.read, min(PIECE, size - sent)):
-            channel.writer.write(data)
-            await in_time(channel.writer.drain(), "nothing was taken")
-            sent += len(data)
-    return sent
+# -- the side that has it
 
 
-async def receive_file(channel: Channel, path: str, entry: dict[str, Any]) -> None:
-    """Write the next file of a checkpoint while it is hashed; ValueError where it is another one, NotInstalledError."""
-    checksum = Checksum.of(entry)
-    left, digest = int(entry["bytes"]), hasher(checksum.algorithm)
+@dataclass(frozen=True)
+class Parcel:
+    """A checkpoint as it is sent: its name, the folder that contains it, and its files by their paths there."""
 
-    def write(data: bytes) -> None:
-        digest.update(data)
-        file.write(data)
-
-    def end() -> None:
-        file.flush()
-        os.fsync(file.fileno())
-
-    with open(path, "xb") as file:
-        while left:
-            data = await in_time(channel.reader.read(min(PIECE, left)), "nothing came")
-            if not data:
-                raise OSError("the connection was closed")
-            left -= len(data)
-            await in_thread(write, data)
-        await in_thread(end)
-    if digest.hexdigest() != checksum.hex:
-        raise ValueError(f"{os.path.basename(path)} does not match its checksum")
+    name: str
+    above: str
+    files: dict[str, Facts]
 
 
-async def answer_of(channel: Channel, node: int, seconds: float = STALLED_SECONDS) -> Message:
-    """Return the next word of the node that takes a checkpoint; ChannelError where there is something in its way."""
-    answer = await channel.answer(seconds)
+def parcel_of(name: str, saved: Saved) -> Parcel:
+    """Return a checkpoint of another framework, whose files are hashed while they are sent. Raises OSError."""
+    above = os.path.dirname(saved.path)
+    files = {}
+    for path, size in files_of(saved).items():
+        files[path] = {"bytes": size, "mtime_ns": os.stat(f"{above}/{path}").st_mtime_ns}
+    return Parcel(name, above, files)
+
+
+def orchs_parcel(path: str) -> Parcel:
+    """Return a checkpoint of orch, whose manifest has the hashes; COMMIT is last. Raises one of FAILURES."""
+    above, name = os.path.split(path)
+    files = {}
+    contents = {each: read_regular(f"{path}/{each}", MOST_RECORD, above) for each in (MANIFEST, COMMIT)}
+    for each, entry in checkpoint_dir.manifest_of(contents[MANIFEST]).files.items():
+        checksum = Checksum.of(entry)
+        files[f"{name}/{each}"] = {"bytes": int(entry["bytes"]), str(checksum.algorithm): checksum.hex}
+    for each, content in contents.items():
+        files[f"{name}/{each}"] = {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+    return Parcel(f"{CHECKPOINTS}/{name}", above, files)
+
+
+async def send(
+    tls: Tls, to: Address, parcel: Parcel, *, replaces: bool = False, keeps: Sequence[str] | None = None
+) -> None:
+    """Have a node put a checkpoint where its own ranks look for it. Raises one of FAILURES.
+
+    replaces: also if its own ranks have written something there, because none of them runs, or because the name says
+    which step it is. keeps: the names of earlier parcels that the node keeps; None for all.
+    """
+    node, addrs, port = to
+    listing = json.dumps(parcel.files).encode()
+    asked = {"do": "keep", "checkpoint": parcel.name, "listing": len(listing), "replaces": replaces, "keeps": keeps}
+    channel = await neighbour.request(tls, addrs, port, node, asked)
+    try:
+        channel.writer.write(listing)
+        await _in_time(channel.writer.drain(), "nothing was taken")
+        for path in (await _answer_of(channel, node))["wanted"]:
+            await _send_file(channel, f"{parcel.above}/{path}", parcel.files[path])
+        await _answer_of(channel, node)
+    finally:
+        await channel.close()
+
+
+async def _answer_of(channel: Channel, node: int) -> Message:
+    """Return the next answer of the node that receives. Raises ChannelError if it reports a problem."""
+    answer = await channel.answer(STALLED_SECONDS)
     if answer.get("problem"):
         raise ChannelError(f"node {node}: {answer['problem']}")
     return answer
 
 
-# -- the side that has it
+async def _send_file(channel: Channel, path: str, facts: Facts) -> None:
+    """Send a file, and then its hash if the receiver does not know it. Raises ValueError if it is not as listed.
 
-
-@dataclass(frozen=True)
-class Manifest:
-    """A checkpoint as it is sent: its name, where it lies, and of each file size and hash."""
-
-    name: str
-    saved: Saved
-    files: dict[str, dict[str, Any]]
-
-
-def manifest_of(name: str, saved: Saved) -> Manifest:
-    """Return a checkpoint with the hashes of its files; OSError where one can't be read."""
-    above = os.path.dirname(saved.path)
-    files = {
-        path: {"bytes": size, "sha256": checksum_of(f"{above}/{path}").hex} for path, size in files_of(saved).items()
-    }
-    return Manifest(name, saved, files)
-
-
-async def send(
-    tls: Tls, to: Address, manifest: Manifest, *, replaces: bool = False, keeps: Sequence[str] | None = None
-) -> None:
-    """Have a node put a checkpoint where its own ranks would look for it; ChannelError, OSError or ValueError.
-
-    replaces: also in the place of what its own ranks have written, of which none runs; keeps: which of those that it
-    was sent before stay.
+    Without that error the receiver would wait for missing bytes.
     """
-    node, addrs, port = to
-    listing = json.dumps(manifest.files).encode()
-    asked = {"do": REQUEST, "checkpoint": manifest.name, "listing": len(listing), "replaces": replaces, "keeps": keeps}
-    channel = await neighbour.request(tls, addrs, port, node, asked)
-    try:
-        channel.writer.write(listing)
-        await in_time(channel.writer.drain(), "nothing was taken")
-        patience = STALLED_SECONDS + sum(entry["bytes"] for entry in manifest.files.values()) / HASHED_A_SECOND
-        for path in (await answer_of(channel, node, patience))["wanted"]:
-            size = manifest.files[path]["bytes"]
-            sent = await send_file(channel, f"{os.path.dirname(manifest.saved.path)}/{path}", size)
-            if sent != size:  # the node would wait for the rest for ever
-                raise ValueError(f"{path} has {sent} bytes, and had {size}")
-        await answer_of(channel, node)
-    finally:
-        await channel.close()
+    digest = hashlib.sha256()
+
+    def read() -> bytes:
+        data = file.read(PIECE)
+        if "mtime_ns" in facts:
+            digest.update(data)
+        return data
+
+    def check() -> None:
+        info = os.fstat(file.fileno())
+        if info.st_size != facts["bytes"]:
+            raise ValueError(f"{path} has {info.st_size} bytes, and should have {facts['bytes']}")
+        if info.st_mtime_ns != facts.get("mtime_ns", info.st_mtime_ns):
+            raise ValueError(f"{path} was changed after it was listed")
+
+    with opened(path) as file:
+        check()
+        while data := await in_thread(read):
+            channel.writer.write(data)
+            await _in_time(channel.writer.drain(), "nothing was taken")
+        check()
+    if "mtime_ns" in facts:
+        channel.send({"sha256": digest.hexdigest()})
 
 
 # -- the side that lacks it
 
 
-class SavedReceiver:
-    """A node's side: takes what it is handed, one after the other."""
+class Receiver:
+    """A node's side: receives checkpoints, one after the other."""
 
     def __init__(self, task: NodeTask) -> None:
         self.task = task
         self.own = f"{node_folder(task.run_dir, task.node_rank)}/receiving"
         shutil.rmtree(self.own, ignore_errors=True)  # of an agent that was killed
         self.record = f"{task.run_dir}/received.json"
-        self.received = _names_in(self.record)  # by other starts too
+        self.received = _read_record(self.record)  # by other starts too
         self.lock = asyncio.Lock()
 
     async def take(self, request: Message, channel: Channel) -> None:
-        """Take one checkpoint in; the sender is told what is in the way."""
+        """Receive one checkpoint, and report problems to the sender."""
         try:
             async with self.lock:
                 await self._keep(request, channel)
@@ -168,38 +180,102 @@ class SavedReceiver:
         name, size = str(request["checkpoint"]), int(request["listing"])
         if not 0 <= size <= MOST_LISTED:
             raise ValueError(f"its list of files would have {size} bytes")
-        listing = await in_time(channel.reader.readexactly(size), "nothing came")
+        listing = await _in_time(channel.reader.readexactly(size), "nothing came")
         place, files = place_of(self.task, name), _checked(parse_json(listing), os.path.basename(name))
+        above, known = os.path.dirname(place), self.received.get(name)
         # While ranks run, what was not received may be theirs, and they may be writing it.
-        is_theirs = os.path.lexists(place) and name not in self.received and not request["replaces"]
-        if is_theirs or await in_thread(_has_all, os.path.dirname(place), files):
+        is_theirs = os.path.lexists(place) and known is None and not request["replaces"]
+        if is_theirs or await in_thread(_has_all, above, files, known or {}):
             channel.send({"wanted": []})
             channel.send({"kept": name})
             return
-        # Beside the run's other folders, for what is in those comes home as outputs.
-        is_apart = name.startswith(f"{CHECKPOINTS}/")
-        temp = f"{os.path.dirname(place)}/.{os.path.basename(place)}.receiving" if is_apart else self.own
+        temp = self._temporary(name, place)
         await in_thread(shutil.rmtree, temp, True)
         os.makedirs(temp, mode=0o700)
         try:
             channel.send({"wanted": list(files)})
-            for path, entry in files.items():
+            for path, facts in files.items():
                 os.makedirs(os.path.dirname(f"{temp}/{path}"), mode=0o700, exist_ok=True)
-                await receive_file(channel, f"{temp}/{path}", entry)
+                await _receive_file(channel, f"{temp}/{path}", facts)
+            if _is_orchs(name):
+                _check_manifest(Path(temp, os.path.basename(name)), files)
             await in_thread(_put_in_place, temp, place)
         finally:
             await in_thread(shutil.rmtree, temp, True)
-        own = {each for each in self.received if not each.startswith(f"{GIVEN}/")}
-        gone = own - {name, *request["keeps"]} if request.get("keeps") is not None else set()
-        for each in gone:
-            await in_thread(_delete, place_of(self.task, each))
-        self.received = (self.received - gone) | {name}
-        await in_thread(write_json, self.record, sorted(self.received))
+        if _is_orchs(name):
+            await in_thread(self._prune, above)
+        else:
+            await in_thread(self._note, name, above, files, request.get("keeps"))
         channel.send({"kept": name})
 
+    def _temporary(self, name: str, place: str) -> str:
+        """Return the folder in which the files arrive: on the disk of their place, and nowhere that is copied back."""
+        above, last = os.path.split(place)
+        if _is_orchs(name):  # as a writer's, so that the folder of a writer that was killed is removed
+            return f"{above}/{checkpoint_dir.temporary_name('tmp', last)}"
+        return f"{above}/.{last}.receiving" if name.startswith(f"{CHECKPOINTS}/") else self.own
 
-def _checked(files: Any, name: str) -> dict[str, dict[str, Any]]:
-    """Return a checkpoint's files; ValueError where one would lie elsewhere than in it, or beside it as `latest`."""
+    def _note(self, name: str, above: str, files: Mapping[str, Facts], keeps: Sequence[str] | None) -> None:
+        """Record what was received, and delete what node 0 has deleted."""
+        own = {each for each in self.received if not each.startswith(f"{GIVEN}/")}
+        for each in own - {name, *keeps} if keeps is not None else ():
+            _delete(place_of(self.task, each))
+            del self.received[each]
+        self.received[name] = {
+            path: [facts["mtime_ns"], os.stat(f"{above}/{path}").st_mtime_ns] for path, facts in files.items()
+        }
+        write_json(self.record, self.received)
+
+    def _prune(self, folder: str) -> None:
+        """Keep as many of orch's checkpoints as the job keeps. Those of other runs in the folder stay."""
+        own = [name for name in checkpoint_dir.committed(folder) if self._is_ours(Path(folder, name))]
+        best = checkpoint_dir.best_of(folder, own, kept_by(self.task.checkpoint_best, self.task.checkpoint_better))
+        for name in checkpoint_dir.surplus(own, self.task.checkpoint_keep, best):
+            checkpoint_dir.delete(f"{folder}/{name}")
+
+    def _is_ours(self, path: Path) -> bool:
+        with contextlib.suppress(checkpoint_dir.BadCheckpointError):
+            return checkpoint_dir.read_manifest(path)[0].run == self.task.run_id
+        return False
+
+
+async def _receive_file(channel: Channel, path: str, facts: Facts) -> None:
+    """Write the next file while it is hashed. Raises ValueError if the hash differs."""
+    checksum = None if "mtime_ns" in facts else Checksum.of(facts)
+    left = int(facts["bytes"])
+    arriving = Arriving(path, "", 0, checksum.algorithm if checksum else Algorithm.SHA256)
+    try:
+        while left:
+            data = await _in_time(channel.reader.read(min(PIECE, left)), "nothing came")
+            if not data:
+                raise OSError("the connection was closed")
+            left -= len(data)
+            await in_thread(arriving.take, data)
+            if arriving.problem is not None:
+                raise arriving.problem
+        sha256 = checksum.hex if checksum else (await channel.answer(STALLED_SECONDS))["sha256"]
+        if arriving.digest.hexdigest() != sha256:
+            raise ValueError(f"{os.path.basename(path)} does not match its checksum")
+        await in_thread(arriving.finish)
+    finally:
+        arriving.leave()
+
+
+def _is_orchs(name: str) -> bool:
+    root, _, below = name.partition("/")
+    return root == CHECKPOINTS and step_of(below) is not None
+
+
+def _check_manifest(path: Path, files: Mapping[str, Facts]) -> None:
+    """Raise BadCheckpointError or ValueError unless these verified files are those of the checkpoint's manifest."""
+    manifest, _ = checkpoint_dir.read_manifest(path)
+    said = {f"{path.name}/{name}": Checksum.of(entry) for name, entry in manifest.files.items()}
+    if any(path not in files or Checksum.of(files[path]) != checksum for path, checksum in said.items()):
+        raise ValueError(f"{path.name} has other files than its manifest")
+
+
+def _checked(files: Any, name: str) -> dict[str, Facts]:
+    """Return a checkpoint's files. Raises ValueError for a file elsewhere than in it, or than `latest` beside it."""
     for path in files:
         parts = path.split("/")
         if any(part in ("", ".", "..") or "\0" in part for part in parts) or not (parts[0] == name or path == "latest"):
@@ -207,26 +283,35 @@ def _checked(files: Any, name: str) -> dict[str, dict[str, Any]]:
     return dict(files)
 
 
-def _names_in(record: str) -> set[str]:
+def _read_record(record: str) -> dict[str, dict[str, list[int]]]:
+    """Return the received checkpoints: the times of their files on the sender and here, by paths."""
     try:
-        return {str(name) for name in read_json(record, MOST_RECORD)}
+        return dict(read_json(record, MOST_RECORD))
     except (OSError, ValueError, TypeError):
-        return set()
+        return {}
 
 
-def _has_all(folder: str, files: Mapping[str, Mapping[str, Any]]) -> bool:
-    """Are these very files in the folder?"""
+def _has_all(folder: str, files: Mapping[str, Facts], received: Mapping[str, list[int]]) -> bool:
+    """Tell whether these very files are in the folder: on a disk that both nodes share, or received before.
+
+    COMMIT speaks for all files of a checkpoint of orch.
+    """
     try:
-        return all(
-            os.path.getsize(f"{folder}/{path}") == entry["bytes"] and Checksum.of(entry).is_of(f"{folder}/{path}")
-            for path, entry in files.items()
-        )
+        for path, facts in files.items():
+            info = os.stat(f"{folder}/{path}")
+            times = [facts.get("mtime_ns"), info.st_mtime_ns]
+            is_same = times[0] in (None, times[1]) or times == received.get(path)
+            if info.st_size != facts["bytes"] or not is_same:
+                return False
+            if os.path.basename(path) == COMMIT and not Checksum.of(facts).is_of(f"{folder}/{path}"):
+                return False
     except OSError:
         return False
+    return True
 
 
 def _delete(path: str) -> None:
-    """Delete a checkpoint; what its own node has deleted before is no problem."""
+    """Delete a checkpoint, unless its own node has deleted it before."""
     if os.path.isdir(path) and not os.path.islink(path):
         shutil.rmtree(path, ignore_errors=True)
     else:
@@ -235,7 +320,7 @@ def _delete(path: str) -> None:
 
 
 def _put_in_place(temp: str, place: str) -> None:
-    """Give what was received its name, the checkpoint first: `latest` beside it says that it is whole."""
+    """Rename what was received, the checkpoint first, because `latest` beside it says that it is whole."""
     folder, first = os.path.split(place)
     os.makedirs(folder, exist_ok=True)
     if os.path.isdir(place) and not os.path.islink(place):

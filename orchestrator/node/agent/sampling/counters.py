@@ -7,6 +7,7 @@ import os
 from dataclasses import dataclass
 
 from orchestrator.node.system.cgroup import memory_limits, memory_used
+from orchestrator.protocol.reading import names_in
 
 TICKS = os.sysconf("SC_CLK_TCK")
 PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -62,14 +63,16 @@ class MachineReader:
 
     def __init__(self, root: str = "") -> None:
         self.root = root
-        self.disks = frozenset(name.encode() for name in _names(f"{root}/sys/block") if self._is_real("block", name))
-        cards = [name for name in _names(f"{root}/sys/class/net") if name != "lo"]
+        self.disks = frozenset(name.encode() for name in names_in(f"{root}/sys/block") if self._is_real("block", name))
+        cards = [name for name in names_in(f"{root}/sys/class/net") if name != "lo"]
         real = [name for name in cards if self._is_real("class/net", name)]  # the others lead to these
         self.cards = frozenset(name.encode() for name in real or cards)
         base = f"{root}/sys/class/infiniband"
         self.limits = memory_limits(f"{root}/proc/self/cgroup", f"{root}/sys/fs/cgroup")
         self.ports = [
-            f"{base}/{card}/ports/{port}/counters" for card in _names(base) for port in _names(f"{base}/{card}/ports")
+            f"{base}/{card}/ports/{port}/counters"
+            for card in names_in(base)
+            for port in names_in(f"{base}/{card}/ports")
         ]
 
     def _is_real(self, kind: str, name: str) -> bool:
@@ -151,10 +154,3 @@ def _number(text: bytes) -> int:
     with contextlib.suppress(ValueError, IndexError):
         return int(text.split()[0])
     return 0
-
-
-def _names(folder: str) -> list[str]:
-    try:
-        return sorted(os.listdir(folder))
-    except OSError:
-        return []

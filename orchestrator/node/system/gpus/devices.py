@@ -13,6 +13,7 @@ from orchestrator.node.system.abstract_sockets import user_name
 from orchestrator.node.system.gpus.inventory import Gpu, GpuInventory, GpuProcess
 from orchestrator.node.system.gpus.nvml import look
 from orchestrator.protocol.places.devices import VISIBLE, Device, words_of
+from orchestrator.protocol.reading import names_in
 
 BY_DRIVER = "/proc/driver/nvidia/gpus"
 DEV = "/dev"
@@ -56,8 +57,8 @@ def _by_driver(folder: str) -> list[Device]:
 
 def _by_device_files(folder: str) -> list[Device]:
     """Return the cards by their device files. Under WSL2 all cards share one device file."""
-    names = [name for name in _names(folder) if re.fullmatch(r"nvidia\d+", name)] or [
-        name for name in _names(folder) if name == "dxg"
+    names = [name for name in names_in(folder) if re.fullmatch(r"nvidia\d+", name)] or [
+        name for name in names_in(folder) if name == "dxg"
     ]
     return [Device(f"gpu-{index}", index, f"gpu-{index}") for index in range(len(names))]
 
@@ -68,13 +69,6 @@ def _by_variable(visible: str) -> list[Device]:
     names = [f"gpu-{word}" if word.isdigit() else word for word in words]
     numbers = [int(word) if word.isdigit() else place for place, word in enumerate(words)]
     return [Device(name, number, name) for name, number in zip(names, numbers)]
-
-
-def _names(folder: str) -> list[str]:
-    try:
-        return sorted(os.listdir(folder))
-    except OSError:
-        return []
 
 
 def used_by_others() -> dict[str, dict[str, Any]]:

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.backends.agents.backend import Agents, over_ssh
 from orchestrator.backends.agents.handle import Handle
 from orchestrator.backends.agents.liveness import UNREACHABLE_SECONDS, Seen, last_seen, seen_now
+from orchestrator.backends.agents.over_ssh import AgentsOverSsh
 from orchestrator.backends.agents.watcher import NodeFollower, SshWatcher
-from orchestrator.backends.remote import mirror
+from orchestrator.backends.mirror import watching as mirror
 from orchestrator.backends.settings import Host
 from orchestrator.runs.files.logs import Selection
 from orchestrator.runs.state import HandleStatus
@@ -93,7 +93,7 @@ def test_what_was_seen_is_found_again_and_what_is_damaged_was_not_seen(run: RunD
 def test_only_what_was_seen_of_this_machine_in_this_start_counts(
     run: RunDir, seen: Seen | None, alive: bool | None, lost: set[int]
 ) -> None:
-    now, backend = handle(1, N1, N3), over_ssh()
+    now, backend = handle(1, N1, N3), AgentsOverSsh()
     watcher = backend.watcher(run)  # before it has hosts, so that it connects to none
     now.write(run)
     ended_well(run)
@@ -111,7 +111,7 @@ def test_a_node_out_of_reach_is_waited_for_while_the_gang_goes_on(run: RunDir) -
     handle(0, N1, N2).write(run)
     Seen(0, N1, True).write(run, 0)
     Seen(0, N2, None, time.time() - LONG, "no route").write(run, 1)
-    assert over_ssh().look(run).alive == {0: True, 1: None}
+    assert AgentsOverSsh().look(run).alive == {0: True, 1: None}
 
 
 @pytest.mark.parametrize(("attempt", "code", "gone"), [(0, 0, True), (0, 1, False), (1, 0, False)])
@@ -124,7 +124,7 @@ def test_the_only_machine_is_not_waited_for_once_all_exits_of_a_success_are_here
     lines = [json.dumps({"node": 0, "attempt": 0, **each}) + "\n" for each in said]
     (run.node(0) / "events.jsonl").write_text("".join(lines))
     run.write("rank0.done", {"attempt": attempt})
-    assert over_ssh().look(run).alive == {0: False if gone else None}
+    assert AgentsOverSsh().look(run).alive == {0: False if gone else None}
 
 
 @pytest.mark.parametrize(("ago", "now", "gone"), [(20.0, False, False), (40.0, False, True), (1.0, True, True)])
@@ -133,7 +133,7 @@ def test_the_only_machine_is_not_waited_for_after_a_cancel(run: RunDir, ago: flo
     handle(0, N1).write(run)
     Seen(0, N1, None, time.time() - LONG, "no route").write(run, 0)
     (run.path / "events.jsonl").write_text(json.dumps({"kind": "cancel", "time": time.time() - ago, "now": now}) + "\n")
-    assert over_ssh().look(run).alive == {0: False if gone else None}
+    assert AgentsOverSsh().look(run).alive == {0: False if gone else None}
 
 
 def test_who_waits_for_a_machine_looks_at_once_at_that_which_replaces_it(run: RunDir) -> None:
@@ -197,7 +197,7 @@ def test_a_log_that_is_looked_at_comes_from_the_machine_that_its_node_has_by_now
     handle(0, N1).write(run)
     run.node(0).mkdir(parents=True, exist_ok=True)
     (run.node(0) / "events.jsonl").write_text('{"kind": "go", "node": 0, "nproc": [2]}\n')
-    with over_ssh().bringing_logs(run, Selection(1)):
+    with AgentsOverSsh().bringing_logs(run, Selection(1)):
         assert both.acquire(timeout=PATIENCE)
         handle(1, N2, N3).write(run)
         assert both.acquire(timeout=PATIENCE)
@@ -213,10 +213,10 @@ def test_a_first_start_that_was_torn_away_before_its_agents_were_started_gets_it
     handle(0, N1, N2, state=HandleStatus.INTENT).write(run)
     for node, machine in enumerate((N1, N2)):
         Seen(0, machine, None).write(run, node)
-    monkeypatch.setattr(Agents, "clean_up", lambda *_: [])
-    monkeypatch.setattr(Agents, "collect", lambda *_: None)
+    monkeypatch.setattr(AgentsOverSsh, "clean_up", lambda *_: [])
+    monkeypatch.setattr(AgentsOverSsh, "collect", lambda *_: None)
     assert reconcile(tmp_path, run) is None  # an agent may turn up yet
-    monkeypatch.setattr(observe, "AGENT_PATIENCE", 0.0)
+    monkeypatch.setattr(observe, "SHOWS_ITSELF_SECONDS", 0.0)
     verdict = reconcile(tmp_path, run)
     assert verdict is not None
     assert verdict.reason == "the submit ended before it had started an agent"

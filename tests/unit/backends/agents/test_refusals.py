@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from orchestrator.backends.agents.backend import Agents
-from orchestrator.backends.remote.hosts import MachinesError
+from orchestrator.backends.agents.over_ssh import AgentsOverSsh
+from orchestrator.backends.hosts import MachinesError
 from orchestrator.errors import BackendError
 from orchestrator.runs.store import create_run
 from tests.machines import FakeMachine, FakePool, Health, Told
@@ -49,7 +49,7 @@ class Lab:
         run = create_run(self.folder, "r-234567", {"run_id": "r-234567", **record})
         run.write("code.json", {"files": {}})
         run.write("plan.json", launch.to_json())
-        Agents(self.pool).submit(launch, launch.tasks, run)  # type: ignore[arg-type]
+        AgentsOverSsh(self.pool).submit(launch, launch.tasks, run)  # type: ignore[arg-type]
 
     def refused(self, **fields: Any) -> BackendError:
         """Return the error of a submit after which nothing is anywhere."""
@@ -120,7 +120,7 @@ def test_a_machine_that_refuses_a_request_is_named(lab: Lab, verb: str, said: st
 
 def test_a_folder_that_is_not_shared_though_the_profile_says_so(lab: Lab) -> None:
     for machine in lab.machines.values():
-        machine.answers["read_file"] = ({}, b"")
+        machine.answers["read_files"] = {"files": [None]}
     error = lab.refused(shared=True)
     assert error.message == ("n1, n2, n3: ~/.orch is not the folder that n1 has there, though the profile says shared")
     assert "set shared: false" in error.hint

@@ -8,16 +8,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from orchestrator.backends.agents.backend import over_ssh
+from orchestrator.backends.agents import relaunch
 from orchestrator.backends.agents.handle import SECRETS, Handle
+from orchestrator.backends.agents.over_ssh import AgentsOverSsh
 from orchestrator.backends.agents.relaunch import credentials_of, in_order, machines
 from orchestrator.backends.agents.ways import blamed
-from orchestrator.backends.remote.hosts import all_of
+from orchestrator.backends.hosts import all_of
 from orchestrator.backends.settings import Host, SshSettings
 from orchestrator.errors import BackendError
-from orchestrator.protocol.restart import Progress
+from orchestrator.outcome.restart import Relaunch
+from orchestrator.protocol.progress import Progress
 from orchestrator.runs.restarts.recovery import Reserves
-from orchestrator.runs.restarts.relaunch import Relaunch
 from orchestrator.runs.state import HandleStatus
 from orchestrator.runs.store import RunDir
 from orchestrator.transport.address import Address
@@ -198,10 +199,10 @@ def test_the_forecast_of_a_start_has_the_machines_that_the_start_chooses_from(tm
     n1, n2, n3, n4, _ = settings.machines.values()
     run.write("run.json", {"profile": PROFILE})
     has = Reserves(("n1", "n2", "n3"), ("n4", "n5"), frozenset(), None, 900)
-    assert over_ssh().reserves(run) == has
+    assert AgentsOverSsh().reserves(run) == has
     Handle(HandleStatus.SUBMITTED, 1, (n1, n4), {}, (0, 1), (n2, n3)).write(run)  # n3 was left out
     now = replace(has, hosts=("n1", "n4", "n3"), free=("n5", "n2"), former=frozenset({"n2", "n3"}))
-    assert over_ssh().reserves(run) == now
+    assert AgentsOverSsh().reserves(run) == now
 
 
 def test_every_machine_that_refuses_a_start_is_known_by_its_own_error() -> None:
@@ -235,3 +236,15 @@ def test_each_start_has_credentials_of_its_own_and_one_that_was_cut_off_goes_on_
     assert credentials_of(run, kept(), Relaunch(2, 2, "infra", "lost"), 2) not in ("", made)
     assert kept()["secrets"] == {"KEY": "value"}
     assert (tmp_path / SECRETS).stat().st_mode & 0o777 == 0o600
+
+
+def test_logs_are_brought_of_machines_that_get_another_number_and_have_begun(tmp_path: Path, monkeypatch) -> None:
+    run, settings, asked = RunDir(tmp_path), SshSettings.of(PROFILE), []
+    Handle(HandleStatus.SUBMITTED, 0, settings.hosts, {}, (0, 1, 2)).write(run)
+    for node in (0, 1):  # node 2 has written nothing
+        run.node(node).mkdir(parents=True)
+        (run.node(node) / "events.jsonl").touch()
+    monkeypatch.setattr(relaunch, "remote_folder", lambda _: "/w/r-1")
+    monkeypatch.setattr(relaunch, "update_all", lambda copies, *_, only_logs: asked.append((*copies, only_logs)))
+    relaunch._bring_logs_of_renumbered(run, Machines(), settings, [2, 1, 0])  # type: ignore[arg-type]
+    assert [(copy.node, only_logs) for copy, only_logs in asked] == [(0, True)]  # node 1 keeps its number

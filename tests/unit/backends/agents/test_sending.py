@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.backends.agents.backend import Agents, _sending, over_ssh
 from orchestrator.backends.agents.handle import SENDING
+from orchestrator.backends.agents.over_ssh import AgentsOverSsh, _sending
 from orchestrator.errors import BackendError, StoreError
 from orchestrator.runs.store import RunDir, create_run
 
@@ -21,15 +21,15 @@ def run(tmp_path: Path) -> RunDir:
 def removed(monkeypatch: pytest.MonkeyPatch) -> list[RunDir]:
     """The runs of which what was sent has been removed."""
     found: list[RunDir] = []
-    monkeypatch.setattr(Agents, "_remove_sent", lambda _, run: found.append(run))
+    monkeypatch.setattr(AgentsOverSsh, "_remove_sent", lambda _, run: found.append(run))
     return found
 
 
 def test_a_cancel_beside_a_start_leaves_what_is_being_sent(run: RunDir, removed: list[RunDir]) -> None:
     with _sending(run):
-        over_ssh()._remove_what_a_killed_start_has_sent(run)
+        AgentsOverSsh()._remove_what_a_killed_start_has_sent(run)
         assert (run.path / SENDING).exists()
-    over_ssh()._remove_what_a_killed_start_has_sent(run)
+    AgentsOverSsh()._remove_what_a_killed_start_has_sent(run)
     assert removed == []
 
 
@@ -37,14 +37,14 @@ def test_what_a_start_has_sent_that_was_torn_away_is_removed_once(run: RunDir, r
     with pytest.raises(KeyboardInterrupt), _sending(run):
         raise KeyboardInterrupt
     for _ in range(2):
-        over_ssh()._remove_what_a_killed_start_has_sent(run)
+        AgentsOverSsh()._remove_what_a_killed_start_has_sent(run)
     assert removed == [run]
 
 
 def test_a_start_that_was_refused_has_removed_it_itself(run: RunDir, removed: list[RunDir]) -> None:
     with pytest.raises(BackendError), _sending(run):
         raise BackendError("n1: no")
-    over_ssh()._remove_what_a_killed_start_has_sent(run)
+    AgentsOverSsh()._remove_what_a_killed_start_has_sent(run)
     assert removed == []
 
 

@@ -9,13 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.node.agent.blame import cause_of, culprit_of
 from orchestrator.node.agent.leader import SETTLE_SECONDS, Leader
+from orchestrator.outcome.gang import culprit_of
+from orchestrator.outcome.restart import WITHOUT_PROGRESS
+from orchestrator.outcome.rules import cause_of
 from orchestrator.protocol.events import Event, GangEnded, Slept, Unused, Used
 from orchestrator.protocol.gang import Hello
 from orchestrator.protocol.messages import Order, read_report
+from orchestrator.protocol.progress import Progress
 from orchestrator.protocol.rank_reports import Culprit, LeftEarly
-from orchestrator.protocol.restart import WITHOUT_PROGRESS, Progress
 from orchestrator.protocol.task import NodeTask, Program
 from orchestrator.protocol.typed import read
 

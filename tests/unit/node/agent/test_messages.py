@@ -8,7 +8,7 @@ import json
 import os
 import tempfile
 from pathlib import Path
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from typing import Any, ClassVar, Union, get_args, get_origin, get_type_hints
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -86,7 +86,7 @@ class Silent:
     """A launcher that takes every order and does nothing."""
 
     pid, asked, ended_for, is_dismissed, left = None, None, "", False, ()
-    container: dict[str, Any] = {}
+    container: ClassVar[dict[str, Any]] = {}
 
     def __init__(self) -> None:
         self.masked = str

@@ -21,8 +21,8 @@ from orchestrator.node.launcher.rank.exit_report import (
     lost_a_process,
 )
 from orchestrator.node.launcher.rank.forked import RankStart
+from orchestrator.outcome.sentences import memory_in_words
 from orchestrator.protocol.masking import masker
-from orchestrator.runs.verdict import memory_in_words
 
 GLOO = "[../third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:54321"
 NCCL = (

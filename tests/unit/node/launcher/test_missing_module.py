@@ -9,7 +9,8 @@ import pytest
 
 from orchestrator.node.launcher.rank import missing_module as subject
 from orchestrator.node.launcher.rank.missing_module import missing_module
-from orchestrator.runs.verdict import _hint_of
+from orchestrator.outcome.rule import Seen
+from orchestrator.outcome.rules import hint_of
 
 
 @pytest.fixture(autouse=True)
@@ -41,11 +42,11 @@ def test_interpreters_that_have_the_module_are_named_else_all(tmp_path: Path) ->
 
 def test_the_hint_names_the_interpreter_the_others_and_the_option() -> None:
     missing = {"module": "timm", "python": "/v/bin/python", "has_it": True, "others": ["/b/bin/python"]}
-    hint = _hint_of({"host": "n1", "code": 1, "missing": missing}, "ModuleNotFoundError No module named 'timm'")
+    hint = hint_of(Seen({"host": "n1", "code": 1, "missing": missing}, "ModuleNotFoundError No module named 'timm'"))
     assert hint.startswith("/v/bin/python on n1 has no module timm; these interpreters there have it: /b/bin/python;")
     assert "--set profile.python=PATH" in hint
     assert "/v/bin/python -m pip install" in hint
-    alone = _hint_of({"host": "n1", "code": 1, "missing": {**missing, "others": []}}, "")
+    alone = hint_of(Seen({"host": "n1", "code": 1, "missing": {**missing, "others": []}}, ""))
     assert "has no module timm; choose" in alone
     for damaged in (None, 3, {"module": 3}):
-        assert _hint_of({"code": 1, "missing": damaged}, "No module named 'x'").startswith("an import failed")
+        assert hint_of(Seen({"code": 1, "missing": damaged}, "No module named 'x'")).startswith("an import failed")

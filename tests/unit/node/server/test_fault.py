@@ -94,7 +94,7 @@ def test_other_runs_other_nodes_and_reused_numbers_are_nobodys(tmp_path: Path, s
     for what in (Fault.RANK, Fault.LAUNCHER, Fault.AGENT, Fault.NODE):
         with pytest.raises(NoTargetError):
             find_targets(run_dir, 0, what)
-    assert inject(run_dir, 0, Fault.NODE, 0.0) == 1
+    assert inject(run_dir, "0", "node", "0") == 1
     assert (stranger.poll(), elsewhere.poll()) == (None, None)
 
 
@@ -113,7 +113,7 @@ def test_a_freeze_stops_all_and_lets_all_go_on(
 
     monkeypatch.setattr(fault.time, "sleep", look)
     monkeypatch.setattr(fault.signal, "signal", lambda *_: None)
-    assert inject(folder(tmp_path), 0, Fault.FREEZE, 20.0) == 0
+    assert inject(folder(tmp_path), "0", "freeze", "20") == 0
     assert meanwhile == [launcher.pid, rank]
     assert "T" not in (_state(launcher.pid), _state(rank))
     assert len(json.loads(capsys.readouterr().out)["processes"]) == 2
@@ -122,7 +122,7 @@ def test_a_freeze_stops_all_and_lets_all_go_on(
 def test_a_kill_tells_first_whom(tmp_path: Path, start: Start, capsys: pytest.CaptureFixture[str]) -> None:
     launcher = start(PARENT)
     rank = pid_of_child(launcher)
-    assert inject(folder(tmp_path, pids={"0": rank}), 0, Fault.NODE, 0.0) == 0
+    assert inject(folder(tmp_path, pids={"0": rank}), "0", "node", "0") == 0
     assert launcher.wait(PATIENCE) == -signal.SIGKILL
     told = json.loads(capsys.readouterr().out)
     assert sorted(int(each.split()[0]) for each in told["processes"]) == sorted([launcher.pid, rank])

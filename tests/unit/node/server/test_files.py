@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.node.server.files import has_begun, poll_changes, read_file, read_range
-from orchestrator.node.server.request import Part
+from orchestrator.node.server.files import has_begun, poll_changes
 
 
 def test_a_job_has_begun_once_its_script_has_opened_a_log(tmp_path: Path) -> None:
@@ -75,21 +74,3 @@ def test_a_whole_folder_that_became_a_link_is_passed_over(run_dir: Path) -> None
     os.rename(folder, folder.with_name("elsewhere"))
     folder.symlink_to(run_dir.parent / "private")
     assert look(run_dir) == {"metrics.jsonl": b"{}"}
-
-
-def test_a_file_that_is_asked_for_by_its_path_is_read_through_no_link_of_its_folder(run_dir: Path) -> None:
-    folder = run_dir / "nodes/0/linked"
-    folder.symlink_to(run_dir.parent / "private")
-    for request in ({"below": str(run_dir)}, {"below": "", "path": str(run_dir / "link")}):
-        (run_dir / "link").unlink(missing_ok=True)
-        (run_dir / "link").symlink_to(run_dir.parent / "private/rank_0.log")
-        asked = {"path": f"{folder}/rank_0.log", "offset": 0, "count": 9, **request}
-        for read in (read_file, read_range):
-            with pytest.raises(OSError, match="link"):
-                read(asked, b"")
-    own = {"path": str(run_dir / "nodes/0/attempt_0/rank_0.log"), "below": str(run_dir), "offset": 4, "count": 99}
-    assert read_file(own, b"") == ({}, b"own rank_0.log")
-    values, part = read_range(own, b"")
-    assert isinstance(part, Part)
-    os.close(part.descriptor)
-    assert (values, part.count) == ({"size": 14}, 10)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import shutil
@@ -131,7 +130,7 @@ def test_files_of_orch_in_the_run_folder_are_no_outputs(run: Path) -> None:
 
 
 def test_secrets_that_orch_keeps_here_are_no_outputs() -> None:
-    names = ("secrets.json", "held.json", "notify_secrets.json", "track_secrets.json", "masked_secrets.json")
+    names = ("secrets.json", "held.json", "outbox_secrets.json")
     assert [name for name in names if not is_own_file(name, here=True)] == []
 
 
@@ -224,32 +223,6 @@ def test_names_survive_whatever_their_encoding(run: Path) -> None:
     )
     assert isinstance(data, bytes)
     assert os.fsencode(json.loads(data)[0][1]) == name
-
-
-def test_many_files_come_in_one_answer_with_their_hashes(run: Path) -> None:
-    (run / "a").write_text("one")
-    (run / "b").write_text("grown since")
-    (run / "c").symlink_to("a")
-    os.mkfifo(run / "d")
-    (run / "e").write_text("two")
-    asked = [[str(run / name), size, (run / "a").stat().st_mtime_ns]
-             for name, size in (("a", 3), ("b", 2), ("c", 3), ("d", 0), ("gone", 1))]  # fmt: skip
-    asked.append([str(run / "e"), 3, 1])  # the file was overwritten after it was listed
-    values, data = outputs.read_small_files({}, json.dumps(asked).encode())
-    assert values["sha256"] == [hashlib.sha256(b"one").hexdigest(), None, None, None, None, None]
-    assert data == b"one"
-
-
-def test_a_hash_is_kept_until_the_file_changes(run: Path) -> None:
-    path = str(run / "a")
-
-    def sha256() -> str:
-        return str(json.loads(outputs.hash_files({}, json.dumps([path]).encode())[1])[0])  # type: ignore[arg-type]
-
-    (run / "a").write_text("one")
-    assert sha256() == hashlib.sha256(b"one").hexdigest() == sha256()
-    (run / "a").write_text("two")
-    assert sha256() == hashlib.sha256(b"two").hexdigest()
 
 
 def test_a_link_in_the_place_of_the_output_folder_is_passed_over(run: Path, tmp_path: Path) -> None:

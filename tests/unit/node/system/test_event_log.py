@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.node.system import event_log
 from orchestrator.node.system.event_log import EventLog
 from orchestrator.protocol.events import (
     AgentEnded,
@@ -48,19 +49,36 @@ def test_a_line_torn_by_a_crash_costs_only_itself(tmp_path: Path) -> None:
     assert [event["kind"] for event in read_lines(path)] == ["a", "held"]
 
 
-def test_a_folder_that_is_removed_costs_what_was_in_it_and_not_whose_events_these_are(tmp_path: Path) -> None:
+def test_a_folder_that_is_removed_is_made_again_with_the_events_so_far(tmp_path: Path) -> None:
     folder = tmp_path / "nodes" / "0"
     folder.mkdir(parents=True)
+    EventLog(str(folder / "events.jsonl"), 0).write(AgentStarted())
     log = EventLog(str(folder / "events.jsonl"), 0)
-    for event in (AgentStarted(), Go(0, 1)):
-        log.write(event)
+    log.write(Go(0, 1))
+    before = (folder / "events.jsonl").read_bytes()
     shutil.rmtree(tmp_path / "nodes")
     for event in (GangEnded(0, "failed", "", ""), AgentEnded("failed")):
         log.write(event)
     kept = [(event["kind"], event["seq"]) for event in read_lines(folder / "events.jsonl")]
-    assert [kind for kind, _ in kept] == ["agent_started", "gang_ended", "agent_ended"]
-    assert [number for _, number in kept] == sorted(number for _, number in kept)
+    assert kept == [("agent_started", 0), ("go", 1), ("gang_ended", 3), ("agent_ended", 4)]
+    assert (folder / "events.jsonl").read_bytes().startswith(before)  # so a copy elsewhere continues
     assert folder.stat().st_mode & 0o777 == 0o700
+
+
+def test_of_a_long_record_the_first_event_and_the_newest_are_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(event_log, "MOST_KEPT", 1000)
+    folder = tmp_path / "node"
+    folder.mkdir()
+    log = EventLog(str(folder / "events.jsonl"), 0)
+    for number in range(100):
+        log.write(AgentStarted() if number == 0 else Queued())
+    shutil.rmtree(folder)
+    log.write(AgentEnded("failed"))
+    kept = [event["seq"] for event in read_lines(folder / "events.jsonl")]
+    assert (kept[0], kept[-1], len(kept) < 20) == (0, 101, True)  # one was written twice
+    assert kept[1:-1] == list(range(kept[1], 100))
 
 
 def test_a_full_disk_is_reported_once_and_costs_only_what_did_not_fit(

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from orchestrator.node.system import open_files
-from orchestrator.node.system.open_files import OWN, allow_connections, limit_at_start, restore_limit
+from orchestrator.node.system.open_files import OWN, allow_connections, restore_limit
 
 LOW = 256
 TOO_FEW = """
@@ -36,7 +36,7 @@ def hard(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
 
 def test_it_is_raised_as_far_as_connections_need_it_and_a_child_has_the_old_one(hard: int) -> None:
     allow_connections(2, 4)
-    assert resource.getrlimit(resource.RLIMIT_NOFILE) == limit_at_start()
+    assert resource.getrlimit(resource.RLIMIT_NOFILE) == (LOW, hard)
     allow_connections(100, 300)
     assert resource.getrlimit(resource.RLIMIT_NOFILE) == (300 + OWN, hard)
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:

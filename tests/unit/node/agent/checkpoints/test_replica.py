@@ -16,7 +16,9 @@ from typing import Any
 
 import pytest
 
-from orchestrator.node.agent.checkpoints.replica import LOOK_SECONDS, ReplicaReceiver, ReplicaSender
+from orchestrator.node.agent.checkpoints import replica as handing
+from orchestrator.node.agent.checkpoints.replica import LOOK_SECONDS, ReplicaSender
+from orchestrator.node.agent.checkpoints.transfer import Parcel, Receiver, orchs_parcel
 from orchestrator.node.agent.neighbour import NeighbourServer, request
 from orchestrator.protocol.layout import second_copy_file
 from orchestrator.protocol.task import NodeTask, Program, copies_checkpoints
@@ -65,7 +67,7 @@ async def handing_over(tmp_path: Path, **fields: Any) -> AsyncIterator[Handing]:
     """Node 0 hands what is in one folder to node 1, whose folder is the other."""
     (tmp_path / "0/nodes/0").mkdir(parents=True, exist_ok=True)
     events: list[dict[str, Any]] = []
-    server = NeighbourServer(TLS, 1, HERE, take=ReplicaReceiver(task(tmp_path / "1", 1, **fields)).take)
+    server = NeighbourServer(TLS, 1, HERE, take=Receiver(task(tmp_path / "1", 1, **fields)).take)
     second = ReplicaSender(task(tmp_path / "0", 0), TLS, events.append)
     work = asyncio.create_task(second.keep_up(HERE, server.port))
     try:
@@ -122,7 +124,7 @@ def test_the_best_stays_on_the_other_node_too(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("found", "problem"),
-    [(b"y" * 1000, "does not match its checksum"), (b"x" * 10, "has 10 bytes, and its manifest says 1000")],
+    [(b"y" * 1000, "does not match its checksum"), (b"x" * 10, "has 10 bytes, and should have 1000")],
 )  # fmt: skip
 def test_after_a_copy_has_failed_the_next_is_made_in_the_next_attempt(
     tmp_path: Path, found: bytes, problem: str
@@ -145,14 +147,12 @@ def test_after_a_copy_has_failed_the_next_is_made_in_the_next_attempt(
 def test_a_checkpoint_that_is_deleted_while_it_is_copied_is_no_failure(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    send = ReplicaSender._send
-
-    async def deleted_first(self: ReplicaSender, path: str, *more: Any) -> None:
+    def deleted_first(path: str) -> Parcel:
         if path.endswith("step_00000005"):
             shutil.rmtree(path)
-        await send(self, path, *more)
+        return orchs_parcel(path)
 
-    monkeypatch.setattr(ReplicaSender, "_send", deleted_first)
+    monkeypatch.setattr(handing, "orchs_parcel", deleted_first)
 
     async def main() -> None:
         async with handing_over(tmp_path) as handing:
@@ -179,24 +179,38 @@ def test_a_folder_that_is_shared_after_all_is_written_by_nobody_else(tmp_path: P
     asyncio.run(asyncio.wait_for(main(), PATIENCE))
 
 
+def listed(**files: bytes) -> dict[str, Any]:
+    paths = {f"step_00000001/{name.replace('_', '.', 1)}": data for name, data in files.items()}
+    return {path: {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()} for path, data in paths.items()}
+
+
+MANIFEST = json.dumps({"format": 1, "step": 1, "files": {"state.pt": {"bytes": 1, "sha256": "0" * 64}}}).encode()
+SUM = hashlib.sha256(MANIFEST).hexdigest().encode()
+
+
 @pytest.mark.parametrize(
-    "request_",
+    ("name", "files"),
     [
-        {"do": "keep", "checkpoint": "../../etc", "manifest": "{}", "commit": hashlib.sha256(b"{}").hexdigest()},
-        {"do": "keep", "checkpoint": "step_00000001", "manifest": "{}", "commit": "0" * 64},
-        {"do": "keep", "checkpoint": "step_00000001"},
+        ("checkpoints/../../etc", {}),
+        ("checkpoints/step_00000001", {"COMMIT": SUM}),
+        ("checkpoints/step_00000001", {"manifest_json": b"{}", "COMMIT": hashlib.sha256(b"{}").hexdigest().encode()}),
+        ("checkpoints/step_00000001", {"manifest_json": MANIFEST, "COMMIT": b"0" * 64}),
+        ("checkpoints/step_00000001", {"state_pt": b"x", "manifest_json": MANIFEST, "COMMIT": SUM}),
     ],
 )
-def test_nothing_is_written_for_what_is_no_checkpoint(tmp_path: Path, request_: dict[str, Any]) -> None:
+def test_nothing_is_kept_of_what_is_no_checkpoint(tmp_path: Path, name: str, files: dict[str, bytes]) -> None:
     async def main() -> None:
-        server = NeighbourServer(TLS, 1, HERE, take=ReplicaReceiver(task(tmp_path, 1)).take)
-        channel = await request(TLS, HERE, server.port, 1, request_)
-        answer = await channel.receive()
-        assert answer is not None
-        assert answer["problem"]
+        server = NeighbourServer(TLS, 1, HERE, take=Receiver(task(tmp_path, 1)).take)
+        listing = json.dumps(listed(**files)).encode()
+        asked = {"do": "keep", "checkpoint": name, "listing": len(listing), "replaces": True}
+        channel = await request(TLS, HERE, server.port, 1, asked)
+        channel.writer.write(listing + b"".join(files.values()))
+        answers = [await channel.receive() for _ in range(2 if files else 1)]
+        assert answers[-1] is not None
+        assert answers[-1]["problem"]
         await channel.close()
         await server.close()
-        assert list(tmp_path.iterdir()) == []
+        assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
     asyncio.run(asyncio.wait_for(main(), PATIENCE))
 

@@ -14,11 +14,10 @@ from typing import Any
 import pytest
 import torch
 
-from orchestrator.node.agent.channel import ChannelError
 from orchestrator.node.agent.checkpoints import replica
 from orchestrator.node.agent.checkpoints.replica import ReplicaSender
 from orchestrator.node.agent.checkpoints.saved import mark_of, place_of, resumable
-from orchestrator.node.agent.checkpoints.transfer import Address, SavedReceiver, manifest_of, send
+from orchestrator.node.agent.checkpoints.transfer import Address, Receiver, parcel_of, send
 from orchestrator.node.agent.neighbour import NeighbourServer, request
 from tests.patience import PATIENCE
 from tests.unit.node.agent.checkpoints.test_replica import task as node_task
@@ -45,7 +44,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 @asynccontextmanager
 async def receiving(folder: Path) -> AsyncIterator[Address]:
     """Node 1, which takes what it is handed into this folder."""
-    server = NeighbourServer(TLS, 1, HERE, take=SavedReceiver(task(folder, 1)).take)
+    server = NeighbourServer(TLS, 1, HERE, take=Receiver(task(folder, 1)).take)
     try:
         yield 1, HERE, server.port
     finally:
@@ -65,7 +64,7 @@ def test_it_is_put_where_the_node_s_own_ranks_look_for_it(tmp_path: Path) -> Non
         async with receiving(tmp_path / "1") as to:
             for _ in range(2):  # the second time it is there
                 for name in ("code/ds/global_step50", "given/global_step50"):
-                    await send(TLS, to, manifest_of(name, found["code/ds/global_step50"]), replaces=True)
+                    await send(TLS, to, parcel_of(name, found["code/ds/global_step50"]), replaces=True)
 
     run(main())
     assert contents(tmp_path / "1/code") == contents(tmp_path / "0/code")
@@ -83,7 +82,7 @@ def test_what_ranks_may_be_writing_is_replaced_only_before_an_attempt(tmp_path: 
 
     async def main() -> None:
         async with receiving(tmp_path / "1") as to:
-            parcel = manifest_of("code/ds/global_step50", found)
+            parcel = parcel_of("code/ds/global_step50", found)
             await send(TLS, to, parcel)  # while ranks run, it may be theirs
             assert contents(torn) == {"mp_rank_00_model_states.pt": b"PK"}
             await send(TLS, to, parcel, replaces=True)
@@ -102,7 +101,7 @@ def test_a_file_that_is_written_again_and_again_is_followed_by_other_starts_too(
             (found,) = resumable(task(tmp_path / "0", 0), attempt=1).values()
             assert mark_of(found) == str(step)
             async with receiving(tmp_path / "1") as to:
-                await send(TLS, to, manifest_of("code/last.ckpt", found))
+                await send(TLS, to, parcel_of("code/last.ckpt", found))
             assert target.read_bytes() == (tmp_path / "0/code/last.ckpt").read_bytes()
 
     run(main())
@@ -111,7 +110,7 @@ def test_a_file_that_is_written_again_and_again_is_followed_by_other_starts_too(
 def test_what_changed_meanwhile_is_not_put_in_place(tmp_path: Path) -> None:
     path = deepspeed(tmp_path / "0", 50)
     (found,) = resumable(task(tmp_path / "0", 0), attempt=1).values()
-    parcel = manifest_of("code/ds/global_step50", found)
+    parcel = parcel_of("code/ds/global_step50", found)
     file = path / "mp_rank_00_model_states.pt"
     data = bytearray(file.read_bytes())
     data[1000] ^= 1
@@ -119,7 +118,7 @@ def test_what_changed_meanwhile_is_not_put_in_place(tmp_path: Path) -> None:
 
     async def main() -> None:
         async with receiving(tmp_path / "1") as to:
-            with pytest.raises(ChannelError, match=r"node 1: mp_rank_00_model_states\.pt does not match its checksum"):
+            with pytest.raises(ValueError, match=r"mp_rank_00_model_states\.pt was changed after it was listed"):
                 await send(TLS, to, parcel)
 
     run(main())
@@ -139,7 +138,7 @@ def test_nothing_is_written_for_what_leads_elsewhere(tmp_path: Path, name: str, 
 
     async def main() -> None:
         async with receiving(tmp_path / "1") as (node, addrs, port):
-            asked = {"do": "keep_saved", "checkpoint": name, "listing": len(listing), "replaces": True}
+            asked = {"do": "keep", "checkpoint": name, "listing": len(listing), "replaces": True}
             channel = await request(TLS, addrs, port, node, asked)
             channel.writer.write(listing + b"1")
             answer = await channel.receive()

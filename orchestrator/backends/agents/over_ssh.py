@@ -1,0 +1,255 @@
+"""The backend for profiles of kind ssh: agents on several machines over SSH."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from orchestrator.backends.agents.backend import Agents
+from orchestrator.backends.agents.handle import SECRETS, SENDING, first_handle, read_handle
+from orchestrator.backends.base import Finding, Judge, NodeProof, Sight
+from orchestrator.backends.settings import SshSettings, profile_of, remote_folder, workdir_of
+from orchestrator.errors import BackendError, StoreError
+
+if TYPE_CHECKING:  # `orch status` must wait neither for pydantic nor for fabric
+    from pathlib import Path
+
+    from orchestrator.backends.agents.watcher import SshWatcher
+    from orchestrator.backends.replay_stage import Order
+    from orchestrator.backends.settings import Host
+    from orchestrator.outcome.restart import Relaunch
+    from orchestrator.protocol.task import NodeTask
+    from orchestrator.runs.files.logs import Selection
+    from orchestrator.runs.restarts.recovery import Reserves
+    from orchestrator.runs.store import RunDir
+    from orchestrator.specs.plan import LaunchPlan, Place
+    from orchestrator.specs.profiles import AnyProfile
+    from orchestrator.transport.machine import Machine, Machines
+    from orchestrator.transport.pool import ConnectionPool
+
+T = TypeVar("T")
+
+
+class AgentsOverSsh(Agents):
+    """Agents on machines that are reached over SSH.
+
+    The supervisor copies the files that the agents write and records what it has seen of them, and `look` reads that
+    record. The supervisor starts the agents again after a loss.
+    """
+
+    pool: ConnectionPool
+    is_remote = relaunches = True
+
+    def __init__(self, pool: ConnectionPool | None = None) -> None:
+        from orchestrator.backends.hosts import connections
+
+        self.pool = pool or connections()
+        self._watchers: dict[str, SshWatcher] = {}
+        self._lock = threading.Lock()
+
+    @property
+    def machines(self) -> Machines:
+        """Return the connections."""
+        return self.pool
+
+    # -- starting
+
+    def place(self, run: RunDir, workdir: str | None, python: str | None) -> Place:
+        """Return a folder of the run in orch's folder on every node."""
+        from orchestrator.specs.plan import Place
+
+        top = workdir or "~/.orch"
+        folder = f"{top}/runs/{run.run_id}"
+        return Place(folder, f"{folder}/code", f"{top}/inputs", "python3", "python3")
+
+    def submit(self, plan: LaunchPlan, tasks: tuple[NodeTask, ...], run: RunDir) -> None:
+        """Prepare every machine, then start all agents."""
+        from orchestrator.backends.mirror.given import with_given_checkpoint
+
+        if tasks[0].secrets:
+            run.write(SECRETS, {"secrets": tasks[0].secrets}, private=True)
+        with _sending(run):
+            self._start(with_given_checkpoint(tasks), run, SshSettings.of(plan.profile))
+
+    def _remove_sent(self, run: RunDir) -> None:
+        """Remove the files of a start that came to no agent: without a handle, nobody else knows of them."""
+        if read_handle(run) is not None:
+            return
+        from orchestrator.backends.hosts import on_all
+
+        settings = SshSettings.of(profile_of(run))
+
+        def one(_: int, host: Host) -> None:
+            session = self.pool.session(host.address, settings.workdir)
+            session.call("remove", run_dir=remote_folder(run), run_id=run.run_id)
+
+        on_all(one, dict(enumerate(settings.hosts)))  # gc removes them on a host that is out of reach
+
+    def _remove_what_a_killed_start_has_sent(self, run: RunDir) -> None:
+        """Remove the files of a start whose process was killed. A start that is still at work removes them itself."""
+        if (run.path / SENDING).exists():
+            from orchestrator.protocol.files import locked_if_free
+
+            with locked_if_free(run.path / SENDING) as is_free:
+                if is_free:
+                    self._remove_sent(run)
+                    (run.path / SENDING).unlink(missing_ok=True)
+
+    def relaunch(self, run: RunDir, again: Relaunch) -> None:
+        """Start the agents again in the background: on the same hosts, with a spare for a host that is out of reach."""
+        handle = read_handle(run)
+        if handle is None or (handle.start >= again.start and handle.state.final):
+            return
+        self.watcher(run).relaunch(again)
+
+    def reserves(self, run: RunDir) -> Reserves | None:
+        """Return the machines of the next start by the rules of `relaunch.machines`, as far as no machine is asked."""
+        from orchestrator.runs.restarts.recovery import Reserves
+
+        settings = SshSettings.of(profile_of(run))
+        handle = read_handle(run) or first_handle(settings)
+        hosts, free = handle.hosts_of_plan(settings).values(), handle.free_machines(settings)
+        return Reserves(
+            tuple(host.name for host in hosts),
+            tuple(host.name for host in free),
+            frozenset(host.name for host in handle.former),
+            settings.min_nodes,
+            settings.node_wait,
+        )
+
+    # -- looking
+
+    def look(self, run: RunDir, *, recorded: bool = False) -> Sight:
+        """Return what the supervisor saw last of each agent."""
+        from orchestrator.backends.agents import liveness
+
+        handle = read_handle(run)
+        hosts = tuple(host.name for host in handle.hosts) if handle else ()
+        if recorded:
+            return Sight(hosts=hosts)
+        return Sight(liveness.alive_agents(run), hosts, liveness.unreachable_nodes(run))
+
+    def watcher(self, run: RunDir) -> SshWatcher:
+        """Return the threads that copy the files of the run's nodes; the first call starts them."""
+        from orchestrator.backends.agents.watcher import SshWatcher
+
+        with self._lock:
+            if run.run_id not in self._watchers:
+                self._watchers[run.run_id] = SshWatcher(run, self.pool)
+            return self._watchers[run.run_id]
+
+    def wait(self, run: RunDir, timeout: float) -> None:
+        """Copy files until one has changed."""
+        if read_handle(run) is None:  # its submit is still at work, for as long as an image is pulled
+            time.sleep(timeout)  # nothing tells when another process has written its handle
+        else:
+            self.watcher(run).wait(timeout)
+
+    @contextlib.contextmanager
+    def bringing_logs(self, run: RunDir, selection: Selection) -> Iterator[None]:
+        """While the context lasts, copy the chosen logs here. Only machines that have such logs are connected to."""
+        from orchestrator.backends.agents.watcher import current_sources
+        from orchestrator.backends.mirror.watching import watching_logs
+
+        with watching_logs(run, current_sources(run, self.pool), selection):
+            yield
+
+    def reach(self, run: RunDir, node: int, argv: Sequence[str], *, terminal: bool) -> list[str]:
+        """Return the command by ssh, to the present machine of the node."""
+        from orchestrator.transport.openssh import over_ssh
+
+        handle = read_handle(run)
+        if handle is None:
+            raise BackendError(f"run {run.run_id} has reached no machine yet")
+        return over_ssh(handle.hosts[node].address, argv, terminal=terminal)
+
+    def stage_replay(self, run: RunDir, node: int, name: str, checkpoint: Path | None, order: Order) -> list[str]:
+        """Put the files into a folder beside the runs' on the node's machine."""
+        from orchestrator.backends.mirror.upload import stage_replay
+
+        handle, workdir = read_handle(run), workdir_of(profile_of(run))
+        assert handle is not None, "reach() has refused"
+        session = self.pool.session(handle.hosts[node].address, workdir)
+        return stage_replay(session, run, workdir, name, checkpoint, order)
+
+    # -- ending
+
+    def clean_up(self, run: RunDir) -> list[NodeProof]:
+        """Kill whatever is left on every node, and remove what a killed start has sent. Unreachable nodes are named."""
+        self._remove_what_a_killed_start_has_sent(run)
+        return super().clean_up(run)
+
+    def _on_machines(
+        self, run: RunDir, work: Callable[[int | None, Machine, str], T], without: Collection[int] = ()
+    ) -> tuple[dict[int, T], dict[int, BackendError]]:
+        from orchestrator.backends.hosts import on_all
+
+        handle = read_handle(run)
+        if handle is None or not (profile := profile_of(run)):
+            return {}, {}
+        workdir, folder = workdir_of(profile), remote_folder(run)
+        hosts = {node: host for node, host in enumerate(handle.hosts) if node not in without}
+        return on_all(lambda node, host: work(node, self.pool.session(host.address, workdir), folder), hosts)
+
+    def unreachable(self, run: RunDir) -> set[int]:
+        """Return the nodes that this process watches and that are out of reach now."""
+        if run.run_id not in self._watchers:
+            return set()
+        from orchestrator.backends.agents.liveness import unreachable_nodes
+
+        return set(unreachable_nodes(run))
+
+    def collect(self, run: RunDir) -> None:
+        """Copy the rest of the files here, then remove the run's folders on the nodes; record what stays there."""
+        from orchestrator.backends.agents.watcher import former_sources, sources
+        from orchestrator.backends.mirror.watching import finish
+
+        lost = self.unreachable(run)
+        with self._lock:
+            watcher = self._watchers.pop(run.run_id, None)
+        if watcher is not None:
+            watcher.stop()
+        finish(run, sources(run, self.pool), lost, former_sources(run, self.pool))
+
+    def bring_outputs(self, run: RunDir) -> None:
+        """Copy the outputs that are still on the nodes; if the run has ended, remove its folders there."""
+        from orchestrator.backends.agents.watcher import former_sources, sources
+        from orchestrator.backends.mirror.watching import bring_outputs
+
+        bring_outputs(run, [*sources(run, self.pool), *former_sources(run, self.pool)])
+
+    # -- a profile's machines
+
+    def holdings(self, profile: AnyProfile) -> list[dict[str, Any]]:
+        """List every machine, spares included: cores, GPUs, free space, and who holds which place."""
+        from orchestrator.backends.agents.holdings import holdings
+
+        return holdings(SshSettings.of(profile.to_json()), self.pool)
+
+    def collect_garbage(self, profile: AnyProfile, judge: Judge, *, dry_run: bool) -> list[Finding]:
+        """List, and remove, what ended runs have left on the machines, spares included."""
+        from orchestrator.backends.agents.holdings import collect_garbage
+
+        return collect_garbage(SshSettings.of(profile.to_json()), self.pool, judge, dry_run=dry_run)
+
+
+@contextlib.contextmanager
+def _sending(run: RunDir) -> Iterator[None]:
+    """Mark a run while its first start is at work. A mark that nobody has locked is that of a start that was killed."""
+    from orchestrator.protocol.files import locked
+
+    mark = run.path / SENDING
+    with contextlib.ExitStack() as held:
+        try:
+            held.enter_context(locked(mark))
+        except OSError as error:
+            raise StoreError(f"{mark} can't be written: {error.strerror}", "make room there") from error
+        try:
+            yield
+        except BackendError:  # the start has removed the files that it had sent
+            mark.unlink(missing_ok=True)
+            raise
+        mark.unlink(missing_ok=True)

@@ -1,0 +1,89 @@
+"""The batch script of a scheduler that starts one process of a job, which starts the others (`agent.job`). Pure."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:  # a look at runs must not wait for pydantic
+    from orchestrator.backends.batch.scheduler import Array
+    from orchestrator.specs.plan import LaunchPlan
+
+FOLDER: Final = "batch"  # in a run's folder: the script, and the logs of batch shell and agents
+REQUEUE: Final = 95  # the exit code of the job's first process if the job is to be started again
+
+
+@dataclass(frozen=True)
+class Words:
+    """A scheduler's own words in a batch script.
+
+    number: the shell words for the job's number. task: those for the number of an array's task, counted from 0.
+    options: the lines with the options of the submit. again: the lines that ask for another start of `$job`.
+    """
+
+    kind: str
+    number: str
+    task: str
+    options: Sequence[str]
+    again: Sequence[str]
+
+
+def job_script(words: Words, launch: LaunchPlan, array: Array | None) -> str:
+    """Return the script of a job: of one run, or of each task of an array."""
+    run_dir, python = launch.tasks[0].run_dir, launch.commands[0][0]
+    task = [f"task={words.task}"] if array else []
+    number = f'job="{words.number}_$task"' if array else f'job="{words.number}"'
+    run = shlex.quote(run_dir.rpartition(".")[0] + ".") + '"$task"' if array else shlex.quote(run_dir)
+    limit = "-" if launch.time_limit is None else str(launch.time_limit)
+    return "\n".join(
+        [
+            "#!/bin/sh",
+            *words.options,
+            *task,
+            number,
+            f"run={run}",
+            "# The scheduler does not say how often it has started the job, so the logs of earlier starts are counted.",
+            "start=0",
+            f'while [ -e "$run/{FOLDER}/batch.$job.$start.log" ]; do start=$((start + 1)); done',
+            f'exec >"$run/{FOLDER}/batch.$job.$start.log" 2>&1 </dev/null',
+            "trap '' USR1 USR2 # warnings, which would end the shell; node 0's agent gets them as TERM",
+            f'{shlex.quote(python)} "$run/node.pyz" job {words.kind} "$run" "$job" "$start" {limit}',
+            "code=$?",
+            f'if [ "$code" = {REQUEUE} ]; then',
+            *(f"  {line}" for line in words.again),
+            "fi",
+            'exit "$code"',
+            "",
+        ]
+    )
+
+
+def as_words(options: Iterable[tuple[str, Any]]) -> list[str]:
+    """Return options with their values as words of a command line. An option whose value is empty is left out.
+
+    The value True stands for an option without a value, and a tuple for an option with several.
+    """
+    words = []
+    for name, value in options:
+        if value:
+            values = () if value is True else value if isinstance(value, tuple) else (value,)
+            words += [name, *map(str, values)]
+    return words
+
+
+def as_comments(mark: str, words: Sequence[str]) -> list[str]:
+    """Return a line of a batch script for each option, in which the scheduler looks for options."""
+    lines: list[str] = []
+    for word in words:
+        if word.startswith("-"):
+            lines.append(f"{mark} {word}")
+        else:
+            lines[-1] += f" {word}"
+    return lines
+
+
+def stays_ended(launch: LaunchPlan) -> bool:
+    """Tell whether the scheduler itself must not start the job again: `retry.preempted` is 0."""
+    return (launch.job.get("retry") or {}).get("preempted") == 0

@@ -1,0 +1,132 @@
+"""What a start on other machines goes on from, of any format: chosen here, and sent to node 0 where that lacks it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from orchestrator.backends.mirror.checkpoints import newest_checkpoint, remote_checkpoints
+from orchestrator.backends.mirror.output_record import Home
+from orchestrator.backends.mirror.send import give_checkpoint, give_file
+from orchestrator.backends.settings import remote_folder
+from orchestrator.protocol.checkpoints.checkpoint_dir import is_committed, newest_step, step_of
+from orchestrator.protocol.checkpoints.formats import Format
+from orchestrator.protocol.checkpoints.of_run import progress_of_saved
+from orchestrator.protocol.checkpoints.search import Saved, at, files_of
+from orchestrator.protocol.layout import given_folder, output_folder
+from orchestrator.protocol.outputs import CHECKPOINTS, CODE, OUTPUTS
+from orchestrator.protocol.progress import Progress, progress_of
+from orchestrator.protocol.task import NodeTask
+from orchestrator.runs.files.checkpoints import saved_by
+from orchestrator.runs.store import RunDir
+
+if TYPE_CHECKING:  # loads fabric
+    from orchestrator.transport.machine import Machine
+
+
+@dataclass(frozen=True)
+class Given:
+    """One checkpoint that is here, and where it belongs on node 0; `is_own`: this run has saved it."""
+
+    saved: Saved
+    target: str
+    is_own: bool
+
+
+def with_given_checkpoint(tasks: tuple[NodeTask, ...]) -> tuple[NodeTask, ...]:
+    """Return the tasks; one that goes on from a checkpoint here is given it in the run's own folder."""
+    found = _asked_for(tasks[0].resume)
+    if found is None:
+        return tasks
+    name = "" if found.format is Format.ORCH else f"/{Path(found.path).name}"
+    return tuple(replace(task, resume=f"{given_folder(task.run_dir)}{name}") for task in tasks)
+
+
+def checkpoint_to_give(run: RunDir, task: NodeTask) -> Given | None:
+    """Return the checkpoint for node 0: the run's newest, else what it goes on from."""
+    if own := newest_checkpoint(run.path / "checkpoints"):
+        return _of_orch(own, remote_checkpoints(run), is_own=True)
+    for saved in saved_by(run):
+        if place := _place(run, task, saved):
+            return Given(saved, place, is_own=True)
+    found = _asked_for(run.plan().first.resume)
+    if found is None or found.format is Format.ORCH:
+        return _of_orch(Path(found.path), given_folder(task.run_dir), is_own=False) if found else None
+    return Given(found, f"{given_folder(task.run_dir)}/{Path(found.path).name}", is_own=False)
+
+
+def _of_orch(path: Path, folder: str, *, is_own: bool) -> Given:
+    return Given(Saved(Format.ORCH, str(path), -1, 0.0), f"{folder}/{path.name}", is_own)
+
+
+def _asked_for(resume: str) -> Saved | None:
+    """Return the checkpoint here that a job's `checkpoint.resume` names, or the newest in that folder."""
+    if not Path(resume).is_absolute() or not Path(resume).exists():
+        return None
+    own = Path(resume) if is_committed(resume) else newest_checkpoint(Path(resume))
+    return Saved(Format.ORCH, str(own), -1, 0.0) if own is not None else at(resume)
+
+
+def newest_here(run: RunDir) -> Progress:
+    """Return how far the newest checkpoint is that the run's machines have sent here."""
+    step = newest_step(run.path / "checkpoints")
+    return max([Progress() if step is None else Progress(step), *map(progress_of_saved, saved_by(run))])
+
+
+def _place(run: RunDir, task: NodeTask, saved: Saved) -> str | None:
+    """Return where on its machine a checkpoint lay that has come with the outputs; None where that isn't known."""
+    top = Path(output_folder(str(run.path)))
+    roots = {CODE: task.code_dir, OUTPUTS: output_folder(task.run_dir), CHECKPOINTS: remote_checkpoints(run)}
+    known, path = Home.read(run, 0).files, Path(saved.path)
+    for name in files_of(saved):
+        kept = known.get(str((path.parent / name).relative_to(top)))
+        below = len(Path(name).parts) - 1  # of its file below the checkpoint's own path
+        if kept is not None and name.startswith(path.name) and kept.root in roots:
+            place = Path(kept.path).parents[below - 1] if below else kept.path
+            return f"{roots[kept.root]}/{place}"
+    return None
+
+
+# -- on a machine
+
+
+def newest_there(session: Machine, run: RunDir) -> Progress:
+    """Return how far the newest checkpoint is that a machine has in the run's folders."""
+    names = session.call("steps", folder=remote_checkpoints(run))[0]["steps"]
+    steps = [Progress(step) for name in names if (step := step_of(name)) is not None]
+    return max([*steps, _ask_saved(session, run)[0]])
+
+
+def _ask_saved(session: Machine, run: RunDir, given: str = "") -> tuple[Progress, bool]:
+    """Return how far the run's newest checkpoint on a machine is, and whether that has the given one."""
+    task = run.plan().first
+    reply, _ = session.call(
+        "saved", run_dir=remote_folder(run), code_dir=task.code_dir or f"{remote_folder(run)}/code", given=given,
+        checkpoints=remote_checkpoints(run), format=task.checkpoint_format, glob=task.checkpoint_glob,
+    )  # fmt: skip
+    return progress_of(reply["newest"]), bool(reply["given"])
+
+
+def give(session: Machine, run: RunDir, given: Given) -> None:
+    """Send the checkpoint to a machine, unless it has that one or a newer one."""
+    saved, (folder, _, name) = given.saved, given.target.rpartition("/")
+    if saved.format is Format.ORCH:
+        there = session.call("steps", folder=folder)[0]["steps"]
+        if not there or there[-1] < name:
+            give_checkpoint(session, Path(saved.path), given.target)
+        return
+    newest, has_it = _ask_saved(session, run, given.target)
+    if has_it or (given.is_own and newest >= progress_of_saved(saved)):
+        return
+    above, files = Path(saved.path).parent, files_of(saved)
+    partial = f"{folder}/.{name}.given"
+    with session.bulk(sum(files.values())) as fast:
+        for path in files:
+            if "/" in path:
+                give_file(fast, above / path, f"{partial}/{path.partition('/')[2]}")
+        if Path(saved.path).is_dir():
+            fast.call("put_in_place", source=partial, target=given.target)
+        for path in files:
+            if "/" not in path:  # a checkpoint of one file, or DeepSpeed's `latest`
+                give_file(fast, above / path, f"{folder}/{path}")

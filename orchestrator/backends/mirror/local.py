@@ -1,0 +1,114 @@
+"""Copies files of a run from this machine to a folder that a user has named, each hashed while it is copied."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+from typing import Any, BinaryIO, Final
+
+from orchestrator.protocol.arriving import PIECE, Arriving
+from orchestrator.protocol.checkpoints.checksum import Algorithm, Checksum, Hasher, hasher
+from orchestrator.protocol.reading import opened
+
+TRIES: Final = 3  # of a file that is rewritten while it is copied
+USERS: Final = 0o666  # the mode of a new file, of which the user's umask takes bits away
+
+
+def copy_latest(source: Path, target: Path, below: Path | None = None) -> tuple[int, str, str]:
+    """Copy the present contents of a file, or only the rest if the target has their beginning.
+
+    Return its size and sha256, and "kept", "continued" or "copied". A file that is rewritten meanwhile is copied again,
+    up to TRIES times. Raises OSError.
+    """
+    os.makedirs(target.parent, exist_ok=True)
+    for _ in range(TRIES):
+        with opened(source, below) as reading:
+            facts = os.fstat(reading.fileno())
+            digest, how = _copy(reading, facts, os.path.realpath(target) if target.is_symlink() else str(target))
+            now = os.fstat(reading.fileno())
+        if now.st_size > facts.st_size or (facts.st_size, facts.st_mtime_ns) == (now.st_size, now.st_mtime_ns):
+            break
+    return facts.st_size, digest, how
+
+
+def _copy(reading: BinaryIO, facts: os.stat_result, target: str) -> tuple[str, str]:
+    try:
+        there = os.stat(target)
+    except FileNotFoundError:
+        there = None
+    if there is not None and there.st_size <= facts.st_size:
+        digest = hasher(Algorithm.SHA256)
+        with open(target, "r+b", buffering=0) as writing:
+            if _begins_with(reading, writing, there.st_size, digest):
+                _append(reading, writing, facts.st_size - there.st_size, digest)
+                return digest.hexdigest(), "kept" if there.st_size == facts.st_size else "continued"
+        reading.seek(0)
+    arriving = Arriving(target, f"{facts.st_size}-{facts.st_mtime_ns}", facts.st_size, durable=False, mode=USERS)
+    begun = _arrive(reading, arriving, facts.st_size)
+    arriving.finish(mode=None if there is None else stat.S_IMODE(there.st_mode))
+    return arriving.digest.hexdigest(), "continued" if begun else "copied"
+
+
+def is_continued_by(target: Path, source: Path) -> bool:
+    """Tell whether a copy of the source loses nothing of the target: it is missing, or the source begins with it."""
+    try:
+        with opened(source) as reading, opened(target.resolve()) as writing:
+            return _begins_with(reading, writing, os.fstat(writing.fileno()).st_size, hasher(Algorithm.SHA256))
+    except FileNotFoundError:
+        return not os.path.lexists(target)
+    except OSError:
+        return False
+
+
+def _begins_with(reading: BinaryIO, writing: Any, count: int, digest: Hasher) -> bool:
+    """Read the next `count` bytes of both files, and tell whether they are alike."""
+    while count and (block := reading.read(min(count, PIECE))):
+        if writing.read(len(block)) != block:
+            return False
+        digest.update(block)
+        count -= len(block)
+    return not count
+
+
+def _append(reading: BinaryIO, writing: Any, count: int, digest: Hasher) -> None:
+    while count and (block := reading.read(min(count, PIECE))):
+        rest = memoryview(block)
+        while rest:
+            rest = rest[writing.write(rest) :]
+        digest.update(block)
+        count -= len(block)
+
+
+def _arrive(reading: BinaryIO, arriving: Arriving, size: int) -> int:
+    """Take what is missing of a file; return how much was here before. Raises OSError."""
+    begun = reading.seek(arriving.size)
+    try:
+        arriving.fill(reading, size - begun)
+    except EOFError:  # it is shorter by now
+        pass
+    except BaseException:
+        arriving.leave()
+        raise
+    return begun
+
+
+def copy_committed(source: Path, target: Path, checksum: Checksum) -> str:
+    """Copy a file of a checkpoint; return "kept", "continued" or "copied", or "" if the file is another one.
+
+    Raises OSError, also if this disk is full; the next copy continues what has arrived.
+    """
+    if target.exists() and checksum.is_of(target.resolve()):
+        return "kept"
+    with opened(source, source.parents[1]) as reading:  # an open file can be read even after the run deletes it
+        size = os.fstat(reading.fileno()).st_size
+        for _ in range(2):
+            arriving = Arriving(target, checksum.hex[:16], size, checksum.algorithm, mode=USERS)
+            begun = _arrive(reading, arriving, size)
+            if arriving.problem is not None or arriving.digest.hexdigest() == checksum.hex:
+                arriving.finish()
+                return "continued" if begun else "copied"
+            arriving.drop()
+            if not begun:
+                break
+    return ""

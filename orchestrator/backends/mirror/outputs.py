@@ -1,0 +1,316 @@
+"""What a run's program has written elsewhere, brought here: changed files only, verified, resumable, within a limit."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from orchestrator.backends.mirror.checkpoints import remote_checkpoints
+from orchestrator.backends.mirror.fetch import Landed, Wanted, fetch
+from orchestrator.backends.mirror.growing import sole_writer
+from orchestrator.backends.mirror.output_record import Home, Kept, Left, Sizes
+from orchestrator.backends.mirror.policy import CHANGING, REWRITTEN, STANDING, Policy
+from orchestrator.backends.settings import remote_folder
+from orchestrator.errors import BackendError
+from orchestrator.protocol.arriving import partial_of
+from orchestrator.protocol.checkpoints.weight_files import names_weights
+from orchestrator.protocol.files import sync_filesystem
+from orchestrator.protocol.layout import output_folder
+from orchestrator.protocol.outputs import (
+    ABOVE_IN_CONTAINER,
+    BESIDE,
+    IN_CONTAINER,
+    ROOTS,
+    Entry,
+    checkpoint_of,
+    chosen,
+    home_names,
+    leads_out,
+)
+from orchestrator.protocol.quantities import size
+from orchestrator.runs.store import RunDir
+from orchestrator.transport.answers import data_of
+
+if TYPE_CHECKING:
+    from orchestrator.transport.machine import Machine
+
+MANY_FILES: Final = 2000  # after so many files, what is here is recorded
+MANY_BYTES: Final = 1 << 16  # a file counts as one more for each so many of its bytes
+ROOM_AT_ONCE: Final = 16 << 20  # bytes for which the free space is looked up once
+MOST_LISTED: Final = 64 << 20  # bytes of the names of a machine's outputs
+LIST_SECONDS: Final = 600.0
+ROUNDS: Final = 3  # at the end: what has changed while it was copied is copied again
+LEAST_FREE: Final = 64 << 20
+MOST_NAMED: Final = 3
+LOOKS_IN_VAIN: Final = 1  # a file that changed in so many looks in a row is copied between two changes
+SMALL: Final = 1 << 18  # files up to here come first
+_FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)  # the other files won't fit either
+
+
+class Outputs:
+    """The outputs of one node, between the machine that a session speaks to and here."""
+
+    def __init__(self, run: RunDir, node: int, stop: Callable[[], bool] = lambda: False) -> None:
+        self.run, self.node, self.stop = run, node, stop
+        self.folder = Path(output_folder(str(run.path)))
+        self.seen: dict[str, Entry] = {}  # at the last look
+        self.changed: dict[str, int] = {}  # by name: how many looks in a row have found the file changed
+        self.problems: dict[str, str] = {}  # of files that can't be written here, by name
+
+    def bring(self, session: Machine, *, final: bool, limited: bool = True, sizes: Sizes | None = None) -> Left:
+        """Copy new files. While the run continues (not `final`), files that changed since the last call are left out.
+
+        A file that several looks in a row have found changed is copied too, if it does not change during the copy.
+
+        `sizes` has the sizes of the other nodes' outputs; all nodes share the job's limit if the outputs are `limited`.
+        Returns the outputs that were not copied.
+        Raises BackendError if the machine is out of reach, or the disk here is full.
+        """
+        found, host = _Listing.of(session, self.run, self.node), session.name
+        if found.is_empty and not Home.read(self.run, self.node, host).files:  # as most of many nodes: none waits
+            return Left()
+        with sole_writer(self.run.path, "outputs.lock"):
+            home = Home.read(self.run, self.node, host)
+            if final:
+                home.forget_lost()
+            for number in range(ROUNDS if final else 1):
+                found = _Listing.of(session, self.run, self.node) if number else found
+                beside = sizes.beside(self.node) if sizes and self.node else 0  # node 0 comes first
+                wanted = self._wanted(found, beside) if limited else set(found.files)
+                try:
+                    self._bring_once(session, home, found, wanted, final=final)
+                finally:
+                    if sizes:
+                        sizes.note(self.node, home.bytes)
+                missing = {name for name, entry in found.files.items() if not home.has(name, entry)}
+                if missing.isdisjoint(wanted):
+                    break
+            if final and home.files:
+                sync_filesystem(self.run.path)
+        count = len(missing) + len(found.unreadable)
+        return Left(count, sum(found.files[name].size for name in missing), self._why(missing, wanted, found))
+
+    def _wanted(self, found: _Listing, beside: int) -> set[str]:
+        """Return which of the files are to be here, within the limit, of which other nodes have so much."""
+        return chosen(found.files, self.run.plan().outputs.max_size - beside)
+
+    def _bring_once(
+        self, session: Machine, home: Home, found: _Listing, wanted: Collection[str], *, final: bool
+    ) -> None:
+        """Delete here what is to be here no more, and copy what is new."""
+        before, self.seen = self.seen, found.files
+        self.changed = {
+            name: self.changed.get(name, 0) + 1
+            for name, entry in found.files.items()
+            if name in before and before[name] != entry
+        }
+        gone = [name for name, kept in home.files.items() if name not in found.files and not found.hides(kept)]
+        for name in (*gone, *(name for name in found.files if name in home.files and name not in wanted)):
+            self._delete(home, name)
+        lacking = {
+            name: entry
+            for name, entry in found.files.items()
+            if name in wanted
+            and not home.has(name, entry)
+            and (final or before.get(name) == entry or self._may_be_copied_at_once(name))
+        }
+        home.note(found.files)
+        if lacking:
+            home.write()  # before anything of it is here
+        try:
+            self._fetch(session, home, found, lacking, final)
+        finally:
+            if home.note(found.files) or gone or home.passed_over != found.passed_over:
+                home.passed_over = found.passed_over
+                home.write()
+
+    def _may_be_copied_at_once(self, name: str) -> bool:
+        """Tell whether a file that changes from look to look may be copied between two of its changes.
+
+        The files of a checkpoint that is a folder belong together, so they are copied only once they no longer change.
+        """
+        return self.changed.get(name, 0) >= LOOKS_IN_VAIN and checkpoint_of(name) in (None, name)
+
+    def _why(self, missing: Collection[str], wanted: Collection[str], found: _Listing) -> str:
+        """Return why files are not here, in words that follow their number."""
+        over = len([name for name in missing if name not in wanted])
+        refused = sorted(name for name in missing if name in wanted and name in self.problems)
+        changing = sorted(name for name in missing if name in wanted and name not in self.problems)
+        reasons = {
+            f"{over} over outputs.max_size of the job": over,
+            f"can't be read there: {_some(path for _, path in found.unreadable)}": found.unreadable,
+            f"can't be written here: {_some(refused)}: {self.problems[refused[0]] if refused else ''}": refused,
+            f"changed while they were copied: {_some(changing)}": changing,
+        }
+        return "; ".join(words for words, applies in reasons.items() if applies)
+
+    # -- here
+
+    def _delete(self, home: Home, name: str) -> None:
+        if not home.files.pop(name).is_same:
+            place = self.folder / name
+            try:
+                place.unlink(missing_ok=True)
+                for above in place.parents:
+                    if above == self.folder:
+                        break
+                    above.rmdir()
+            except OSError:  # a folder that holds more
+                pass
+
+    # -- from there
+
+    def _fetch(self, session: Machine, home: Home, found: _Listing, lacking: Mapping[str, Entry], final: bool) -> None:
+        first = Home.read(self.run, 0).files if self.node else {}
+        for policy in (STANDING, CHANGING, REWRITTEN):
+            files = {name: each for name, each in lacking.items() if self._policy(name, final=final) is policy}
+            if files:
+                wanted = self._wanted_of(files, found, first)
+                unwritten = 0
+                for landed in fetch(session, wanted, policy, sum(entry.size for entry in files.values())):
+                    self._keep(home, found, landed)
+                    unwritten += 1 + landed.size // MANY_BYTES
+                    if unwritten >= MANY_FILES:
+                        home.write()
+                        unwritten = 0
+
+    def _policy(self, name: str, *, final: bool) -> Policy:
+        if final or self.changed.get(name, 0) < LOOKS_IN_VAIN:
+            return STANDING
+        return REWRITTEN if names_weights(os.path.basename(name)) else CHANGING
+
+    def _wanted_of(self, files: Mapping[str, Entry], found: _Listing, first: Mapping[str, Kept]) -> Iterator[Wanted]:
+        """Make the folders of the files, and yield each file. `first` has the files of node 0, which may be the same.
+
+        Raises BackendError if the next files would leave too little room for the records of this and other runs.
+        """
+        made, room = set[str](), 0
+        for name, entry in sorted(files.items(), key=lambda each: each[1].size > SMALL):
+            if self.stop():
+                return
+            room -= entry.size
+            if room <= 0:
+                self._check_room(entry.size + ROOM_AT_ONCE)
+                room = ROOM_AT_ONCE
+            target = f"{self.folder}/{name}"
+            above = os.path.dirname(target)
+            try:
+                if above not in made:
+                    os.makedirs(above, mode=0o700, exist_ok=True)
+                    made.add(above)
+            except OSError as error:
+                self._refuse(name, error)
+                continue
+            path, below, same = (
+                found.path(entry),
+                found.below(entry),
+                first.get(name.removeprefix(f"node_{self.node}/")),
+            )
+            yield Wanted(
+                below, path[len(below) + 1 :], target, entry.size, entry.mtime_ns, executable=entry.executable,
+                known=same.sha256 if same is not None and same.size == entry.size else "",
+            )  # fmt: skip
+
+    def _check_room(self, count: int) -> None:
+        free = shutil.disk_usage(self.run.path).free
+        if free < count + LEAST_FREE:
+            said = f"{size(free)} are free, and {size(count)} are to come from node {self.node}"
+            raise BackendError(f"no space left on device for {self.folder}: {said}", "make room there")
+
+    def _refuse(self, name: str, error: OSError) -> None:
+        """Note why a file can't be written here. Raises BackendError if the disk is full."""
+        if error.errno in _FULL:
+            raise BackendError(
+                f"{self.folder}: {error.strerror}: the outputs of node {self.node} do not fit", "make room there"
+            ) from error
+        self.problems[name] = error.strerror or str(error)
+
+    def _keep(self, home: Home, found: _Listing, landed: Landed) -> None:
+        """Record a file that is here in the version that arrived."""
+        name = landed.wanted.target[len(str(self.folder)) + 1 :]
+        if landed.problem is not None:
+            Path(partial_of(landed.wanted.target, landed.wanted.version)).unlink(missing_ok=True)  # gives its room back
+            self._refuse(name, landed.problem)
+        elif landed.sha256:
+            entry = found.files[name] = found.files[name]._replace(size=landed.size, mtime_ns=landed.mtime_ns)
+            home.files[name] = Kept(*entry[:4], landed.sha256, landed.is_known)
+
+
+@dataclass(frozen=True)
+class _Listing:
+    """What a look at a machine has found, by the names at home."""
+
+    files: dict[str, Entry]
+    roots: Mapping[str, str]
+    unreadable: tuple[tuple[str, str], ...]
+    passed_over: list[str]
+
+    @staticmethod
+    def of(session: Machine, run: RunDir, node: int) -> _Listing:
+        plan = run.plan()
+        code_dir = plan.first.code_dir or f"{remote_folder(run)}/code"
+        reply, data = session.call(
+            "list_outputs", timeout=LIST_SECONDS, run_dir=remote_folder(run), code_dir=code_dir,
+            checkpoints=remote_checkpoints(run), rules=plan.outputs.to_json(), most=MOST_LISTED,
+        )  # fmt: skip
+        host, roots = session.name, reply["roots"]
+        try:
+            if unknown := sorted(roots.keys() - ROOTS):
+                raise ValueError(f"{unknown[0]!r:.100} is none of a run's folders")
+            entries = [_checked(Entry(*values), roots) for values in data_of(host, "list_outputs", data)]
+        except ValueError as error:
+            raise BackendError(f"{host}: its list of outputs can't be right: {error}") from error
+        unreadable = tuple((root, path) for root, path in reply["unreadable"])
+        return _Listing(home_names(entries, node), roots, unreadable, reply["passed_over"])
+
+    @property
+    def is_empty(self) -> bool:
+        """Tell whether there is nothing to bring or to speak of."""
+        return not (self.files or self.unreadable or self.passed_over)
+
+    def path(self, entry: Entry) -> str:
+        return f"{self.roots[entry.root]}/{entry.path}"
+
+    def below(self, entry: Entry) -> str:
+        """Return the folder below which no link is followed on the way to a file.
+
+        A container can replace its own view of the run's folder by a link, so that folder itself is not trusted.
+        """
+        is_in_container = entry.root in (IN_CONTAINER, ABOVE_IN_CONTAINER)
+        return self.roots.get(BESIDE if is_in_container else entry.root, self.roots[entry.root])
+
+    def hides(self, kept: Kept) -> bool:
+        """Tell whether a file may be there though it was not seen: in a folder that is missing or can't be read."""
+        unseen = [above for root, above in self.unreadable if root == kept.root]
+        return kept.root not in self.roots or any(
+            not above or f"{kept.path}/".startswith(f"{above}/") for above in unseen
+        )
+
+
+def _checked(entry: Entry, roots: Collection[str]) -> Entry:
+    """Return a file that another machine names; ValueError where its path leads out of the run's outputs."""
+    if entry.root not in roots or not 0 <= entry.size < 1 << 62 or abs(entry.mtime_ns) >= 1 << 62:
+        raise ValueError(f"{entry!r} is no file")
+    if leads_out(entry.path):
+        raise ValueError(f"{entry.path!r} leads out of it")
+    return entry
+
+
+def _some(names: Iterable[str]) -> str:
+    listed = sorted(names)
+    more = f" and {len(listed) - MOST_NAMED} more" if len(listed) > MOST_NAMED else ""
+    return ", ".join(listed[:MOST_NAMED]) + more
+
+
+def left_on(session: Machine, run: RunDir) -> int:
+    """Return how many output files of a run are on a machine and not here, as they were copied from it."""
+    host = session.name
+    nodes = [int(folder.name) for folder in run.path.glob("nodes/*") if folder.name.isdecimal()]
+    here = {kept[:4] for node in nodes for kept in Home.read(run, node, host).files.values()}
+    found = _Listing.of(session, run, 0)
+    return sum(entry[:4] not in here for entry in found.files.values()) + len(found.unreadable)

@@ -1,0 +1,43 @@
+"""Sends files to a machine, where the last piece of a file gives it its name."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from pathlib import Path
+from typing import Final
+
+from orchestrator.protocol.checkpoints.checkpoint_dir import COMMIT
+from orchestrator.protocol.reading import opened
+from orchestrator.transport.machine import CALL_SECONDS, SLOWEST, Machine, Reply
+
+PIECE: Final = 1 << 20
+ON_THE_WAY: Final = 8  # pieces that are sent before the first of them is answered
+
+
+def give_checkpoint(session: Machine, source: Path, remote: str) -> None:
+    """Send one committed checkpoint to a machine, its COMMIT last."""
+    files = sorted((path for path in source.iterdir() if path.is_file()), key=lambda path: path.name == COMMIT)
+    with session.bulk(sum(path.stat().st_size for path in files)) as fast:
+        for path in files:
+            give_file(fast, path, f"{remote}/{path.name}")
+
+
+def give_file(session: Machine, source: Path, remote: str) -> None:
+    """Send a file: its first piece makes it new there, its last one, sent when all others are there, names it."""
+    sent: deque[Reply] = deque()
+    with opened(source) as file:
+        size, offset = os.fstat(file.fileno()).st_size, 0
+        while True:
+            data = file.read(PIECE)
+            last = offset + len(data) >= size
+            while sent and (last or len(sent) >= ON_THE_WAY):
+                sent.popleft().wait(CALL_SECONDS + ON_THE_WAY * PIECE / SLOWEST)
+            answer = session.ask("write_file", data, path=remote, offset=offset, last=last)
+            if last or offset == 0:
+                answer.wait()
+            else:
+                sent.append(answer)
+            offset += len(data)
+            if last:
+                return

@@ -1,0 +1,168 @@
+"""What a machine is sent before an agent starts there: the code, of which only new contents travel."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+from orchestrator.backends.hosts import MachinesError
+from orchestrator.backends.mirror.contents import missing_on
+from orchestrator.backends.mirror.fetch import read_small
+from orchestrator.backends.mirror.given import Given, give
+from orchestrator.backends.mirror.send import give_checkpoint, give_file
+from orchestrator.backends.replay_stage import Order, replay_argv
+from orchestrator.backends.settings import profile_of
+from orchestrator.errors import BackendError
+from orchestrator.protocol.events import Clock, of
+from orchestrator.protocol.quantities import size
+from orchestrator.protocol.reading import MOST_WORD, read_regular
+from orchestrator.protocol.task import NodeTask, task_json
+from orchestrator.runs.store import RunDir
+from orchestrator.specs.resources import Has, lacking
+from orchestrator.transport.machine import Machine
+from orchestrator.transport.node_archive import node_archive
+
+BATCH: Final = 8 << 20
+MOST_CONTENT: Final = 8 << 30  # bytes that one file of the code may have
+CLOCKS_DIFFER: Final = 2.0  # seconds; what is less may be the way there
+LEAST_FREE: Final = 64 << 20
+SERVER_PYTHON: Final = "python3"
+
+
+def send_code(session: Machine, run: RunDir, workdir: str, code_dir: str) -> int:
+    """Send the run's code, as far as the machine lacks it; return how many bytes had to travel."""
+    listed = run.code_files()
+    listing: dict[str, tuple[str, str]] = {}
+    paths: dict[str, str] = {}
+    for path, (kind, digest) in listed.items():
+        link = os.readlink(run.path / "code" / path) if kind == "l" else ""
+        listing[path] = (kind, link if kind == "l" else digest)
+        if kind in "fx":
+            paths[digest] = path
+    absent = missing_on(session, workdir, paths, "code")
+    sent, batch = 0, b""
+    sizes: list[int] = []
+    values: dict[str, Any] = {"workdir": workdir, "code_dir": code_dir}
+    for digest in absent:
+        content = read_regular(run.path / "code" / paths[digest], MOST_CONTENT, run.path / "code")
+        batch, sizes, sent = batch + content, [*sizes, len(content)], sent + len(content)
+        if len(batch) >= BATCH:
+            session.call("unpack", batch, sizes=sizes, **values)
+            batch, sizes = b"", []
+    session.call("unpack", batch, sizes=sizes, listing=listing, **values)
+    return sent
+
+
+def check_shared(sessions: Mapping[int, Machine], task: NodeTask, workdir: str) -> None:
+    """Raise BackendError unless workdir is one folder for all, as the profile says: each reads what node 0 wrote."""
+    path, word = f"{task.run_dir}/shared", secrets.token_hex(8).encode()
+    first = sessions[0].name
+    sessions[0].call("write_file", word, path=path)
+    apart = {node: each.name for node, each in sessions.items() if _content(each, path) != word}
+    if apart:
+        what = f"{workdir} is not the folder that {first} has there, though the profile says shared"
+        raise MachinesError(
+            f"{', '.join(apart.values())}: {what}",
+            "set shared: false in the profile, or workdir to a folder that all nodes share",
+            {node: BackendError(f"{host}: {what}") for node, host in apart.items()},
+        )
+
+
+def _content(session: Machine, path: str) -> bytes:
+    folder, _, name = path.rpartition("/")
+    return read_small(session, folder, [name], MOST_WORD)[0] or b""
+
+
+def stage_replay(
+    session: Machine, run: RunDir, workdir: str, name: str, checkpoint: Path | None, order: Order
+) -> list[str]:
+    """Send what one rank needs to run once more, and return what replays it there."""
+    folder, resume = f"{workdir}/runs/{name}", "never"
+    session.call("hello", workdir=workdir, shared_parent=bool(profile_of(run).get("shared_parent")))
+    send_code(session, run, workdir, f"{folder}/code")
+    if checkpoint is not None:
+        resume = f"{folder}/given"
+        give_checkpoint(session, checkpoint, f"{resume}/{checkpoint.name}")
+    session.call("write_file", node_archive(), path=f"{folder}/node.pyz")
+    session.call("write_file", order(folder, resume), path=f"{folder}/order.json")
+    return replay_argv(folder, "python3")
+
+
+def prepare_node(
+    session: Machine, run: RunDir, task: NodeTask, workdir: str, given: Given | None, *, is_new: bool
+) -> dict[str, Any]:
+    """Send the machine the files that its agent needs, and return its `hello`.
+
+    Raises BackendError if the machine can't take part.
+
+    is_new: the machine takes the place of a lost machine, so it gets the records of the lost machine and appends to
+    them. given: a checkpoint for it.
+    """
+    asked = time.time()
+    hello = check_machine(session, run, task, workdir)
+    ahead = hello["time"] - (asked + hello["answered"]) / 2
+    if abs(ahead) > CLOCKS_DIFFER:
+        _record_clock(run, task, session.name, round(ahead, 3))
+    if task.container is not None:  # an image may have to be pulled, which may take long
+        session.call("container", task_json(replace(task, credentials="", secrets={})), timeout=None)
+    send_code(session, run, workdir, task.code_dir)
+    if is_new:
+        _send_records(session, run, task)
+    if given is not None:
+        give(session, run, given)
+    return hello
+
+
+def _send_records(session: Machine, run: RunDir, task: NodeTask) -> None:
+    """Send what the lost machine has recorded, in pieces: a long run may have gigabytes of metrics."""
+    names = [f"nodes/{task.node_rank}/{name}" for name in ("events.jsonl", "samples.jsonl", "metrics.jsonl")]
+    names += ["metrics.jsonl"] if task.node_rank == 0 else []
+    sizes = {name: (run.path / name).stat().st_size for name in names if (run.path / name).exists()}
+    with session.bulk(sum(sizes.values())) as fast:
+        for name in sizes:
+            give_file(fast, run.path / name, f"{task.run_dir}/{name}")
+
+
+def _record_clock(run: RunDir, task: NodeTask, host: str, ahead: float) -> None:
+    """Record how far the machine's clock is ahead: once for each start, even if that start is tried several times."""
+    now = Clock(of=task.node_rank, start=task.start, host=host, ahead=ahead)
+    known = [
+        each.ahead for each in of(run.events(), Clock) if (each.of, each.start, each.host) == (now.of, now.start, host)
+    ]
+    if not any(abs(each - ahead) < CLOCKS_DIFFER for each in known):
+        run.append_event(now)
+
+
+def check_machine(session: Machine, run: RunDir, task: NodeTask, workdir: str) -> dict[str, Any]:
+    """Return the machine's `hello`, and the time on this machine when the answer came (`answered`).
+
+    No file is sent to the machine. Raises BackendError if the machine can't take part.
+    """
+    host = session.name
+    hello, _ = session.call("hello", workdir=workdir, shared_parent=bool(profile_of(run).get("shared_parent")))
+    hello["answered"] = time.time()
+    if "nccl" in task.backend and hello["gpus"] < (ranks := task.nproc or 1):
+        raise BackendError(
+            f"{host}: it has {hello['gpus']} GPUs for {ranks} rank{'s' * (ranks > 1)} with nccl",
+            "lower nproc_per_node for this host, or set backend: gloo",
+        )
+    has = Has(hello["cores"], hello["gpus"], hello["memory"])
+    if lacks := lacking(run.record().job.get("resources") or {}, has):
+        raise BackendError(
+            f"{host}: it {'; it '.join(lacks.values())}", f"see resources.{next(iter(lacks))} of the job"
+        )
+    if task.nnodes > 1 and hello["lacks_tls"]:
+        raise BackendError(
+            f"{host}: {hello['lacks_tls']}, by which nodes prove themselves to one another",
+            "install a python3 with OpenSSL 1.1.1 or newer there, or run on one node",
+        )
+    if hello["free"] < LEAST_FREE:
+        raise BackendError(f"{host}: {hello['workdir']} has only {size(hello['free'])} left", "make room there")
+    if task.container is None and task.python != SERVER_PYTHON:  # python3 itself has just answered
+        session.call("interpreter", python=task.python, versions=False)
+    return hello

@@ -1,0 +1,340 @@
+"""A run that goes on elsewhere, watched from here: what its machines write is copied meanwhile, and after its end.
+
+The same for machines over SSH, one for each node, and for a login node that has the parts of all nodes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from orchestrator.backends.hosts import all_of, on_all
+from orchestrator.backends.mirror.checkpoints import bring_newest, remote_checkpoints
+from orchestrator.backends.mirror.growing import Copy, sole_writer, update_all
+from orchestrator.backends.mirror.output_record import Left, Sizes, record_left
+from orchestrator.backends.mirror.outputs import Outputs
+from orchestrator.backends.settings import profile_of, remote_folder
+from orchestrator.errors import BackendError, OrchError, StoreError
+from orchestrator.protocol.events import LeftBehind
+from orchestrator.runs.files.file_cache import FileCache
+from orchestrator.runs.files.logs import Selection, nodes_with
+from orchestrator.runs.reducer import left_outputs
+
+if TYPE_CHECKING:
+    from orchestrator.runs.store import RunDir
+    from orchestrator.transport.machine import Machine
+
+POLL_SECONDS: Final = 1.0
+FIRST_PAUSE: Final = 1.0
+LONGEST_PAUSE: Final = 15.0
+JOIN_SECONDS: Final = 5.0
+OUTPUTS_SECONDS: Final = (2.0, 10.0)  # between two looks: at first, and later
+
+
+@dataclass(frozen=True)
+class Source:
+    """One machine that has the parts of some of a run's nodes."""
+
+    name: str  # what people call it
+    nodes: tuple[int, ...]
+    session: Callable[[], Machine]
+    is_vital: bool = False  # nothing is concluded of the run while it is out of reach
+
+    def copies(self, run: RunDir, ranks: list[int] | None) -> list[Copy]:
+        """Return a copy of each node's part; `ranks` are those whose logs are taken, None for all."""
+        return [Copy(run, node, remote_folder(run), remote_checkpoints(run), ranks) for node in self.nodes]
+
+
+# -- while it goes on
+
+
+@dataclass(frozen=True)
+class Update:
+    """What one look at a machine has brought."""
+
+    steps: list[str] | None = None  # the committed checkpoints there; None where this machine doesn't tell
+    pause: float = 0.0  # seconds until the next look; 0 where the machine holds a look until something is new
+    is_news: bool = True  # may something follow from it? Each pass over a run looks at all of its nodes
+
+
+class Follower(ABC):
+    """What one thread of a watcher does again and again with one machine."""
+
+    @abstractmethod
+    def update(self) -> Update:
+        """Copy what is new there, and record what is known by it; BackendError where it is out of reach."""
+
+    @abstractmethod
+    def record_loss(self, error: BackendError) -> None:
+        """Record that the machine is out of reach."""
+
+    def has_moved(self) -> bool:
+        """Tell whether it is another machine by now that should be looked at."""
+        return False
+
+
+class RunWatcher:
+    """Threads that look after one run, from the supervisor's first look at it to the last.
+
+    One for each follower, and two that bring checkpoints and outputs. `sources` gives the machines that are in reach,
+    node 0's first; checkpoints come from that one.
+    """
+
+    def __init__(self, run: RunDir, followers: Iterable[Follower], sources: Callable[[], Sequence[Source]]) -> None:
+        self.run, self.followers, self.sources = run, tuple(followers), sources
+        self.ended, self.changed, self.new_step = threading.Event(), threading.Event(), threading.Event()
+        self.steps: list[str] = []
+        self.threads = [threading.Thread(target=self.follow, args=(each,), daemon=True) for each in self.followers]
+        self.threads.append(threading.Thread(target=self._bring_checkpoints, daemon=True))
+        self.threads.append(threading.Thread(target=self._bring_outputs, daemon=True))
+        for thread in self.threads:
+            thread.start()
+
+    def _bring_outputs(self) -> None:
+        """Copy what the program has written while it goes on, in at most a tenth of the time."""
+        outputs: dict[int, Outputs] = {}
+        pause, shortest = OUTPUTS_SECONDS[0], OUTPUTS_SECONDS[0]
+        while not self.ended.wait(pause):
+            begun, shortest = time.monotonic(), min(2 * shortest, OUTPUTS_SECONDS[1])
+            sizes = Sizes(self.run, range(self.run.record().nnodes))
+            for source in self._sources_of_outputs():
+                node = source.nodes[0]
+                mine = outputs.setdefault(node, Outputs(self.run, node, stop=self.ended.is_set))
+                with contextlib.suppress(Exception):  # all outputs are tried again at the end, with errors reported
+                    mine.bring(source.session(), final=False, sizes=sizes)
+            pause = max(shortest, 9 * (time.monotonic() - begun))
+
+    def _sources_of_outputs(self) -> Sequence[Source]:
+        """Return the machines that have outputs of their own: where the folder is shared, node 0's has all of them."""
+        sources = self.sources()
+        return [each for each in sources if each.nodes[0] == 0] if profile_of(self.run).get("shared") else sources
+
+    def wait(self, timeout: float) -> None:
+        """Return when something has changed, or after `timeout` seconds."""
+        self.changed.wait(timeout)
+        self.changed.clear()
+
+    def stop(self) -> None:
+        """End the threads; a look that is under way is over soon."""
+        self.ended.set()
+        self.new_step.set()
+        for thread in self.threads:
+            thread.join(JOIN_SECONDS)
+
+    def follow(self, follower: Follower) -> None:
+        """Look at one machine until the watcher is stopped, less and less often while it is out of reach."""
+        backoff = FIRST_PAUSE
+        while not self.ended.is_set():
+            is_news = True
+            try:
+                found = follower.update()
+                pause, backoff, is_news = found.pause, FIRST_PAUSE, found.is_news
+                if found.steps is not None and found.steps != self.steps:
+                    self.steps = found.steps
+                    self.new_step.set()
+            except Exception as error:  # noqa: BLE001 (a full disk here, whatever a machine sends: the thread goes on)
+                with contextlib.suppress(OrchError, OSError):  # no room for that either: it is tried again
+                    follower.record_loss(_in_words(error))
+                pause, backoff = backoff, min(LONGEST_PAUSE, backoff * 2)
+            if is_news:
+                self.changed.set()
+            if self.rest(follower, pause):
+                backoff = FIRST_PAUSE
+
+    def rest(self, follower: Follower, seconds: float) -> bool:
+        """Wait so long, unless the watcher is stopped or the follower moves on; tell whether it has moved."""
+        while seconds > 0 and not self.ended.wait(min(seconds, POLL_SECONDS)):
+            if follower.has_moved():
+                return True
+            seconds -= POLL_SECONDS
+        return False
+
+    def _bring_checkpoints(self) -> None:
+        """Copy each committed checkpoint while training goes on, the newest first."""
+        while True:
+            self.new_step.wait()
+            self.new_step.clear()
+            if self.ended.is_set():
+                return
+            with contextlib.suppress(Exception):  # whatever it is, who follows says so; the next step tries again
+                for source in self.sources()[:1]:
+                    bring_newest(self.run, source.session(), remote_checkpoints(self.run), self.steps, most=1)
+
+
+def _in_words(error: Exception) -> BackendError:
+    """Return why a machine could not be followed as an error of its own."""
+    if isinstance(error, BackendError):
+        return error
+    if isinstance(error, OrchError):
+        return BackendError(error.message, error.hint)
+    return BackendError(f"what it sent could not be kept: {type(error).__name__}: {error}")
+
+
+@contextlib.contextmanager
+def watching_logs(run: RunDir, sources: Sequence[Source], selection: Selection) -> Iterator[None]:
+    """Have the chosen logs copied by this process while it lasts, and once more at its end.
+
+    Only machines that have some of them are asked: one rank of a thousand nodes is one machine's.
+    """
+    watch = _LogWatch(run, sources, selection)
+    try:
+        yield
+    finally:
+        watch.stop()
+
+
+class _LogWatch:
+    """Threads that copy chosen logs: one for each machine that has some, and one that sees which machines these are."""
+
+    def __init__(self, run: RunDir, sources: Sequence[Source], selection: Selection) -> None:
+        self.run, self.sources, self.selection = run, sources, selection
+        self.ended, self.known = threading.Event(), FileCache()
+        self.nodes: set[int] | None = set()
+        self.asks_all = False  # as nobody knows which machines have them
+        self.threads: dict[int, threading.Thread] = {}
+        self._look()
+        self.looking = threading.Thread(target=self._look_again, daemon=True)
+        self.looking.start()
+
+    def stop(self) -> None:
+        """Copy once more, and end the threads."""
+        self.ended.set()
+        self.looking.join(JOIN_SECONDS)
+        for thread in list(self.threads.values()):
+            thread.join(JOIN_SECONDS)
+
+    def _look_again(self) -> None:
+        if self.nodes == set():
+            self._ask_node_0()
+            self._look()
+        while not self.ended.wait(POLL_SECONDS):
+            self._look()
+
+    def _ask_node_0(self) -> None:
+        """Bring its word to go, which may not be here yet: the supervisor was away, or is slower."""
+        try:
+            for source in self.sources[:1]:
+                update_all(source.copies(self.run, [0])[:1], source.session())
+        except Exception:  # noqa: BLE001 (any machine may be unreachable or answer nonsense)
+            self.asks_all = True
+
+    def _look(self) -> None:
+        """See which nodes have chosen logs, and begin to copy from machines that had none before."""
+        with contextlib.suppress(StoreError):  # not readable, or removed meanwhile: who looks at the run says so
+            nodes = nodes_with(self.run, self.selection, self.known)
+            self.nodes = None if nodes == set() and self.asks_all else nodes
+        for number, source in enumerate(self.sources):
+            if number not in self.threads and any(map(self._is_chosen, source.nodes)):
+                self.threads[number] = threading.Thread(target=self._copy, args=(source,), daemon=True)
+                self.threads[number].start()
+
+    def _is_chosen(self, node: int) -> bool:
+        return self.nodes is None or node in self.nodes
+
+    def _copy(self, source: Source) -> None:
+        copies = source.copies(self.run, self.selection.ranks)
+        while True:
+            is_last, has_waited = self.ended.is_set(), False
+            chosen = [copy for copy in copies if self._is_chosen(copy.node)]
+            with contextlib.suppress(Exception):  # unreachable, or this disk is full: the watcher reports it
+                update_all(chosen, source.session(), 0.0 if is_last else POLL_SECONDS, only_logs=True)
+                has_waited = len(chosen) == 1
+            if is_last:
+                return
+            if not has_waited:
+                self.ended.wait(POLL_SECONDS)
+
+
+# -- after its end
+
+
+def finish(
+    run: RunDir, sources: Iterable[Source], unreachable: Collection[int] = (), former: Iterable[Source] = ()
+) -> None:
+    """Bring all logs, the results, outputs and checkpoints of a run that has ended; then remove its folders elsewhere.
+
+    A machine that can't be reached keeps its folder, and the run says so (`left_behind`); so do those of the nodes
+    `unreachable` and those of earlier starts, `former`, which are not asked, as the verdict does not wait for them;
+    and one that has outputs which could not be brought (`outputs_left`). BackendError where a vital one is lost.
+    """
+    with sole_writer(run.path, "collect.lock"):
+        if not (run.path / "verdict.json").exists():
+            bring_home(run, sources, unreachable)
+            for source in former:
+                _record_left_behind(run, source, "it left the run before its outputs were copied")
+
+
+def bring_home(
+    run: RunDir, sources: Iterable[Source], unreachable: Collection[int] = (), *, limited: bool = True
+) -> None:
+    """Do what `finish` does, also of a run that has its verdict; not `limited`: whatever size its outputs have."""
+    checkpoints, remote = remote_checkpoints(run), remote_folder(run)
+    machines = {source.nodes[0]: source for source in sources}
+
+    def bring(_: int, source: Source) -> None:
+        session, copies = source.session(), source.copies(run, None)
+        update_all(copies, session)
+        if source.nodes[0] == 0:
+            bring_newest(run, session, checkpoints, copies[0].steps)
+
+    def outputs(node: int, source: Source) -> Left:
+        try:
+            return Outputs(run, node).bring(source.session(), final=True, limited=limited, sizes=sizes)
+        except BackendError as error:
+            if error.transient:
+                raise
+            return Left(None, 0, error.message)
+        except OSError as error:  # of the records here
+            return Left(None, 0, f"{error.filename or run.path}: {error.strerror or error}")
+
+    def remove(_: int, source: Source) -> None:
+        source.session().call("remove", run_dir=remote, run_id=run.run_id)
+
+    def of_those(failed: Collection[int]) -> dict[int, Source]:
+        return {node: each for node, each in machines.items() if node not in failed}
+
+    _, failed = on_all(bring, of_those(unreachable))
+    failed |= {node: BackendError(f"{machines[node].name}: out of reach", transient=True)
+               for node in machines.keys() & set(unreachable)}  # fmt: skip
+    left: dict[int, Left] = {}
+    sizes = Sizes(run, machines)
+    # Node 0's first, for the others' are held against them; of nodes that share a folder, node 0's are all.
+    stages = [{0}] if profile_of(run).get("shared") else [{0}, set(machines) - {0}]
+    for stage in stages:
+        found, lost = on_all(outputs, {node: each for node, each in of_those(failed).items() if node in stage})
+        left |= found
+        failed |= lost
+    if vital := {node: error for node, error in failed.items() if machines[node].is_vital}:
+        raise all_of(vital)
+    record_left(run, left, {node: machines[node].name for node in left}, remote)
+    held = {node for node, each in left.items() if each.is_something}
+    is_whole = not profile_of(run).get("shared") or not ({0} & (held | failed.keys()))
+    _, kept = on_all(remove, of_those({*failed, *held}) if is_whole else {})
+    for node, error in {**failed, **kept}.items():
+        _record_left_behind(run, machines[node], error.message)
+
+
+def _record_left_behind(run: RunDir, source: Source, why: str) -> None:
+    run.append_event(LeftBehind(left=source.nodes[0], host=source.name, folder=remote_folder(run), reason=why))
+
+
+def bring_outputs(run: RunDir, sources: Iterable[Source]) -> None:
+    """Bring what is still on the machines, whatever its size, and remove their folders where the run has ended.
+
+    While it goes on, what stands still is brought. BackendError where a machine is out of reach then.
+    """
+    if (run.path / "verdict.json").exists():
+        left = {each.node for each in left_outputs(run.events())}
+        machines = [source for source in sources if left & {source.nodes[0]}]
+        with sole_writer(run.path, "collect.lock"):
+            bring_home(run, machines, limited=False)
+        return
+    for source in sources:
+        outputs = Outputs(run, source.nodes[0])
+        for _ in range(2):  # a file that is the same in both looks is not being written
+            outputs.bring(source.session(), final=False, limited=False)

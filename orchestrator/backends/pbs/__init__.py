@@ -1,0 +1,1 @@
+"""PBS: its commands with their parsers."""

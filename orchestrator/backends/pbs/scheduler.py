@@ -1,0 +1,163 @@
+"""PBS: each of its commands with the parser of what it prints."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from orchestrator.backends.batch.backend import Batch
+from orchestrator.backends.batch.refusals import Refusals
+from orchestrator.backends.batch.scheduler import Array, Job, Order, Put, Query, RefusedError, Scheduler, with_option
+from orchestrator.backends.batch.script import FOLDER, Words, as_comments, as_words, job_script, stays_ended
+from orchestrator.backends.pbs import parse
+from orchestrator.errors import BackendError
+
+if TYPE_CHECKING:  # `orch status` must not wait for pydantic
+    from orchestrator.backends.batch.site import Site
+    from orchestrator.runs.job_use import JobUse
+    from orchestrator.specs.plan import LaunchPlan
+    from orchestrator.transport.machine import Output
+
+# qstat -f has no option for the jobs of one user, and without a job it would print everybody's.
+MINE: Final = 'ids=$(qselect -u "$(id -un)") || exit; [ -z "$ids" ] || exec qstat -t -f -F json $ids'
+# qdel has no option for it, and ends subjobs that run too.
+CANCEL_WAITING: Final = (
+    'qselect -T -s QHW -u "$(id -un)" | while read -r id; do case $id in "$1".*|"$1["*"]"*) qdel "$id";; esac; done'
+)
+# A user may rerun a job only if the site allows it to everybody, so the refusal is said in the job's log.
+AGAIN: Final = ('qrerun "$PBS_JOBID" || echo "orch: this PBS lets only its operators start a job again (qrerun)"',)
+REFUSALS: Final = Refusals("PBS", "qstat -B says if it is up; nothing was queued under this run's name", (
+    ("Unknown queue", "PBS has no queue '{queue}'", "qstat -Q lists the queues; set queue:"),
+    ("Invalid Account", "PBS does not take the account '{account}'", "ask the cluster's administrator; set account:"),
+    ("Unknown resource", "PBS knows no such resource", "ask the cluster's administrator; change select:"),
+    ("violates queue and/or server resource limits", "a limit of the queue or the server forbids this job",
+     "qstat -Qf QUEUE shows the queue's limits; set nodes:, time: or queue:"),
+    ("would exceed", "a limit of yours forbids this job", "qstat -Qf QUEUE shows the queue's limits"),
+    ("not allowed", "you may not use queue '{queue}'", "qstat -Q lists the queues; set queue:"),
+))  # fmt: skip
+
+
+class Pbs(Scheduler):
+    """OpenPBS 19 and later, and PBS Professional 14 and later, whose qstat prints JSON."""
+
+    title = "PBS"
+    folder = FOLDER
+    programs = ("qsub", "qstat", "qdel", "qselect")
+    hint_here = "submit from a login node, where qsub is on PATH, or through one: set login: in the profile"
+    hint_login = "name a machine in login: on which qsub is on PATH, if only for login shells"
+    hide = ("PBS_",)
+    keep = ("PBS_CONF_FILE", "PBS_EXEC", "PBS_SERVER", "PBS_DEFAULT")
+    end_seconds = 60.0  # the server's kill_delay, 10 s by default, and a site's epilogue
+
+    # -- queries
+
+    def queue(self, user: int) -> Query[Sequence[Job]]:
+        return Query(("sh", "-c", MINE, "qstat"), parse.parse_qstat)
+
+    def details(self, job_id: str) -> Query[Job | None]:
+        return Query(_qstat(job_id), lambda text: next(iter(parse.parse_qstat(text)), None))
+
+    def accounting(self, job_id: str) -> Query[Sequence[Job]]:
+        return Query(_qstat(job_id), parse.parse_qstat)  # the server itself keeps the jobs that have ended
+
+    def use(self, user: int, job_id: str, name: str) -> Query[JobUse | None]:
+        return Query(_qstat(job_id), partial(parse.parse_use, name=name))
+
+    def lost(self, job_id: str, name: str) -> Job:
+        return parse.JobLine(job_id, "forgotten", name)
+
+    # -- what an error message means
+
+    def is_unknown(self, said: str) -> bool:
+        return "Unknown Job Id" in said
+
+    def is_unreachable(self, said: str) -> bool:
+        return any(words in said for words in parse.UNREACHABLE)
+
+    def is_unanswered(self, said: str) -> bool:
+        return any(words in said for words in parse.UNANSWERED)
+
+    def is_over(self, said: str) -> bool:
+        return self.is_unknown(said) or "has finished" in said or "already exiting" in said.lower()
+
+    def refusal(self, said: str, launch: LaunchPlan, site: Site) -> BackendError:
+        return REFUSALS.error(said, launch.profile, is_unreachable=self.is_unreachable(said))
+
+    # -- commands
+
+    def submit(self, order: Order, put: Put, call: Callable[[Sequence[str]], Output]) -> str:
+        path = f"{order.folder}/{FOLDER}/submission.sh"
+        put(path, _script(order.launch, order.array).encode())
+        # On the command line, the options override the defaults of the site.
+        answer = call(("qsub", *options(order.launch, order.array), path))
+        if answer.code != 0 or (number := parse.job_id_of(answer.out)) is None:
+            raise RefusedError(answer.err.strip() or answer.out)
+        return number
+
+    def script(self, launch: LaunchPlan) -> str:
+        return _script(launch, None)
+
+    def cancel(self, job_id: str, signal: str = "") -> Sequence[str]:
+        return () if signal else ("qdel", parse.own_number(job_id))
+
+    def cancel_waiting(self, job_id: str) -> Sequence[str]:
+        return ("sh", "-c", CANCEL_WAITING, "qselect", job_id)
+
+    def after(self, launch: LaunchPlan, job_ids: Sequence[str], *, succeeds: bool) -> LaunchPlan | None:
+        condition = ":".join(["depend=afterok" if succeeds else "depend=afterany", *map(parse.own_number, job_ids)])
+        return with_option(launch, "qsub", "W", (condition,))
+
+    # -- what a plan asks for
+
+    def asked(self, launch: LaunchPlan) -> Mapping[str, Any]:
+        return {"options of qsub": [word for word in options(launch, None) if word != launch.run_id]}
+
+
+def _qstat(job_id: str) -> Sequence[str]:
+    return ("qstat", "-x", "-f", "-F", "json", parse.own_number(job_id))
+
+
+def options(launch: LaunchPlan, array: Array | None) -> list[str]:
+    """Return the options of qsub for a plan: one chunk for each node, each on a host of its own. Pure."""
+    profile, resources = launch.profile, launch.job["resources"]
+    counts = [task.nproc for task in launch.tasks if task.nproc is not None]
+    mem = resources["mem"] or profile.get("mem")
+    chunk = {
+        "ncpus": resources["cpus"] or profile.get("ncpus") or max(counts, default=1),
+        "ngpus": profile.get("ngpus") and (resources["gpus"] or profile["ngpus"]),
+        "mem": mem and f"{-(-mem // 2**20)}mb",
+        **(profile.get("select") or {}),
+    }
+    select = ":".join([str(launch.nnodes), *(f"{name}={value}" for name, value in chunk.items() if value)])
+    pairs: list[tuple[str, object]] = [
+        ("-N", array.sweep if array else launch.run_id),
+        ("-S", "/bin/sh"),
+        ("-o", "/dev/null"),  # the script opens a log of its own, which no other start has
+        ("-j", "oe"),
+        ("-r", "n" if stays_ended(launch) else "y"),
+        ("-q", profile.get("queue")),
+        ("-A", profile.get("account")),
+        ("-l", f"select={select}"),
+        ("-l", f"place={profile.get('place') or 'scatter'}"),
+        ("-l", launch.time_limit and f"walltime={launch.time_limit}"),
+        ("-J", array and f"0-{array.count - 1}{f'%{array.parallel}' if array.parallel else ''}"),
+    ]
+    extra = {f"-{name}": value for name, value in (profile.get("qsub") or {}).items() if value is not False}
+    return ["-V", *as_words([*pairs, *extra.items()])]
+
+
+def _script(launch: LaunchPlan, array: Array | None) -> str:
+    lines = as_comments("#PBS", options(launch, array))
+    number = "$(expr \"$PBS_JOBID\" : '\\([0-9]*\\)')"
+    return job_script(Words("pbs", number, "$PBS_ARRAY_INDEX", lines, AGAIN), launch, array)
+
+
+def here() -> Batch:
+    """Return the backend for jobs that are submitted on this machine."""
+    return Batch(Pbs(), is_remote=False)
+
+
+def through_login() -> Batch:
+    """Return the backend for jobs that are submitted on a login node."""
+    return Batch(Pbs(), is_remote=True)

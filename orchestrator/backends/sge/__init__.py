@@ -1,0 +1,1 @@
+"""Grid Engine: its commands with their parsers."""

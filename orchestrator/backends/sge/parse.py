@@ -1,0 +1,236 @@
+"""Parses the output of qstat, qacct, qsub and qselect, and has an English sentence for each state and end. Pure.
+
+Grid Engine counts the tasks of an array from 1. A job's number here is 17, or 17_3 for the task that it calls 17.4.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+import signal
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from orchestrator.backends.batch.scheduler import Job
+from orchestrator.runs.job_use import JobUse
+
+NAME: Final = re.compile(r"[A-Za-z]")  # with which a job's name has to begin
+RESCHEDULED: Final = 99  # the exit code by which a job asks for another start
+UNREACHABLE: Final = ("commlib error", "unable to contact qmaster", "unable to send message to qmaster",
+                      "got send error", "cannot connect to", "can't resolve", "not yet connected")  # fmt: skip
+UNANSWERED: Final = ("timeout error", "failed receiving gdi request", "got syncron message")
+# (words of `failed` in the accounting, the state here, the sentence)
+ENDS: Final = (
+    ("qmaster enforced h_rt", "limit", "its time limit was reached"),
+    ("execd enforced h_rt", "limit", "its time limit was reached"),
+    ("exceeded", "limit", "its time limit was reached"),
+    ("rescheduling", "lost", "one of its hosts failed"),
+    ("assumedly before job", "failed", "its first host could not start it"),
+    ("opening input/output file", "failed", "its first host can't write to the run's folder"),
+)
+# (words of qstat -j about a job that waits, the sentence); the first that matches counts
+REASONS: Final = (
+    (r"because it only offers (\d+) slots", "its parallel environment has too few slots that are free"),
+    (r"PE .* does not exist|requested PE", "its parallel environment does not exist or is in no queue"),
+    (
+        r"dropped because it is (temporarily not available|overloaded|disabled)",
+        "hosts that it could use are not available",
+    ),
+    (r"dropped because it is full|All queues dropped", "all hosts that it could use are full"),
+    (r"cannot run in queue .* because (.*)", "no queue that it may use has what it asks for"),
+    (r"job dependencies|hold_jid|predecessor", "it waits for another job"),
+)
+STUCK: Final = "no queue that it may use has what it asks for"
+
+
+@dataclass(frozen=True)
+class JobLine(Job):
+    """One job as one of Grid Engine's programs shows it."""
+
+    code: int | None = None
+    failed: str = ""  # the accounting's own words for an end that the script has not brought about
+
+    def is_named(self, name: str) -> bool:
+        return self.name == job_name(name)
+
+    @property
+    def phase(self) -> str:
+        if self.state in ("done", "failed", "killed", "limit", "lost", "deleted", "forgotten"):
+            return "ended"
+        return "waiting" if set(self.state) & set("qw") else "active"
+
+    @property
+    def is_stuck(self) -> bool:
+        return "E" in self.state or self.reason.startswith(STUCK)
+
+    @property
+    def is_suspended(self) -> bool:
+        return bool(set(self.state) & set("sST"))
+
+    @property
+    def is_deferred(self) -> bool:
+        return self.phase == "waiting" and "R" in self.state
+
+    @property
+    def ending(self) -> str:
+        return {"done": "completed", "failed": "failed", "deleted": "cancelled"}.get(self.state, "")
+
+    @property
+    def cause(self) -> str:
+        return "timeout" if self.state == "limit" else "infra"
+
+    def why_it_waits(self, *, has_run: bool = False) -> str:
+        again = "it is to be started again" if self.is_deferred else ""
+        error = f"it failed to start and is held: qmod -cj {self.job_id} lets it go" if "E" in self.state else ""
+        held = "it is held: qrls lets it go, unless it waits for another job" if "h" in self.state else ""
+        said = error or held or again or "the scheduler has not found a place for it yet"
+        known = f"; {self.reason}" if self.reason else ""
+        return f"Grid Engine job {self.job_id} pending: {said}{known} ({self.state})"
+
+    def how_it_ended(self, user: str = "") -> str:
+        sentence = {
+            "done": "the job is over",
+            "failed": "its batch script failed",
+            "killed": f"its batch script was killed{_by_signal(self.code)}",
+            "limit": "its time limit was reached",
+            "lost": "one of its hosts failed",
+            "deleted": f"it was deleted by {self.by or 'somebody'}",
+        }.get(self.state, "it is in no queue any more, and the accounting (qacct) has no record of its end")
+        if self.state == "failed" and self.code:
+            sentence += f" with exit code {self.code}"
+        known = next((said for words, _, said in ENDS if words in self.failed), "")
+        own = f" ({self.failed})" if self.failed else ""
+        return f"Grid Engine job {self.job_id}: {known or sentence}{own}"
+
+
+def job_name(name: str) -> str:
+    """Return the name of the job of a run or sweep; Grid Engine refuses one that begins with a digit."""
+    return name if NAME.match(name) else f"orch-{name}"
+
+
+def own_number(job_id: str) -> tuple[str, str]:
+    """Return the number of a job and that of its task as Grid Engine counts it, which is "" for a job without tasks."""
+    number, _, task = job_id.partition("_")
+    return number, str(int(task) + 1) if task else ""
+
+
+def number_of(number: str, task: str) -> str:
+    """Return the number of a job here, from Grid Engine's number and task."""
+    return f"{number}_{int(task) - 1}" if task.isdecimal() and int(task) else number
+
+
+def parse_qstat(text: str) -> list[JobLine]:
+    """Return the jobs that `qstat -xml -g d` lists. A job of another shape is left out."""
+    jobs = []
+    for entry in re.findall(r"<job_list\b[^>]*>(.*?)</job_list>", text, re.DOTALL):
+        fields = {tag: html.unescape(value.strip()) for tag, value in re.findall(r"<(\w+)[^>]*>([^<]*)</\1>", entry)}
+        if fields.get("JB_job_number", "").isdecimal() and fields.get("state"):
+            jobs.append(JobLine(
+                number_of(fields["JB_job_number"], fields.get("tasks", "")), fields["state"], fields.get("JB_name", ""),
+                start=fields.get("JAT_start_time", ""), nodes=fields.get("queue_name", "").partition("@")[2],
+            ))  # fmt: skip
+    return jobs
+
+
+def parse_reason(text: str) -> str:
+    """Return a sentence of what `qstat -j` says about why a job waits; "" if it says nothing."""
+    error = re.search(r"^error reason\s+\d*:\s*(.*)", text, re.MULTILINE)
+    if error:
+        return error[1].strip()
+    _, begun, said = text.partition("scheduling info:")
+    if not begun or "turned off" in said:
+        return ""
+    for pattern, sentence in REASONS:
+        if (found := re.search(pattern, said)) is not None:
+            line = next(line.strip() for line in said.splitlines() if found[0].splitlines()[0] in line)
+            return f"{sentence}: {line}"
+    return next((line.strip() for line in said.splitlines() if line.strip()), "")
+
+
+def parse_qacct(text: str) -> list[JobLine]:
+    """Return the ended jobs that `qacct -j` lists, the newest last. A start after which the job was to begin again is
+    no end.
+    """
+    return [_ended(record) for record in records(text) if not _is_to_continue(record)]
+
+
+def records(text: str) -> Iterator[Mapping[str, str]]:
+    """Yield the accounting's records of whole jobs, without those of single processes on other hosts."""
+    for part in re.split(r"^=+$", text, flags=re.MULTILINE):
+        fields = dict(re.findall(r"^(\w+)[ \t]+(\S.*?)\s*$", part, re.MULTILINE))
+        if fields.get("jobnumber", "").isdecimal() and fields.get("pe_taskid", "NONE") == "NONE":
+            yield fields
+
+
+def _code(record: Mapping[str, str]) -> int | None:
+    """Return the exit code of the script: 128 + N if signal N ended it, whose name follows then."""
+    word = record.get("exit_status", "").partition(" ")[0]
+    return int(word) if word.isdecimal() else None
+
+
+def _is_to_continue(record: Mapping[str, str]) -> bool:
+    return _code(record) == RESCHEDULED or "rescheduling" in record.get("failed", "")
+
+
+def _ended(record: Mapping[str, str]) -> JobLine:
+    code = _code(record)
+    failed = record.get("failed", "0").partition(":")[2].strip()
+    by = record.get("deleted_by", "NONE")
+    state = next((state for words, state, _ in ENDS if words in failed), "")
+    if by not in ("NONE", ""):
+        state = "deleted"
+    elif not state:
+        state = "killed" if failed else "failed" if code else "done"
+    return JobLine(
+        number_of(record["jobnumber"], record.get("taskid", "")), state, record.get("jobname", ""),
+        nodes=record.get("hostname", ""), by=by if state == "deleted" else "", code=code, failed=failed,
+    )  # fmt: skip
+
+
+def parse_use(text: str, name: str) -> JobUse | None:
+    """Return what the newest record of a job has used: all of its hosts together, if the site accounts them so."""
+    found = None
+    for record in records(text):
+        if record.get("jobname") == job_name(name):
+            found = record
+    if found is None:
+        return None
+    ended = _ended(found)
+    slots = found.get("slots", "")
+    return JobUse(
+        ended.job_id, ended.state, _number(found.get("ru_wallclock", "")) or 0.0, None,
+        int(slots) if slots.isdecimal() else 0, _number(found.get("cpu", "")), _bytes(found.get("maxvmem", "")), None,
+    )  # fmt: skip
+
+
+def _number(text: str) -> float | None:
+    """Return the number of `12.5` or `12.5s`; None for another text."""
+    match = re.match(r"\d+(?:\.\d+)?", text)
+    return float(match[0]) if match else None
+
+
+def _bytes(text: str) -> int | None:
+    """Return the bytes of `1.5G` or `3.141GB`; None for another text."""
+    match = re.match(r"(\d+(?:\.\d+)?)\s*([KMGT]?)", text)
+    return int(float(match[1]) * 1024 ** " KMGT".index(match[2] or " ")) if match else None
+
+
+def job_id_of(answer: str) -> str | None:
+    """Return the number in the answer of `qsub -terse`, such as `17` or `17.1-3:1`; None if there is none.
+
+    A site's own qsub may print lines before it.
+    """
+    lines = [line.strip() for line in answer.splitlines()]
+    found = [match[1] for line in lines if (match := re.fullmatch(r"(\d+)(?:\.\d+-\d+:\d+)?", line))]
+    return found[-1] if found else None
+
+
+def says(said: str, words: tuple[str, ...]) -> bool:
+    """Tell whether an error message has one of these words."""
+    return any(each.lower() in said.lower() for each in words)
+
+
+def _by_signal(code: int | None) -> str:
+    number = (code or 0) - 128
+    return f" by {signal.Signals(number).name}" if number in set(signal.Signals) else ""

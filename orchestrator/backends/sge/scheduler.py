@@ -1,0 +1,169 @@
+"""Grid Engine: each of its commands with the parser of what it prints."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from orchestrator.backends.base import CheckResult, Level
+from orchestrator.backends.batch.backend import Batch
+from orchestrator.backends.batch.refusals import Refusals
+from orchestrator.backends.batch.scheduler import Array, Job, Order, Put, Query, RefusedError, Scheduler, with_option
+from orchestrator.backends.batch.script import FOLDER, Words, as_comments, as_words, job_script, stays_ended
+from orchestrator.backends.sge import parse
+from orchestrator.errors import BackendError
+
+if TYPE_CHECKING:  # `orch status` must not wait for pydantic
+    from orchestrator.backends.batch.site import Site
+    from orchestrator.runs.job_use import JobUse
+    from orchestrator.specs.plan import LaunchPlan
+    from orchestrator.transport.machine import Output
+
+MINE: Final = 'exec qstat -u "$(id -un)" "$@"'  # qstat knows users by their names only
+# qdel has no option for it, and ends tasks that run too.
+CANCEL_WAITING: Final = (
+    'qstat -u "$(id -un)" -s p -g d | awk -v job="$1" \'$1 == job { print NF > 8 ? $NF : "" }\' | '
+    'while read -r task; do qdel "$1" ${task:+-t "$task"}; done'
+)
+REFUSALS: Final = Refusals("Grid Engine", "qconf -sss says if it is up; nothing was queued under this run's name", (
+    ("unknown queue", "Grid Engine has no queue '{queue}'", "qconf -sql lists the queues; set queue:"),
+    ("parallel environment", "Grid Engine has no parallel environment '{pe}'",
+     "qconf -spl lists the parallel environments; set pe:"),
+    ("project", "Grid Engine has no project '{project}' for you", "qconf -sprjl lists the projects; set project:"),
+    ("unknown resource", "Grid Engine knows no such resource", "qconf -sc lists the resources; change request:"),
+))  # fmt: skip
+
+
+class GridEngine(Scheduler):
+    """Son of Grid Engine 8.1 and its relatives since Sun Grid Engine 6.2."""
+
+    title = "Grid Engine"
+    folder = FOLDER
+    programs = ("qsub", "qstat", "qdel")
+    hint_here = "submit from a submit host, where qsub is on PATH, or through one: set login: in the profile"
+    hint_login = "name a machine in login: on which qsub is on PATH, if only for login shells"
+    end_seconds = 90.0  # a queue's notify, 60 s by default, and some more
+    accounting_lag = 20.0  # the server writes its records every 15 s by default
+
+    # -- queries
+
+    def queue(self, user: int) -> Query[Sequence[Job]]:
+        return Query(("sh", "-c", MINE, "qstat", "-xml", "-g", "d"), parse.parse_qstat)
+
+    def reason(self, job_id: str) -> Query[str]:
+        return Query(("qstat", "-j", parse.own_number(job_id)[0]), parse.parse_reason)
+
+    def accounting(self, job_id: str) -> Query[Sequence[Job]]:
+        return Query(_qacct(job_id), parse.parse_qacct)
+
+    def use(self, user: int, job_id: str, name: str) -> Query[JobUse | None]:
+        return Query(_qacct(job_id), partial(parse.parse_use, name=name))
+
+    def lost(self, job_id: str, name: str) -> Job:
+        return parse.JobLine(job_id, "forgotten", parse.job_name(name))
+
+    # -- what an error message means
+
+    def is_unknown(self, said: str) -> bool:
+        return "do not exist" in said or "does not exist" in said
+
+    def is_unreachable(self, said: str) -> bool:
+        return parse.says(said, parse.UNREACHABLE)
+
+    def is_unanswered(self, said: str) -> bool:
+        return parse.says(said, parse.UNANSWERED)
+
+    def is_over(self, said: str) -> bool:
+        return self.is_unknown(said)
+
+    def refusal(self, said: str, launch: LaunchPlan, site: Site) -> BackendError:
+        return REFUSALS.error(said, launch.profile, is_unreachable=self.is_unreachable(said))
+
+    # -- commands
+
+    def submit(self, order: Order, put: Put, call: Callable[[Sequence[str]], Output]) -> str:
+        path = f"{order.folder}/{FOLDER}/submission.sh"
+        put(path, _script(order.launch, order.array).encode())
+        # On the command line, the options override those of the files that a site or a user may have (sge_request).
+        answer = call(("qsub", "-terse", *options(order.launch, order.array), path))
+        if answer.code != 0 or (number := parse.job_id_of(answer.out)) is None:
+            raise RefusedError(answer.err.strip() or answer.out)
+        return number
+
+    def script(self, launch: LaunchPlan) -> str:
+        return _script(launch, None)
+
+    def cancel(self, job_id: str, signal: str = "") -> Sequence[str]:
+        number, task = parse.own_number(job_id)
+        return () if signal else ("qdel", number, *(("-t", task) if task else ()))
+
+    def cancel_waiting(self, job_id: str) -> Sequence[str]:
+        return ("sh", "-c", CANCEL_WAITING, "qstat", job_id)
+
+    def after(self, launch: LaunchPlan, job_ids: Sequence[str], *, succeeds: bool) -> LaunchPlan | None:
+        if succeeds:  # Grid Engine has no such condition
+            return None
+        numbers = dict.fromkeys(parse.own_number(each)[0].removesuffix("[]") for each in job_ids)
+        return with_option(launch, "qsub", "hold_jid", list(numbers))
+
+    # -- what a plan asks for
+
+    def asked(self, launch: LaunchPlan) -> Mapping[str, Any]:
+        return {"options of qsub": [word for word in options(launch, None) if word != parse.job_name(launch.run_id)]}
+
+    def would_take(self, launch: LaunchPlan, site: Site) -> CheckResult:
+        """See Scheduler. `qsub -w v` answers."""
+        answer = site.call("qsub", "-w", "v", *options(launch, None), stdin=self.script(launch))
+        said = answer.err.strip() or answer.out.strip()
+        if answer.code == 0 and "found suitable queue" in answer.out + answer.err:
+            return CheckResult(Level.OK, said.splitlines()[-1])
+        error = self.refusal(said, launch, site)
+        return CheckResult(Level.FAIL, error.message, error.hint)
+
+
+def _qacct(job_id: str) -> Sequence[str]:
+    number, task = parse.own_number(job_id)
+    return ("qacct", "-j", number, *(("-t", task) if task else ()))
+
+
+def options(launch: LaunchPlan, array: Array | None) -> list[str]:
+    """Return the options of qsub for a plan. Pure."""
+    profile, resources = launch.profile, launch.job["resources"]
+    counts = [task.nproc for task in launch.tasks if task.nproc is not None]
+    slots = resources["cpus"] or profile.get("slots") or max(counts, default=1)
+    limit = {} if launch.time_limit is None else {"h_rt": launch.time_limit}
+    asked = ",".join(f"{name}={value}" for name, value in {**(profile.get("request") or {}), **limit}.items())
+    pairs: list[tuple[str, object]] = [
+        ("-N", parse.job_name(array.sweep if array else launch.run_id)),
+        ("-S", "/bin/sh"),
+        ("-o", "/dev/null"),  # the script opens a log of its own, which no other start has
+        ("-j", "y"),
+        ("-r", "n" if stays_ended(launch) else "y"),
+        ("-pe", profile.get("pe") and (profile["pe"], slots * launch.nnodes)),
+        ("-q", profile.get("queue")),
+        ("-P", profile.get("project")),
+        ("-l", asked),
+        ("-t", array and f"1-{array.count}"),
+        ("-tc", array and array.parallel),
+    ]
+    extra = {f"-{name}": value for name, value in (profile.get("qsub") or {}).items() if value is not False}
+    return ["-V", "-notify", *as_words([*pairs, *extra.items()])]
+
+
+def _script(launch: LaunchPlan, array: Array | None) -> str:
+    lines = as_comments("#$", options(launch, array))
+    # Grid Engine counts tasks from 1. A job that exits with 99 is queued again.
+    return job_script(
+        Words("sge", "$JOB_ID", "$((SGE_TASK_ID - 1))", lines, (f"exit {parse.RESCHEDULED}",)), launch, array
+    )
+
+
+def here() -> Batch:
+    """Return the backend for jobs that are submitted on this machine."""
+    return Batch(GridEngine(), is_remote=False)
+
+
+def through_login() -> Batch:
+    """Return the backend for jobs that are submitted on a submit host."""
+    return Batch(GridEngine(), is_remote=True)

@@ -1,0 +1,66 @@
+"""The facts from which a run's state follows, gathered at one moment. Nothing is decided or written here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from orchestrator.backends import backend
+from orchestrator.backends.base import Sight
+from orchestrator.errors import StoreError
+from orchestrator.outcome.restart import last_attempt
+from orchestrator.runs.files.file_cache import FileCache
+from orchestrator.runs.record import RunRecord
+from orchestrator.runs.state import Event, Unreachable
+from orchestrator.runs.store import RunDir
+
+if TYPE_CHECKING:
+    from orchestrator.outcome.scheduler import SchedulerStatus
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """The facts from which a run's state follows."""
+
+    record: RunRecord  # with the hosts that it has now
+    events: tuple[Event, ...] = ()
+    alive: Mapping[int, bool | None] = field(default_factory=dict)  # None: it can't be told now
+    rank0_done: bool = False
+    scheduler: SchedulerStatus | None = None  # where the backend has a queue of its own
+    relaunches: bool = False  # may the supervisor start the agents anew?
+    unreachable: Mapping[int, Unreachable] = field(default_factory=dict)  # by node
+    other_machine: str = ""  # where the run was started, if not here: of its processes nothing is known
+    job: str | None = None  # the number of its job, if a scheduler has given it one
+
+
+def gather(run: RunDir, record: RunRecord, known: FileCache | None = None) -> Evidence:
+    """Return the facts from which the run's present state follows."""
+    machine, cache = backend(record.kind), known or FileCache()
+    sight = machine.look(run)  # before the events are read: an agent that is gone by then has written all of them
+    events = run.events(cache)
+    return Evidence(
+        with_hosts_now(record, sight),
+        events,
+        sight.alive,
+        _rank0_is_done(run, events, cache),
+        sight.scheduler,
+        machine.relaunches,
+        sight.unreachable,
+        sight.other_machine,
+        sight.job,
+    )
+
+
+def with_hosts_now(record: RunRecord, sight: Sight) -> RunRecord:
+    """Return the record with the nodes of the present start, which may have other machines, or fewer."""
+    return replace(record, hosts=sight.hosts, nnodes=len(sight.hosts)) if sight.hosts else record
+
+
+def _rank0_is_done(run: RunDir, events: tuple[Event, ...], known: FileCache) -> bool:
+    """Tell whether rank 0's marker exists and is of the newest attempt. A marker that can't be read counts as that."""
+    try:
+        marker = known.of_file(f"{run.path}/rank0.done", lambda: run.read("rank0.done"))
+    except StoreError:
+        return True
+    return marker is not None and marker.get("attempt") in (last_attempt(events), None)

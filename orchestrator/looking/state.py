@@ -1,0 +1,112 @@
+"""Returns the state of a run. Nothing is written, and nothing of the supervisor is loaded."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from typing import Final
+
+from orchestrator.backends import backend, is_known
+from orchestrator.backends.base import Backend
+from orchestrator.errors import OrchError, StoreError
+from orchestrator.looking.evidence import Evidence, gather, with_hosts_now
+from orchestrator.looking.judge import state_from
+from orchestrator.protocol.events import EventKind
+from orchestrator.runs.dependencies import why_it_waits
+from orchestrator.runs.files.file_cache import FileCache
+from orchestrator.runs.record import RunRecord
+from orchestrator.runs.reducer import reduce
+from orchestrator.runs.state import Cause, Ending, NodeStatus, Outcome, RunState, RunStatus, Verdict
+from orchestrator.runs.store import DELETED, RunDir, why_full
+
+SIGNS_OF_LOSS: Final = (EventKind.LOST_NODE, EventKind.GAVE_UP, EventKind.RELAUNCH)
+
+
+def state_of(run: RunDir, known: FileCache | None = None) -> RunState:
+    """Return the run's state. Of a run that has its verdict only the files are read.
+
+    With a cache, only events that have changed are read again.
+    """
+    record, ending = run.record(), run.ending()
+    if record.is_lost and ending is None:
+        run.check_is_there()
+        reason = "its record run.json is not there: a submit or an rm was interrupted, or its folder was deleted"
+        verdict = Verdict(Outcome.FAILED, Cause.INFRA, reason, hint=DELETED)
+        return RunState(run.run_id, record.name, record.profile_name, 0.0, RunStatus.FAILED, verdict=verdict)
+    check_kind(run, record)
+    machine = backend(record.kind)
+    if ending is not None:
+        sight = machine.look(run, recorded=True)
+        return replace(_ended(with_hosts_now(record, sight), run, ending, known), job=sight.job)
+    evidence = gather(run, record, known)
+    state = replace(_recovering(state_from(evidence), evidence, run, machine), job=evidence.job)
+    run.check_is_there()  # after all was read: one removed meanwhile looks like one that has said nothing yet
+    if full := why_full(run.root):
+        state = replace(state, detail="; ".join(filter(None, [full, state.detail])))
+    if machine.is_remote and state.verdict is not None:
+        detail = full or "bringing back its logs, outputs and checkpoints"
+        return replace(state, state=RunStatus.FINISHING, verdict=None, detail=detail)
+    if state.verdict is not None:  # the run has ended, and its verdict is not recorded yet
+        return replace(state, verdict=explained(run, state.verdict))
+    if state.state == RunStatus.PENDING and (why := why_it_waits(run.root, run, record)):
+        return replace(state, detail="; ".join(filter(None, [why, state.detail])))
+    return state
+
+
+def _recovering(state: RunState, evidence: Evidence, run: RunDir, machine: Backend) -> RunState:
+    """Return the state with its recovery, if nodes were lost and the supervisor can relaunch agents."""
+    if not any(event["kind"] in SIGNS_OF_LOSS for event in evidence.events):
+        return state
+    if (reserves := machine.reserves(run)) is None:
+        return state
+    from orchestrator.runs.files.checkpoints import saved_by
+    from orchestrator.runs.restarts.recovery import Newest, recovery_of
+
+    def newest() -> Newest | None:
+        try:
+            saved = next(iter(saved_by(run)), None)
+        except (OSError, StoreError):
+            return None
+        return Newest(os.path.basename(saved.path), saved.time) if saved is not None else None
+
+    recovery = recovery_of(evidence.record, evidence.events, state, reserves, newest)
+    is_to_restart = recovery is not None and recovery.restarts
+    return replace(state, recovery=recovery, state=RunStatus.RESTARTING if is_to_restart else state.state)
+
+
+def _ended(record: RunRecord, run: RunDir, ending: Ending, known: FileCache | None = None) -> RunState:
+    """Return the state of a run that has its verdict. Everything else comes from its events."""
+    state, verdict = reduce(record, run.events(known), {}, rank0_done=True), ending.verdict
+    silent = (NodeStatus.STARTING, NodeStatus.JOINED, NodeStatus.RUNNING)  # their agents left without their last words
+    nodes = tuple(replace(node, state=NodeStatus.LOST) if node.state in silent else node for node in state.nodes)
+    ended = state.ended if ending.ended is None else ending.ended
+    return replace(state, state=RunStatus(verdict.outcome.value), verdict=verdict, ended=ended, nodes=nodes)
+
+
+def check_kind(run: RunDir, record: RunRecord) -> None:
+    """Raise StoreError if this version has no backend for the run, because then its state is unknown."""
+    try:
+        known = is_known(record.kind)
+    except OrchError as error:  # the package that adds the kind is broken; other runs are shown all the same
+        raise StoreError(error.message, error.hint) from error
+    if not known:
+        said = f"{run.path / 'run.json'} says that the run is of kind {record.kind!r}, which this orch doesn't know"
+        raise StoreError(
+            said, "install the package that adds this kind; else the file was damaged, or a newer orch wrote it"
+        )
+
+
+def explained(run: RunDir, verdict: Verdict) -> Verdict:
+    """Return the verdict. If a rank did not find a file or a module, a hint names its place on this machine."""
+    if verdict.outcome is not Outcome.FAILED or verdict.rank is None:
+        return verdict
+    from orchestrator.runs.missing_files import with_missing_file
+    from orchestrator.runs.nearby_file import with_nearby_file
+    from orchestrator.runs.nearby_module import with_nearby_module
+
+    code_dir = run.record().code_dir
+    told = with_missing_file(run, verdict)
+    for explain in (with_nearby_file, with_nearby_module):
+        if told is verdict:  # else a hint that is more certain was found
+            told = explain(verdict, code_dir)
+    return told

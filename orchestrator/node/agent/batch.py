@@ -1,0 +1,266 @@
+"""The agent inside a scheduler's job. It is told its node, the other nodes and the number of this start (`Place`).
+
+The scheduler starts the same job again after a preemption, a lost node or a requeue. So the task's file is kept, and
+each start takes the next attempt number. If the run needs another start, the agent leaves a file for the batch script,
+which requeues the job.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Callable
+
+from orchestrator.node.agent.agent import Agent
+from orchestrator.node.agent.checkpoints import saved
+from orchestrator.node.system.event_log import EventLog
+from orchestrator.node.system.host import nproc_here
+from orchestrator.node.system.signals import hold_back_for_good
+from orchestrator.outcome import requeue, restart
+from orchestrator.outcome.restart import Refusal
+from orchestrator.outcome.success import successful_attempt
+from orchestrator.outcome.verdict import Cause, Event, Outcome
+from orchestrator.protocol.allocation import TITLES, AllocationError
+from orchestrator.protocol.events import AgentEnded, AgentStarted, BatchJob, EventKind, GaveUp, SlurmJob, StartingAgain
+from orchestrator.protocol.files import write_json
+from orchestrator.protocol.hostlist import in_words
+from orchestrator.protocol.json_text import parse_json
+from orchestrator.protocol.layout import job_folder, node_folder
+from orchestrator.protocol.progress import Progress
+from orchestrator.protocol.ranks import EXIT_REQUEUE
+from orchestrator.protocol.reading import MOST_LINES, MOST_RECORD, MOST_WORD, read_json, read_regular
+from orchestrator.protocol.task import NodeTask
+
+
+@dataclass(frozen=True)
+class Place:
+    """The place of one agent in a start of a scheduler's job."""
+
+    kind: str  # a key of TITLES
+    number: str  # the job's
+    start: int  # how many times the scheduler has started the job before
+    node: int
+    hosts: tuple[str, ...]
+    launched_from: str = ""  # an address of node 0, beside its name; "" if it is not known
+    limit: float | None = None  # seconds, of each start; None if it is not known
+
+    @property
+    def title(self) -> str:
+        """Return the scheduler's name in messages."""
+        return TITLES[self.kind]
+
+
+@dataclass(frozen=True)
+class History:
+    """What the starts before this one have left: node 0's events, and the word that the last one left."""
+
+    events: tuple[Event, ...]
+    word: Event | None
+
+    @property
+    def all_starts(self) -> list[Event]:
+        """Return the events, and as one of them what the last start asked for: this one."""
+        return [*self.events, *([{**self.word, "kind": EventKind.RELAUNCH}] if self.word else [])]
+
+    @property
+    def next_attempt(self) -> int:
+        """Return the first number that no attempt has had."""
+        attempts = [event["attempt"] for event in self.events if type(event.get("attempt")) is int]
+        return max(attempts, default=-1) + 1
+
+    def stalled(self, now: Progress) -> int:
+        """Return how many starts in a row, up to this one, have saved nothing newer."""
+        return restart.stalled(restart.progress_of_starts(self.events), now)
+
+
+def placed(task: NodeTask, place: Place) -> NodeTask:
+    """Return the task with its hosts and node 0's addresses as the job has them.
+
+    Node 0 is reached by its name, or by the address from which the agents were started, which is node 0's too. Raises
+    AllocationError if the job has another number of nodes than the task.
+    """
+    hosts, launched_from = place.hosts, place.launched_from
+    if len(hosts) != task.nnodes:
+        raise AllocationError(f"the plan has {task.nnodes} nodes, {place.title} gave {len(hosts)}: {in_words(hosts)}")
+    addrs = [hosts[0]] if launched_from.startswith("127.") or not launched_from else [launched_from, hosts[0]]
+    if task.nnodes == 1:
+        addrs = ["127.0.0.1"]
+    return replace(task, hosts=hosts, leader_addrs=tuple(addrs), start=place.start)
+
+
+def history_of(run_dir: str, place: Place) -> History:
+    """Return what earlier starts left in node 0's record, which is on the shared folder whichever host wrote it."""
+    events = read_events(f"{node_folder(run_dir, 0)}/events.jsonl", run_dir)
+    is_now = (event.get("kind") == event_of(place).kind and event.get("start") == place.start for event in events)
+    before = next((index for index, found in enumerate(is_now) if found), len(events))  # node 0 may have begun before
+    return History(events[:before], _read(word_path(run_dir, place, -1)))
+
+
+def read_events(path: str, run_dir: str) -> tuple[Event, ...]:
+    """Return the events of a node's record without lines that a crash cut off; empty if there is no record."""
+    try:
+        return tuple(_events_in(path, run_dir))
+    except OSError:
+        return ()
+
+
+def event_of(place: Place) -> type[SlurmJob | BatchJob]:
+    """Return the event by which node 0 records the job at each start."""
+    return SlurmJob if place.kind == "slurm" else BatchJob
+
+
+def word_path(run_dir: str, place: Place, later: int = 0) -> str:
+    """Return where a start (or the start that is `later`) asks for the next; the batch script looks for this name."""
+    return f"{run_dir}/{job_folder(place.kind)}/again.{place.start + later}"
+
+
+def continued(task: NodeTask, history: History) -> NodeTask:
+    """Return the task as this start has it: its first attempt, and the budgets that are left."""
+    left = restart.budget_left(task.retry, history.all_starts)
+    return replace(task, attempt=history.next_attempt, retry=left)
+
+
+def forbidden_start(task: NodeTask, history: History, title: str) -> str:
+    """Return why the scheduler should not have started the job again by itself; "" if `retry` allows it."""
+    if history.word is not None or os.path.exists(f"{task.run_dir}/cancel.json"):
+        return ""
+    return requeue.forbidden_start(task.retry, history.events, title)
+
+
+def has_succeeded(task: NodeTask) -> bool:
+    """Tell whether every rank of the newest attempt has exited well, so that no further start is needed.
+
+    The record of every node is on the shared folder. It is read only if rank 0's marker is there.
+    """
+    marker = _read(f"{task.run_dir}/rank0.done")
+    if marker is None:
+        return False
+    by_node = {
+        node: read_events(f"{node_folder(task.run_dir, node)}/events.jsonl", task.run_dir)
+        for node in range(task.nnodes)
+    }
+    attempt = successful_attempt(by_node, rank0_done=True)
+    return attempt is not None and attempt == marker.get("attempt")
+
+
+def wants_another(task: NodeTask, events: tuple[Event, ...], code: int, title: str) -> tuple[str, str] | Refusal | None:
+    """Return (cause, reason) if the run is to be started again after this agent's end; see `requeue.start_after`.
+
+    A cancelled run is not started again, nor one that has succeeded: node 0's agent may die before it reports that.
+    """
+    if os.path.exists(f"{task.run_dir}/cancel.json"):
+        return None
+    # This start, and all before it, are off the budget already: see `continued`.
+    after = requeue.start_after(events, task.retry, title, asks=code == EXIT_REQUEUE)
+    return None if isinstance(after, tuple) and has_succeeded(task) else after
+
+
+def run_in_job(run_dir: str, find: Callable[[], Place]) -> int:
+    """Run the agent of this node of the job, and return its exit code.
+
+    find: returns the agent's place. It may raise KeyError, ValueError or AllocationError.
+    """
+    try:
+        place = find()
+        start, node, title = place.start, place.node, place.title
+        path = f"{node_folder(run_dir, node)}/task.json"
+        task = placed(NodeTask.from_json(read_json(path, MOST_RECORD, run_dir)), place)
+    except (OSError, ValueError, TypeError, KeyError, AllocationError) as error:
+        print(f"orch: can't take this node's task from {run_dir}: {error}", file=sys.stderr)
+        return 1
+    if start and has_succeeded(task):
+        print(f"orch: start {start} has nothing to do: all ranks had ended well before", file=sys.stderr)
+        return 0
+    history = history_of(run_dir, place)
+    asked, task = task, continued(task, history)
+    log = EventLog(f"{node_folder(run_dir, node)}/events.jsonl", node)
+    before = log.sequence
+    if node == 0:
+        _record_start(log, task, history, place)
+    log.close()
+    if start and (forbidden := forbidden_start(asked, history, title)):
+        return _give_up(log, task, forbidden, Cause.PREEMPTED)
+    stalled = history.stalled(saved.progress(task)) if start else 0
+    if in_vain := requeue.without_progress(stalled, history.word or {}, title):
+        return _give_up(log, task, in_vain, Cause.NO_PROGRESS)
+    word = word_path(run_dir, place)
+    another: list[tuple[str, str]] = []
+
+    def leave_word(agent: Agent, code: int) -> None:
+        """Ask for another start at once: where a node was lost, Slurm's KILL is KillWait away."""
+        try:
+            found = wants_another(task, _own_events(log, before), code, title)
+            if found is Refusal.NO_PROGRESS and node == 0:
+                reason = _in_vain(place.limit)
+                agent.events.write(GaveUp(Outcome.FAILED.value, Cause.NO_PROGRESS.value, reason))
+            if isinstance(found, tuple):
+                if not os.path.exists(word):  # who wakes up late knows only that it was left
+                    write_json(word, {"cause": found[0], "reason": found[1], "node": node}, durable=False)
+                another.append(found)
+        except OSError as error:  # the ranks are to be ended all the same
+            print(f"orch: {word} can't be written, so nobody starts again: {error}", file=sys.stderr)
+
+    code = asyncio.run(_run(task, leave_word))
+    return EXIT_REQUEUE if another else code
+
+
+async def _run(task: NodeTask, on_outcome: Callable[[Agent, int], None]) -> int:
+    """Return the agent's exit code. Then no signal cuts its last words off: Slurm ends all agents after the first."""
+    code = await Agent(task, on_outcome).run()
+    hold_back_for_good()
+    return code
+
+
+def _record_start(log: EventLog, task: NodeTask, history: History, place: Place) -> None:
+    log.write(event_of(place)(task.start, place.number, task.hosts))
+    if task.start:
+        by_itself = f"{place.title} stopped the job and started it again by itself"
+        word = history.word or {"cause": Cause.PREEMPTED, "reason": by_itself}
+        cause, reason = str(word.get("cause")), str(word.get("reason") or "")
+        log.write(StartingAgain(task.attempt, task.start, cause, reason, **saved.progress(task).to_event()))
+
+
+def _in_vain(limit: float | None) -> str:
+    """Return why a start at the time limit is the last one."""
+    said = "its time limit" if limit is None else f"its time limit of {limit / 60:g} min"
+    return f"{said} came before it had saved anything new: another start would end in the same way"
+
+
+def _give_up(log: EventLog, task: NodeTask, reason: str, cause: Cause) -> int:
+    """Leave without a start that has no point. Node 0 alone records the reason.
+
+    The other nodes exit with 0: Slurm ends all agents as soon as one fails, and node 0's may not have recorded it yet.
+    """
+    code = int(task.node_rank == 0)
+    log.write(AgentStarted(os.uname().nodename, os.getpid(), start=task.start, nproc=nproc_here(task)))
+    if task.node_rank == 0:
+        log.write(GaveUp(Outcome.FAILED.value, cause.value, reason))
+    log.write(AgentEnded(Outcome.FAILED.value, code))
+    return code
+
+
+def _own_events(log: EventLog, after: int) -> tuple[Event, ...]:
+    """Return what this start has written of this node: the lines after that number."""
+    found = read_events(log.path, log.path.rpartition("/nodes/")[0])
+    return tuple(event for event in found if event.get("seq", -1) >= after)
+
+
+def _events_in(path: str, run_dir: str) -> Iterator[Event]:
+    """Return a node's events without lines that a crash cut off."""
+    for line in read_regular(path, MOST_LINES, run_dir).splitlines():
+        with contextlib.suppress(ValueError):
+            event = parse_json(line)
+            if isinstance(event, dict):
+                yield event
+
+
+def _read(path: str) -> Event | None:
+    try:
+        data = read_json(path, MOST_WORD)
+    except (OSError, ValueError):
+        return None
+    return data if isinstance(data, dict) else None

@@ -1,0 +1,169 @@
+"""A scheduler's job from its own first process: it starts the agents of all nodes, and warns and ends them.
+
+The batch script starts this process on the first machine of the job. It starts node 0's agent beside itself and each
+other agent by the scheduler's own command for that, so the scheduler counts and ends all of them. Node 0's agent leads
+the gang, so only node 0's agent is sent signals, and its end decides how long the others are waited for.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import BinaryIO
+
+from orchestrator.node.agent.batch import Place, run_in_job, word_path
+from orchestrator.protocol.allocation import TITLES, AllocationError, read_allocation
+from orchestrator.protocol.hostlist import in_words
+from orchestrator.protocol.layout import job_folder, node_folder
+from orchestrator.protocol.ranks import EXIT_REQUEUE
+from orchestrator.protocol.reading import MOST_RECORD, read_json, read_regular
+from orchestrator.protocol.task import NodeTask
+
+WAYS: Mapping[str, Sequence[str]] = {
+    "sge": ("qrsh", "-inherit", "-nostdin", "-V"),
+    "pbs": ("pbs_tmrsh",),
+}
+"""For each kind of scheduler, the command that has another machine's shell run a line; host and line follow."""
+WARN_SECONDS = 90.0  # before the time limit, when the ranks are sent the signal to stop
+WARN_SHARE = 0.25  # of the time limit, if that is shorter
+LOOK_SECONDS = 2.0
+LEAVING_SECONDS = 30.0  # for the agents that have not ended when node 0's has
+STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)  # Grid Engine warns by USR1 and USR2
+WATCHED = {signal.SIGCHLD, *STOPS}
+
+
+@dataclass
+class Agents:
+    """The agents of one start: by node, the process here that is the agent or that waits for it."""
+
+    by_node: dict[int, subprocess.Popen[bytes]] = field(default_factory=dict)
+
+    def start(self, node: int, argv: Sequence[str], log: BinaryIO) -> None:
+        """Start the agent of a node. Its output goes to the log."""
+        self.by_node[node] = subprocess.Popen(
+            argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+            preexec_fn=_hear_signals,  # noqa: PLW1509 (this process has no threads)
+        )  # fmt: skip
+
+    def living(self) -> list[int]:
+        """Return the nodes whose agents have not ended."""
+        return [node for node, process in self.by_node.items() if process.poll() is None]
+
+    def stop_leader(self, number: int) -> None:
+        """Send node 0's agent a signal, if it has not ended."""
+        if self.by_node[0].poll() is None:
+            self.by_node[0].send_signal(number)
+
+    def code(self) -> int:
+        """Return 0 if all agents have ended with 0; else the first other code, and 128 + N if signal N ended it."""
+        codes = [process.returncode for process in self.by_node.values()]
+        return next((code if code > 0 else 128 - code for code in codes if code), 0)
+
+
+def run_job(kind: str, run_dir: str, number: str, start: str, limit: str) -> int:
+    """Run a start of the job to its end; return EXIT_REQUEUE if it is to be started again, else an exit code.
+
+    limit: the job's time limit in seconds, or "-".
+    """
+    try:
+        hosts = hosts_of(kind, os.environ)
+        task = NodeTask.from_json(read_json(f"{node_folder(run_dir, 0)}/task.json", MOST_RECORD, run_dir))
+    except (AllocationError, OSError, ValueError, TypeError, KeyError) as error:
+        print(f"orch: the job's agents can't be started: {error}", file=sys.stderr)
+        return 1
+    if len(hosts) != task.nnodes:
+        print(f"orch: {too_few(kind, task.nnodes, hosts)}", file=sys.stderr)
+        return 1
+    place = Place(kind, number, int(start), 0, hosts, limit=_seconds(limit))
+    signal.pthread_sigmask(signal.SIG_BLOCK, WATCHED)
+    agents = Agents()
+    for node in range(len(hosts)):
+        path = f"{run_dir}/{job_folder(kind)}/agent.{number}.{start}.{node}.log"
+        with open(path, "ab") as log:
+            agents.start(node, agent_argv(place, run_dir, node), log)
+    _watch(agents, place, run_dir, task.link_timeout + LEAVING_SECONDS)
+    if os.path.exists(word_path(run_dir, place)) and not os.path.exists(f"{run_dir}/cancel.json"):
+        return EXIT_REQUEUE
+    return agents.code()
+
+
+def _hear_signals() -> None:
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])
+
+
+def too_few(kind: str, nodes: int, hosts: Sequence[str]) -> str:
+    """Return the error for a job that got another number of hosts than the run has nodes."""
+    said = f"the plan has {nodes} nodes, {TITLES[kind]} gave {len(hosts)}: {in_words(hosts)}"
+    if kind != "sge":
+        return said
+    return f"{said}; set pe: to a parallel environment whose allocation_rule is the number of slots of one node"
+
+
+def hosts_of(kind: str, environ: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the machines of the job, this one first. A job without a list of machines has this machine alone.
+
+    Raises AllocationError if the list can't be read.
+    """
+
+    def read(path: str) -> str:
+        return read_regular(path, MOST_RECORD).decode()
+
+    found = read_allocation(environ, read, only=kind)
+    return found.hosts if found is not None else (socket.gethostname(),)
+
+
+def agent_argv(place: Place, run_dir: str, node: int) -> list[str]:
+    """Return the command that runs a node's agent: a program here for node 0, else by the scheduler's command."""
+    words = [place.kind, place.number, str(place.start), str(node), ",".join(place.hosts), str(place.limit or "-")]
+    argv = [sys.executable, f"{run_dir}/node.pyz", "in-job", run_dir, *words]
+    # Grid Engine ends the whole job if a task of it is killed. So a shell stays, and reports a mere failure.
+    return argv if node == 0 else [*WAYS[place.kind], place.hosts[node], f"{shlex.join(argv)} || exit 1"]
+
+
+def run_agent_of_job(run_dir: str, kind: str, number: str, start: str, node: str, hosts: str, limit: str) -> int:
+    """Run one agent, whose place is in the words that `agent_argv` has made; return its exit code."""
+    place = Place(kind, number, int(start), int(node), tuple(hosts.split(",")), limit=_seconds(limit))
+    return run_in_job(run_dir, lambda: place)
+
+
+def _seconds(limit: str) -> float | None:
+    return None if limit == "-" else float(limit)
+
+
+def _watch(agents: Agents, place: Place, run_dir: str, patience: float) -> None:
+    """Return when all agents have ended. Those that have not ended `patience` seconds after node 0's are killed.
+
+    The run's folder is polled for a cancel, because no scheduler's command sends a signal to node 0's agent alone,
+    and a signal to all processes of a job would end data loaders.
+    """
+    warn_at = time.monotonic() + place.limit - warning(place.limit) if place.limit else float("inf")
+    end, is_cancelled = float("inf"), False
+    while living := agents.living():
+        now = time.monotonic()
+        if 0 not in living and end == float("inf"):
+            end = now + patience
+        if now >= end:
+            for node in living:
+                agents.by_node[node].kill()
+        if now >= warn_at:
+            agents.stop_leader(signal.SIGUSR2)
+            warn_at = float("inf")
+        if not is_cancelled and os.path.exists(f"{run_dir}/cancel.json"):
+            is_cancelled = True
+            agents.stop_leader(signal.SIGTERM)
+        got = signal.sigtimedwait(WATCHED, max(0.0, min(LOOK_SECONDS, warn_at - now)))
+        if got is not None and got.si_signo in STOPS:
+            print(f"orch: the scheduler sent signal {got.si_signo}", file=sys.stderr, flush=True)
+            agents.stop_leader(signal.SIGTERM)
+
+
+def warning(limit: float) -> float:
+    """Return how many seconds before the time limit the ranks are told to stop."""
+    return min(WARN_SECONDS, limit * WARN_SHARE)

@@ -1,0 +1,154 @@
+"""Sends files of this machine: parts of many files in one answer, each part hashed while it is sent."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import io
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, BinaryIO
+
+from orchestrator.node.server.request import Answer, Request, at_user
+from orchestrator.protocol.json_text import parse_json
+from orchestrator.protocol.reading import descriptor_of, info_of
+
+PIECE = 1 << 20
+HASH_BYTES = 32
+PATIENCE = 3.0  # seconds that a request waits for its files to be unchanged for long enough
+_Facts = tuple[int, int]  # a file's size and mtime_ns
+
+
+def read_files(request: Request, payload: bytes) -> Answer:
+    """Return parts of files. `hashed`: each part is followed by its sha256, or by zeros if the file changed meanwhile.
+
+    The payload is a JSON list of [folder, path, offset, count, facts, sha256]. The folder is a number in `below`; the
+    path continues there, and no link on it is followed. Facts are [size, mtime_ns] of the version that is wanted, or
+    null for any version. A file whose sha256 is this one is not sent; "" matches no file. `files` has [count, size,
+    mtime_ns, is its sha256 this one?] for each file, or null if there is no such file or version.
+    still: seconds for which each file must have been unchanged. The request waits up to PATIENCE for that; afterwards,
+    other files count as missing.
+    """
+    below = [at_user(folder) for folder in request["below"]]
+    asked = [(below[folder], path, *rest) for folder, path, *rest in parse_json(payload)]
+    still = float(request.get("still") or 0)
+    if still:
+        _wait_until_still([(folder, path) for folder, path, *_ in asked], still)
+    parts = Parts(hashed=bool(request["hashed"]), newest=time.time_ns() - int(still * 1e9) if still else None)
+    try:
+        rows = [parts.add(*each) for each in asked]
+    except BaseException:
+        parts.close()
+        raise
+    return {"files": rows}, parts
+
+
+def _wait_until_still(files: list[tuple[str, str]], seconds: float) -> None:
+    end = time.monotonic() + PATIENCE
+    for folder, path in files:
+        with contextlib.suppress(OSError):  # it is reported as missing
+            while (left := end - time.monotonic()) > 0:
+                age = (time.time_ns() - info_of(f"{folder}/{path}", folder).st_mtime_ns) / 1e9
+                if age >= seconds:
+                    break
+                time.sleep(min(seconds - age, left))  # no event reports that a file is not written
+
+
+@dataclass
+class _Part:
+    """A part of an open file. `facts` are those of the file when it was opened."""
+
+    descriptor: int
+    offset: int
+    count: int
+    facts: _Facts
+    is_right: bool = True
+
+    def blocks(self) -> Iterator[memoryview]:
+        """Read and yield the bytes. Zeros replace missing bytes, so that the connection stays in order."""
+        room, at, end = memoryview(bytearray(min(self.count, PIECE))), self.offset, self.offset + self.count
+        while at < end:
+            block, got = room[: min(end - at, PIECE)], 0
+            with contextlib.suppress(OSError):  # a disk that fails
+                got = os.preadv(self.descriptor, [block], at)
+            if not got:
+                self.is_right = False
+                block[:] = bytes(len(block))
+            at += got or len(block)
+            yield block[: got or len(block)]
+        self.is_right &= _facts(self.descriptor) == self.facts
+
+    def sha256(self, sink: BinaryIO | None = None) -> bytes:
+        """Return the hash of the bytes, which are written to `sink`; zeros if the file changed or can't be read."""
+        digest = hashlib.sha256()
+        for block in self.blocks():
+            digest.update(block)
+            if sink is not None:
+                sink.write(block)
+        return digest.digest() if self.is_right else bytes(HASH_BYTES)
+
+
+def _facts(descriptor: int) -> _Facts:
+    info = os.fstat(descriptor)
+    return info.st_size, info.st_mtime_ns
+
+
+class Parts:
+    """The bytes of an answer: parts of open files, which go to the connection as they are read.
+
+    newest: the newest time that a file may have.
+    """
+
+    def __init__(self, *, hashed: bool, newest: int | None) -> None:
+        self.hashed, self.newest = hashed, newest
+        self.parts: list[_Part] = []
+
+    @property
+    def count(self) -> int:
+        """Return the number of bytes."""
+        return sum(part.count + HASH_BYTES * self.hashed for part in self.parts)
+
+    def add(
+        self, below: str, path: str, offset: int, count: int, facts: list[int] | None, sha256: str
+    ) -> list[Any] | None:
+        """Open a file, and return its row in the answer."""
+        try:
+            descriptor = descriptor_of(f"{below}/{path}", below)
+        except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE):  # the file is there, and this machine lacks something
+                raise
+            return None
+        now = _facts(descriptor)
+        is_wanted = (facts is None or tuple(facts) == now) and (self.newest is None or now[1] <= self.newest)
+        is_known = is_wanted and bool(sha256) and _Part(descriptor, 0, now[0], now).sha256().hex() == sha256
+        count = max(0, min(count, now[0] - offset))
+        if is_wanted and not is_known:
+            self.parts.append(_Part(descriptor, offset, count, now))
+        else:
+            os.close(descriptor)
+        return [0 if is_known else count, *now, is_known] if is_wanted else None
+
+    def send(self, sink: BinaryIO) -> None:
+        """Write all parts and close their files. Raises OSError if the connection is gone."""
+        try:
+            for part in self.parts:
+                if self.hashed:
+                    sink.write(part.sha256(sink))
+                else:
+                    sink.writelines(part.blocks())
+        finally:
+            self.close()
+
+    def read(self) -> bytes:
+        """Return the bytes of all parts and close their files."""
+        sink = io.BytesIO()
+        self.send(sink)
+        return sink.getvalue()
+
+    def close(self) -> None:
+        """Close the files."""
+        while self.parts:
+            os.close(self.parts.pop().descriptor)

@@ -1,0 +1,21 @@
+"""Corrects the times of events whose node has a wrong clock. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from orchestrator.outcome.restart import opens_start
+from orchestrator.protocol.events import AgentStarted, Clock, Event, StartingAgain, of
+
+
+def correct_clock_skew(events: Sequence[Event]) -> list[Event]:
+    """Return the events with the nodes' times corrected to the submitting machine's clock, by the events `Clock`."""
+    ahead: dict[tuple[int | None, int], float] = {(each.of, each.start): each.ahead for each in of(events, Clock)}
+    start: dict[int | None, int] = {}
+    timed = []
+    for event in events:
+        if isinstance(event, StartingAgain | AgentStarted) and opens_start(event):
+            start[event.node] = event.start
+        off = ahead.get((event.node, start.get(event.node, -1)))
+        timed.append(event if off is None else event.timed(round(event.time - off, 3)))
+    return timed

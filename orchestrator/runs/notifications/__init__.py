@@ -1,1 +1,0 @@
-"""Notifications about runs: what is due, to whom, and what was sent."""

@@ -1,0 +1,108 @@
+"""The start of a run: one function, whichever process starts the run and whenever.
+
+- The submit itself starts a run at once: on this machine its agents inherit the user's environment, umask, limits,
+  affinity and control group; a scheduler's commands are run from there.
+- A supervisor that the submit has started for that (`handover`) starts a run at once if the run needs connections,
+  because the supervisor needs them too.
+- The supervisor starts a queued run when its time has come (`queue`), in the surroundings of its submit.
+
+The supervisor starts the agents of a run again after a loss by `Backend.relaunch`, which ends in the same function of
+the backend as a first start.
+
+`runs/start_lock.py` has the rule for a process that dies during a start.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from orchestrator.backends import backend, kind_of
+from orchestrator.errors import BackendError, PlacesTakenError
+from orchestrator.protocol.events import Queued, Submitted
+from orchestrator.runs.dependencies import QUEUED, is_queued
+from orchestrator.runs.start_lock import SHOWS_ITSELF_SECONDS
+from orchestrator.runs.state import HandleStatus
+from orchestrator.runs.store import RunDir
+from orchestrator.transport.credentials import credentials_for, entrusted
+
+if TYPE_CHECKING:  # a submit of files that were read before must not wait for pydantic
+    from orchestrator.backends.base import Backend
+    from orchestrator.specs.plan import LaunchPlan
+
+
+def start(run: RunDir, plan: LaunchPlan, secrets: Mapping[str, str], credentials: str | None = None) -> None:
+    """Start every agent of a recorded run, or submit its job; or put the run into the queue of its machines.
+
+    The caller holds the run's start (`being_started`). Raises OrchError if the start is refused; the caller then ends
+    the run, or tries again. credentials: those of a start that was interrupted; by default, new ones.
+    """
+    machine = backend(kind_of(plan.profile))
+    if not (has_begun(run) and _is_complete(machine, run)):
+        tasks = entrusted(plan.tasks, credentials_for(plan.nnodes) if credentials is None else credentials, secrets)
+        try:
+            machine.submit(plan, tasks, run)  # which writes handle.json before it starts anything, and after
+        except PlacesTakenError:  # the run has a place in the queue of its machines
+            enqueue(run, secrets)
+            return
+    run.append_event(Submitted())
+    (run.path / QUEUED).unlink(missing_ok=True)
+
+
+def start_array(
+    plans: Sequence[LaunchPlan], runs: Sequence[RunDir], secrets: Mapping[str, str], folder: Path, parallel: int | None
+) -> None:
+    """Submit the recorded points of a sweep as one job, of which at most `parallel` run at a time; as `start`.
+
+    folder: the sweep's own, which has what the runs share.
+    """
+    tasks = [entrusted(plan.tasks, credentials_for(plan.nnodes), secrets) for plan in plans]
+    backend(kind_of(plans[0].profile)).submit_all(plans, tasks, runs, folder, parallel)
+    for run in runs:
+        run.append_event(Submitted())
+
+
+def has_begun(run: RunDir) -> bool:
+    """Tell whether a start has begun; if nobody is starting the run, that start was interrupted or has ended."""
+    return (run.path / "handle.json").exists()
+
+
+def enqueue(run: RunDir, secrets: Mapping[str, str]) -> None:
+    """Queue a recorded run: record what a later start needs of this process, in a file of mode 0600.
+
+    From then on the supervisor starts the run, whatever becomes of this process. Raises StoreError if the file can't
+    be written.
+    """
+    if not is_queued(run):
+        run.append_event(Queued())
+        run.write(QUEUED, values_for_later(secrets), private=True)
+
+
+def values_for_later(secrets: Mapping[str, str]) -> dict[str, object]:
+    """Return what a later start needs of this process. Secrets have one place, and are in no environment."""
+    from orchestrator.supervisor.surroundings import surroundings
+
+    return {**surroundings(secrets), "secrets": dict(secrets)}
+
+
+def _is_complete(machine: Backend, run: RunDir) -> bool:
+    """Tell whether an interrupted start started everything. If it did not, nothing of it is left."""
+    if run.handle_status() is HandleStatus.SUBMITTED:
+        return True
+    if machine.relaunches:
+        return False  # its machines know whether an agent was started there
+    begun, nodes = (run.path / "handle.json").stat().st_mtime, max(1, run.record().nnodes)
+    while len((sight := machine.look(run)).alive) < nodes and time.time() < begun + SHOWS_ITSELF_SECONDS:
+        time.sleep(0.2)  # no event reports a process that is about to exist
+    if sight.scheduler is not None and sight.scheduler.phase == "unknown":
+        raise BackendError(f"run {run.run_id}: {sight.scheduler.detail}", transient=True)
+    if len(sight.alive) >= nodes:
+        return True
+    machine.clean_up(run)
+    shutil.rmtree(run.path / "nodes")
+    os.mkdir(run.path / "nodes")
+    return False

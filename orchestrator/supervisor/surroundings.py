@@ -1,0 +1,96 @@
+"""The surroundings of a submit: what the agents on this machine inherit from the process that starts them.
+
+A run that is started later is started from a process that has them again, as far as the kernel permits that.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any, Final
+
+from orchestrator.node.system.cgroup import own_path
+from orchestrator.node.system.private import users_umask
+
+LIMITS: Final = {name: getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")}
+UNLIMITED: Final = resource.RLIM_INFINITY
+
+
+def surroundings(hidden: Collection[str]) -> dict[str, Any]:
+    """Return the surroundings of this process as JSON types, without the variables that are `hidden`."""
+    folder = ""
+    with contextlib.suppress(OSError):  # it was removed
+        folder = os.getcwd()
+    return {
+        "environment": {name: value for name, value in os.environ.items() if name not in hidden},
+        "folder": folder,
+        "umask": umask(),
+        "limits": {name: resource.getrlimit(number) for name, number in LIMITS.items()},
+        "processors": sorted(os.sched_getaffinity(0)),
+        "cgroup": own_path(),
+    }
+
+
+def umask() -> int:
+    """Return the umask that this process was started with; setting it to find it out would affect other threads."""
+    if (users := users_umask()) >= 0:
+        return users
+    with open("/proc/self/status") as file:
+        return next((int(line.split()[1], 8) for line in file if line.startswith("Umask:")), 0o022)
+
+
+def restore(kept: Mapping[str, Any]) -> list[str]:
+    """Give this process the recorded surroundings; return a sentence for each part that can't be restored.
+
+    The environment and the umask are restored before, by the process that started this process.
+    """
+    return [*_restore_folder(str(kept.get("folder", ""))), *_restore_limits(kept.get("limits", {})),
+            *_restore_processors(set(kept.get("processors", ()))), *_lost_cgroup(kept.get("cgroup", ""))]  # fmt: skip
+
+
+def _restore_folder(folder: str) -> Iterator[str]:
+    if not folder:
+        return
+    try:
+        os.chdir(folder)
+    except OSError as error:
+        yield f"the folder {folder} can't be entered: {error.strerror}"
+
+
+def _restore_limits(limits: Mapping[str, Any]) -> Iterator[str]:
+    """Restore the soft and hard limits. A process without privileges can't raise a hard limit."""
+    for name, (soft, hard) in sorted(limits.items()):
+        if name not in LIMITS or (soft, hard) == resource.getrlimit(number := LIMITS[name]):
+            continue
+        try:
+            resource.setrlimit(number, (soft, hard))
+        except (OSError, ValueError):  # the hard limit would be raised
+            most = _least(hard, resource.getrlimit(number)[1])
+            resource.setrlimit(number, (_least(soft, most), most))
+        if (now := resource.getrlimit(number)[0]) != soft:
+            yield f"{name} is {_in_words(now)} instead of {_in_words(soft)}"
+
+
+def _least(one: int, other: int) -> int:
+    return min((each for each in (one, other) if each != UNLIMITED), default=UNLIMITED)
+
+
+def _in_words(limit: int) -> str:
+    return "unlimited" if limit == UNLIMITED else str(limit)
+
+
+def _restore_processors(processors: set[int]) -> Iterator[str]:
+    if not processors:
+        return
+    with contextlib.suppress(OSError):  # none of them can be used any more
+        os.sched_setaffinity(0, processors)
+    if lost := processors - os.sched_getaffinity(0):
+        yield f"the processors {', '.join(map(str, sorted(lost)))} can't be used"
+
+
+def _lost_cgroup(cgroup: str) -> Iterator[str]:
+    """Only the manager of control groups, such as systemd, may move a process into another."""
+    if cgroup and (now := own_path()) != cgroup:
+        yield f"the control group is {now} instead of {cgroup}"

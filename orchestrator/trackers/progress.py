@@ -1,0 +1,96 @@
+"""The names of trackers, how much of a run each of them has received, and the variables of the shell that they need."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, fields
+from importlib.util import find_spec
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from orchestrator.errors import UsageError
+from orchestrator.runs.outbox import journal_of, write_journal
+from orchestrator.runs.record import RunRecord
+from orchestrator.runs.state import drop_invalid_fields
+from orchestrator.runs.store import RunDir
+
+TENSORBOARD: Final = "tensorboard"
+MLFLOW: Final = "mlflow"
+WANDB: Final = "wandb"
+NAMES: Final = (TENSORBOARD, MLFLOW, WANDB)
+FOLDER: Final = "trackers"  # in the run's folder: the files that trackers write
+URI: Final = "MLFLOW_TRACKING_URI"
+VARIABLES: Final = (
+    URI, "MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD", "MLFLOW_TRACKING_TOKEN", "MLFLOW_EXPERIMENT_NAME",
+    "MLFLOW_TRACKING_SERVER_CERT_PATH",
+)  # fmt: skip
+"""MLflow's own variables. Their values are stored in a file that only this user can read."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How much of a run one tracker has received."""
+
+    is_begun: bool = False
+    offset: int = 0  # offset in metrics.jsonl behind the last line that was sent
+    attempt: int = 0  # attempt of the last line
+    step: int = 0  # step of the last line
+    size: int = 0  # bytes of the event file, for a tracker that writes one
+    id: str = ""  # the run's id at the tracker
+    link: str = ""  # the address or command that shows the run at the tracker
+    problem: str = ""  # why nothing can be sent now
+    is_done: bool = False  # everything was sent, or nothing more can be
+
+
+_KINDS: Final = {each.name: (type(each.default),) for each in fields(Progress)}
+
+
+def trackers_of(job: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the trackers that a job document names."""
+    named = job.get("track")
+    return tuple(name for name in NAMES if name in named) if isinstance(named, list | tuple) else ()
+
+
+def progress_of(run: RunDir, name: str) -> Progress:
+    """Return a tracker's progress from its journal."""
+    return Progress(**drop_invalid_fields(journal_of(run, name), _KINDS))
+
+
+def save_progress(run: RunDir, name: str, progress: Progress) -> None:
+    """Write a tracker's journal. Raises StoreError if it can't be written."""
+    write_journal(run, name, asdict(progress), durable=False)
+
+
+def tracked(run: RunDir, record: RunRecord | None = None) -> list[dict[str, Any]]:
+    """Return each tracker of a run with its link and its problem, as JSON types."""
+    told = [(name, progress_of(run, name)) for name in trackers_of((record or run.record()).job)]
+    return [{"name": name, "link": each.link, "problem": each.problem, "done": each.is_done} for name, each in told]
+
+
+# -- at submit
+
+
+def hidden_values(names: Iterable[str], shell: Mapping[str, str], *, is_here: bool) -> dict[str, str]:
+    """Return the shell's variables that the trackers need. Raises UsageError if a variable or a package is missing.
+
+    `is_here`: the supervisor runs on this machine, and so with these packages.
+    """
+    if WANDB in names and is_here and find_spec("wandb") is None:
+        raise UsageError(
+            "track: wandb needs the package wandb in orch's environment, and it is not installed",
+            "pip install 'orchrun[wandb]'",
+        )
+    if MLFLOW not in names:
+        return {}
+    values = {name: shell[name] for name in VARIABLES if shell.get(name)}
+    if URI not in values:
+        raise UsageError(f"track: mlflow needs {URI}, which is not set in this shell", f"export {URI}=https://...")
+    try:
+        split = urlsplit(values[URI])
+        is_address = split.scheme in ("http", "https") and bool(split.hostname) and split.port != 0
+    except ValueError:
+        is_address = False
+    if not is_address or any(char.isspace() for char in values[URI]):
+        hint = "start a server on that folder or data base: mlflow server"
+        raise UsageError(f"track: {URI} holds no http or https address of an MLflow server", hint)
+    return values

@@ -1,0 +1,243 @@
+"""Runs on a real Grid Engine: from the submit to the verdict, through limits, requeues, arrays and lost hosts."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from tests.cluster.control import Control
+from tests.cluster.test_slurm import COUNT
+from tests.patience import PATIENCE
+from tests.result import Result
+from tests.testbed.machine import wait_until
+
+pytestmark = [
+    pytest.mark.cluster("sge", nodes=4),
+    pytest.mark.full(because="only `make test-all` installs Grid Engine; tests/unit/backends/sge shows the parsers"),
+]
+
+FOLDER, ORCH = "/shared/alice", "/shared/alice-orch"
+PROFILE = "kind: sge\nnodes: 3\nnproc_per_node: 1\npe: each\ntime: 1h\n"
+
+
+@dataclass(frozen=True)
+class User:
+    """alice, at work on ctl."""
+
+    testbed: Control
+
+    def orch(self, *args: str, **env: str) -> Result:
+        return self.testbed.orch(*args, timeout=2 * PATIENCE, ORCH_HOME=ORCH, **env)
+
+    def write(self, name: str, text: str) -> str:
+        path = f"{FOLDER}/{name}"
+        self.testbed.output("ctl", "bash", "-c", f"mkdir -p {FOLDER} && cat >{shlex.quote(path)}", stdin=text)
+        return path
+
+    def count(self, steps: int, profile: str = PROFILE, *options: str, job: str = "") -> Run:
+        """Submit a job that counts this far, four steps a second."""
+        self.write("count.py", COUNT)
+        text = f"script: count.py\nargs: [{steps}]\nlauncher: exec\nlimits: {{grace: 10s}}\n{job}"
+        named = self.write("count.yaml", text)
+        done = self.orch("submit", named, "-p", self.write("p.yaml", profile), "--json", *options)
+        assert done.code == 0, done.err
+        return Run(self, done.json["run_id"])
+
+    def refused(self, profile: str, *options: str) -> str:
+        """Return what a submit that Grid Engine does not take says on stderr, in two lines."""
+        named = self.write("hello.yaml", "command: [hostname]\n")
+        done = self.orch("submit", named, "-p", self.write("p.yaml", profile), *options)
+        assert (done.code, done.out) == (1, ""), done.err
+        assert len(done.err.splitlines()) == 2, done.err
+        assert self.testbed.output("ctl", "qstat", "-u", "alice") == ""
+        return done.err
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run of hers."""
+
+    user: User
+    run_id: str
+
+    @property
+    def path(self) -> str:
+        return f"{ORCH}/runs/{self.run_id}"
+
+    @property
+    def job(self) -> str:
+        return str(self.status()["job"])
+
+    def text(self, name: str) -> str:
+        """Return a file of the run directory; empty if it is not there."""
+        path = self.user.testbed.file("ctl", f"{self.path}/{name}")
+        return path.read_text() if path.exists() else ""
+
+    def logs(self) -> str:
+        """Return the logs of the job, for a test that fails."""
+        folder = self.user.testbed.file("ctl", f"{self.path}/batch")
+        return "\n".join(f"== {path.name}\n{path.read_text()}" for path in sorted(folder.glob("*.log")))
+
+    def wait_for(self, words: str, name: str = "nodes/0/attempt_0/rank_0.log") -> None:
+        wait_until(lambda: words in self.text(name), f"'{words}' in {name} of {self.run_id}")
+
+    def wait_for_checkpoint(self) -> None:
+        folder = self.user.testbed.file("ctl", f"{self.path}/checkpoints")
+        wait_until(lambda: list(folder.glob("step_*/COMMIT")), f"a checkpoint of {self.run_id}")
+
+    def status(self) -> dict[str, Any]:
+        return dict(self.user.orch("status", self.run_id, "--json").json)
+
+    def end(self) -> dict[str, Any]:
+        """Wait for the verdict, and return the whole status."""
+        done = self.user.orch("wait", self.run_id)
+        assert done.code in (0, 100, 103), done.err
+        return self.status()
+
+    def events(self, kind: str) -> list[dict[str, Any]]:
+        names = ["events.jsonl", *(f"nodes/{node}/events.jsonl" for node in range(3))]
+        lines = [json.loads(line) for name in names for line in self.text(name).splitlines()]
+        return [event for event in lines if event["kind"] == kind]
+
+
+@pytest.fixture
+def alice(testbed: Control) -> User:
+    return User(testbed)
+
+
+def test_the_dry_run_is_the_script_that_is_submitted_and_checked(alice: User) -> None:
+    run = alice.count(1)
+    page = alice.orch("submit", f"{FOLDER}/count.yaml", "-p", f"{FOLDER}/p.yaml", "--dry-run", "--check").out
+    shown = page.partition("the batch script, for qsub:\n")[2].partition('exit "$code"')[0]
+    shown = "\n".join(line[2:] for line in shown.splitlines())
+    submitted = run.text("batch/submission.sh").partition('exit "$code"')[0]
+    assert shown.strip() == submitted.replace(run.run_id, "count-dryrun").strip()
+    assert "qsub -w v: Grid Engine would start it" in page
+    state = run.end()
+    assert state["state"] == "succeeded", (state["verdict"], run.logs())
+    assert {node["host"] for node in state["nodes"]} <= {"n1", "n2", "n3", "n4"}
+    assert len({node["host"] for node in state["nodes"]}) == 3
+
+
+@pytest.mark.parametrize(
+    ("profile", "words"),
+    [
+        (f"{PROFILE}queue: nope\n", r"Grid Engine has no queue 'nope' \(qsub: .*\)\n  qconf -sql lists the queues"),
+        (PROFILE.replace("each", "nope"), r"Grid Engine has no parallel environment 'nope' \(qsub: .*\)\n  qconf -spl"),
+        (f"{PROFILE}project: nope\n", r"Grid Engine has no project 'nope' for you"),
+        (f"{PROFILE}request: {{nope: 1}}\n", r"Grid Engine knows no such resource \(qsub: unknown resource .nope.\)"),
+    ],
+)
+def test_what_grid_engine_refuses_is_refused_in_its_words(alice: User, profile: str, words: str) -> None:
+    assert re.search(words, alice.refused(profile))
+
+
+def test_a_job_that_waits_says_why_and_leaves_the_queue_when_cancelled(alice: User) -> None:
+    run = alice.count(1, PROFILE.replace("each", "mpi\nslots: 300"))
+    wait_until(lambda: "only offers" in run.status()["detail"], "the scheduler's reason")
+    state = run.status()
+    assert state["state"] == "pending"
+    assert re.search(
+        r"Grid Engine job \d+ pending: .*its parallel environment has too few slots that are free: "
+        r'cannot run in PE "mpi" because it only offers 32 slots \(qw\)',
+        state["detail"],
+    )
+    done = alice.orch("cancel", run.run_id)
+    assert (done.code, done.err) == (0, f"{run.run_id} cancelled\n  nothing of it had been started\n")
+    assert run.status()["state"] == "cancelled"
+
+
+def test_a_cancel_stops_at_a_boundary_and_proves_it(alice: User) -> None:
+    run = alice.count(4000)
+    for rank in range(3):  # one that is still starting has no boundary yet, and is killed
+        run.wait_for("attempt 0", f"nodes/{rank}/attempt_0/rank_{rank}.log")
+    done = alice.orch("cancel", run.run_id)
+    assert done.code == 0, done.err
+    assert "0 processes left" in done.out + done.err
+    assert run.status()["state"] == "cancelled"
+    assert {event["code"] for event in run.events("rank_exit")} == {95}
+
+
+def test_a_program_that_fails_is_the_users_error(alice: User) -> None:
+    named = alice.write("bad.yaml", "command: [sh, -c, 'echo no such data >&2; exit 7']\nretry: {user_error: 0}\n")
+    done = alice.orch("submit", named, "-p", alice.write("p.yaml", PROFILE), "--json")
+    state = Run(alice, done.json["run_id"]).end()
+    assert (state["state"], state["verdict"]["cause"]) == ("failed", "user_error")
+    assert "ended with exit code 7" in state["verdict"]["reason"]
+
+
+def test_a_time_limit_stops_at_a_boundary_and_the_job_begins_again(alice: User) -> None:
+    run = alice.count(60, PROFILE.replace("1h", "20s"))
+    state = run.end()
+    assert state["state"] == "succeeded", (state["verdict"], run.logs())
+    again = run.events("starting_again")
+    assert again
+    assert {event["cause"] for event in again} == {"timeout"}
+    assert all(event["step"] for event in again)
+
+
+def test_an_agent_that_is_killed_costs_one_restart(alice: User) -> None:
+    run = alice.count(60)
+    run.wait_for_checkpoint()
+    agent = json.loads(run.text("nodes/2/agent.json"))
+    alice.testbed.output(agent["host"], "kill", "-9", str(agent["pid"]))
+    state = run.end()
+    assert state["state"] == "succeeded", (state["verdict"], run.logs())
+    assert [event["cause"] for event in run.events("starting_again")] == ["infra"]
+
+
+def test_a_host_that_is_lost_costs_one_restart_elsewhere(alice: User) -> None:
+    run = alice.count(60, job="retry: {infra: 2}\n")
+    run.wait_for_checkpoint()
+    host = json.loads(run.text("nodes/2/agent.json"))["host"]
+    alice.testbed.crash(host)
+    state = run.end()
+    assert state["state"] == "succeeded", (state["verdict"], run.logs())
+    assert host not in {node["host"] for node in state["nodes"]}
+
+
+def test_a_job_that_somebody_deletes_ends_and_its_last_checkpoint_is_there(alice: User) -> None:
+    run = alice.count(4000)
+    run.wait_for("attempt 0")
+    alice.testbed.output("ctl", "qdel", run.job)
+    state = run.end()
+    assert state["state"] in ("failed", "cancelled"), state
+    assert "Grid Engine job" in state["verdict"]["reason"]
+    assert {event["code"] for event in run.events("rank_exit")} == {95}
+
+
+def test_a_sweep_is_one_array_whose_accounting_can_be_read(alice: User) -> None:
+    alice.write("one.yaml", "command: [sh, -c, 'echo value $VALUE']\nenv: {VALUE: none}\n")
+    alice.write("p.yaml", "kind: sge\nnproc_per_node: 1\ntime: 1h\n")
+    done = alice.orch("submit", f"{FOLDER}/one.yaml", "-p", f"{FOLDER}/p.yaml", "--sweep", "job.env.VALUE=a,b,c")
+    assert done.code == 0, done.err
+    assert re.search(r"Grid Engine job array \d+", done.err)
+    sweep = alice.orch("wait", "last").err.partition(" ")[0]
+    runs = [f"{sweep}.{index}" for index in range(3)]
+    said = [alice.orch("logs", run).out for run in runs]
+    assert all(f"value {letter}" in text for letter, text in zip("abc", said, strict=True)), said
+    assert re.search(r"Grid Engine job \d+_0 done, ", alice.orch("usage", runs[0]).out)
+
+
+def test_a_run_through_a_submit_host(alice: User) -> None:
+    alice.testbed.output("n4", "mkdir", "-p", "/home/alice/work")
+    alice.testbed.output("n4", "sh", "-c", "cat >work/count.py", stdin=COUNT)
+    alice.testbed.output(
+        "n4", "sh", "-c", "cat >work/count.yaml", stdin="script: count.py\nargs: [8]\nlauncher: exec\n"
+    )
+    far = f"{PROFILE}login: alice@ctl\nworkdir: /shared/alice/orch\npython: {sys.executable}\n"
+    alice.testbed.output("n4", "sh", "-c", "cat >work/far.yaml", stdin=far)
+    done = alice.testbed.orch(
+        "submit", "work/count.yaml", "-p", "work/far.yaml", "--follow", host="n4", timeout=2 * PATIENCE
+    )
+    assert done.code == 0, done.out + done.err
+    assert "submitted count-" in done.err
+    assert "as Grid Engine job" in done.err
+    page = alice.testbed.orch("status", "last", host="n4").out
+    assert "succeeded" in page

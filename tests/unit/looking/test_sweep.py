@@ -1,0 +1,21 @@
+"""A table of runs: what is in it, and what counts as one line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from orchestrator.looking.sweep import grouped
+from orchestrator.runs.store import RunDir
+
+
+def test_a_sweep_that_goes_on_is_one_group_with_its_ended_runs_however_few_are_wanted(tmp_path: Path) -> None:
+    names = [*(f"tune-abcdef.{number}" for number in range(3)), "plain-k3x9qz"]
+    for name in names:
+        run = RunDir(tmp_path / "runs" / name)
+        run.path.mkdir(parents=True)
+        run.write("run.json", {"run_id": name, "nnodes": 1, "kind": "local", "profile": {}})
+    (tmp_path / "index").write_text("\n".join(names) + "\n")
+    (tmp_path / "live").mkdir()
+    (tmp_path / "live" / names[1]).touch()  # the other points have ended
+    found = [[run.run_id for run, _ in group] for group in grouped(tmp_path, everything=False, limit=1)]
+    assert found == [names[3:], names[:3]]

@@ -1,0 +1,78 @@
+"""The table of failures: each rule can apply, the page is generated from it, and each kind of event is known to it."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from orchestrator import outcome
+from orchestrator.outcome.no_evidence import NO_EVIDENCE
+from orchestrator.outcome.rule import Seen
+from orchestrator.outcome.rules import RULES, blamed, rule_of
+from orchestrator.outcome.verdict import Cause, Party
+from orchestrator.protocol.events import KINDS, EventKind
+from tests.failures import PAGE, causes, generated
+
+FOLDER = Path(outcome.__file__).parent
+
+
+def test_the_committed_page_has_the_causes_of_the_rules() -> None:
+    page = PAGE.read_text()
+    assert generated(page) == page, "make failures"
+
+
+def test_a_new_rule_gets_a_row_whose_other_cells_are_to_be_written() -> None:
+    row = next(line for line in PAGE.read_text().splitlines() if line.startswith("| a rank raises |"))
+    assert "| a rank raises | | user error | | |" in generated(PAGE.read_text().replace(f"{row}\n", ""))
+
+
+def test_each_row_has_one_cause_and_each_cause_a_rule() -> None:
+    assert [what for what, words in causes().items() if "," in words] == []
+    decided = {rule.cause for rule in RULES} - {None}
+    assert set(Cause) - decided == {Cause.NONE, Cause.STOPPED_EARLY}  # a success, and a search's own cancel
+
+
+def consumed() -> set[str]:
+    """The kinds of events that the package reads."""
+    trees = [ast.parse(path.read_text()) for path in FOLDER.glob("*.py")]
+    found = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Attribute)]
+    names = {node.attr for node in found if isinstance(node.value, ast.Name) and node.value.id == "EventKind"}
+    return {getattr(EventKind, name) for name in names}
+
+
+def test_each_event_that_can_be_written_is_evidence_or_is_named_as_none() -> None:
+    assert consumed() | NO_EVIDENCE == KINDS
+    assert not consumed() & NO_EVIDENCE
+
+
+@pytest.mark.parametrize(
+    ("exit_report", "party"),
+    [
+        ({"code": 1, "error": {"type": "ValueError", "message": "boom"}}, Party.RANK),
+        (
+            {"code": 1, "error": {"type": "RuntimeError", "message": "CUDA error: uncorrectable ECC error"}},
+            Party.MACHINE,
+        ),
+        ({"code": 1, "victim": True, "error": {"type": "RuntimeError", "message": "Connection closed"}}, Party.NODE),
+        ({"signal": "SIGKILL", "error": {"type": "LauncherLost", "message": "killed by SIGKILL"}}, Party.NODE),
+    ],
+)
+def test_the_rule_of_a_failure_names_the_party_to_blame(exit_report: dict[str, object], party: Party) -> None:
+    assert rule_of(Seen.of(exit_report)).culprit is party
+
+
+@pytest.mark.parametrize(
+    ("words", "cause", "party"),
+    [
+        ("all of the agents' rendezvous ports are taken, by mallory", Cause.INFRA, Party.MACHINE),
+        ("node 1 (n2) was lost: no heartbeat for 10 s", Cause.INFRA, Party.NODE),
+        ("node 0 (vm): setup line 2 failed: module load cuda", Cause.USER_ERROR, Party.USER),
+        ("stopped by SIGUSR2 from Slurm (time limit near)", Cause.PREEMPTED, Party.SCHEDULER),
+        ("its time limit was reached", Cause.TIMEOUT, Party.USER),
+        ("", Cause.NONE, Party.NOBODY),
+    ],
+)
+def test_the_party_to_blame_for_an_end_that_no_rank_caused(words: str, cause: Cause, party: Party) -> None:
+    assert blamed(words, cause) is party
