@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from typing import Any, BinaryIO
 
 from orchestrator.node.server.request import Answer, Request, at_user
+from orchestrator.protocol.arriving import PIECE
 from orchestrator.protocol.json_text import parse_json
 from orchestrator.protocol.reading import descriptor_of, info_of
 
-PIECE = 1 << 20
 HASH_BYTES = 32
 PATIENCE = 3.0  # seconds that a request waits for its files to be unchanged for long enough
 _Facts = tuple[int, int]  # a file's size and mtime_ns
