@@ -19,7 +19,7 @@ SOURCES = Path(orchestrator.__file__).parent
 LIST = Path(__file__).parent / "golden" / "messages.txt"
 PRINTS = {"say", "note"}
 HINT_OF_RULE = {"Rule": 3, "_says": 1, "_gpu": 2}  # the place of a hint among the arguments of a rule of `outcome`
-HELP = {"option", "argument", "add_argument", "add", "command", "ArgumentParser"}
+HELP = {"setting", "option", "argument", "add_argument", "add", "command", "ArgumentParser"}
 CALLED_HINT = re.compile(
     r"hint|remed|refusals|after_dashes|note|no_slurm|elsewhere|(?<![a-z])_rules|left_early", re.IGNORECASE
 )
@@ -81,8 +81,21 @@ def messages(folder: Path = SOURCES) -> list[Message]:
 def _parts(node: ast.AST) -> Iterator[tuple[int, str, ast.AST]]:
     """The expressions in a statement that hold messages: line, kind, expression."""
     match node:
-        case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name)) as call:
-            yield from _of_call(name, call)
+        case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name)):
+            if name.endswith("Error") or name == "CheckResult":
+                for place, argument in enumerate(node.args):
+                    yield node.lineno, "hint" if place else "error", argument
+                yield from ((node.lineno, "hint", each.value) for each in node.keywords)
+            elif name in PRINTS:
+                yield from ((node.lineno, "note", argument) for argument in node.args)
+            elif name in HINT_OF_RULE:
+                yield from ((node.lineno, "hint", each) for each in node.args[HINT_OF_RULE[name] :][:1])
+                yield from ((node.lineno, "hint", each.value) for each in node.keywords if each.arg == "hint")
+            elif name in HELP:
+                words = ("help", "epilog", "description", "short_help", "more")
+                meaning = node.args if name == "setting" else []  # of a field of a document, or a training option
+                said = (*meaning, *(each.value for each in node.keywords if each.arg in words))
+                yield from ((node.lineno, "help", each) for each in said)
         case ast.Assign(targets=[target], value=value) | ast.AnnAssign(target=target, value=ast.expr() as value):
             if CALLED_HINT.search(ast.unparse(target)):
                 yield node.lineno, "hint", value
@@ -97,25 +110,6 @@ def _parts(node: ast.AST) -> Iterator[tuple[int, str, ast.AST]]:
         case ast.FunctionDef(body=[ast.Expr(value=ast.Constant(value=str()) as text), *_], decorator_list=decorators):
             if any(".command(" in ast.unparse(each) for each in decorators):
                 yield node.lineno, "help", text
-
-
-def _of_call(name: str, node: ast.Call) -> Iterator[tuple[int, str, ast.AST]]:
-    """The expressions in a call of this function that hold messages."""
-    if name.endswith("Error") or name == "CheckResult":
-        for place, argument in enumerate(node.args):
-            yield node.lineno, "hint" if place else "error", argument
-        yield from ((node.lineno, "hint", each.value) for each in node.keywords)
-    elif name in PRINTS:
-        yield from ((node.lineno, "note", argument) for argument in node.args)
-    elif name in HINT_OF_RULE:
-        yield from ((node.lineno, "hint", each) for each in node.args[HINT_OF_RULE[name] :][:1])
-        yield from ((node.lineno, "hint", each.value) for each in node.keywords if each.arg == "hint")
-    elif name == "setting":  # a field of a document, or an option of the training
-        more = [each.value for each in node.keywords if each.arg == "more"]
-        yield from ((node.lineno, "help", value) for value in (*node.args, *more))
-    elif name in HELP:
-        words = ("help", "epilog", "description", "short_help")
-        yield from ((node.lineno, "help", each.value) for each in node.keywords if each.arg in words)
 
 
 def listed() -> str:

@@ -14,7 +14,7 @@ from orchestrator.backends.mirror.contents import send_contents
 from orchestrator.backends.settings import CACHE_DAYS
 from orchestrator.errors import BackendError, OrchError
 from orchestrator.node.environments.folder import interpreter as interpreter_of
-from orchestrator.protocol.events import EventKind
+from orchestrator.protocol.events import Environment
 from orchestrator.protocol.quantities import size
 from orchestrator.protocol.task import NodeTask
 from orchestrator.runs.store import RunDir
@@ -100,7 +100,7 @@ def _with_environment(
         for group in [lacking[:1], lacking[1:]] if shared else [lacking]:
             found |= _on_all(install, {node: machines[node] for node in group})
     for node, each in sorted(found.items()):
-        run.append_event(EventKind.ENVIRONMENT, of=node, start=tasks[0].start, host=machines[node].name, **asdict(each))
+        run.append_event(Environment(of=node, start=tasks[0].start, host=machines[node].name, **asdict(each)))
     alone = found[min(found)]
     folders = [found.get(task.node_rank, alone).folder for task in tasks]
     return tuple(

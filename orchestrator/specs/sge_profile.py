@@ -43,7 +43,7 @@ class SgeProfile(ProfileBase):
     )
 
     def check(self) -> None:
-        """Raise ValueError if the job needs a parallel environment and the profile names none."""
+        """Raise ValueError if fields contradict each other."""
         super().check()
         if self.pe is None and (self.nodes > 1 or (self.slots or 1) > 1):
             what = f"nodes is {self.nodes}" if self.nodes > 1 else f"slots is {self.slots}"

@@ -32,6 +32,7 @@ OTHERS: dict[str, dict[str, str]] = {
     "cli/logs/printer.py": {"_print_bytes": "the reader of logs, which has a method of that name"},
     "environments/lock.py": {"read_lock": USERS},
     "environments/wheels.py": dict.fromkeys(("is_whole", "keep", "_have", "built"), OWN),
+    "node/agent/job.py": {"run_job": "its agents' logs, which it only adds to"},
     "node/agent/launcher_process.py": {"start": "a descriptor of open_own"},
     "node/agent/replay.py": {"_in_container": NEW},
     "node/agent/sampling/counters.py": {"read_bytes": KERNELS},

@@ -18,7 +18,7 @@ from orchestrator.backends.mirror.send import give_checkpoint, give_files
 from orchestrator.backends.replay_stage import Order, replay_argv
 from orchestrator.backends.settings import profile_of
 from orchestrator.errors import BackendError
-from orchestrator.protocol.events import EventKind
+from orchestrator.protocol.events import Clock, of
 from orchestrator.protocol.quantities import size
 from orchestrator.protocol.reading import MOST_WORD
 from orchestrator.protocol.task import NodeTask, task_json
@@ -114,10 +114,12 @@ def _send_records(session: Machine, run: RunDir, task: NodeTask) -> None:
 
 def _record_clock(run: RunDir, task: NodeTask, host: str, ahead: float) -> None:
     """Record how far the machine's clock is ahead: once for each start, even if that start is tried several times."""
-    values = {"of": task.node_rank, "start": task.start, "host": host}
-    known = (each for each in run.events() if each["kind"] == EventKind.CLOCK)
-    if not any(values.items() <= each.items() and abs(each["ahead"] - ahead) < CLOCKS_DIFFER for each in known):
-        run.append_event(EventKind.CLOCK, **values, ahead=ahead)
+    now = Clock(of=task.node_rank, start=task.start, host=host, ahead=ahead)
+    known = [
+        each.ahead for each in of(run.events(), Clock) if (each.of, each.start, each.host) == (now.of, now.start, host)
+    ]
+    if not any(abs(each - ahead) < CLOCKS_DIFFER for each in known):
+        run.append_event(now)
 
 
 def check_machine(session: Machine, run: RunDir, task: NodeTask, workdir: str) -> dict[str, Any]:

@@ -19,10 +19,11 @@ from dataclasses import dataclass, field
 from typing import BinaryIO
 
 from orchestrator.node.agent.batch import Place, run_in_job, word_path
-from orchestrator.protocol.allocation import AllocationError, read_allocation
+from orchestrator.protocol.allocation import TITLES, AllocationError, read_allocation
+from orchestrator.protocol.hostlist import in_words
 from orchestrator.protocol.layout import job_folder, node_folder
 from orchestrator.protocol.ranks import EXIT_REQUEUE
-from orchestrator.protocol.reading import MOST_RECORD, read_json
+from orchestrator.protocol.reading import MOST_RECORD, read_json, read_regular
 from orchestrator.protocol.task import NodeTask
 
 WAYS: Mapping[str, Sequence[str]] = {
@@ -77,6 +78,9 @@ def run_job(kind: str, run_dir: str, number: str, start: str, limit: str) -> int
     except (AllocationError, OSError, ValueError, TypeError, KeyError) as error:
         print(f"orch: the job's agents can't be started: {error}", file=sys.stderr)
         return 1
+    if len(hosts) != task.nnodes:
+        print(f"orch: {too_few(kind, task.nnodes, hosts)}", file=sys.stderr)
+        return 1
     place = Place(kind, number, int(start), 0, hosts, limit=_seconds(limit))
     signal.pthread_sigmask(signal.SIG_BLOCK, WATCHED)
     agents = Agents()
@@ -94,6 +98,14 @@ def _hear_signals() -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
 
 
+def too_few(kind: str, nodes: int, hosts: Sequence[str]) -> str:
+    """Return the error for a job that got another number of hosts than the run has nodes."""
+    said = f"the plan has {nodes} nodes, {TITLES[kind]} gave {len(hosts)}: {in_words(hosts)}"
+    if kind != "sge":
+        return said
+    return f"{said}; set pe: to a parallel environment whose allocation_rule is the number of slots of one node"
+
+
 def hosts_of(kind: str, environ: Mapping[str, str]) -> tuple[str, ...]:
     """Return the machines of the job, this one first. A job without a list of machines has this machine alone.
 
@@ -101,8 +113,7 @@ def hosts_of(kind: str, environ: Mapping[str, str]) -> tuple[str, ...]:
     """
 
     def read(path: str) -> str:
-        with open(path, encoding="utf-8") as file:
-            return file.read()
+        return read_regular(path, MOST_RECORD).decode()
 
     found = read_allocation(environ, read, only=kind)
     return found.hosts if found is not None else (socket.gethostname(),)
@@ -112,7 +123,8 @@ def agent_argv(place: Place, run_dir: str, node: int) -> list[str]:
     """Return the command that runs a node's agent: a program here for node 0, else by the scheduler's command."""
     words = [place.kind, place.number, str(place.start), str(node), ",".join(place.hosts), str(place.limit or "-")]
     argv = [sys.executable, f"{run_dir}/node.pyz", "in-job", run_dir, *words]
-    return argv if node == 0 else [*WAYS[place.kind], place.hosts[node], f"exec {shlex.join(argv)}"]
+    # Grid Engine ends the whole job if a task of it is killed. So a shell stays, and reports a mere failure.
+    return argv if node == 0 else [*WAYS[place.kind], place.hosts[node], f"{shlex.join(argv)} || exit 1"]
 
 
 def run_agent_of_job(run_dir: str, kind: str, number: str, start: str, node: str, hosts: str, limit: str) -> int:

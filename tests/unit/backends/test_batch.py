@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from orchestrator.backends.batch.backend import Batch
-from orchestrator.backends.batch.scheduler import Job, Order, Put, Query, RefusedError, Scheduler
+from orchestrator.backends.batch.scheduler import Job, Order, Put, Query, RefusedError, Scheduler, with_option
 from orchestrator.errors import BackendError, UsageError
 from orchestrator.protocol.task import NodeTask
 from orchestrator.runs.job_use import JobUse
@@ -92,11 +92,11 @@ class Toy(Scheduler):
     def cancel_waiting(self, job_id: str) -> Sequence[str]:
         return ("tdel", "Q", job_id)
 
-    def step(self, job_id: str, node: int, argv: Sequence[str], *, terminal: bool) -> list[str]:
+    def step(self, job_id: str, node: int, host: str, argv: Sequence[str], *, terminal: bool) -> list[str]:
         return ["tstep", job_id, str(node), *argv]
 
-    def dependency(self, job_ids: Sequence[str], *, succeeds: bool) -> str:
-        return ",".join(job_ids)
+    def after(self, launch: LaunchPlan, job_ids: Sequence[str], *, succeeds: bool) -> LaunchPlan:
+        return with_option(launch, "tsub", "after", job_ids)
 
 
 class Site:
@@ -180,4 +180,6 @@ def test_what_a_scheduler_can_not_do_is_refused_by_name(site: Site) -> None:
 def test_a_run_that_was_handed_over_is_found_by_its_name(site: Site) -> None:
     site.run.write("handle.json", {"state": "intent"})
     site.see("8 R other\n9 R j-abc234")
-    assert site.backend.waiting_for([RunDir(site.run.path)], succeeds=True) == "9"
+    waits = site.backend.waiting_for(site.plan, [RunDir(site.run.path)], succeeds=True)
+    assert waits is not None
+    assert waits.profile["tsub"] == {"after": "9"}

@@ -379,9 +379,9 @@ def test_kinds(place: Place) -> None:
         ("nodes: 2\n", "p.yaml:1:1: kind is missing\nsay what kind of profile it is: local, ssh, slurm"),
         (
             "kind: slrum\n",
-            "p.yaml:1:7: kind: expected one of local, ssh, slurm, found the text 'slrum'; did you mean 'slurm'",
+            "p.yaml:1:7: kind: expected one of local, ssh, slurm, sge, pbs, found the text 'slrum'; did you mean 'slurm'",
         ),
-        ("kind: [ssh]\n", "p.yaml:1:7: kind: expected one of local, ssh, slurm, found a list"),
+        ("kind: [ssh]\n", "p.yaml:1:7: kind: expected one of local, ssh, slurm, sge, pbs, found a list"),
     ):
         place.write("script: train.py\n", text)
         assert message in place.refusal()

@@ -216,7 +216,7 @@ def test_a_first_start_that_was_torn_away_before_its_agents_were_started_gets_it
     monkeypatch.setattr(AgentsOverSsh, "clean_up", lambda *_: [])
     monkeypatch.setattr(AgentsOverSsh, "collect", lambda *_: None)
     assert reconcile(tmp_path, run) is None  # an agent may turn up yet
-    monkeypatch.setattr(observe, "AGENT_PATIENCE", 0.0)
+    monkeypatch.setattr(observe, "SHOWS_ITSELF_SECONDS", 0.0)
     verdict = reconcile(tmp_path, run)
     assert verdict is not None
     assert verdict.reason == "the submit ended before it had started an agent"
