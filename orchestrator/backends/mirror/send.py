@@ -5,23 +5,29 @@ from __future__ import annotations
 import os
 import secrets
 from collections import deque
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from orchestrator.protocol.arriving import PIECE
 from orchestrator.protocol.checkpoints.checkpoint_dir import COMMIT
 from orchestrator.protocol.reading import opened
 from orchestrator.transport.machine import CALL_SECONDS, SLOWEST, Machine, Reply
 
-PIECE: Final = 1 << 20
 ON_THE_WAY: Final = 8  # pieces that are sent before the first of them is answered
 
 
 def give_checkpoint(session: Machine, source: Path, remote: str) -> None:
     """Send one committed checkpoint to a machine, its COMMIT last."""
     files = sorted((path for path in source.iterdir() if path.is_file()), key=lambda path: path.name == COMMIT)
+    give_files(session, {path: f"{remote}/{path.name}" for path in files})
+
+
+def give_files(session: Machine, files: Mapping[Path, str]) -> None:
+    """Send files in their order over one connection."""
     with session.bulk(sum(path.stat().st_size for path in files)) as fast:
-        for path in files:
-            give_file(fast, path, f"{remote}/{path.name}")
+        for path, remote in files.items():
+            give_file(fast, path, remote)
 
 
 def give_file(session: Machine, source: Path, remote: str, sha256: str = "") -> None:

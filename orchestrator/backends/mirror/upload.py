@@ -14,7 +14,7 @@ from orchestrator.backends.hosts import MachinesError
 from orchestrator.backends.mirror.contents import send_contents
 from orchestrator.backends.mirror.fetch import read_small
 from orchestrator.backends.mirror.given import Given, give
-from orchestrator.backends.mirror.send import give_checkpoint, give_file
+from orchestrator.backends.mirror.send import give_checkpoint, give_files
 from orchestrator.backends.replay_stage import Order, replay_argv
 from orchestrator.backends.settings import profile_of
 from orchestrator.errors import BackendError
@@ -109,10 +109,7 @@ def _send_records(session: Machine, run: RunDir, task: NodeTask) -> None:
     """Send what the lost machine has recorded, in pieces: a long run may have gigabytes of metrics."""
     names = [f"nodes/{task.node_rank}/{name}" for name in ("events.jsonl", "samples.jsonl", "metrics.jsonl")]
     names += ["metrics.jsonl"] if task.node_rank == 0 else []
-    sizes = {name: (run.path / name).stat().st_size for name in names if (run.path / name).exists()}
-    with session.bulk(sum(sizes.values())) as fast:
-        for name in sizes:
-            give_file(fast, run.path / name, f"{task.run_dir}/{name}")
+    give_files(session, {run.path / name: f"{task.run_dir}/{name}" for name in names if (run.path / name).exists()})
 
 
 def _record_clock(run: RunDir, task: NodeTask, host: str, ahead: float) -> None:
