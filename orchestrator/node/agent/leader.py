@@ -657,7 +657,7 @@ class Leader:
 
     def _fail(self, rule: Rule, reason: str, **more: Any) -> None:
         """End for a failure that no rank caused."""
-        self._end(Outcome.FAILED, rule.cause or Cause.NONE, reason, **more)
+        self._end(Outcome.FAILED, rule.cause, reason, **more)
 
     def _end(self, outcome: str, cause: str, reason: str, **more: Any) -> None:
         self.phase = Phase.ENDED
