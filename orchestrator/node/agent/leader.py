@@ -15,10 +15,9 @@ from orchestrator.node.agent.stall_detector import DEFAULT_LIMITS, culprit_of_ha
 from orchestrator.node.agent.standstill import Standstill
 from orchestrator.node.agent.start_watch import why_it_waits
 from orchestrator.node.container.argv import odd_image, short
-from orchestrator.outcome import restart
-from orchestrator.outcome.gang import culprit_of
-from orchestrator.outcome.restart import Refusal, Restarter
-from orchestrator.outcome.rules import cause_of, is_machines_fault
+from orchestrator.outcome import gang, restart, rules
+from orchestrator.outcome.rule import Rule
+from orchestrator.outcome.verdict import Cause, Outcome
 from orchestrator.protocol import events
 from orchestrator.protocol.checkpoints.checksum import Algorithm, agreed
 from orchestrator.protocol.gang import Hello
@@ -219,26 +218,10 @@ class Leader:
             return
         known = now - self.task.link_timeout / 2
         if all(when >= known or node in self.lost for node, when in self.seen.items()):
-            self._end("failed", "infra", self._who_was_lost())
+            self._fail(rules.LOST, self._who_was_lost())
 
     def _who_was_lost(self) -> str:
-        """Return which nodes were lost and why, in words. Nodes with the same reason are named together.
-
-        If node 0 did not run for longer than a node may be silent, then node 0 is to blame, not the nodes that left it.
-        """
-        together: dict[str, list[int]] = {}
-        for node, reason in sorted(self.lost.items()):
-            if node not in self.deserters:
-                together.setdefault(reason, []).append(node)
-        words = []
-        if self.deserters:
-            left = f"{self._names(sorted(self.deserters))} left it"
-            slept = max(self.deserters.values())
-            words = [f"{self._name(0)} did not run for {slept:.0f} s (stopped, or suspended), and {left}"]
-        return "; ".join(words + [
-            f"{self._names(nodes)} {'was' if len(nodes) == 1 else 'were'} lost: {reason}"
-            for reason, nodes in together.items()
-        ])  # fmt: skip
+        return gang.who_was_lost(self.lost, self.deserters, self._names)
 
     def _ended_well(self, node: int) -> bool:
         """Tell whether all ranks of the node have exited well; a later loss of the node does not change that."""
@@ -257,7 +240,7 @@ class Leader:
                 self._count_out(node, f"no heartbeat for {now - when:.0f} s", now)
         self._end_before_the_ranks(now)
         if self.phase in BEFORE_THE_RANKS and now >= self.deadline and not self.lost:
-            self._end("failed", "infra", self._what_is_missing())
+            self._fail(rules.NOT_JOINED, self._what_is_missing())
         elif self.phase is Phase.RUNNING and self.settle_at is not None and now >= self.settle_at:
             self._stop(StopReason.FAILURE, FAILURE_GRACE)
         elif self.phase is Phase.RUNNING and self._knows_hang(now):
@@ -286,7 +269,7 @@ class Leader:
     @_HANDLERS.add
     def _on_path(self, node: int, report: WayTried, now: float) -> None:
         if report.error:
-            self._end("failed", "infra", report.error)
+            self._fail(rules.CANT_REACH, report.error)
             return
         self.waiting.discard(node)
         if self.phase is Phase.CHECKING and not self.waiting and not self.lost:
@@ -296,7 +279,7 @@ class Leader:
     def _on_trouble(self, node: int, report: Trouble, now: float) -> None:
         """End for a node that can't take part: nothing that another start would mend, unless it says so."""
         reason = f"{self._name(node)}: {report.reason}"
-        self._end("failed", report.cause, reason, failed_node=node, tail=report.tail)
+        self._end(Outcome.FAILED, report.cause, reason, failed_node=node, tail=report.tail)
 
     @_HANDLERS.add
     def _on_ready(self, node: int, report: Ready, now: float) -> None:
@@ -305,14 +288,14 @@ class Leader:
         if self.phase is not Phase.PREPARING or self.waiting or self.lost:
             return
         if any(each.unfit for each in self.ready.values()):
-            self._end("failed", "user_error", self._who_is_unfit())
+            self._fail(rules.UNFIT, self._who_is_unfit())
             return
         if lacking := [node for node, each in self.ready.items() if each.missing]:
             words = self._missing_in_words(self.ready[lacking[0]].missing, set(lacking))
-            self._end("failed", "user_error", words, failed_node=lacking[0])
+            self._fail(rules.UNFIT, words, failed_node=lacking[0])
             return
         if (odd := odd_image(self._images())) is not None:
-            self._end("failed", "user_error", self._how_images_differ(odd))
+            self._fail(rules.UNFIT, self._how_images_differ(odd))
             return
         wanted = self.ready[0].checkpoints[:1]
         lacking = [node for node, each in self.ready.items() if wanted and wanted[0] not in each.checkpoints]
@@ -333,7 +316,7 @@ class Leader:
         if report.given:
             self.record(events.HandedOver(self.attempt, self._resume_from(), report.given))
         if report.failed:
-            self._end("failed", "infra", "; ".join(f"{self._name(each)} {said}" for each, said in report.failed))
+            self._fail(rules.CANT_REACH, "; ".join(f"{self._name(each)} {said}" for each, said in report.failed))
         else:
             self._go()
 
@@ -537,13 +520,10 @@ class Leader:
             self.standstill.unseen[node] = float(self.task.hang.get("other", DEFAULT_LIMITS["other"]))
         self.record(events.FolderLost(self._host(node), report.path, node, report.with_heartbeats))
 
-    def _cause_of(self, failure: Culprit) -> str:
-        """Return the budget that a failure draws on. A rank whose files were removed is not to blame."""
-        return cause_of(failure, folder_lost=bool(self.folders_lost))
-
     def _how_folders_were_lost(self) -> str:
-        """Return which nodes have lost the run's folder, in words."""
-        nodes = sorted(self.folders_lost)
+        """Return which nodes have lost the run's folder, in words; "" if none has."""
+        if not (nodes := sorted(self.folders_lost)):
+            return ""
         return f"{self._names(nodes)} lost the run's folder: {self.folders_lost[nodes[0]]} was removed during the run"
 
     @_HANDLERS.add
@@ -630,64 +610,31 @@ class Leader:
     def _end_attempt_when_idle(self, now: float) -> None:
         if self.phase not in (Phase.RUNNING, Phase.STOPPING) or self.waiting:
             return
-        failure = culprit_of(self.exits) or next((each for each in self.exits if each.unsaved), None)
-        if all(map(self._ended_well, self.hellos)):  # even if a signal, a cancel or the time limit came later
-            self._end("succeeded", "", "")
-        elif self.stop_reason is StopReason.IDLE:
-            self._end("cancelled", "idle", self._how_idle())
-        elif self.stop_reason is not None and self.stop_reason is not StopReason.FAILURE:
-            self._end(self.stop_reason, self.stop_reason, "")
-        elif self.lost:
-            self._end_with_lost(failure)
-        elif failure is not None:
-            self._after_failure(failure, now)
-        elif any(each.code == EXIT_REQUEUE for each in self.exits):
-            self._end("preempted", "preempted", "the ranks stopped at a step boundary and ask to be started again")
-        else:
-            self._end("succeeded", "", "")
+        saved = self.progress()
+        end = gang.end_of(gang.Attempt(
+            self.exits,
+            all(map(self._ended_well, self.hellos)),
+            Cause.NONE if self.stop_reason in (None, StopReason.FAILURE) else Cause(self.stop_reason.value),
+            self._who_was_lost(), self._how_folders_were_lost(), self._how_idle(), self.task.retry, self.restarts,
+            restart.stalled(self.begun_at, saved), self.task.has_spares,
+        ))  # fmt: skip
+        if end.culprit is not None:
+            culprit = self._where_missing(end.culprit)
+            self.record(events.AttemptFailed(self.attempt, culprit, end.failure, **saved.to_event()))
+        if not end.again:
+            self._end(end.outcome, end.cause, end.reason)
+            return
+        self.restarts.append(end.cause)
+        self.begun_at.append(saved)
+        self.attempt += 1
+        self.record(events.Restart(self.attempt, end.cause, saved.known_step))
+        self._prepare(now)
 
     def _how_idle(self) -> str:
         """Return why an idle run was ended, in words."""
         use = ", ".join(dict.fromkeys(each.use for _, each in sorted(self.unused.items())))
         seconds = min((each.seconds for each in self.unused.values()), default=0)
         return f"it was idle ({use}) on all nodes for {lasting(seconds)}, and the job says idle.do: cancel"
-
-    def _end_with_lost(self, failure: Culprit | None) -> None:
-        """End, as this gang can't start again without a node; a rank that had failed before is still to blame."""
-        lost = self._who_was_lost()
-        if failure is None or failure.victim or failure.after_stop or failure.left_early:
-            self._end("failed", "infra", lost)
-        else:
-            cause = self._cause_of(failure)
-            self.record(events.AttemptFailed(self.attempt, failure, cause, **self.progress().to_event()))
-            self._end("failed", cause, lost)
-
-    def _after_failure(self, failure: Culprit, now: float) -> None:
-        failure = self._where_missing(failure)
-        cause = self._cause_of(failure)
-        now_saved = self.progress()
-        self.record(events.AttemptFailed(self.attempt, failure, cause, **now_saved.to_event()))
-        stalled = restart.stalled(self.begun_at, now_saved)
-        no = restart.refusal(Restarter.LEADER, cause, self.task.retry, self.restarts.count(cause), stalled)
-        if self.folders_lost:  # no rank can start again without the code
-            self._end("failed", cause, self._how_folders_were_lost())
-        elif no is Refusal.NO_PROGRESS:
-            self._end("failed", "no_progress", f"{stalled} attempts in a row ended without a new checkpoint")
-        elif no is not None or (self.task.has_spares and is_machines_fault(failure)):
-            # With spares, the controlling side starts the ranks again on one of them, out of the same budget.
-            self._end(
-                "failed",
-                cause,
-                f"training is done, and its final weights are on no disk: {failure.unsaved}"
-                if cause == "checkpoint"
-                else "",
-            )
-        else:
-            self.restarts.append(cause)
-            self.begun_at.append(now_saved)
-            self.attempt += 1
-            self.record(events.Restart(self.attempt, cause, now_saved.known_step))
-            self._prepare(now)
 
     def _what_is_missing(self) -> str:
         names = self._names(sorted(self.waiting))
@@ -707,6 +654,10 @@ class Leader:
 
     def _host(self, node: int) -> str:
         return self.hellos[node].host if node in self.hellos else self.task.hosts[node]
+
+    def _fail(self, rule: Rule, reason: str, **more: Any) -> None:
+        """End for a failure that no rank caused."""
+        self._end(Outcome.FAILED, rule.cause, reason, **more)
 
     def _end(self, outcome: str, cause: str, reason: str, **more: Any) -> None:
         self.phase = Phase.ENDED
