@@ -16,7 +16,7 @@ from orchestrator.node.system.processes import identify
 from orchestrator.prepare.prepare import Prepared, files_to_send, is_here
 from orchestrator.protocol.cancelling import keep_room_for_cancel
 from orchestrator.protocol.code_baseline import write_baseline
-from orchestrator.protocol.events import EventKind
+from orchestrator.protocol.events import Snapshot
 from orchestrator.runs import outbox
 from orchestrator.runs.record import SweepPoint
 from orchestrator.runs.start_lock import being_started
@@ -105,7 +105,7 @@ def snapshot_code(prepared: Prepared, run: RunDir) -> None:
     """Copy the code for the run, and record the list of its files."""
     facts = copy_code(prepared, run)
     run.write("code.json", {"files": facts.pop("listing")})
-    run.append_event(EventKind.SNAPSHOT, **facts)
+    run.append_event(Snapshot(**facts))
 
 
 def _record_environment(prepared: Prepared, run: RunDir) -> None:

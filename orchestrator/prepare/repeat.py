@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.errors import UsageError
-from orchestrator.protocol.events import EventKind
+from orchestrator.protocol.events import Snapshot, of
+from orchestrator.protocol.typed import to_json
 from orchestrator.runs.files.code_snapshot import retake
 from orchestrator.runs.store import RunDir
 from orchestrator.specs.border import valid
@@ -101,7 +102,7 @@ def env_options(run: RunDir) -> tuple[str, ...]:
 def copy_code(source: RunDir, target: RunDir) -> dict[str, Any]:
     """Copy the code of an earlier run. Return the facts of its snapshot, which hold for the copy too."""
     listing = source.code_files()
-    facts: dict[str, Any] = next((event for event in source.events() if event["kind"] == EventKind.SNAPSHOT), {})
+    facts = next((to_json(event, stamps=False) for event in of(source.events(), Snapshot)), {})
     retake(source.path / "code", target.path / "code", listing)
     shutil.copymode(source.path / "code", target.path / "code")
-    return {**{key: value for key, value in facts.items() if key not in ("kind", "time")}, "listing": listing}
+    return {**facts, "listing": listing}

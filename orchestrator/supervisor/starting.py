@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 
 from orchestrator.backends import backend, kind_of
 from orchestrator.errors import BackendError, PlacesTakenError
-from orchestrator.protocol.events import EventKind
+from orchestrator.protocol.events import Queued, Submitted
 from orchestrator.runs.dependencies import QUEUED, is_queued
 from orchestrator.runs.start_lock import SHOWS_ITSELF_SECONDS
 from orchestrator.runs.state import HandleStatus
@@ -49,7 +49,7 @@ def start(run: RunDir, plan: LaunchPlan, secrets: Mapping[str, str], credentials
         except PlacesTakenError:  # the run has a place in the queue of its machines
             enqueue(run, secrets)
             return
-    run.append_event(EventKind.SUBMITTED)
+    run.append_event(Submitted())
     (run.path / QUEUED).unlink(missing_ok=True)
 
 
@@ -63,7 +63,7 @@ def start_array(
     tasks = [entrusted(plan.tasks, credentials_for(plan.nnodes), secrets) for plan in plans]
     backend(kind_of(plans[0].profile)).submit_all(plans, tasks, runs, folder, parallel)
     for run in runs:
-        run.append_event(EventKind.SUBMITTED)
+        run.append_event(Submitted())
 
 
 def has_begun(run: RunDir) -> bool:
@@ -78,7 +78,7 @@ def enqueue(run: RunDir, secrets: Mapping[str, str]) -> None:
     be written.
     """
     if not is_queued(run):
-        run.append_event(EventKind.QUEUED)
+        run.append_event(Queued())
         run.write(QUEUED, values_for_later(secrets), private=True)
 
 

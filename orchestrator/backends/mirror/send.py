@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import secrets
 from collections import deque
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from orchestrator.protocol.checkpoints.checkpoint_dir import COMMIT
 from orchestrator.protocol.reading import opened
@@ -23,9 +24,13 @@ def give_checkpoint(session: Machine, source: Path, remote: str) -> None:
             give_file(fast, path, f"{remote}/{path.name}")
 
 
-def give_file(session: Machine, source: Path, remote: str) -> None:
-    """Send a file: its first piece makes it new there, its last one, sent when all others are there, names it."""
+def give_file(session: Machine, source: Path, remote: str, sha256: str = "") -> None:
+    """Send a file in pieces. The last piece, sent when all others are there, gives the file its name.
+
+    sha256: what the machine must find then. Several senders may send such a file at once.
+    """
     sent: deque[Reply] = deque()
+    values: dict[str, Any] = {"path": remote, "sha256": sha256, "sender": secrets.token_hex(4) if sha256 else ""}
     with opened(source) as file:
         size, offset = os.fstat(file.fileno()).st_size, 0
         while True:
@@ -33,7 +38,7 @@ def give_file(session: Machine, source: Path, remote: str) -> None:
             last = offset + len(data) >= size
             while sent and (last or len(sent) >= ON_THE_WAY):
                 sent.popleft().wait(CALL_SECONDS + ON_THE_WAY * PIECE / SLOWEST)
-            answer = session.ask("write_file", data, path=remote, offset=offset, last=last)
+            answer = session.ask("write_file", data, offset=offset, last=last, **values)
             if last or offset == 0:
                 answer.wait()
             else:

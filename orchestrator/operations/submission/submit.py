@@ -12,7 +12,7 @@ from orchestrator.backends.base import Backend
 from orchestrator.errors import OrchError
 from orchestrator.prepare.prepare import Prepared, plan_for
 from orchestrator.prepare.record import recorded, snapshot_code
-from orchestrator.protocol.events import EventKind
+from orchestrator.protocol.events import Cancel, CleanedUp, SubmitFailed, of
 from orchestrator.runs import dependencies, outbox
 from orchestrator.runs.record import Dependency
 from orchestrator.runs.run_id import new_run_id
@@ -70,7 +70,7 @@ def cancelled_if_interrupted(root: Path, secrets: Iterable[str]) -> Iterator[lis
             # The run is being refused and removed at this moment, or the disk has no room for the event.
             with suppress(OrchError):
                 run.record_cancel(now=True)
-                run.append_event(EventKind.CANCEL, now=True)
+                run.append_event(Cancel(now=True))
         if begun:
             start_supervisor(root, without=secrets)
         raise
@@ -110,10 +110,10 @@ def _withdraw(root: Path, run: RunDir, error: OrchError) -> None:
         from orchestrator.operations.runs import have_it_told
         from orchestrator.supervisor.reconcile import reconcile
 
-        run.append_event(EventKind.SUBMIT_FAILED, reason=error.message)
+        run.append_event(SubmitFailed(error.message))
         verdict = reconcile(root, run)
-        swept = [event for event in run.events() if event["kind"] == EventKind.CLEANED_UP and "node" not in event]
-        if verdict is None or any(event.get("survivors") or event.get("away") for event in swept):
+        swept = [event for event in of(run.events(), CleanedUp) if event.node is None]
+        if verdict is None or any(event.survivors or event.away for event in swept):
             have_it_told(root)
             return
     outbox.leave(root, run)  # the error was reported to the submitter

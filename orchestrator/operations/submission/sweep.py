@@ -20,7 +20,7 @@ from orchestrator.errors import SpecError, UsageError
 from orchestrator.operations.submission import submit
 from orchestrator.prepare.prepare import Prepared, Request, plan_for, prepare
 from orchestrator.prepare.record import copy_code, record_run
-from orchestrator.protocol.events import EventKind
+from orchestrator.protocol.events import Queued, Snapshot
 from orchestrator.runs import dependencies
 from orchestrator.runs.record import SweepPoint
 from orchestrator.runs.run_id import new_run_id, point_id
@@ -216,7 +216,7 @@ def _record(
             run = record_run(root, prepared, launch, lambda run: share(folder, run, (STARTING,)), place, indexed=False)
             runs.append(run)
             share(folder, run, ("code", "code.json", "code.baseline.json"))
-            run.append_event(EventKind.SNAPSHOT, **facts)
+            run.append_event(Snapshot(**facts))
             return run
 
         with _threads() as pool:
@@ -254,7 +254,7 @@ def _enqueue(root: Path, folder: Path, runs: Sequence[RunDir], secrets: dict[str
     """
     try:
         for run in runs:
-            run.append_event(EventKind.QUEUED)
+            run.append_event(Queued())
         write_durably(folder / dependencies.QUEUED, json.dumps(values_for_later(secrets)).encode(), private=True)
         for run in runs:
             share(folder, run, (dependencies.QUEUED,))

@@ -16,6 +16,7 @@ import pytest
 from orchestrator.runs.state import Verdict
 from orchestrator.runs.store import create_run, retire
 from orchestrator.supervisor.start import supervisor_lock
+from tests.events import event
 from tests.patience import PATIENCE
 
 HEAVY = ("torch", "numpy", "fabric", "submitit", "pydantic", "ruamel", "rich", "paramiko", "cloudpickle", "asyncio")
@@ -73,7 +74,7 @@ def home(tmp_path: Path) -> Path:
         record = {"run_id": name, "name": name[:4], "kind": "local", "nnodes": 1, "hosts": ["localhost"],
                   "profile_name": "local", "created": 1.0}  # fmt: skip
         run = create_run(tmp_path, name, record)
-        run.append_event("submitted")
+        run.append_event(event("submitted"))
         if name.startswith("done"):
             log = run.node(0) / "attempt_0" / "rank_0.log"
             log.parent.mkdir(parents=True)

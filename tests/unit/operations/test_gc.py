@@ -26,6 +26,7 @@ from orchestrator.operations.gc import Finding, collect_garbage, collect_on_mach
 from orchestrator.operations.removal import removal_of
 from orchestrator.protocol.files import temporary_name
 from orchestrator.runs.store import RunDir, create_run, find_run, remove_run
+from tests.events import event
 from tests.patience import PATIENCE
 
 Start = Callable[..., subprocess.Popen[bytes]]
@@ -166,7 +167,7 @@ def test_a_process_without_the_mark_or_of_another_user_is_not_seen(root: Path, s
 def test_a_run_whose_agents_are_dead_gets_its_verdict(root: Path, start: Start) -> None:
     agent = start(None)
     run = recorded(root, "crash-aaa", ended=False, agent=agent.pid)
-    run.append_event("submitted")
+    run.append_event(event("submitted"))
     rank = start("crash-aaa/0")
     assert gc(root) == {}
     agent.kill()

@@ -23,6 +23,7 @@ from orchestrator.runs.start_lock import ELSEWHERE_SECONDS, STARTING, being_star
 from orchestrator.runs.store import RunDir, append_line, create_run
 from orchestrator.supervisor import observe
 from orchestrator.supervisor.reconcile import Reconciler, reconcile
+from tests.events import event
 
 
 @pytest.fixture
@@ -43,7 +44,7 @@ def made(root: Path, *agents: Process | None, **record: Any) -> RunDir:
     """A run whose submit got through, and with it these agents; None is one that is gone."""
     hosts = ["localhost"] * len(agents)
     run = create_run(root, "r-234567", {"kind": "local", "nnodes": len(agents), "hosts": hosts, **record})
-    run.append_event(EventKind.SUBMITTED)
+    run.append_event(event("submitted"))
     run.write("handle.json", {"state": "submitted", "agents": {str(n): of(agent) for n, agent in enumerate(agents)}})
     for node in range(len(agents)):
         run.node(node).mkdir()
