@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 
 from orchestrator.protocol.hostlist import expand
+from orchestrator.specs.allocation import ALLOCATION, with_allocation
 from orchestrator.specs.documents.problem import Problem
 from orchestrator.specs.environment import set_by_orch
 from orchestrator.specs.fields import (
@@ -156,8 +157,10 @@ class SshProfile(ProfileBase):
     """Machines that are reached over SSH. They need python3 and nothing that orch installs."""
 
     kind: Literal["ssh"]
-    hosts: Annotated[tuple[HostEntry, ...], Field(min_length=1), AfterValidator(_expanded)]
-    spares: Annotated[tuple[HostEntry, ...], AfterValidator(_expanded)] = ()
+    hosts: Annotated[tuple[HostEntry, ...], Field(min_length=1), AfterValidator(_expanded), Also("string")] = Field(
+        description="the nodes; allocation: the machines of the scheduler's job in which orch runs"
+    )
+    spares: Annotated[tuple[HostEntry, ...], AfterValidator(_expanded), Also("integer")] = ()
     user: UserName | None = None
     port: Annotated[int, Field(ge=1, le=65535)] | None = None
     key: Line | None = None
@@ -175,7 +178,9 @@ class SshProfile(ProfileBase):
     @model_validator(mode="before")
     @classmethod
     def _all_hosts_by_default(cls, data: Any) -> Any:
-        """Use every host as a node if `nodes` is left out."""
+        """Use every host as a node if `nodes` is left out, and the machines of an allocation as hosts."""
+        if isinstance(data, dict) and data.get("hosts") == ALLOCATION:
+            data = with_allocation(data)
         if isinstance(data, dict) and "nodes" not in data and isinstance(data.get("hosts"), list | tuple):
             try:
                 count = sum(len(expand(_name_in(entry))) for entry in data["hosts"])
