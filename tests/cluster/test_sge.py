@@ -173,7 +173,7 @@ def test_a_program_that_fails_is_the_users_error(alice: User) -> None:
 
 
 def test_a_time_limit_stops_at_a_boundary_and_the_job_begins_again(alice: User) -> None:
-    run = alice.count(100, PROFILE.replace("1h", "24s"))
+    run = alice.count(60, PROFILE.replace("1h", "24s"))
     state = run.end()
     assert state["state"] == "succeeded", (state["verdict"], run.logs())
     again = run.events("starting_again")
