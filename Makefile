@@ -14,7 +14,7 @@ BIN := .venv/bin
 PROFILE ?= local
 , := ,
 
-.PHONY: help demo test test-all prepared lint unit schemas messages failures sessions soak bench gpu gpu-wheels docs image clean
+.PHONY: help demo test test-all prepared lint unit schemas options messages mutations failures sessions soak bench gpu gpu-wheels docs image clean
 
 help:
 	@sed -n 's/^# make/make/p' Makefile
@@ -88,6 +88,10 @@ schemas: .venv/demo.stamp
 	$(BIN)/orch schema job > schemas/job.schema.json
 	$(BIN)/orch schema profile > schemas/profile.schema.json
 
+# Write the tables of training options in docs/ again, after a change of protocol/training_options.py.
+options: .venv/demo.stamp
+	$(BIN)/python -m tests.option_tables --write
+
 # Write the list of all errors, hints and help texts again, after a change of one: read what has changed.
 messages: .venv/demo.stamp
 	$(BIN)/python -m tests.messages --write
@@ -95,6 +99,10 @@ messages: .venv/demo.stamp
 # Write the causes in docs/failures.md again, after a change of a rule in orchestrator/outcome/rules.py.
 failures: .venv/demo.stamp
 	$(BIN)/python -m tests.failures --write
+
+# Invert COUNT conditions, drawn by SEED, one at a time: name those that no unit test detects.
+mutations: .venv/test.stamp
+	$(BIN)/python -m tests.mutations
 
 # Record the sessions of README.md and docs/ again, from real runs: on this machine, and on the testbed where there can be one.
 sessions: .venv/test.stamp

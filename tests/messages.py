@@ -19,7 +19,7 @@ SOURCES = Path(orchestrator.__file__).parent
 LIST = Path(__file__).parent / "golden" / "messages.txt"
 PRINTS = {"say", "note"}
 HINT_OF_RULE = {"Rule": 3, "_says": 1, "_gpu": 2}  # the place of a hint among the arguments of a rule of `outcome`
-HELP = {"option", "argument", "add_argument", "add", "command", "ArgumentParser"}
+HELP = {"setting", "option", "argument", "add_argument", "add", "command", "ArgumentParser"}
 CALLED_HINT = re.compile(
     r"hint|remed|refusals|after_dashes|note|no_slurm|elsewhere|(?<![a-z])_rules|left_early", re.IGNORECASE
 )
@@ -92,8 +92,10 @@ def _parts(node: ast.AST) -> Iterator[tuple[int, str, ast.AST]]:
                 yield from ((node.lineno, "hint", each) for each in node.args[HINT_OF_RULE[name] :][:1])
                 yield from ((node.lineno, "hint", each.value) for each in node.keywords if each.arg == "hint")
             elif name in HELP:
-                words = ("help", "epilog", "description", "short_help")
-                yield from ((node.lineno, "help", each.value) for each in node.keywords if each.arg in words)
+                words = ("help", "epilog", "description", "short_help", "more")
+                meaning = node.args if name == "setting" else []  # of a field of a document, or a training option
+                said = (*meaning, *(each.value for each in node.keywords if each.arg in words))
+                yield from ((node.lineno, "help", each) for each in said)
         case ast.Assign(targets=[target], value=value) | ast.AnnAssign(target=target, value=ast.expr() as value):
             if CALLED_HINT.search(ast.unparse(target)):
                 yield node.lineno, "hint", value

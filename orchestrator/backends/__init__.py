@@ -49,4 +49,4 @@ def backend(kind: str) -> Backend:
 
 def backend_of(profile: AnyProfile) -> Backend:
     """Return the backend for a profile. Raises UsageError if there is none."""
-    return backend(kind_of(dict(profile)))
+    return backend(kind_of(vars(profile)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -25,7 +26,7 @@ def examine(profile: AnyProfile, *, on_node: bool = False) -> list[Check]:
     if profile.kind == "local" and profile.python is None:
         from orchestrator.prepare.interpreter import of_shell
 
-        profile = profile.model_copy(update={"python": of_shell("", os.environ, needs_torch=True).path})
+        profile = replace(profile, python=of_shell("", os.environ, needs_torch=True).path)
     return backend_of(profile).doctor(profile, on_node=on_node)
 
 

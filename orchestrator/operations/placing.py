@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import filecmp
 import os
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from orchestrator.backends.mirror.local import is_continued_by
 from orchestrator.errors import UsageError
 from orchestrator.operations.pull import copy_output
 from orchestrator.protocol.outputs import ABOVE, ASIDE, BESIDE
@@ -59,7 +59,7 @@ def place(run: RunDir, *, force: bool = False) -> Placed:
             left_out.append(f"{target} is there and is no file")
         elif above := next((each for each in target.parents if each.is_file()), None):
             left_out.append(f"{target}: {above} is there and is no folder")
-        elif not force and _differs(output.file, target):
+        elif not force and not is_continued_by(target, output.file):
             left_out.append(f"{target} is there with other content; --force replaces it")
         elif copy_output(run, output, target, output.path) is not None:
             copied.append(str(target))
@@ -81,22 +81,3 @@ def _targets(run: RunDir, folder: Path) -> Iterator[tuple[Output, Path | None, s
             yield output, None, "git would run what is written there"
         else:
             yield output, folder / output.path, ""
-
-
-def _differs(source: Path, target: Path) -> bool:
-    """Tell whether a copy would lose content of the target."""
-    try:
-        if not os.path.lexists(target):
-            return False
-        size = target.stat().st_size
-        if not target.is_file() or size > source.stat().st_size:
-            return True
-        if size == source.stat().st_size:
-            return not filecmp.cmp(source, target, shallow=False)
-        with source.open("rb") as new, target.open("rb") as old:
-            while block := old.read(1 << 20):
-                if new.read(len(block)) != block:
-                    return True
-    except OSError:
-        return True
-    return False

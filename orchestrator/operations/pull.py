@@ -11,7 +11,7 @@ import hashlib
 import os
 import shutil
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -29,7 +29,7 @@ from orchestrator.runs.files.logs import Selection, log_files
 from orchestrator.runs.files.metrics import metric_of_checkpoints
 from orchestrator.runs.files.outputs import Output, outputs_of
 from orchestrator.runs.reducer import left_outputs
-from orchestrator.runs.store import RunDir, check_own, write_durably
+from orchestrator.runs.store import RunDir, check_own
 
 RECEIPT: Final = "pull.json"
 PULLED: Final = "pulled.json"  # in the run's folder: the folders to which it was pulled
@@ -64,7 +64,7 @@ class Pulled:
 
     def to_json(self) -> dict[str, Any]:
         """Return the result as JSON types."""
-        return {**asdict(self), "files": [file.to_json() for file in self.files], "skipped": list(self.skipped)}
+        return {**vars(self), "files": [file.to_json() for file in self.files], "skipped": list(self.skipped)}
 
 
 class _ChangedError(Exception):
@@ -261,47 +261,26 @@ def choose(
 
 def _copy_checkpoint(source: Checkpoint, target: Path) -> list[Copied]:
     """Copy and verify one checkpoint's files, COMMIT last. Raises _ChangedError if the source changed."""
+    content = f"{source.files[MANIFEST].hex}\n".encode()
+    committed = Checksum(Algorithm.SHA256, hashlib.sha256(content).hexdigest())
+    files = {name: checksum for name, checksum in source.files.items() if name != MANIFEST}
+    files |= {MANIFEST: source.files[MANIFEST], COMMIT: committed}
     try:
         for checksum in source.files.values():
             hasher(checksum.algorithm)  # raises before anything is copied if the algorithm is missing
-        manifest = read_regular(source.path / MANIFEST, MOST_RECORD, source.path.parent)
         target.mkdir(parents=True, exist_ok=True)
-        if hashlib.sha256(manifest).hexdigest() != source.files[MANIFEST].hex:
-            raise _ChangedError("its manifest changed while it was copied")
-        committed = source.files[MANIFEST].hex.encode()
-        if (target / COMMIT).exists() and _content(target / COMMIT).strip() != committed:
+        if (target / COMMIT).exists() and read_regular((target / COMMIT).resolve(), MOST_RECORD) != content:
             (target / COMMIT).unlink()  # another save of the same step: the present copy is about to be overwritten
-        copied = [
-            _verified(source.path / name, target / name, checksum)
-            for name, checksum in source.files.items()
-            if name != MANIFEST
-        ]
-        for name, content in ((MANIFEST, manifest), (COMMIT, committed + b"\n")):
-            checksum = Checksum(Algorithm.SHA256, hashlib.sha256(content).hexdigest())
-            same = (target / name).exists() and _content(target / name) == content
-            if not same:
-                write_durably(target / name, content)
-            copied.append(_copied(target / name, checksum, "kept" if same else "copied"))
+        return [_verified(source.path / name, target / name, checksum) for name, checksum in files.items()]
     except FileNotFoundError as error:
         raise _ChangedError(f"{error.filename} went away while it was copied") from error
     except OSError as error:
         raise _failed(target, error) from error
     except NotInstalledError as error:
         raise OrchError(f"the checkpoint of step {source.step} can't be verified: {error}") from error
-    return copied
 
 
 def _verified(source: Path, target: Path, checksum: Checksum) -> Copied:
-    how = copy_committed(source, target, checksum)
-    if not how:
+    if not (how := copy_committed(source, target, checksum)):
         raise _ChangedError(f"{source.name} does not match its checksum")
-    return _copied(target, checksum, how)
-
-
-def _content(path: Path) -> bytes:
-    """Return the content of a small file in the folder that the user named."""
-    return read_regular(path.resolve(), MOST_RECORD)
-
-
-def _copied(path: Path, checksum: Checksum, how: str) -> Copied:
-    return Copied(f"checkpoints/{path.parent.name}/{path.name}", path.stat().st_size, checksum, how)
+    return Copied(f"checkpoints/{target.parent.name}/{target.name}", target.stat().st_size, checksum, how)

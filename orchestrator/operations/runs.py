@@ -14,7 +14,7 @@ from orchestrator.backends.base import NodeProof
 from orchestrator.errors import BackendError, StoreError, UsageError
 from orchestrator.looking.run import POLL_SECONDS, wait
 from orchestrator.looking.state import state_of
-from orchestrator.protocol.events import EventKind
+from orchestrator.protocol.events import Cancel
 from orchestrator.runs import dependencies, outbox
 from orchestrator.runs.state import RunState
 from orchestrator.runs.store import RunDir, check_own, remove_run
@@ -106,7 +106,7 @@ def cancel_all(root: Path, runs: Sequence[RunDir], *, now: bool) -> list[Cancell
     for run in live:
         with contextlib.suppress(StoreError):  # on a full disk each run is cancelled all the same
             run.record_cancel(now=now)
-            run.append_event(EventKind.CANCEL, now=now)
+            run.append_event(Cancel(now))
     left = [run for run in live if not queue.drop(run, dependencies.CANCELLED)]
     kinds = {run.run_id: run.record().kind for run in left}
     for kind in set(kinds.values()):
@@ -129,7 +129,7 @@ def _record_cancel(run: RunDir, *, now: bool) -> StoreError | None:
     """Record the cancel of a run. Return the error if the disk has no room for the whole record."""
     try:
         run.record_cancel(now=now)
-        run.append_event(EventKind.CANCEL, now=now)
+        run.append_event(Cancel(now))
     except StoreError as error:
         run.check_is_there()
         return error

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Callable
 
 from orchestrator.outcome import restart
 from orchestrator.outcome.restart import Budgets, Refusal, Restarter
 from orchestrator.outcome.rules import cause_of, is_machines_fault
-from orchestrator.outcome.verdict import Cause, Event, Outcome
+from orchestrator.outcome.verdict import Cause, Outcome
+from orchestrator.protocol.rank_reports import Culprit, LeftEarly
 from orchestrator.protocol.ranks import EXIT_REQUEUE
 
 STOPPED_BY_US = ("SIGTERM", "SIGKILL")
@@ -19,13 +20,13 @@ STOPPED_BY_US = ("SIGTERM", "SIGKILL")
 class Attempt:
     """What the leader knows as an attempt ends."""
 
-    exits: Sequence[Event]  # of all ranks, in the order of their arrival
+    exits: Sequence[Culprit]  # of all ranks, in the order of their arrival
     ended_well: bool  # every rank of every node
     stopped: Cause = Cause.NONE  # why the ranks were told to stop, if no failure was the reason
     lost: str = ""  # which nodes were lost and why, in words
     folders_lost: str = ""  # which nodes lost the run's folder, in words
     idle: str = ""  # why an idle run was ended, in words
-    retry: Budgets | None = None
+    retry: Budgets = field(default_factory=dict)
     restarts: Sequence[str] = ()  # the causes of this gang's restarts
     stalled: int = 0  # attempts in a row without a new checkpoint
     has_spares: bool = False
@@ -33,12 +34,13 @@ class Attempt:
 
 @dataclass(frozen=True)
 class End:
-    """How an attempt ended: as `outcome`, or with another attempt. The culprit is the exit of the rank to blame."""
+    """How an attempt ended: as `outcome`, or with another attempt. `failure` is the cause of the culprit's end."""
 
     outcome: str  # an Outcome, or PREEMPTED or TIMEOUT
     cause: Cause = Cause.NONE
     reason: str = ""
-    culprit: Event | None = None
+    culprit: Culprit | None = None
+    failure: Cause = Cause.NONE
     again: bool = False
 
 
@@ -51,7 +53,7 @@ def end_of(attempt: Attempt) -> End:
     4. The earliest failure that is a rank's own decides the cause, and whether its budget allows another attempt.
     5. Ranks that exit with 95 ask to be started again, after this gang.
     """
-    failure = culprit_of(attempt.exits) or next((each for each in attempt.exits if each.get("unsaved")), None)
+    failure = culprit_of(attempt.exits) or next((each for each in attempt.exits if each.unsaved), None)
     if attempt.ended_well:
         return End(Outcome.SUCCEEDED)
     if attempt.stopped is Cause.IDLE:
@@ -62,32 +64,32 @@ def end_of(attempt: Attempt) -> End:
         return End(Outcome.FAILED, Cause.INFRA, attempt.lost)
     if failure is not None:
         return _after(failure, attempt)
-    if any(each.get("code") == EXIT_REQUEUE for each in attempt.exits):
+    if any(each.code == EXIT_REQUEUE for each in attempt.exits):
         reason = "the ranks stopped at a step boundary and ask to be started again"
         return End(Cause.PREEMPTED.value, Cause.PREEMPTED, reason)
     return End(Outcome.SUCCEEDED)
 
 
-def _is_consequence(failure: Event) -> bool:
+def _is_consequence(failure: Culprit) -> bool:
     """Tell whether the loss of a node may have caused the failure."""
-    return bool(failure.get("victim") or failure["after_stop"] or failure.get("left_early"))
+    return failure.victim or failure.after_stop or failure.left_early is not None
 
 
-def _after(failure: Event, attempt: Attempt) -> End:
+def _after(failure: Culprit, attempt: Attempt) -> End:
     """Return what follows the failure of a rank."""
     cause = cause_of(failure, folder_lost=bool(attempt.folders_lost))
     used = list(attempt.restarts).count(cause)
-    no = restart.refusal(Restarter.LEADER, cause, attempt.retry or {}, used, attempt.stalled)
+    no = restart.refusal(Restarter.LEADER, cause, attempt.retry, used, attempt.stalled)
     if attempt.lost or attempt.folders_lost:  # no rank can start again without the node, or without the code
-        return End(Outcome.FAILED, cause, attempt.lost or attempt.folders_lost, failure)
+        return End(Outcome.FAILED, cause, attempt.lost or attempt.folders_lost, failure, cause)
     if no is Refusal.NO_PROGRESS:
         reason = f"{attempt.stalled} attempts in a row ended without a new checkpoint"
-        return End(Outcome.FAILED, Cause.NO_PROGRESS, reason, failure)
+        return End(Outcome.FAILED, Cause.NO_PROGRESS, reason, failure, cause)
     if no is not None or (attempt.has_spares and is_machines_fault(failure)):
         # With spares, the controlling side starts the ranks again on one of them, out of the same budget.
-        unsaved = f"training is done, and its final weights are on no disk: {failure.get('unsaved')}"
-        return End(Outcome.FAILED, cause, unsaved if cause is Cause.CHECKPOINT else "", failure)
-    return End(Outcome.FAILED, cause, "", failure, again=True)
+        unsaved = f"training is done, and its final weights are on no disk: {failure.unsaved}"
+        return End(Outcome.FAILED, cause, unsaved if cause is Cause.CHECKPOINT else "", failure, cause)
+    return End(Outcome.FAILED, cause, "", failure, cause, again=True)
 
 
 def who_was_lost(lost: Mapping[int, str], deserters: Mapping[int, float], name: Callable[[list[int]], str]) -> str:
@@ -113,38 +115,38 @@ def who_was_lost(lost: Mapping[int, str], deserters: Mapping[int, float], name: 
 # -- the culprit
 
 
-def culprit_of(exits: Sequence[Event]) -> Event | None:
+def culprit_of(exits: Sequence[Culprit]) -> Culprit | None:
     """Return the exit that made the attempt fail; None if every rank ended in order.
 
     An exit that is a consequence of another exit does not count. If all failures are consequences, then a rank that
     left the others with exit code 0 is the culprit.
     """
-    failures = [e for e in exits if e.get("code") not in (0, EXIT_REQUEUE)]
+    failures = [each for each in exits if each.code not in (0, EXIT_REQUEUE)]
     if not failures:
         return None
-    own = [e for e in failures if not e.get("victim")]
-    before_stop = [e for e in own if not e["after_stop"]]
-    after_stop = [e for e in own if e["after_stop"] and e.get("signal") not in STOPPED_BY_US]
+    own = [each for each in failures if not each.victim]
+    before_stop = [each for each in own if not each.after_stop]
+    after_stop = [each for each in own if each.after_stop and each.signal not in STOPPED_BY_US]
     if all(map(_waited_for_others, before_stop)) and (leaver := _early_leaver(exits)) is not None:
         return leaver
     return (before_stop or after_stop or failures)[0]
 
 
-def _waited_for_others(exit_report: Event) -> bool:
+def _waited_for_others(end: Culprit) -> bool:
     """Tell whether the rank failed because it waited for another rank: it is a victim, or it hung in a collective."""
-    return bool(exit_report.get("victim") or (exit_report.get("hang") and exit_report.get("in_collective")))
+    return end.victim or (end.hang and bool(end.in_collective))
 
 
-def _early_leaver(exits: Sequence[Event]) -> Event | None:
+def _early_leaver(exits: Sequence[Culprit]) -> Culprit | None:
     """Return the exit of the first rank that left with 0 while others waited for it; None if there is no such rank.
 
     A victim's exit may arrive before the exit of the rank that it waited for, so the order does not count.
     """
-    left = [e for e in exits if e.get("code") == 0 and not e["after_stop"] and not e.get("stopped")]
-    waited = [e for e in exits if e.get("code") != 0 and not e["after_stop"] and _waited_for_others(e)]
+    left = [each for each in exits if each.code == 0 and not each.after_stop and not each.stopped]
+    waited = [each for each in exits if each.code != 0 and not each.after_stop and _waited_for_others(each)]
     if not left or not waited:
         return None
-    error = waited[0].get("error") or {}
-    said = f"{error['type']}: {error.get('message')}" if error.get("type") else ""
-    return {**left[0], "left_early": {"ranks": sorted(e["rank"] for e in left), "said": said,
-                                      "waited": sorted(e["rank"] for e in waited)}}  # fmt: skip
+    error = waited[0].error
+    said = f"{error.type}: {error.message}" if error is not None and error.type else ""
+    ranks = tuple(sorted(each.rank for each in left))
+    return replace(left[0], left_early=LeftEarly(ranks, tuple(sorted(each.rank for each in waited)), said))

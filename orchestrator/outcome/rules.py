@@ -49,7 +49,7 @@ def _gpu(pattern: str, culprit: Party, hint: str) -> Rule:
         return re.search(pattern, _gpu_words(seen), re.DOTALL) is not None
 
     if culprit is Party.USER:
-        return Rule("", None, culprit, hint, test)
+        return Rule("", Cause.NONE, culprit, hint, test)
     what = "a rank's GPU or driver fails (ECC, NVLink, Xid, no fabric manager), or the network under NCCL"
     return Rule(what, Cause.INFRA, culprit, hint, test)
 
@@ -142,6 +142,11 @@ NO_INPUT = Rule(
     "set the input's source to an address that this node can open, or to a file that every node sees",
     pattern=r"input \S+ can't be fetched",
 )  # fmt: skip
+FOLDER_LOST = Rule(
+    "the run's folder is removed under an agent", Cause.INFRA, Party.NODE, test=lambda seen: seen.folder_lost
+)
+LAUNCHER_LOST = Rule("a launcher is killed", Cause.INFRA, Party.NODE, test=_lost_launcher)
+UNPROVED = Rule("", Cause.INFRA, Party.NODE)  # an agent's key is damaged, or a message of another agent or launcher
 UNFIT = Rule("", Cause.USER_ERROR, Party.USER)  # a node can run no rank, lacks a module, or has another image
 CANCELLED = Rule("`orch cancel`", Cause.CANCELLED, Party.USER)
 STOPPED = Rule("TERM, INT or USR2 to an agent", Cause.PREEMPTED, Party.SCHEDULER)
@@ -161,146 +166,80 @@ _ENDS = (
 # NCCL comes first, because its messages quote those of the system, which alone mean something else. Patterns are as
 # exact as the sources, because without an error the last lines of a rank are searched, and these are the program's own.
 _GPU_ERRORS = (
-    _gpu(
-        r"Error while (creating|attaching to) shared memory segment|/dev/shm/nccl",
-        Party.USER,
-        "NCCL found no room in /dev/shm: in a container set container.shm; elsewhere make /dev/shm larger on that "
-        "node, or give the job env: {NCCL_SHM_DISABLE: '1'}, which is slower",
-    ),
-    _gpu(
-        r"ibv_(reg_\w+|create_(cq|qp)) failed.{0,40}(Cannot allocate memory|errno 12)",
-        Party.USER,
-        "InfiniBand could not lock memory: raise the limit of locked memory on that node to unlimited (ulimit -l; "
-        "memlock in /etc/security/limits.conf, LimitMEMLOCK of sshd or slurmd)",
-    ),
-    _gpu(
-        r"Duplicate GPU detected|Multiple Ranks are using the same GPU",
-        Party.USER,
-        "two ranks of a node took the same GPU: give each its own, "
-        "torch.cuda.set_device(int(os.environ['LOCAL_RANK'])), or start no more ranks than the node has GPUs",
-    ),
-    _gpu(
-        r"Mismatched NCCL version|NCCL library is too old|NCCL version mismatch",
-        Party.USER,
-        "the nodes have different versions of NCCL: give all of them the same torch (environment.lock in the job)",
-    ),
-    _gpu(
-        r"(Bootstrap|NET/Socket) ?: [Nn]o (usable listening |socket )?interface found",
-        Party.USER,
-        "NCCL found no network interface by its name: name one in the profile (interface), or take "
-        "NCCL_SOCKET_IFNAME out of the environment",
-    ),
-    _gpu(
-        r"NET/IB ?: Got (completion|async)|IBV_WC_\w+_ERR|ibv_modify_qp failed|NET/Socket ?: socket progress error"
-        r"|socket(Progress|Poll|Start|Try|Finalize)\w*: "
-        r"|ncclSystemError.{0,400}Connect(ion)? .{0,80}(refused|timed out)"
-        r"|Call to connect .{0,80}failed",
-        Party.NODE,
-        "the network between the nodes failed under NCCL: look at its links and counters (ibstat, ip -s link), or "
-        "name another interface in the profile",
-    ),
-    _gpu(
-        r"ncclRemoteError|remote process exited or there was a network error",
-        Party.NODE,
-        "a peer went away, or the network to it: look at the other ranks' logs (orch logs RUN --all)",
-    ),
-    _gpu(
-        r"uncorrectable ECC error",
-        Party.MACHINE,
-        "a GPU's memory is broken: reset that GPU, or have it replaced (nvidia-smi -q -d ECC,ROW_REMAPPER shows which)",
-    ),
-    _gpu(
-        r"uncorrectable NVLink error|over nvlink or a hardware error",
-        Party.MACHINE,
-        "a link between GPUs is broken: nvidia-smi nvlink -e shows which; reset the GPUs of that host",
-    ),
-    _gpu(
-        r"(CUDA error|Cuda failure[ \d]*): ?'?unknown error|Cuda failure (999 )?'unknown error'|fallen off the bus"
-        r"|GPU is lost|CUDA error: hardware stack error",
-        Party.MACHINE,
-        "a GPU of that host failed: its Xid is in dmesg; reset or power-cycle the host",
-    ),
-    _gpu(
-        r"CUDA-capable device\(s\) is/are busy or unavailable",
-        Party.MACHINE,
-        "another program has that GPU for itself (nvidia-smi -q -d COMPUTE,PIDS), or the GPU is broken",
-    ),
-    _gpu(
-        r"(CUDA error|Error 802|Cuda failure[ \d]*): ?'?system not yet initialized",
-        Party.MACHINE,
-        "the fabric manager does not run on that host: systemctl status nvidia-fabricmanager, of the driver's version",
-    ),
-    _gpu(
-        r"device-side assert",
-        Party.USER,
-        "a kernel refused a value, mostly an index out of range (a label as large as the number of classes): run "
-        "it on a CPU, or with env: {CUDA_LAUNCH_BLOCKING: '1'}, which shows the line",
-    ),
-    _gpu(
-        r"no kernel image is available",
-        Party.USER,
-        "this torch, or an extension, was not built for that GPU: torch.cuda.get_arch_list() against nvidia-smi "
-        "--query-gpu=name,compute_cap",
-    ),
-    _gpu(
-        r"driver version is insufficient|driver on your system is too old|forward compatibility was attempted"
-        r"|unsupported toolchain",
-        Party.USER,
-        "that node's driver is too old for this torch: update the driver, or install a torch for an older CUDA",
-    ),
-    _gpu(
-        r"Found no NVIDIA driver",
-        Party.USER,
-        "that machine has no NVIDIA driver, or its container gets none: let the script take the CPU there, or run it "
-        "where nvidia-smi shows a GPU",
-    ),
-    _gpu(
-        r"No CUDA GPUs are available|ProcessGroupNCCL is only supported with GPUs, no GPUs found",
-        Party.USER,
-        "torch sees no GPU on that machine: it has no NVIDIA driver, or its container gets none, or "
-        "CUDA_VISIBLE_DEVICES is empty; run it where nvidia-smi shows a GPU, or let the script take the CPU and the "
-        "backend gloo",
-    ),
-    _gpu(
-        r"Torch not compiled with CUDA enabled",
-        Party.USER,
-        "that torch was built for CPUs: install a build with CUDA for that python, or let the script take the CPU",
-    ),
-    _gpu(
-        r"no CUDA-capable device|invalid device ordinal",
-        Party.USER,
-        "the rank chose a GPU number that does not exist: use LOCAL_RANK, and no more ranks than nvidia-smi "
-        "-L and CUDA_VISIBLE_DEVICES show",
-    ),
-    _gpu(
-        r"Cannot re-initialize CUDA in forked subprocess|CUDA error: initialization error",
-        Party.USER,
-        "CUDA was used before a fork: for a DataLoader multiprocessing_context='spawn'; else launcher: exec, and "
-        "no CUDA while modules are imported",
-    ),
-    _gpu(
-        r"CU(BLAS|DNN|SOLVER|SPARSE)_STATUS_(ALLOC_FAILED|NOT_INITIALIZED)|(CUDA|HIP)( error:)? out of memory"
-        r"|torch\.(cuda\.)?OutOfMemoryError|Cuda failure \d* ?'out of memory'|NVML_SUCCESS == r INTERNAL ASSERT",
-        Party.USER,
-        "the GPU ran out of memory: lower global_batch or accumulate gradients, use precision bf16 or activation "
-        "checkpointing, shard (strategy fsdp), or env: {PYTORCH_CUDA_ALLOC_CONF: 'expandable_segments:True'}",
-    ),
-    _gpu(
-        r"illegal memory access|misaligned address|illegal instruction was|unspecified launch failure",
-        Party.USER,
-        "a kernel went wrong: env: {CUDA_LAUNCH_BLOCKING: '1'} shows the line, compute-sanitizer the kernel; "
-        "always on the same host, it is the GPU",
-    ),
-    _gpu(
-        r"Watchdog caught collective operation timeout",
-        Party.USER,
-        "a collective timed out: one rank was slow or gone; orch why and the other ranks' logs (orch logs RUN "
-        "--all) tell which",
-    ),
-)
+    _gpu(r"Error while (creating|attaching to) shared memory segment|/dev/shm/nccl", Party.USER,
+         "NCCL found no room in /dev/shm: in a container set container.shm; elsewhere make /dev/shm larger on that "
+         "node, or give the job env: {NCCL_SHM_DISABLE: '1'}, which is slower"),
+    _gpu(r"ibv_(reg_\w+|create_(cq|qp)) failed.{0,40}(Cannot allocate memory|errno 12)", Party.USER,
+         "InfiniBand could not lock memory: raise the limit of locked memory on that node to unlimited (ulimit -l; "
+         "memlock in /etc/security/limits.conf, LimitMEMLOCK of sshd or slurmd)"),
+    _gpu(r"Duplicate GPU detected|Multiple Ranks are using the same GPU", Party.USER,
+         "two ranks of a node took the same GPU: give each its own, "
+         "torch.cuda.set_device(int(os.environ['LOCAL_RANK'])), or start no more ranks than the node has GPUs"),
+    _gpu(r"Mismatched NCCL version|NCCL library is too old|NCCL version mismatch", Party.USER,
+         "the nodes have different versions of NCCL: give all of them the same torch (environment.lock in the job)"),
+    _gpu(r"(Bootstrap|NET/Socket) ?: [Nn]o (usable listening |socket )?interface found", Party.USER,
+         "NCCL found no network interface by its name: name one in the profile (interface), or take "
+         "NCCL_SOCKET_IFNAME out of the environment"),
+    _gpu(r"NET/IB ?: Got (completion|async)|IBV_WC_\w+_ERR|ibv_modify_qp failed|NET/Socket ?: socket progress error"
+         r"|socket(Progress|Poll|Start|Try|Finalize)\w*: "
+         r"|ncclSystemError.{0,400}Connect(ion)? .{0,80}(refused|timed out)"
+         r"|Call to connect .{0,80}failed", Party.NODE,
+         "the network between the nodes failed under NCCL: look at its links and counters (ibstat, ip -s link), or "
+         "name another interface in the profile"),
+    _gpu(r"ncclRemoteError|remote process exited or there was a network error", Party.NODE,
+         "a peer went away, or the network to it: look at the other ranks' logs (orch logs RUN --all)"),
+    _gpu(r"uncorrectable ECC error", Party.MACHINE,
+         "a GPU's memory is broken: reset that GPU, or have it replaced (nvidia-smi -q -d ECC,ROW_REMAPPER shows "
+         "which)"),
+    _gpu(r"uncorrectable NVLink error|over nvlink or a hardware error", Party.MACHINE,
+         "a link between GPUs is broken: nvidia-smi nvlink -e shows which; reset the GPUs of that host"),
+    _gpu(r"(CUDA error|Cuda failure[ \d]*): ?'?unknown error|Cuda failure (999 )?'unknown error'|fallen off the bus"
+         r"|GPU is lost|CUDA error: hardware stack error", Party.MACHINE,
+         "a GPU of that host failed: its Xid is in dmesg; reset or power-cycle the host"),
+    _gpu(r"CUDA-capable device\(s\) is/are busy or unavailable", Party.MACHINE,
+         "another program has that GPU for itself (nvidia-smi -q -d COMPUTE,PIDS), or the GPU is broken"),
+    _gpu(r"(CUDA error|Error 802|Cuda failure[ \d]*): ?'?system not yet initialized", Party.MACHINE,
+         "the fabric manager does not run on that host: systemctl status nvidia-fabricmanager, of the driver's "
+         "version"),
+    _gpu(r"device-side assert", Party.USER,
+         "a kernel refused a value, mostly an index out of range (a label as large as the number of classes): run it "
+         "on a CPU, or with env: {CUDA_LAUNCH_BLOCKING: '1'}, which shows the line"),
+    _gpu(r"no kernel image is available", Party.USER,
+         "this torch, or an extension, was not built for that GPU: torch.cuda.get_arch_list() against nvidia-smi "
+         "--query-gpu=name,compute_cap"),
+    _gpu(r"driver version is insufficient|driver on your system is too old|forward compatibility was attempted"
+         r"|unsupported toolchain", Party.USER,
+         "that node's driver is too old for this torch: update the driver, or install a torch for an older CUDA"),
+    _gpu(r"Found no NVIDIA driver", Party.USER,
+         "that machine has no NVIDIA driver, or its container gets none: let the script take the CPU there, or run "
+         "it where nvidia-smi shows a GPU"),
+    _gpu(r"No CUDA GPUs are available|ProcessGroupNCCL is only supported with GPUs, no GPUs found", Party.USER,
+         "torch sees no GPU on that machine: it has no NVIDIA driver, or its container gets none, or "
+         "CUDA_VISIBLE_DEVICES is empty; run it where nvidia-smi shows a GPU, or let the script take the CPU and the "
+         "backend gloo"),
+    _gpu(r"Torch not compiled with CUDA enabled", Party.USER,
+         "that torch was built for CPUs: install a build with CUDA for that python, or let the script take the CPU"),
+    _gpu(r"no CUDA-capable device|invalid device ordinal", Party.USER,
+         "the rank chose a GPU number that does not exist: use LOCAL_RANK, and no more ranks than nvidia-smi -L and "
+         "CUDA_VISIBLE_DEVICES show"),
+    _gpu(r"Cannot re-initialize CUDA in forked subprocess|CUDA error: initialization error", Party.USER,
+         "CUDA was used before a fork: for a DataLoader multiprocessing_context='spawn'; else launcher: exec, and no "
+         "CUDA while modules are imported"),
+    _gpu(r"CU(BLAS|DNN|SOLVER|SPARSE)_STATUS_(ALLOC_FAILED|NOT_INITIALIZED)|(CUDA|HIP)( error:)? out of memory"
+         r"|torch\.(cuda\.)?OutOfMemoryError|Cuda failure \d* ?'out of memory'|NVML_SUCCESS == r INTERNAL ASSERT",
+         Party.USER,
+         "the GPU ran out of memory: lower global_batch or accumulate gradients, use precision bf16 or activation "
+         "checkpointing, shard (strategy fsdp), or env: {PYTORCH_CUDA_ALLOC_CONF: 'expandable_segments:True'}"),
+    _gpu(r"illegal memory access|misaligned address|illegal instruction was|unspecified launch failure", Party.USER,
+         "a kernel went wrong: env: {CUDA_LAUNCH_BLOCKING: '1'} shows the line, compute-sanitizer the kernel; always "
+         "on the same host, it is the GPU"),
+    _gpu(r"Watchdog caught collective operation timeout", Party.USER,
+         "a collective timed out: one rank was slow or gone; orch why and the other ranks' logs (orch logs RUN "
+         "--all) tell which"),
+)  # fmt: skip
 
 RULES: tuple[Rule, ...] = (
-    Rule("the run's folder is removed under an agent", Cause.INFRA, Party.NODE, test=lambda seen: seen.folder_lost),
+    FOLDER_LOST,
     Rule("the last checkpoint can't be written", Cause.CHECKPOINT, Party.MACHINE, test=_has("unsaved")),
     Rule(
         "a rank exits with 0 while others wait for it in a collective (uneven data, `os._exit(0)`, a handler of TERM)",
@@ -323,109 +262,72 @@ RULES: tuple[Rule, ...] = (
     Rule("", hint="the command was not found on that node: check its name and PATH", test=_code(127)),
     Rule("", hint="the command can't be executed: check its mode and its first line", test=_code(126)),
     SMALL_PACKETS,
-    _says(
-        r"time limit.* came before it had saved|saved nothing to go on from",
-        "raise the time limit (time:), or save checkpoints: docs/training.md#your-own-script; if the script saves "
-        "into another folder, set checkpoint.dir in the job to that folder",
-    ),
-    _says(
-        r"setup line \d+ failed.*\b(module|ml): (command )?not found",
-        "that node's login shell defines no `module`: let an earlier setup line source the file that defines it, such "
-        "as `. /etc/profile.d/modules.sh` or `. /usr/share/lmod/lmod/init/bash`",
-    ),
-    _says(
-        r"setup line \d+ failed.*(unable to locate a modulefile|module\(s\) are unknown|cannot be loaded as requested)",
-        "that node has no module of this name: `module avail` on the node itself lists its modules",
-    ),
-    _says(
-        r"setup line \d+ failed.*(conda|mamba)(: (command )?not found| init|: CommandNotFoundError)",
-        "that node's login shell does not set up conda: let an earlier setup line do it, such as "
-        "`. ~/miniconda3/etc/profile.d/conda.sh`; or leave conda out, and set python to the environment's bin/python",
-    ),
-    _says(
-        r"setup line \d+ failed",
-        "try the line on that node, in a login shell as orch does: bash -lc 'THE LINE'; then correct setup: in "
-        "the profile",
-    ),
-    _says(
-        r"Argument list too long",
-        "a word of the command, or all variables and words together, are longer than that node's kernel allows: put "
-        "the text into a file, and pass the file's name",
-    ),
+    _says(r"time limit.* came before it had saved|saved nothing to go on from",
+          "raise the time limit (time:), or save checkpoints: docs/training.md#your-own-script; if the script saves "
+          "into another folder, set checkpoint.dir in the job to that folder"),
+    _says(r"setup line \d+ failed.*\b(module|ml): (command )?not found",
+          "that node's login shell defines no `module`: let an earlier setup line source the file that defines it, "
+          "such as `. /etc/profile.d/modules.sh` or `. /usr/share/lmod/lmod/init/bash`"),
+    _says(r"setup line \d+ failed.*(unable to locate a modulefile|module\(s\) are unknown"
+          r"|cannot be loaded as requested)",
+          "that node has no module of this name: `module avail` on the node itself lists its modules"),
+    _says(r"setup line \d+ failed.*(conda|mamba)(: (command )?not found| init|: CommandNotFoundError)",
+          "that node's login shell does not set up conda: let an earlier setup line do it, such as `. "
+          "~/miniconda3/etc/profile.d/conda.sh`; or leave conda out, and set python to the environment's bin/python"),
+    _says(r"setup line \d+ failed",
+          "try the line on that node, in a login shell as orch does: bash -lc 'THE LINE'; then correct setup: in the "
+          "profile"),
+    _says(r"Argument list too long",
+          "a word of the command, or all variables and words together, are longer than that node's kernel allows: "
+          "put the text into a file, and pass the file's name"),
     PORTS_TAKEN,
-    _says(
-        r"the launcher can't be started with",
-        "set python: in the profile to an interpreter that exists on every node",
-    ),
-    _says(
-        r"network interface \S+, which the profile names",
-        "name an interface that every node has (interface: in the profile), or leave interface out: then orch takes "
-        "the interface of the route to node 0",
-    ),
+    _says(r"the launcher can't be started with",
+          "set python: in the profile to an interpreter that exists on every node"),
+    _says(r"network interface \S+, which the profile names",
+          "name an interface that every node has (interface: in the profile), or leave interface out: then orch "
+          "takes the interface of the route to node 0"),
     CANT_REACH,
-    _says(
-        r"in Lightning, but the product .* does not match the world size",
-        "give the Trainer the numbers that orch has started: devices=int(os.environ['LOCAL_WORLD_SIZE']), "
-        "num_nodes=int(os.environ['GROUP_WORLD_SIZE'])",
-    ),
+    _says(r"in Lightning, but the product .* does not match the world size",
+          "give the Trainer the numbers that orch has started: devices=int(os.environ['LOCAL_WORLD_SIZE']), "
+          "num_nodes=int(os.environ['GROUP_WORLD_SIZE'])"),
     NO_INPUT,
     LOST,
     VANISHED,
-    _says(
-        r"Cannot allocate memory|MemoryError|can't allocate memory",
-        "the host ran out of memory: fewer ranks per node, or a smaller batch",
-    ),
-    _says(
-        r"No space left on device|Disk quota exceeded",
-        "a disk is full: make room in the run directory, or set checkpoint.dir elsewhere",
-    ),
-    _says(
-        r"Too many open files|Resource temporarily unavailable",
-        "a limit of that node: raise ulimit -n (open files) or ulimit -u (processes), or use fewer ranks per node",
-    ),
-    _says(
-        r"bus error|SIGBUS|unable to (open|write to|mmap) shared memory|/dev/shm",
-        "shared memory is too small for the DataLoader: in a container set container.shm, or use fewer workers",
-    ),
-    _says(
-        r"the module \S+ is missing on",
-        "install it there for that python (for a container into its image), or set python in the profile to an "
-        "interpreter that has it; orch doctor -p PROFILE shows each machine's",
-    ),
-    _says(
-        r"ModuleNotFoundError|ImportError|No module named",
-        "an import failed: install the package for that python, name another python in the profile "
-        "(--set profile.python=PATH), or put the module into the code folder",
-    ),
-    _says(
-        r"Address already in use|EADDRINUSE",
-        "a port is taken: use MASTER_PORT from the environment, don't fix one in the program",
-    ),
-    _says(
-        r"Timed out|timeout|DistStoreError|wait timeout",
-        "a collective timed out: one rank was slow or gone; look at the other ranks' logs (orch logs RUN --all)",
-    ),
-    _says(
-        r"in a row hit the time limit without",
-        "raise time: in the profile, or have the script save checkpoints and resume from them (docs/own-scripts.md)",
-    ),
-    _says(r"\bnan\b|not a finite|Loss is nan", "the loss is not a number: lower the learning rate, or check the data"),
-    _says(
-        NO_TERMINAL,
-        "the program needs a terminal, and a rank has no terminal: let the command provide one, such as: "
-        "script -qec 'python main.py' /dev/null",
-    ),
-    _says(r"Permission denied", "this user may not read, write or run a file: check its owner and mode on that node"),
-    _says(
-        r"No such file or directory|FileNotFoundError",
-        "a file is missing on that node: only the code folder, without ignored files, and inputs are sent elsewhere",
-    ),
+    _says(r"Cannot allocate memory|MemoryError|can't allocate memory",
+          "the host ran out of memory: fewer ranks per node, or a smaller batch"),
+    _says(r"No space left on device|Disk quota exceeded",
+          "a disk is full: make room in the run directory, or set checkpoint.dir elsewhere"),
+    _says(r"Too many open files|Resource temporarily unavailable",
+          "a limit of that node: raise ulimit -n (open files) or ulimit -u (processes), or use fewer ranks per node"),
+    _says(r"bus error|SIGBUS|unable to (open|write to|mmap) shared memory|/dev/shm",
+          "shared memory is too small for the DataLoader: in a container set container.shm, or use fewer workers"),
+    _says(r"the module \S+ is missing on",
+          "install it there for that python (for a container into its image), or set python in the profile to an "
+          "interpreter that has it; orch doctor -p PROFILE shows each machine's"),
+    _says(r"ModuleNotFoundError|ImportError|No module named",
+          "an import failed: install the package for that python, name another python in the profile (--set "
+          "profile.python=PATH), or put the module into the code folder"),
+    _says(r"Address already in use|EADDRINUSE",
+          "a port is taken: use MASTER_PORT from the environment, don't fix one in the program"),
+    _says(r"Timed out|timeout|DistStoreError|wait timeout",
+          "a collective timed out: one rank was slow or gone; look at the other ranks' logs (orch logs RUN --all)"),
+    _says(r"in a row hit the time limit without",
+          "raise time: in the profile, or have the script save checkpoints and resume from them (docs/own-scripts.md)"),
+    _says(r"\bnan\b|not a finite|Loss is nan",
+          "the loss is not a number: lower the learning rate, or check the data"),
+    _says(NO_TERMINAL,
+          "the program needs a terminal, and a rank has no terminal: let the command provide one, such as: script "
+          "-qec 'python main.py' /dev/null"),
+    _says(r"Permission denied",
+          "this user may not read, write or run a file: check its owner and mode on that node"),
+    _says(r"No such file or directory|FileNotFoundError",
+          "a file is missing on that node: only the code folder, without ignored files, and inputs are sent elsewhere"),
     Rule("a rank raises", Cause.USER_ERROR, test=_raised),
     Rule(
         "a launcher is frozen (SIGSTOP)", Cause.INFRA, Party.NODE,
         test=lambda seen: _lost_launcher(seen, "SIGSTOP"),
     ),
-    Rule("a launcher is killed", Cause.INFRA, Party.NODE, test=_lost_launcher),
+    LAUNCHER_LOST,
     Rule("a rank is killed, or crashes", Cause.INFRA, Party.RANK, _HINT_KILLED, _signal("SIGKILL")),
     Rule("", hint=_HINT_KILLED, test=_code(137)),
     Rule("", hint=_HINT_SHARED_MEMORY, test=_signal("SIGBUS")),
@@ -441,16 +343,18 @@ RULES: tuple[Rule, ...] = (
 
 def rule_of(seen: Seen) -> Rule:
     """Return the rule that decides the cause."""
-    return next(rule for rule in RULES if rule.cause is not None and rule.applies(seen))
+    return next(rule for rule in RULES if rule.cause and rule.applies(seen))
 
 
 def cause_of(exit_report: Event, *, folder_lost: bool = False) -> Cause:
     """Return the cause of a rank's failure. A rank is not to blame if a node has lost the run's folder."""
-    return rule_of(Seen.of(exit_report, folder_lost=folder_lost)).cause or Cause.NONE
+    return rule_of(Seen.of(exit_report, folder_lost=folder_lost)).cause
 
 
 def blamed(words: str, cause: Cause) -> Party:
     """Return the party to blame for an end that no rank caused."""
+    if not cause:
+        return Party.NOBODY
     seen = Seen({}, words)
     of_cause = [rule for rule in RULES if rule.cause is cause and rule.test is None]
     rule = next((rule for rule in of_cause if rule.applies(seen)), None) or next(iter(of_cause), None)

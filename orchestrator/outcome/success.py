@@ -58,7 +58,7 @@ def _processes(started: Event) -> range | None:
     None if the event is damaged.
     """
     ranks, count = started.get("ranks"), started.get("processes")
-    if not isinstance(ranks, list) or [type(rank) for rank in ranks] != [int, int]:
+    if not isinstance(ranks, (list, tuple)) or [type(rank) for rank in ranks] != [int, int]:
         return None
     first, last = ranks
     return range(first, last if type(count) is not int else min(last, first + count))

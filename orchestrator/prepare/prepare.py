@@ -106,7 +106,7 @@ def prepare(root: Path, request: Request) -> Prepared:
     else:
         loaded = _documents(root, request, flags)
     if request.args:
-        loaded = replace(loaded, job=loaded.job.model_copy(update={"args": (*loaded.job.args, *request.args)}))
+        loaded = replace(loaded, job=replace(loaded.job, args=(*loaded.job.args, *request.args)))
         if why := next(filter(None, (excess(word) for word in request.args)), ""):
             raise UsageError(f"an argument of the program {why}")
     if request.notify_on:
@@ -125,7 +125,7 @@ def prepare(root: Path, request: Request) -> Prepared:
     given = dict.fromkeys("".join(option.partition("=")[:2]) for option in options)
     shell = {**os.environ, **environment.env, **environment.secrets}
     is_here = getattr(profile, "supervisor", "here") == "here"
-    hidden = hidden_values(notify_entries(loaded.job.model_dump()), shell, is_here=is_here)
+    hidden = hidden_values(notify_entries(loaded.job.to_json()), shell, is_here=is_here)
     if loaded.job.track:
         from orchestrator.trackers import progress
 
@@ -206,7 +206,7 @@ def _documents(root: Path, request: Request, flags: dict[str, Any]) -> Loaded:
     return kept_documents.load(root, request.job, request.profile, sets=sets, flags=flags, allow_code_dir=allowed)
 
 
-def _notified_of(job: Job, events: tuple[str, ...]) -> Job:
+def _notified_of(job: Job, events: tuple[Any, ...]) -> Job:
     """Return the job with these events for its `notify` entries.
 
     If it has none, NOTIFY_VARIABLE in the shell names the address.
@@ -215,7 +215,7 @@ def _notified_of(job: Job, events: tuple[str, ...]) -> Job:
         from orchestrator.specs.job import Notify
 
         entries = (Notify(webhook_env=NOTIFY_VARIABLE),)
-    return job.model_copy(update={"notify": tuple(each.model_copy(update={"on": events}) for each in entries)})
+    return replace(job, notify=tuple(replace(each, on=events) for each in entries))
 
 
 def _lock(loaded: Loaded, repeats: RunDir | None) -> Lock | None:
@@ -226,7 +226,7 @@ def _lock(loaded: Loaded, repeats: RunDir | None) -> Lock | None:
     asked = loaded.job.environment
     if asked is None:
         return None
-    if repeats is not None and repeats.record().job.get("environment") == asked.model_dump(mode="json"):
+    if repeats is not None and repeats.record().job.get("environment") == asked.to_json():
         from orchestrator.environments.packages import recorded_lock
 
         if (lock := recorded_lock(repeats)) is None:

@@ -16,7 +16,7 @@ from orchestrator.node.system.processes import identify
 from orchestrator.prepare.prepare import Prepared, files_to_send, is_here
 from orchestrator.protocol.cancelling import keep_room_for_cancel
 from orchestrator.protocol.code_baseline import write_baseline
-from orchestrator.protocol.events import EventKind
+from orchestrator.protocol.events import Snapshot
 from orchestrator.runs import outbox
 from orchestrator.runs.record import SweepPoint
 from orchestrator.runs.start_lock import being_started
@@ -45,18 +45,19 @@ def record_run(
     root: Path,
     prepared: Prepared,
     launch: LaunchPlan,
-    hold: Callable[[RunDir], object],
+    hold_start: Callable[[RunDir], object],
     point: SweepPoint | None = None,
     *,
     indexed: bool = True,
 ) -> RunDir:
     """Record the run, with its plan and its place in a sweep. If this fails, no trace of the run is left.
 
-    `hold` lets this process hold the start of the run, before anybody else can see the run.
+    `hold_start` lets this process hold the start of the run, before anybody else can see the run.
     """
     place = {"sweep": point.to_json()} if point is not None else {}
     folder = None if backend(kind_of(launch.profile)).is_remote else launch.tasks[0].run_dir
-    run = create_run(root, launch.run_id, {**_record(prepared, launch), **place}, folder, indexed=indexed, hold=hold)
+    record = {**_record(prepared, launch), **place}
+    run = create_run(root, launch.run_id, record, folder, indexed=indexed, hold_start=hold_start)
     try:
         if launch.job.get("notify") or launch.job.get("track"):
             outbox.enter(root, run, {**prepared.environment.secrets, **prepared.hidden})
@@ -104,7 +105,7 @@ def snapshot_code(prepared: Prepared, run: RunDir) -> None:
     """Copy the code for the run, and record the list of its files."""
     facts = copy_code(prepared, run)
     run.write("code.json", {"files": facts.pop("listing")})
-    run.append_event(EventKind.SNAPSHOT, **facts)
+    run.append_event(Snapshot(**facts))
 
 
 def _record_environment(prepared: Prepared, run: RunDir) -> None:

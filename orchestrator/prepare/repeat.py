@@ -14,9 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.errors import UsageError
-from orchestrator.protocol.events import EventKind
+from orchestrator.protocol.events import Snapshot, of
+from orchestrator.protocol.typed import to_json
 from orchestrator.runs.files.code_snapshot import retake
 from orchestrator.runs.store import RunDir
+from orchestrator.specs.border import valid
 from orchestrator.specs.documents.loaded import Loaded
 from orchestrator.specs.documents.loader import load
 from orchestrator.specs.job import Code
@@ -48,7 +50,7 @@ def load_again(run: RunDir, profile: str, sets: Iterable[str], flags: Mapping[st
             paths[what] = Path(folder) / f"{run.run_id}.{what}.json"
             paths[what].write_text(json.dumps(document, indent=1))
         loaded = load(paths["job"], profile or paths["profile"], sets=sets, flags=flags, allow_code_dir=True)
-    restored = loaded.job.model_copy(update={"code": Code.model_validate(record.job["code"])})
+    restored = replace(loaded.job, code=valid(Code, record.job["code"]))
     profile_path = loaded.profile_path if profile else Path(record.profile_file)
     return replace(
         loaded, job=restored, job_path=Path(record.job_file), profile_path=profile_path,
@@ -100,7 +102,7 @@ def env_options(run: RunDir) -> tuple[str, ...]:
 def copy_code(source: RunDir, target: RunDir) -> dict[str, Any]:
     """Copy the code of an earlier run. Return the facts of its snapshot, which hold for the copy too."""
     listing = source.code_files()
-    facts: dict[str, Any] = next((event for event in source.events() if event["kind"] == EventKind.SNAPSHOT), {})
+    facts = next((to_json(event, stamps=False) for event in of(source.events(), Snapshot)), {})
     retake(source.path / "code", target.path / "code", listing)
     shutil.copymode(source.path / "code", target.path / "code")
-    return {**{key: value for key, value in facts.items() if key not in ("kind", "time")}, "listing": listing}
+    return {**facts, "listing": listing}

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from orchestrator.protocol.frozen import Frozen
 from orchestrator.protocol.hostlist import expand, fold
 
 WIRE_VERSION = 2
@@ -41,8 +42,7 @@ class Mount:
     read_only: bool = False
 
 
-@dataclass(frozen=True)
-class Container:
+class Container(Frozen):
     """The container of the launcher and its ranks. The node adds settings that only it knows."""
 
     runtime: str  # docker | podman | apptainer | pyxis
@@ -65,8 +65,7 @@ class Debug:
     user: int = -1  # the agent's uid, from which the rank accepts a debugger; filled in on the node
 
 
-@dataclass(frozen=True)
-class NodeTask:
+class NodeTask(Frozen):
     """Everything that is sent to one agent. The plan has it without `credentials` and `secrets`."""
 
     run_id: str

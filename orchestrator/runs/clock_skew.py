@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
 from orchestrator.outcome.restart import opens_start
-from orchestrator.protocol.events import EventKind
+from orchestrator.protocol.events import AgentStarted, Clock, Event, StartingAgain, of
 
 
-def correct_clock_skew(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the events with the nodes' times corrected to the submitting machine's clock, by the events `clock`."""
-    ahead = {
-        (each.get("of"), each.get("start")): each.get("ahead") for each in events if each.get("kind") == EventKind.CLOCK
-    }
-    start: dict[Any, Any] = {}
+def correct_clock_skew(events: Sequence[Event]) -> list[Event]:
+    """Return the events with the nodes' times corrected to the submitting machine's clock, by the events `Clock`."""
+    ahead: dict[tuple[int | None, int], float] = {(each.of, each.start): each.ahead for each in of(events, Clock)}
+    start: dict[int | None, int] = {}
     timed = []
     for event in events:
-        node, time = event.get("node"), event.get("time")
-        if opens_start(event):
-            start[node] = event.get("start")
-        off = ahead.get((node, start.get(node)))
-        if isinstance(off, (int, float)) and isinstance(time, (int, float)):
-            event = {**event, "time": round(time - off, 3)}  # noqa: PLW2901
-        timed.append(event)
+        if isinstance(event, StartingAgain | AgentStarted) and opens_start(event):
+            start[event.node] = event.start
+        off = ahead.get((event.node, start.get(event.node, -1)))
+        timed.append(event if off is None else event.timed(round(event.time - off, 3)))
     return timed

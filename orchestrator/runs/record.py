@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from orchestrator.protocol.frozen import Frozen
 from orchestrator.runs.state import drop_invalid_fields
 
 if TYPE_CHECKING:
@@ -114,8 +115,7 @@ _KINDS: Final[dict[str, tuple[type, ...]]] = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True)
-class RunRecord:
+class RunRecord(Frozen):
     """Everything that a submit recorded about a run in run.json."""
 
     run_id: str
@@ -179,7 +179,7 @@ class RunRecord:
     def from_json(run_id: str, data: Mapping[str, Any] | None) -> RunRecord:
         """Return the record in run.json, or a lost record without the file."""
         if data is None:
-            return RunRecord(run_id, is_lost=True)
+            return RunRecord(run_id=run_id, is_lost=True)
         known = drop_invalid_fields(data, _KINDS)
         if not 0 <= known.get("nnodes", 0) <= MOST_NODES:
             del known["nnodes"]
@@ -187,7 +187,7 @@ class RunRecord:
         if "scheduler" not in known and kind not in (LOCAL, "ssh"):  # written by orch 0.1, or damaged
             known["scheduler"] = kind.partition("-")[0].capitalize()
         return RunRecord(
-            run_id,
+            run_id=run_id,
             **known,
             hosts=_words(data.get("hosts")),
             given=_words(data.get("given")),

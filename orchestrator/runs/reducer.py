@@ -9,7 +9,7 @@ from orchestrator.outcome.judge import Records, lacking, verdict_of
 from orchestrator.outcome.restart import newest_saved, newest_start
 from orchestrator.outcome.sentences import culprit_in_words, items
 from orchestrator.outcome.verdict import how_it_ended
-from orchestrator.protocol.events import EventKind
+from orchestrator.protocol.events import EventKind, read_events
 from orchestrator.protocol.hostlist import in_words, numbers_in_words
 from orchestrator.runs.record import UNKNOWN, RunRecord
 from orchestrator.runs.restarts.attempts import attempts_of
@@ -34,34 +34,13 @@ _STATUS_AFTER = {
     EventKind.GANG_ENDED: RunStatus.FINISHING,
 }
 
-# The fields that the reducer needs of each kind of event. An event that lacks one (full disk, flipped bit) is ignored.
-_NEEDED: dict[str, dict[str, type]] = {
-    EventKind.STARTED: {"ranks": list},
-    EventKind.RANK_EXIT: {"rank": int},
-    EventKind.AGENT_ENDED: {"outcome": str},
-    EventKind.GAVE_UP: {"outcome": str, "cause": str, "reason": str},
-    EventKind.JOINED: {"joined": int},
-    EventKind.GO: {"attempt": int, "world_size": int},
-    EventKind.RESTART: {"attempt": int, "cause": str},
-    EventKind.RELAUNCH: {"start": int, "attempt": int, "cause": str, "reason": str},
-    EventKind.ATTEMPT_FAILED: {"attempt": int, "cause": str, "culprit": dict},
-    EventKind.GANG_ENDED: {"attempt": int, "outcome": str, "cause": str, "reason": str},
-    EventKind.SUBMIT_FAILED: {"reason": str},
-    EventKind.DROPPED: {"reason": str},
-    EventKind.STALL: {"rank": int, "full": bool, "seconds": float},
-    EventKind.MOVED: {"rank": int},
-    EventKind.UNJOINED: {"words": str},
-    EventKind.FOLDER_LOST: {"host": str, "path": str},
-    EventKind.UNUSED: {"seconds": int, "use": str},
-}
-
 
 def reduce(run: RunRecord, events: Iterable[Event], alive: Mapping[int, bool | None], *, rank0_done: bool) -> RunState:
     """Return the run's state from its record, its events, and which agents are alive (None: unknown).
 
     Events of one node are in order. Clocks of different hosts are never compared.
     """
-    every = whole(events)
+    every: list[Event] = [*read_events(events)]
     events = newest_start(every)
     by_node: dict[int, list[Event]] = {node: [] for node in range(max(1, run.nnodes))}
     own = [event for event in events if "node" not in event]
@@ -116,23 +95,6 @@ def left_outputs(events: Iterable[Event]) -> tuple[LeftOutputs, ...]:
         words = [str(event.get(name) or "") for name in ("host", "folder", "reason")]
         found[node] = LeftOutputs(node, words[0], words[1], files, size or 0, words[2])
     return tuple(found[node] for node in sorted(found))
-
-
-def whole(events: Iterable[Event]) -> list[Event]:
-    """Return the events that have all fields needed for their kind."""
-    return [event for event in events if _is_whole(event)]
-
-
-def _is_whole(event: Event) -> bool:
-    name_of_kind = event.get("kind")
-    needed = _NEEDED.get(name_of_kind, {}) if isinstance(name_of_kind, str) else None
-    return (
-        needed is not None
-        and all(isinstance(event.get(name), kind) for name, kind in needed.items())
-        and isinstance(event.get("time", 0.0), int | float)
-        and isinstance(event.get("node", 0), int)
-        and ("ranks" not in needed or [type(rank) for rank in event["ranks"]] == [int, int])
-    )
 
 
 def _reduce_node(node: int, events: list[Event], run: RunRecord, alive: bool | None) -> NodeState:

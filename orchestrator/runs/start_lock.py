@@ -15,14 +15,20 @@ Nothing else shows that a start was interrupted, and the run's files tell what f
 from __future__ import annotations
 
 import contextlib
+import os
+import time
 from collections.abc import Iterator
 from typing import Final
 
 from orchestrator.errors import StoreError
 from orchestrator.protocol.files import is_locked, locked_in_place
+from orchestrator.protocol.reading import read_part
 from orchestrator.runs.store import RunDir
 
 STARTING: Final = "starting"
+ELSEWHERE_SECONDS: Final = 60.0
+MOST_NAME: Final = 256
+SHOWS_ITSELF_SECONDS: Final = 10.0  # after its start an agent or a job has shown itself, also if its starter was killed
 
 
 @contextlib.contextmanager
@@ -39,9 +45,24 @@ def being_started(run: RunDir) -> Iterator[int]:
             raise
         except OSError as error:
             raise StoreError(f"{run.path / STARTING} can't be written: {error.strerror}", "make room there") from error
+        with contextlib.suppress(OSError):  # of a full disk, on which a run can be cancelled all the same
+            if os.pread(descriptor, MOST_NAME, 0) != (name := os.uname().nodename.encode()):
+                os.ftruncate(descriptor, 0)
+                os.write(descriptor, name)
         yield descriptor
 
 
 def is_being_started(run: RunDir) -> bool:
-    """Tell whether a process is starting the run now."""
-    return is_locked(run.path / STARTING)
+    """Tell whether a process is starting the run now.
+
+    Some file systems don't show a lock to other machines. So a start that a process of another machine began a moment
+    ago counts as going on.
+    """
+    path = run.path / STARTING
+    if is_locked(path):
+        return True
+    try:
+        is_fresh = time.time() - path.stat().st_mtime < ELSEWHERE_SECONDS
+        return is_fresh and read_part(path, 0, MOST_NAME).decode() not in ("", os.uname().nodename)
+    except (OSError, ValueError):  # nobody has started the run yet
+        return False

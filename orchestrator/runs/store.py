@@ -27,7 +27,7 @@ from typing import Any, Final, TypeVar
 from orchestrator.errors import RunNotFoundError, StoreError
 from orchestrator.node.system.private import make_private, remedy, why_exposed, why_unsafe
 from orchestrator.protocol import files
-from orchestrator.protocol.events import EventKind
+from orchestrator.protocol.events import Clock, Event, read_event, read_events
 from orchestrator.protocol.json_text import parse_json
 from orchestrator.protocol.reading import MOST_LINES, MOST_RECORD, read_json, read_regular
 from orchestrator.protocol.str_enum import member_of
@@ -170,11 +170,10 @@ class RunDir:
         with self._unless_removed(), _said_of(self.path / "cancel.json"):
             record_cancel(self.path, {"now": now, "time": time.time()})
 
-    def append_event(self, kind: str, **values: Any) -> None:
+    def append_event(self, event: Event) -> None:
         """Append one event of the submitting machine. Several commands may do so at once."""
-        event = {"kind": kind, "time": round(time.time(), 3), **values}
         with self._unless_removed():
-            append_line(self.path / "events.jsonl", json.dumps(event))
+            append_line(self.path / "events.jsonl", json.dumps(event.timed(round(time.time(), 3)).to_json()))
 
     @contextlib.contextmanager
     def _unless_removed(self) -> Iterator[None]:
@@ -189,25 +188,36 @@ class RunDir:
         if not self.path.exists():
             raise RunNotFoundError(f"run {self.run_id} has been removed meanwhile", "orch status -a lists all runs")
 
-    def events(self, known: FileCache | None = None) -> tuple[Record, ...]:
-        """Return the events of the submitting machine and of every node, each in order. An incomplete line is left out.
+    def events(self, known: FileCache | None = None) -> tuple[Event, ...]:
+        """Return the events of the submitting machine and of every node, each in order. Unknown lines are left out.
 
         With a cache, only changed files are read. If none has changed, the same object is returned.
         """
-        cache = known or FileCache()
+        cache, paths = known or FileCache(), self._event_files()
+        parts = [cache.of_file(path, partial(_events_in, self, path, node)) for path, node in paths.items()]
+        return cache.of_parts(str(self.path), parts, lambda: tuple(_timed([*chain.from_iterable(parts)])))
+
+    def event_lines(self) -> list[Record]:
+        """Return the events with the kinds and fields that this version does not know."""
+        lines = [line for path, node in self._event_files().items() for line in _lines_in(self, path, node)]
+        known = [(line, event) for line in lines if (event := read_event(line)) is not None]
+        for (line, _), event in zip(known, _timed([event for _, event in known]), strict=True):
+            line["time"] = event.time
+        return lines
+
+    def _event_files(self) -> dict[str, int | None]:
+        """Return the files of events, each with its node (None: the submitting machine)."""
         try:
             nodes = sorted(_names(f"{self.path}/nodes"), key=lambda name: int(name) if name.isdecimal() else -1)
         except OSError as error:
             raise StoreError(f"{self.path}/nodes can't be read: {error.strerror}") from error
         paths: dict[str, int | None] = {f"{self.path}/events.jsonl": None}
-        paths |= {f"{self.path}/nodes/{name}/events.jsonl": int(name) for name in nodes if name.isdecimal()}
-        parts = [cache.of_file(path, partial(_events_in, self, path, node)) for path, node in paths.items()]
-        return cache.of_parts(str(self.path), parts, lambda: tuple(_timed([*chain.from_iterable(parts)])))
+        return paths | {f"{self.path}/nodes/{name}/events.jsonl": int(name) for name in nodes if name.isdecimal()}
 
 
-def _timed(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _timed(events: list[Event]) -> list[Event]:
     """Return the events with the times that this machine's clock had."""
-    if not any(event.get("kind") == EventKind.CLOCK for event in events):
+    if not any(isinstance(event, Clock) for event in events):
         return events
     from orchestrator.runs.clock_skew import correct_clock_skew
 
@@ -227,7 +237,11 @@ def _plan_of(run: RunDir) -> PlanRecord:
     return PlanRecord.from_json(run.read("plan.json"))
 
 
-def _events_in(run: RunDir, path: str, node: int | None) -> list[Record]:
+def _events_in(run: RunDir, path: str, node: int | None) -> list[Event]:
+    return read_events(_lines_in(run, path, node))
+
+
+def _lines_in(run: RunDir, path: str, node: int | None) -> list[Record]:
     """Return the events in a file. In a node's file, events for another node are ignored."""
     found = [event for event in read_lines(path, run.path) if isinstance(event.get("kind"), str)]
     return found if node is None else [event for event in found if event.get("node") == node]
@@ -297,12 +311,12 @@ def create_run(
     folder: str | None = None,
     *,
     indexed: bool = True,
-    hold: Callable[[RunDir], object] = lambda _: None,
+    hold_start: Callable[[RunDir], object] = lambda _: None,
 ) -> RunDir:
     """Record a run: its folder (a link if `folder` is elsewhere), its record, its index entry, its live mark.
 
-    A caller that creates many runs sets `indexed` to False, and adds them to the index at once. `hold` is called when
-    the folder exists, before the record makes it a run that others see.
+    A caller that creates many runs sets `indexed` to False, and adds them to the index at once. `hold_start` is called
+    when the folder exists, before the record makes it a run that others see.
     """
     make_state_folder(root)
     run = RunDir(root / "runs" / run_id)
@@ -322,7 +336,7 @@ def create_run(
         what = "ORCH_HOME, or workdir: in the profile," if elsewhere else "ORCH_HOME"
         said = f"{error.filename or run.path} can't be made: {error.strerror}"
         raise StoreError(said, f"set {what} to a folder of yours") from error
-    hold(run)
+    hold_start(run)
     run.write("run.json", record)
     if indexed:
         append_line(root / "index", run_id)

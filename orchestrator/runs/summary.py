@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from orchestrator.outcome.verdict import Event, how_it_ended
-from orchestrator.protocol.events import EventKind
+from orchestrator.protocol.events import EventKind, Started, read_events
 from orchestrator.runs.record import RunRecord
 
 if TYPE_CHECKING:  # a submit needs only one line of this
@@ -27,7 +27,7 @@ def run_record(
 
     Durations within the gang come from node 0's monotonic clock. Only `queued` compares two hosts' clocks.
     """
-    events = [event for event in events if isinstance(event.get("kind"), str)]
+    events = [*read_events(events)]
     nodes = _nodes(events)
     return {
         "job": run.job,
@@ -49,7 +49,7 @@ def hours_of(
     events: Iterable[Event], now: float | None = None, samples: Iterable[NodeSamples] = ()
 ) -> dict[str, float | None]:
     """Return the hours of ranks, cores and GPUs that the run used, and the GPUs' watt-hours."""
-    events = [event for event in events if isinstance(event.get("kind"), str)]
+    events = [*read_events(events)]
     return {**_hours(events, _nodes(events), now), "gpu_watt_hours": _watt_hours(events, samples)}
 
 
@@ -227,7 +227,7 @@ def _hours(events: list[Event], nodes: Mapping[int, Event], now: float | None) -
         host = str(event.get("host", node))
         first, last, cores, gpus = spans.get(host, (begun, ended, 0.0, 0.0))
         names = event.get("gpu_names")
-        named.setdefault(host, set()).update(map(str, names) if isinstance(names, list) else ())
+        named.setdefault(host, set()).update(map(str, names) if isinstance(names, list | tuple) else ())
         cores = max(cores, _number(event.get("cores")) or 0)
         gpus = max(gpus, _number(event.get("gpus")) or 0, len(named[host]))
         spans[host] = (min(first, begun), max(last, ended), cores, gpus)
@@ -275,9 +275,9 @@ def _rank_seconds(events: list[Event], now: float | None) -> float:
         moment, attempt = _number(event.get("time")), event.get("attempt")
         if moment is None or type(attempt) is not int:
             continue
-        ranks, rank = event.get("ranks"), event.get("rank")
-        if event["kind"] == EventKind.STARTED and isinstance(ranks, list) and [type(r) for r in ranks] == [int, int]:
-            starts |= {(attempt, each): moment for each in range(*ranks)}
+        rank = event.get("rank")
+        if isinstance(event, Started):
+            starts |= {(attempt, each): moment for each in range(*event.ranks)}
         elif event["kind"] == EventKind.RANK_EXIT and type(rank) is int and (attempt, rank) in starts:
             total += max(0.0, moment - starts.pop((attempt, rank)))
     newest = max((attempt for attempt, _ in starts), default=0)

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any
 
 from orchestrator.protocol.allocation import TITLES, Allocation, AllocationError, read_allocation
 from orchestrator.protocol.reading import MOST_RECORD, read_regular
-
-ALLOCATION: Final = "allocation"
 
 
 def allocation_here() -> Allocation | None:
@@ -36,12 +34,12 @@ def with_allocation(profile: Mapping[str, Any]) -> dict[str, Any]:
     except AllocationError as error:
         raise ValueError(str(error)) from None
     if found is None:
-        raise ValueError(f"'{ALLOCATION}', but this shell is in no job of {', '.join(TITLES.values())}")
+        raise ValueError(f"hosts is 'allocation', but this shell is in no job of {', '.join(TITLES.values())}")
     takes_counts = profile.get("nproc_per_node", "auto") == "auto"
-    hosts = [
+    hosts = tuple(
         {"host": host, **({"nproc_per_node": count} if takes_counts and count else {})}
         for host, count in zip(found.hosts, found.counts, strict=True)
-    ]
+    )
     spares = profile.get("spares", ())
     if type(spares) is not int:
         return {**profile, "hosts": hosts}

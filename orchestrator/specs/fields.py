@@ -1,4 +1,4 @@
-"""Building blocks of both documents: checked text, numbers with units, and the frozen base class Spec."""
+"""Building blocks of both documents: checked text, numbers with units, as pydantic checks them at the border."""
 
 from __future__ import annotations
 
@@ -8,18 +8,15 @@ from typing import Annotated, Any, Final
 
 from pydantic import (
     AfterValidator,
-    BaseModel,
     BeforeValidator,
-    ConfigDict,
     Field,
     GetJsonSchemaHandler,
-    model_validator,
 )
 from pydantic_core import CoreSchema
 
+from orchestrator.protocol.patterns import problem_of
 from orchestrator.specs.units import percent, seconds, size
 
-FORMAT_VERSION: Final = 1
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,39}")
 _HOST = re.compile(r"[A-Za-z0-9._:%][A-Za-z0-9._:%-]*")
@@ -93,6 +90,18 @@ def _env_name(text: str) -> str:
     return text
 
 
+def _output_pattern(text: str) -> str:
+    if problem := problem_of(text):
+        raise ValueError(f"the pattern '{text}' {problem}")
+    return text
+
+
+def _no_lift(text: str) -> str:
+    if text.startswith("!"):
+        raise ValueError(f"'{text}' has no effect under include; write it under exclude")
+    return text
+
+
 class Also:
     """Adds to the JSON Schema the other type that a before-validator accepts."""
 
@@ -139,29 +148,8 @@ Percent = Annotated[
 ]
 Count = Annotated[int, Field(ge=1, le=100_000)]
 Budget = Annotated[int, Field(ge=0)] | None
-
-
-def _tuples(value: Any) -> Any:
-    if isinstance(value, list):
-        return tuple(_tuples(item) for item in value)
-    return {key: _tuples(item) for key, item in value.items()} if isinstance(value, dict) else value
-
-
-class Spec(BaseModel):
-    """A frozen document that refuses unknown keys."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, hide_input_in_errors=True)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _lists_as_tuples(cls, data: Any) -> Any:
-        """Convert lists to tuples, because pydantic's strict mode refuses a list for a tuple."""
-        return _tuples(data)
-
-    def given(self) -> dict[str, Any]:
-        """Return the fields whose values differ from the defaults, in the order of their definition."""
-        return {
-            name: getattr(self, name)
-            for name, field in type(self).model_fields.items()
-            if getattr(self, name) != field.default
-        }
+Natural = Annotated[int, Field(ge=0)]
+Nproc = Annotated[int, Field(ge=1, le=1024)]
+Finite = Annotated[float, Field(allow_inf_nan=False)]
+OutputPattern = Annotated[Line, AfterValidator(_output_pattern)]
+Pattern = Annotated[OutputPattern, AfterValidator(_no_lift)]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import re
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from orchestrator.node.system.host import cores, memory
 from orchestrator.protocol.reading import read_part
@@ -51,7 +52,7 @@ def check_this_machine(job: Job, profile: AnyProfile) -> list[Problem]:
         from orchestrator.node.system.gpus.devices import gpus
 
         there = gpus()
-    lacks = lacking(dict(job.resources), Has(cores(), there, memory()))
+    lacks = lacking(job.resources.to_json(), Has(cores(), there, memory()))
     return [Problem(("resources", field), f"this machine {why}") for field, why in lacks.items()]
 
 
@@ -233,13 +234,13 @@ def with_known_option(job: Job, folder: Path) -> Job:
     if job.local_rank_option is None:
         return job
     script, text = source_of(job, folder)
-    known = _options_in(text)
+    known: set[Any] = _options_in(text)
     if script and not known:  # the parser may be in a module beside the program
         beside = sorted((folder / script).parent.glob("*.py"))[:MOST_FILES]
         known = _options_in(b"".join(_text_of(path) for path in beside))
     if len(known) != 1 or job.local_rank_option in known:
         return job
-    return job.model_copy(update={"local_rank_option": known.pop()})
+    return replace(job, local_rank_option=known.pop())
 
 
 def _script_of(job: Job, folder: Path) -> str:

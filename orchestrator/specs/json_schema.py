@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from orchestrator.specs import profiles
+from orchestrator.specs import border, profiles
 from orchestrator.specs.job import Job
 
 DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
@@ -20,7 +20,7 @@ def schema(what: str) -> dict[str, Any]:
 
 def _job_schema() -> dict[str, Any]:
     """Return the JSON Schema of a job file. `name` is optional, because it defaults to the file's name."""
-    body = _tidy(Job.model_json_schema(mode="validation"))
+    body = _tidy(border.json_schema(Job))
     body["required"] = [name for name in body.pop("required", []) if name != "name"]
     one_program = [{"required": [name]} for name in _PROGRAMS]
     return {**_head("job", "orch job", "What to run."), **body, "oneOf": one_program}
@@ -30,7 +30,7 @@ def _profile_schema() -> dict[str, Any]:
     """Return the JSON Schema of a profile file. Its `defaults` may have any field of a job."""
     body = _tidy(profiles.json_schema())
     body.pop("discriminator", None)  # a keyword of OpenAPI, which JSON Schema does not have
-    job = _tidy(Job.model_json_schema(mode="validation"))
+    job = _tidy(border.json_schema(Job))
     definitions = {**job.pop("$defs"), **body["$defs"]}
     job.pop("required", None)
     definitions["JobDefaults"] = job

@@ -38,12 +38,12 @@ class Nodes:
 class Kind:
     """One kind of profile. `model`, `backend` and `login_backend` are `module:Name` and are imported when needed.
 
-    The methods get a profile of this kind, either the model itself or an object with the same fields.
+    The methods get a profile of this kind.
     """
 
     name: str
     model: str
-    """The pydantic model, a subclass of `orchestrator.specs.profile.ProfileBase`."""
+    """The class of its profiles, a subclass of `orchestrator.specs.profile.ProfileBase`."""
     backend: str
     """The subclass of `orchestrator.backends.base.Backend`, or a function that returns the backend."""
     login_backend: str = ""
@@ -174,6 +174,6 @@ def named(path: str) -> Any:
 
 
 def model_of(kind: Kind) -> type[ProfileBase]:
-    """Return the pydantic model of a kind's profiles."""
+    """Return the class of a kind's profiles."""
     found: type[ProfileBase] = named(kind.model)
     return found

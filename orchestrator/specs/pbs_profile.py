@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 
-from pydantic import AfterValidator, Field
-
 from orchestrator.specs.documents.problem import Problem
-from orchestrator.specs.fields import Bytes, Count, Line, LoginHost, Seconds, short_options
 from orchestrator.specs.profile import ProfileBase
+from orchestrator.specs.spec import setting
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # the border reads the types of fields; a submit of cached documents loads no pydantic
+    from pydantic import AfterValidator
+
+    from orchestrator.specs.fields import Bytes, Count, Line, LoginHost, Seconds, short_options
     from orchestrator.specs.job import Job
 
 _OURS: Final = {
@@ -29,15 +30,17 @@ class PbsProfile(ProfileBase):
     kind: Literal["pbs"]
     queue: Line | None = None
     account: Line | None = None
-    time: Seconds | None = Field(None, description="the job's time limit, walltime")
-    ncpus: Count | None = Field(None, description="cores of each node; one for each rank if their number is known")
-    ngpus: Count | None = Field(None, description="GPUs of each node")
-    mem: Bytes | None = Field(None, description="memory per node")
-    select: dict[Line, Line | int] = Field({}, description="other resources of each node: {host: n1, system: a}")
-    place: Line | None = Field(None, description="as of qsub -l place=; scatter, a host for each node, by default")
-    login: LoginHost | None = Field(None, description="user@host of a login node to submit through")
-    qsub: Annotated[dict[Line, Line | int | bool], AfterValidator(short_options(_OURS))] = Field(
-        {}, description="any other option of qsub, without its '-'"
+    time: Seconds | None = setting("the job's time limit, walltime", default=None)
+    ncpus: Count | None = setting("cores of each node; one for each rank if their number is known", default=None)
+    ngpus: Count | None = setting("GPUs of each node", default=None)
+    mem: Bytes | None = setting("memory per node", default=None)
+    select: dict[Line, Line | int] = setting(
+        "other resources of each node: {host: n1, system: a}", default_factory=dict
+    )
+    place: Line | None = setting("as of qsub -l place=; scatter, a host for each node, by default", default=None)
+    login: LoginHost | None = setting("user@host of a login node to submit through", default=None)
+    qsub: Annotated[dict[Line, Line | int | bool], AfterValidator(short_options(_OURS))] = setting(
+        "any other option of qsub, without its '-'", default_factory=dict
     )
 
     def problems(self, job: Job) -> Sequence[Problem]:

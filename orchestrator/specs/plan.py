@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from orchestrator.protocol.frozen import Frozen
 from orchestrator.protocol.gang import GANG_PORT_RANGE
 from orchestrator.protocol.hostlist import in_words
 from orchestrator.protocol.layout import node_folder
@@ -54,8 +55,7 @@ class RankPlan:
     argv: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class LaunchPlan:
+class LaunchPlan(Frozen):
     """All that is sent to the nodes. Credentials and the values of secrets are added only when the plan is sent."""
 
     run_id: str
@@ -153,10 +153,10 @@ def plan(job: Job, profile: AnyProfile, run_id: str, place: Place, env: Mapping[
         "all_gpus": job.training is not None and job.training.strategy in MANY_GPUS,
         "second_copy": profile.kind == "ssh" and not profile.shared and profile.second_copy,
         "resume": job.checkpoint.resume,
-        "retry": job.retry.model_dump(),
+        "retry": job.retry.to_json(),
         "has_spares": profile.kind == "ssh" and bool(profile.spares),
-        "hang": job.hang.model_dump(),
-        "idle": job.idle.model_dump() if job.idle is not None else {},
+        "hang": job.hang.to_json(),
+        "idle": job.idle.to_json() if job.idle is not None else {},
         "sampling": job.sampling,
         # A scheduler ends its jobs itself, and warns them; their ranks then ask to be started again.
         "time_limit": None if kind.scheduler else job.resources.time,
@@ -172,8 +172,8 @@ def plan(job: Job, profile: AnyProfile, run_id: str, place: Place, env: Mapping[
     return LaunchPlan(
         run_id=run_id,
         name=job.name,
-        job=job.model_dump(mode="json"),
-        profile=profile.model_dump(mode="json"),
+        job=job.to_json(),
+        profile=profile.to_json(),
         tasks=tasks,
         commands=tuple(_agent_argv(kind.verb, task, place) for task in tasks),
         master_addr=nodes.master,

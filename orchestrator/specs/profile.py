@@ -2,36 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
-
-from orchestrator.protocol.hostlist import expand
-from orchestrator.specs.allocation import ALLOCATION, with_allocation
 from orchestrator.specs.documents.problem import Problem
-from orchestrator.specs.environment import set_by_orch
-from orchestrator.specs.fields import (
-    FORMAT_VERSION,
-    LOGIN,
-    Also,
-    Arg,
-    Count,
-    EnvName,
-    Jumps,
-    Line,
-    Name,
-    Seconds,
-    Spec,
-    UserName,
-    host_name,
-)
-from orchestrator.transport.address import split_port
+from orchestrator.specs.spec import FORMAT_VERSION, Spec, setting
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # the border reads the types of fields; a submit of cached documents loads no pydantic
+    from pydantic import AfterValidator, BeforeValidator, Field
+
+    from orchestrator.specs.fields import LOGIN, Also, Arg, Count, EnvName, Jumps, Line, Name, Nproc, Seconds, UserName
     from orchestrator.specs.job import Job
 
-Nproc = Annotated[int, Field(ge=1, le=1024)]
+
+def _port_range(text: str) -> str:
+    low, high = (int(part) for part in text.split("-"))
+    if not 1024 <= low <= high <= 65535:
+        raise ValueError(f"'{text}' is not a range of ports between 1024 and 65535")
+    return text
+
+
+def _not_orchs_own(env: dict[str, str]) -> dict[str, str]:
+    from orchestrator.specs.environment import set_by_orch
+
+    if taken := sorted(filter(set_by_orch, env)):
+        raise ValueError(f"{', '.join(taken)}: set by orch for each rank, so a profile may not")
+    return env
 
 
 class ProfileBase(Spec):
@@ -40,47 +37,32 @@ class ProfileBase(Spec):
     version: Literal[1] = FORMAT_VERSION
     name: Name
     nodes: Count = 1
-    nproc_per_node: Nproc | Literal["auto"] | tuple[Nproc, ...] = Field(
-        "auto", description="ranks per node; auto: its GPUs, else its cores; a list: one number per node"
+    nproc_per_node: Nproc | Literal["auto"] | tuple[Nproc, ...] = setting(
+        "ranks per node; auto: its GPUs, else its cores; a list: one number per node", default="auto"
     )
-    backend: Literal["auto", "nccl", "gloo", "cpu:gloo,cuda:nccl", "mpi"] = Field(
-        "auto", description="of torch.distributed; auto: nccl where each rank has a GPU, else gloo"
+    backend: Literal["auto", "nccl", "gloo", "cpu:gloo,cuda:nccl", "mpi"] = setting(
+        "of torch.distributed; auto: nccl where each rank has a GPU, else gloo", default="auto"
     )
     runtime: Literal["none", "docker", "podman", "apptainer", "pyxis"] = "none"
-    gpu_flag: Literal["auto", "none", "gpus", "cdi", "nv"] = Field("auto", description="how the runtime is given GPUs")
-    python: Line | None = Field(None, description="the interpreter that trains, on the nodes")
-    workdir: Line | None = Field(None, description="orch's folder on the nodes")
-    shared: bool = Field(False, description="is workdir the same folder on all nodes?")
-    shared_parent: bool = Field(False, description="trust those who may write into the folders above workdir")
-    setup: tuple[Line, ...] = Field((), description="shell lines run before the launcher: module load cuda")
-    interface: Line | None = Field(None, description="network interface of the ranks; found by the route")
-    ports: Annotated[str, Field(pattern=r"^\d{1,5}-\d{1,5}$")] | None = Field(
-        None, description="the agents' rendezvous ports, for firewalls: 20000-20100"
+    gpu_flag: Literal["auto", "none", "gpus", "cdi", "nv"] = setting("how the runtime is given GPUs", default="auto")
+    python: Line | None = setting("the interpreter that trains, on the nodes", default=None)
+    workdir: Line | None = setting("orch's folder on the nodes", default=None)
+    shared: bool = setting("is workdir the same folder on all nodes?", default=False)
+    shared_parent: bool = setting("trust those who may write into the folders above workdir", default=False)
+    setup: tuple[Line, ...] = setting("shell lines run before the launcher: module load cuda", default=())
+    interface: Line | None = setting("network interface of the ranks; found by the route", default=None)
+    ports: Annotated[str, Field(pattern=r"^\d{1,5}-\d{1,5}$"), AfterValidator(_port_range)] | None = setting(
+        "the agents' rendezvous ports, for firewalls: 20000-20100", default=None
     )
-    env: dict[EnvName, Arg] = Field({}, description="variables of the site, which a job's own come before")
-    defaults: dict[str, Any] = Field({}, description="job fields that hold where the job says nothing")
+    env: Annotated[dict[EnvName, Arg], AfterValidator(_not_orchs_own)] = setting(
+        "variables of the site, which a job's own come before", default_factory=dict
+    )
+    defaults: dict[str, Any] = setting("job fields that hold where the job says nothing", default_factory=dict)
 
-    @field_validator("ports")
-    @classmethod
-    def _port_range(cls, text: str | None) -> str | None:
-        if text is not None:
-            low, high = (int(part) for part in text.split("-"))
-            if not 1024 <= low <= high <= 65535:
-                raise ValueError(f"'{text}' is not a range of ports between 1024 and 65535")
-        return text
-
-    @field_validator("env")
-    @classmethod
-    def _not_orchs_own(cls, env: dict[str, str]) -> dict[str, str]:
-        if taken := sorted(filter(set_by_orch, env)):
-            raise ValueError(f"{', '.join(taken)}: set by orch for each rank, so a profile may not")
-        return env
-
-    @model_validator(mode="after")
-    def _one_nproc_a_node(self) -> ProfileBase:
+    def check(self) -> None:
+        """Raise ValueError if fields contradict each other."""
         if isinstance(self.nproc_per_node, tuple) and len(self.nproc_per_node) != self.nodes:
             raise ValueError(f"nproc_per_node lists {len(self.nproc_per_node)} numbers for {self.nodes} nodes")
-        return self
 
     def notes(self) -> Sequence[str]:
         """Return notes on fields whose meaning orch can't check."""
@@ -95,7 +77,7 @@ class LocalProfile(ProfileBase):
     """This machine; several nodes become several agents on it."""
 
     kind: Literal["local"]
-    leases: bool = Field(True, description="hold GPUs, so that no other run of orch takes them")
+    leases: bool = setting("hold GPUs, so that no other run of orch takes them", default=True)
 
 
 class Host(Spec):
@@ -104,9 +86,9 @@ class Host(Spec):
     host: Line
     user: UserName | None = None
     port: Annotated[int, Field(ge=1, le=65535)] | None = None
-    key: Line | None = Field(None, description="private key file on the submitting machine")
-    jump: Jumps | None = Field(None, description="the host to go through")
-    addr: Line | None = Field(None, description="what the other nodes call this one")
+    key: Line | None = setting("private key file on the submitting machine", default=None)
+    jump: Jumps | None = setting("the host to go through", default=None)
+    addr: Line | None = setting("what the other nodes call this one", default=None)
     nproc_per_node: Nproc | Literal["auto"] | None = None
     python: Line | None = None
 
@@ -115,23 +97,26 @@ def _host(value: object) -> object:
     """Read `host`, `user@host` or `user@host:port`."""
     if not isinstance(value, str):
         return value
+    from orchestrator.transport.address import split_port
+
     user, at, rest = value.rpartition("@")
     host, port = split_port(rest)
     if (at and not user) or not host or (port is not None and not port.isdigit()):
         raise ValueError(f"'{value}' is not a host; write host, user@host or user@host:port")
-    return Host(host=host, user=user or None, port=None if port is None else int(port))
+    found = {"host": host, "user": user or None, "port": None if port is None else int(port)}
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def _name_in(entry: object) -> str:
     """Return the name in an entry of `hosts`, without user and port; a range is kept as it is."""
     host = _host(entry)
-    return host.host if isinstance(host, Host) else str(host.get("host", "")) if isinstance(host, dict) else ""
-
-
-HostEntry = Annotated[Host, BeforeValidator(_host), Also("string")]
+    return str(host.get("host", "")) if isinstance(host, dict) else ""
 
 
 def _expanded(hosts: tuple[Host, ...]) -> tuple[Host, ...]:
+    from orchestrator.protocol.hostlist import expand
+    from orchestrator.specs.fields import host_name
+
     out: list[Host] = []
     for entry in hosts:
         names = expand(entry.host)
@@ -140,7 +125,7 @@ def _expanded(hosts: tuple[Host, ...]) -> tuple[Host, ...]:
             raise ValueError(f"host '{entry.host}' names {len(names)} hosts, addr '{entry.addr}' {len(addrs)}")
         for name in (*names, *filter(None, addrs)):
             host_name(name)
-        out += [entry.model_copy(update={"host": n, "addr": a}) for n, a in zip(names, addrs, strict=True)]
+        out += [replace(entry, host=n, addr=a) for n, a in zip(names, addrs, strict=True)]
     seen: set[tuple[str, int | None]] = set()
     for entry in out:
         if (entry.host, entry.port) in seen:
@@ -157,31 +142,39 @@ class SshProfile(ProfileBase):
     """Machines that are reached over SSH. They need python3 and nothing that orch installs."""
 
     kind: Literal["ssh"]
-    hosts: Annotated[tuple[HostEntry, ...], Field(min_length=1), AfterValidator(_expanded), Also("string")] = Field(
-        description="the nodes; allocation: the machines of the scheduler's job in which orch runs"
-    )
-    spares: Annotated[tuple[HostEntry, ...], AfterValidator(_expanded), Also("integer")] = ()
+    hosts: Annotated[
+        tuple[Annotated[Host, BeforeValidator(_host), Also("string")], ...],
+        Field(min_length=1),
+        AfterValidator(_expanded),
+        Also("string"),
+    ] = setting("the nodes; allocation: the machines of the scheduler's job in which orch runs")
+    spares: Annotated[
+        tuple[Annotated[Host, BeforeValidator(_host), Also("string")], ...], AfterValidator(_expanded), Also("integer")
+    ] = ()
     user: UserName | None = None
     port: Annotated[int, Field(ge=1, le=65535)] | None = None
     key: Line | None = None
     jump: Jumps | None = None
-    slots: Count | None = Field(None, description="ranks that a host without GPUs takes at a time, of all its users")
-    leases: bool = Field(True, description="hold GPUs and slots, so that no other run of orch takes them")
-    node_wait: Seconds = Field(1800, description="how long a lost host is waited for where no spare is left")
-    supervisor: Annotated[str, Field(pattern=rf"^(here|{LOGIN})$")] = Field(
-        "here", description="the machine that supervises the run: here, or user@host with orch and keys for the hosts"
+    slots: Count | None = setting("ranks that a host without GPUs takes at a time, of all its users", default=None)
+    leases: bool = setting("hold GPUs and slots, so that no other run of orch takes them", default=True)
+    node_wait: Seconds = setting("how long a lost host is waited for where no spare is left", default=1800)
+    supervisor: Annotated[str, Field(pattern=rf"^(here|{LOGIN})$")] = setting(
+        "the machine that supervises the run: here, or user@host with orch and keys for the hosts", default="here"
     )
-    supervisor_orch: Line = Field("orch", description="the orch program on that machine")
-    second_copy: bool = Field(True, description="keep each checkpoint on node 1 too, where workdir is not shared")
-    min_nodes: Count | None = Field(None, description="continue without a lost node if this many nodes are left")
+    supervisor_orch: Line = setting("the orch program on that machine", default="orch")
+    second_copy: bool = setting("keep each checkpoint on node 1 too, where workdir is not shared", default=True)
+    min_nodes: Count | None = setting("continue without a lost node if this many nodes are left", default=None)
 
-    @model_validator(mode="before")
     @classmethod
-    def _all_hosts_by_default(cls, data: Any) -> Any:
+    def before(cls, data: Mapping[str, Any]) -> Mapping[str, Any]:
         """Use every host as a node if `nodes` is left out, and the machines of an allocation as hosts."""
-        if isinstance(data, dict) and data.get("hosts") == ALLOCATION:
+        if data.get("hosts") == "allocation":
+            from orchestrator.specs.allocation import with_allocation
+
             data = with_allocation(data)
-        if isinstance(data, dict) and "nodes" not in data and isinstance(data.get("hosts"), list | tuple):
+        if "nodes" not in data and isinstance(data.get("hosts"), tuple):
+            from orchestrator.protocol.hostlist import expand
+
             try:
                 count = sum(len(expand(_name_in(entry))) for entry in data["hosts"])
             except ValueError:
@@ -189,10 +182,10 @@ class SshProfile(ProfileBase):
             return {**data, "nodes": max(count, 1)}
         return data
 
-    @model_validator(mode="after")
-    def _enough_hosts(self) -> SshProfile:
+    def check(self) -> None:
+        """Raise ValueError if fields contradict each other."""
+        super().check()
         if len(self.hosts) < self.nodes:
             raise ValueError(f"nodes is {self.nodes}, but {_counted(len(self.hosts))} listed")
         if (self.min_nodes or 0) > self.nodes:
             raise ValueError(f"min_nodes is {self.min_nodes}, but nodes is {self.nodes}")
-        return self

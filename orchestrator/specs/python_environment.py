@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
-from pydantic import AfterValidator, Field
+from orchestrator.specs.spec import Spec, setting
 
-from orchestrator.specs.fields import Line, Spec
+if TYPE_CHECKING:  # the border reads the types of fields; a submit of cached documents loads no pydantic
+    from pydantic import AfterValidator, Field
+
+    from orchestrator.specs.fields import Line
 
 LOCK_FILES: Final = "uv.lock, pylock.toml (also pylock.NAME.toml) or a requirements file (.txt)"
-_LOCK = re.compile(r"uv\.lock|pylock(\.[^./]+)?\.toml|[^/]+\.txt")
+_LOCK: Final = r"uv\.lock|pylock(\.[^./]+)?\.toml|[^/]+\.txt"
 
 
 def _lock(text: str) -> str:
-    if not _LOCK.fullmatch(text.rpartition("/")[2]):
+    if not re.fullmatch(_LOCK, text.rpartition("/")[2]):
         raise ValueError(f"'{text}' is not the name of a lock file: {LOCK_FILES}")
     return text
 
@@ -22,15 +25,14 @@ def _lock(text: str) -> str:
 class PythonEnvironment(Spec):
     """The Python packages of the ranks, which orch installs on every node from a lock file."""
 
-    lock: Annotated[Line, AfterValidator(_lock)] = Field(
-        description="uv.lock, pylock.toml or requirements.txt, relative to the code folder"
+    lock: Annotated[Line, AfterValidator(_lock)] = setting(
+        "uv.lock, pylock.toml or requirements.txt, relative to the code folder"
     )
-    python: Annotated[str, Field(pattern=r"^3\.\d{1,2}(\.\d{1,2})?$")] | None = Field(
-        None, description='the version of the interpreter, as "3.12"; the profile\'s interpreter by default'
+    python: Annotated[str, Field(pattern=r"^3\.\d{1,2}(\.\d{1,2})?$")] | None = setting(
+        'the version of the interpreter, as "3.12"; the profile\'s interpreter by default', default=None
     )
-    system_packages: Line | None = Field(
-        None,
-        description="an interpreter on the nodes whose packages stay visible: that of a cluster's torch, or of a venv",
+    system_packages: Line | None = setting(
+        "an interpreter on the nodes whose packages stay visible: that of a cluster's torch, or of a venv", default=None
     )
-    extras: tuple[Line, ...] = Field((), description="of uv.lock or pylock.toml: extras of the project to install")
-    groups: tuple[Line, ...] = Field((), description="of uv.lock or pylock.toml: dependency groups to install")
+    extras: tuple[Line, ...] = setting("of uv.lock or pylock.toml: extras of the project to install", default=())
+    groups: tuple[Line, ...] = setting("of uv.lock or pylock.toml: dependency groups to install", default=())

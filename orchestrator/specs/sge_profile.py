@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 
-from pydantic import AfterValidator, Field, model_validator
-
 from orchestrator.specs.documents.problem import Problem
-from orchestrator.specs.fields import Count, Line, LoginHost, Seconds, short_options
 from orchestrator.specs.profile import ProfileBase
+from orchestrator.specs.spec import setting
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # the border reads the types of fields; a submit of cached documents loads no pydantic
+    from pydantic import AfterValidator
+
+    from orchestrator.specs.fields import Count, Line, LoginHost, Seconds, short_options
     from orchestrator.specs.job import Job
 
 _OURS: Final = {
@@ -28,23 +29,25 @@ class SgeProfile(ProfileBase):
     """A Grid Engine cluster, from its submit host or through one."""
 
     kind: Literal["sge"]
-    pe: Line | None = Field(None, description="the parallel environment, which gives a job several slots or hosts")
-    slots: Count | None = Field(None, description="slots of each node; one for each rank if their number is known")
+    pe: Line | None = setting("the parallel environment, which gives a job several slots or hosts", default=None)
+    slots: Count | None = setting("slots of each node; one for each rank if their number is known", default=None)
     queue: Line | None = None
     project: Line | None = None
-    time: Seconds | None = Field(None, description="the job's time limit, h_rt")
-    request: dict[Line, Line | int] = Field({}, description="resources of -l, for each slot: {gpu: 1, h_vmem: 4G}")
-    login: LoginHost | None = Field(None, description="user@host of a submit host to submit through")
-    qsub: Annotated[dict[Line, Line | int | bool], AfterValidator(short_options(_OURS))] = Field(
-        {}, description="any other option of qsub, without its '-'"
+    time: Seconds | None = setting("the job's time limit, h_rt", default=None)
+    request: dict[Line, Line | int] = setting(
+        "resources of -l, for each slot: {gpu: 1, h_vmem: 4G}", default_factory=dict
+    )
+    login: LoginHost | None = setting("user@host of a submit host to submit through", default=None)
+    qsub: Annotated[dict[Line, Line | int | bool], AfterValidator(short_options(_OURS))] = setting(
+        "any other option of qsub, without its '-'", default_factory=dict
     )
 
-    @model_validator(mode="after")
-    def _has_pe(self) -> SgeProfile:
+    def check(self) -> None:
+        """Raise ValueError if fields contradict each other."""
+        super().check()
         if self.pe is None and (self.nodes > 1 or (self.slots or 1) > 1):
             what = f"nodes is {self.nodes}" if self.nodes > 1 else f"slots is {self.slots}"
             raise ValueError(f"{what}, so pe: must name a parallel environment; qconf -spl lists them")
-        return self
 
     def problems(self, job: Job) -> Sequence[Problem]:
         """Return a problem for each resource of the job whose name only the cluster's administrator knows."""

@@ -6,17 +6,18 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 
-from pydantic import AfterValidator, Field
-
 from orchestrator.specs.documents.problem import Problem
-from orchestrator.specs.fields import Bytes, Count, Line, LoginHost, Seconds
 from orchestrator.specs.profile import ProfileBase
 from orchestrator.specs.sbatch_options import known_options, note_on_unknown
+from orchestrator.specs.spec import setting
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # the border reads the types of fields; a submit of cached documents loads no pydantic
+    from pydantic import AfterValidator
+
+    from orchestrator.specs.fields import Bytes, Count, Line, LoginHost, Seconds
     from orchestrator.specs.job import Job
 
-_GRES_GPUS: Final = re.compile(r"\bgpu(?::[^:,()]+)?:(\d{1,5})")
+_GRES_GPUS: Final = r"\bgpu(?::[^:,()]+)?:(\d{1,5})"
 
 
 class SlurmProfile(ProfileBase):
@@ -26,17 +27,17 @@ class SlurmProfile(ProfileBase):
     partition: Line | None = None
     account: Line | None = None
     qos: Line | None = None
-    time: Seconds | None = Field(None, description="the job's time limit")
+    time: Seconds | None = setting("the job's time limit", default=None)
     gres: Line | None = None
     gpus_per_node: Count | None = None
-    cpus_per_gpu: Count | None = Field(None, description="cores for each GPU: a node's cores divided by its GPUs")
+    cpus_per_gpu: Count | None = setting("cores for each GPU: a node's cores divided by its GPUs", default=None)
     cpus_per_task: Count | None = None
-    mem: Bytes | None = Field(None, description="memory per node")
+    mem: Bytes | None = setting("memory per node", default=None)
     constraint: Line | None = None
     exclude: Line | None = None
-    login: LoginHost | None = Field(None, description="user@host of a login node to submit through")
-    sbatch: Annotated[dict[Line, Line | int | bool], AfterValidator(known_options)] = Field(
-        {}, description="any other option of sbatch"
+    login: LoginHost | None = setting("user@host of a login node to submit through", default=None)
+    sbatch: Annotated[dict[Line, Line | int | bool], AfterValidator(known_options)] = setting(
+        "any other option of sbatch", default_factory=dict
     )
 
     def notes(self) -> Sequence[str]:
@@ -48,7 +49,7 @@ class SlurmProfile(ProfileBase):
         asked = job.resources.gpus
         if asked is None or self.gpus_per_node is not None:
             return []
-        given = sum(int(count) for count in _GRES_GPUS.findall(self.gres or ""))
+        given = sum(int(count) for count in re.findall(_GRES_GPUS, self.gres or ""))
         if given >= asked or (not given and self._asks_gpus()):
             return []
         what = f"only for {given} (gres: {self.gres})" if given else "for none"

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:  # a submit of files that were read before must not wait for pydantic
     from orchestrator.specs.profiles import AnyProfile
@@ -62,12 +62,12 @@ def _spawning_in(tree: ast.AST, script: str) -> Spawning | None:
 
 def once(profile: AnyProfile, *, nodes: int | None) -> AnyProfile:
     """Return the profile with one rank a node, and with this number of nodes if there is one."""
-    part: dict[str, object] = {"nproc_per_node": 1}
+    part: dict[str, Any] = {"nproc_per_node": 1}
     if nodes is not None:
         part["nodes"] = nodes
     if profile.kind == "ssh":
-        part["hosts"] = tuple(host.model_copy(update={"nproc_per_node": None}) for host in profile.hosts)
-    return profile.model_copy(update=part)
+        part["hosts"] = tuple(replace(host, nproc_per_node=None) for host in profile.hosts)
+    return replace(profile, **part)
 
 
 def _imported(tree: ast.AST) -> Iterator[tuple[str, str]]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
 
+from orchestrator.protocol.training_options import not_taken
 from orchestrator.specs.documents.problem import Problem
 from orchestrator.specs.environment import excess, long_variables
 from orchestrator.specs.job import Job
@@ -11,7 +13,6 @@ from orchestrator.specs.kinds import OWN, kind_named
 from orchestrator.specs.profile import SshProfile
 from orchestrator.specs.program import ONE_PROCESS, WHOLE_BATCH
 from orchestrator.specs.runtimes import GPU_FLAGS
-from orchestrator.training.choices import not_taken
 
 if TYPE_CHECKING:
     from orchestrator.specs.profiles import AnyProfile
@@ -101,10 +102,10 @@ def fit(job: Job, profile: AnyProfile) -> AnyProfile:
     """Return the part of the profile that the job uses. A one-process strategy uses one rank on one node."""
     if job.training is None or job.training.strategy not in ONE_PROCESS:
         return profile
-    part: dict[str, object] = {"nodes": 1, "nproc_per_node": 1}
+    part: dict[str, Any] = {"nodes": 1, "nproc_per_node": 1}
     if isinstance(profile, SshProfile):
-        part["hosts"] = tuple(host.model_copy(update={"nproc_per_node": None}) for host in profile.hosts)
-    return profile.model_copy(update=part)
+        part["hosts"] = tuple(replace(host, nproc_per_node=None) for host in profile.hosts)
+    return replace(profile, **part)
 
 
 def _check_runtime(job: Job, profile: AnyProfile) -> list[Problem]:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from orchestrator.backends import backend
 from orchestrator.errors import BackendError, OrchError, StoreError, UsageError
 from orchestrator.node.system.processes import identify
-from orchestrator.protocol.events import EventKind
+from orchestrator.protocol.events import SubmitFailed
 from orchestrator.protocol.json_text import parse_json
 from orchestrator.runs.store import RunDir
 from orchestrator.supervisor import starting
@@ -120,7 +120,7 @@ def start_what_is_asked_for(kind: str) -> None:
                 with contextlib.suppress(ConnectionError):  # the submit was killed before it had read the answer
                     submit.recv(1)  # until the submit has ended the run itself, and is gone
             elif "refused" in answer:
-                run.append_event(EventKind.SUBMIT_FAILED, reason=answer["message"])
+                run.append_event(SubmitFailed(answer["message"]))
         for lock in locks:
             os.close(lock)
 

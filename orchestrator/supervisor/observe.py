@@ -15,11 +15,11 @@ from orchestrator.looking.evidence import Evidence, gather
 from orchestrator.runs.dependencies import Wait, is_queued, wait_of
 from orchestrator.runs.files.file_cache import FileCache
 from orchestrator.runs.record import RunRecord
+from orchestrator.runs.start_lock import SHOWS_ITSELF_SECONDS, is_being_started
 from orchestrator.runs.state import HandleStatus
 from orchestrator.runs.store import RunDir
 
 OVERDUE_SECONDS: Final = 25.0  # the leader itself lingers for at most 21
-AGENT_PATIENCE: Final = 10.0  # how long an agent may take from its start to its first words
 
 
 @dataclass(frozen=True)
@@ -38,8 +38,6 @@ class Observation:
 
 def observe(run: RunDir, record: RunRecord, known: FileCache) -> Observation:
     """Return all that is known of the run. Files that are unchanged since the last use of `known` are not read."""
-    from orchestrator.runs.start_lock import is_being_started
-
     is_cancelled = (run.path / "cancel.json").exists()
     is_held = is_being_started(run)  # before its agents are looked at: all that a start has begun is seen once it ended
     evidence = gather(run, record, known)
@@ -49,7 +47,7 @@ def observe(run: RunDir, record: RunRecord, known: FileCache) -> Observation:
         _handle_status(run, known),
         is_held,
         is_queued(run),  # after its start was looked at: a start may end by queueing the run
-        _is_younger(f"{run.path}/handle.json", AGENT_PATIENCE),
+        _is_younger(f"{run.path}/handle.json", SHOWS_ITSELF_SECONDS),
         # By when the words arrived: node 0's own clock may be hours off.
         not _is_younger(f"{run.path}/nodes/0/events.jsonl", OVERDUE_SECONDS),
         _wait(run, evidence),

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 from orchestrator.backends import backend
 from orchestrator.errors import BackendError, OrchError, StoreError
 from orchestrator.node.system.private import users_umask
-from orchestrator.protocol.events import EventKind
+from orchestrator.protocol.events import Dropped, NotRestored, SubmitFailed
 from orchestrator.protocol.places.tickets import RENEW_SECONDS
 from orchestrator.runs.dependencies import CANCELLED, QUEUE, QUEUED, Wait, is_queued, wait_of
 from orchestrator.runs.record import Dependency, RunRecord
@@ -45,7 +45,7 @@ def drop(run: RunDir, reason: str) -> bool:
             return False
         if has_begun(run):  # and the process that began was killed
             backend(run.record().kind).clean_up(run)
-        run.append_event(EventKind.DROPPED, reason=reason)
+        run.append_event(Dropped(reason))
         (run.path / QUEUED).unlink()
     return True
 
@@ -175,9 +175,10 @@ def start_by_this_program(run: RunDir) -> None:
 
     with contextlib.suppress(StoreError, AttributeError, KeyError, TypeError, ValueError):  # damaged: as above
         held = run.read(QUEUED) or {}
-        os.environ.update(held["secrets"])  # a package index may need one; no other process sees them there
+        if _has_packages(run):  # whose index may need a secret
+            os.environ.update(held["secrets"])
         if lost := restore(held):
-            run.append_event(EventKind.NOT_RESTORED, what=lost)
+            run.append_event(NotRestored(lost))
     start_here(run)
 
 
@@ -201,7 +202,7 @@ def start_here(run: RunDir, *, is_last_try: bool = True) -> bool:
                 raise  # it is tried again
             if error.transient and not is_last_try:
                 return False
-            run.append_event(EventKind.SUBMIT_FAILED, reason=error.message)
+            run.append_event(SubmitFailed(error.message))
             (run.path / QUEUED).unlink()
     return True
 

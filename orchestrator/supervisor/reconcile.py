@@ -13,7 +13,7 @@ from typing import Final
 from orchestrator.backends import backend
 from orchestrator.backends.base import Backend
 from orchestrator.looking.state import explained
-from orchestrator.protocol.events import EventKind
+from orchestrator.protocol.events import CleanedUp, Dropped, EventKind, FoundLost, StartingAgain
 from orchestrator.runs.files.file_cache import FileCache
 from orchestrator.runs.record import RunRecord
 from orchestrator.runs.state import Ending, Verdict
@@ -68,10 +68,10 @@ def act(root: Path, run: RunDir, machine: Backend, action: Action) -> Verdict | 
     """Carry out an action. Return the verdict if the run has ended by it."""
     match action:
         case RecordLost(reason):
-            run.append_event(EventKind.FOUND_LOST, reason=reason)
+            run.append_event(FoundLost(reason))
             machine.clean_up(run)
         case Drop(reason):
-            run.append_event(EventKind.DROPPED, reason=reason)
+            run.append_event(Dropped(reason))
         case CleanUp():
             machine.clean_up(run)
         case PassOnCancel():
@@ -79,7 +79,7 @@ def act(root: Path, run: RunDir, machine: Backend, action: Action) -> Verdict | 
         case StartAgents(start, is_new):
             if is_new:  # recorded before it is done
                 machine.clean_up(run)
-                run.append_event(EventKind.RELAUNCH, **asdict(start))
+                run.append_event(StartingAgain(**asdict(start)))
             machine.relaunch(run, start)
         case Finish(verdict, ended):
             told = explained(run, verdict)
@@ -94,11 +94,12 @@ def _finish(root: Path, run: RunDir, machine: Backend, ending: Ending) -> None:
     machine.collect(run)
     tidy(run)
     run.append_event(
-        EventKind.CLEANED_UP,
-        ended=sum(proof.ended for proof in proofs),
-        survivors=[name for proof in proofs for name in proof.survivors],
-        hosts=[proof.host for proof in proofs if not proof.is_unreachable],
-        away=[proof.host for proof in proofs if proof.is_unreachable],
+        CleanedUp(
+            ended=sum(proof.ended for proof in proofs),
+            survivors=tuple(name for proof in proofs for name in proof.survivors),
+            hosts=tuple(proof.host for proof in proofs if not proof.is_unreachable),
+            away=tuple(proof.host for proof in proofs if proof.is_unreachable),
+        )
     )
     run.write("verdict.json", ending.to_json())
     retire(root, run)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from orchestrator.backends import backend, kind_of
 from orchestrator.errors import OrchError, StoreError
 from orchestrator.protocol import quantities
-from orchestrator.protocol.events import EventKind
+from orchestrator.protocol.events import Cancel
 from orchestrator.protocol.files import locked
 from orchestrator.runs.dependencies import QUEUED
 from orchestrator.runs.files.metrics import Series
@@ -192,5 +192,5 @@ def stop(run: RunDir, search: Search, seen: Seen) -> None:
     """
     value = f"{search.metric} {quantities.number(seen.value)}"
     reason = f"stopped by its search at step {seen.step}: with {value} it was not among the best"
-    run.append_event(EventKind.CANCEL, now=False, reason=reason)  # who was killed after this does it once more
+    run.append_event(Cancel(reason=reason))  # who was killed after this does it once more
     run.record_cancel(now=False)

@@ -19,12 +19,13 @@ import shutil
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from orchestrator.backends import backend, kind_of
 from orchestrator.errors import BackendError, PlacesTakenError
-from orchestrator.protocol.events import EventKind
+from orchestrator.protocol.events import Queued, Submitted
 from orchestrator.runs.dependencies import QUEUED, is_queued
+from orchestrator.runs.start_lock import SHOWS_ITSELF_SECONDS
 from orchestrator.runs.state import HandleStatus
 from orchestrator.runs.store import RunDir
 from orchestrator.transport.credentials import credentials_for, entrusted
@@ -32,8 +33,6 @@ from orchestrator.transport.credentials import credentials_for, entrusted
 if TYPE_CHECKING:  # a submit of files that were read before must not wait for pydantic
     from orchestrator.backends.base import Backend
     from orchestrator.specs.plan import LaunchPlan
-
-PATIENCE: Final = 10.0  # an agent or a job that a killed starter had begun shows itself within this time
 
 
 def start(run: RunDir, plan: LaunchPlan, secrets: Mapping[str, str], credentials: str | None = None) -> None:
@@ -48,9 +47,9 @@ def start(run: RunDir, plan: LaunchPlan, secrets: Mapping[str, str], credentials
         try:
             machine.submit(plan, tasks, run)  # which writes handle.json before it starts anything, and after
         except PlacesTakenError:  # the run has a place in the queue of its machines
-            hold(run, secrets)
+            enqueue(run, secrets)
             return
-    run.append_event(EventKind.SUBMITTED)
+    run.append_event(Submitted())
     (run.path / QUEUED).unlink(missing_ok=True)
 
 
@@ -64,7 +63,7 @@ def start_array(
     tasks = [entrusted(plan.tasks, credentials_for(plan.nnodes), secrets) for plan in plans]
     backend(kind_of(plans[0].profile)).submit_all(plans, tasks, runs, folder, parallel)
     for run in runs:
-        run.append_event(EventKind.SUBMITTED)
+        run.append_event(Submitted())
 
 
 def has_begun(run: RunDir) -> bool:
@@ -72,18 +71,18 @@ def has_begun(run: RunDir) -> bool:
     return (run.path / "handle.json").exists()
 
 
-def hold(run: RunDir, secrets: Mapping[str, str]) -> None:
+def enqueue(run: RunDir, secrets: Mapping[str, str]) -> None:
     """Queue a recorded run: record what a later start needs of this process, in a file of mode 0600.
 
     From then on the supervisor starts the run, whatever becomes of this process. Raises StoreError if the file can't
     be written.
     """
     if not is_queued(run):
-        run.append_event(EventKind.QUEUED)
-        run.write(QUEUED, held_values(secrets), private=True)
+        run.append_event(Queued())
+        run.write(QUEUED, values_for_later(secrets), private=True)
 
 
-def held_values(secrets: Mapping[str, str]) -> dict[str, object]:
+def values_for_later(secrets: Mapping[str, str]) -> dict[str, object]:
     """Return what a later start needs of this process. Secrets have one place, and are in no environment."""
     from orchestrator.supervisor.surroundings import surroundings
 
@@ -97,8 +96,8 @@ def _is_complete(machine: Backend, run: RunDir) -> bool:
     if machine.relaunches:
         return False  # its machines know whether an agent was started there
     begun, nodes = (run.path / "handle.json").stat().st_mtime, max(1, run.record().nnodes)
-    while len((sight := machine.look(run)).alive) < nodes and time.time() < begun + PATIENCE:
-        time.sleep(0.2)  # no event reports a process that is about to exist: see PATIENCE
+    while len((sight := machine.look(run)).alive) < nodes and time.time() < begun + SHOWS_ITSELF_SECONDS:
+        time.sleep(0.2)  # no event reports a process that is about to exist
     if sight.scheduler is not None and sight.scheduler.phase == "unknown":
         raise BackendError(f"run {run.run_id}: {sight.scheduler.detail}", transient=True)
     if len(sight.alive) >= nodes:

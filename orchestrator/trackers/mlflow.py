@@ -22,7 +22,6 @@ from orchestrator.protocol.layout import GIVEN
 from orchestrator.protocol.masking import mask, masked_json
 from orchestrator.runs.record import RunRecord
 from orchestrator.runs.redaction import Redaction
-from orchestrator.runs.reducer import whole
 from orchestrator.runs.restarts.attempts import attempts_of
 from orchestrator.runs.state import Ending, Outcome
 from orchestrator.runs.store import RunDir
@@ -214,7 +213,7 @@ class Mlflow:
         before = self._given_run()
         if before is None:
             return ""
-        loaded = [each.resumed_from or "" for each in attempts_of(whole(self.run.events()))]
+        loaded = [each.resumed_from or "" for each in attempts_of(self.run.events())]
         return before.run_id if any(name.startswith(f"{GIVEN}/") for name in loaded) else ""
 
     def _given_run(self) -> RunDir | None:

@@ -1,67 +1,43 @@
 """The command line of `python -m orchestrator.training`, checked before torch is imported."""
 
+from __future__ import annotations
+
 import argparse
 import json
 import math
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, Field, dataclass, fields
 from pathlib import Path
+from typing import Any, Final, Literal, get_args, get_origin, get_type_hints
 from urllib.parse import urlsplit
 
+from orchestrator.protocol.frozen import default_of
 from orchestrator.protocol.metric import JobMetric, kept_by
-from orchestrator.training.choices import PRECISIONS, SCHEDULES, STRATEGIES, not_taken
+from orchestrator.protocol.training_options import TrainingOptions, not_taken
 from orchestrator.training.errors import UserError
 
+LENGTH: Final = ("epochs", "steps")  # either of them
 
-@dataclass(frozen=True)
-class Options:
-    """The options of a training; tasks receive them too. Sizes are in samples, intervals in optimizer steps."""
+
+class Options(TrainingOptions):
+    """The options of a training with their defaults filled in; tasks receive them too."""
 
     task: Path
-    epochs: int | None
-    steps: int | None
-    global_batch: int
     lr: float
-    seed: int
-    eval_every: int
-    save_every: int
-    log_every: int
-    sampler: str
-    workers: int | None
-    worker_start: str
-    clip: float | None
-    schedule: str
-    warmup: int
-    deterministic: bool
-    device: str
-    precision: str
-    channels_last: bool
-    compile: str
-    compile_mode: str
-    compile_blocks: bool
-    activation_checkpointing: bool
-    fused: bool
-    memory_history: bool
-    offline: str | None
-    offline_epochs: int | None
-    data_dir: Path
-    strategy: str
-    accumulate: int
-    gradient_as_bucket_view: bool
-    static_graph: bool
-    sync_batchnorm: bool
-    bucket_cap_mb: int | None
-    gradient_compression: str
-    micro_batches: int
-    reshard_after_forward: bool
-    shard_ranks: int | None
-    tensor_ranks: int
-    init_method: str
-    timeout: int
-    step_timeout: int
-    async_save: bool
-    extra: Mapping[str, object] = field(default_factory=dict)
+    workers: int | None  # None: the rank's share of the cores
+    data: Path
+    options: dict[str, Any]
+
+    @property
+    def data_dir(self) -> Path:
+        """The folder of the data."""
+        return self.data
+
+    @property
+    def extra(self) -> Mapping[str, Any]:
+        """The task's own options."""
+        return self.options
 
 
 @dataclass(frozen=True)
@@ -96,200 +72,71 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
         prog="python -m orchestrator.training",
         description="Train a task file on one device or several; see docs/training.md.",
     )
-    add = parser.add_argument
-    add("--task", type=Path, required=True, metavar="FILE", help="the Python file that defines data and model")
-    length = parser.add_mutually_exclusive_group()
-    length.add_argument("--epochs", type=_positive, help="passes over the training samples (default 1)")
-    length.add_argument("--steps", type=_positive, help="optimizer steps in total, those before a resume included")
-    add(
-        "--global-batch",
-        type=_positive,
-        default=96,
-        metavar="N",
-        help="samples per step, all ranks together (default 96)",
-    )
-    add("--lr", type=_rate, default=1e-3, help="learning rate (default 0.001)")
-    _add_rate(parser)
-    add("--seed", type=int, default=0, help="seed of weights, sample order and dropout (default 0)")
-    add(
-        "--deterministic",
-        action="store_true",
-        help="use deterministic algorithms only; a resumed run then equals one without interruption",
-    )
-    add(
-        "--eval-every",
-        type=_not_negative,
-        default=0,
-        metavar="N",
-        help="steps between evaluations; 0: each epoch's end",
-    )
-    add(
-        "--save-every",
-        type=_not_negative,
-        default=0,
-        metavar="N",
-        help="steps between checkpoints; 0: each epoch's end",
-    )
-    add("--async-save", action="store_true", help="write checkpoints in the background, from a copy in memory")
-    add("--log-every", type=_positive, default=10, metavar="N", help="steps between lines of metrics (default 10)")
-    _add_speed(parser)
-    add("--sampler", choices=("exact", "distributed"), default="exact", help="distributed: torch's, which pads")
-    add(
-        "--workers",
-        type=_workers,
-        default="auto",
-        metavar="N",
-        help="DataLoader workers of each rank; auto: its share of the cores, 4 at most (default auto)",
-    )
-    add(
-        "--worker-start",
-        choices=("fork", "spawn"),
-        default="fork",
-        help="spawn: start each worker as a new interpreter, for libraries that a fork breaks (default fork)",
-    )
-    add("--offline", choices=("digits",), help="data to train on if the task's data can't be downloaded")
-    add("--offline-epochs", type=_positive, metavar="N", help="passes over that data (default: --epochs)")
-    add("--data", type=Path, metavar="DIR", help="folder of the data (default $ORCH_DATA_DIR, then ~/.cache/orch/data)")
-    add("--option", type=_pair, action="append", default=[], metavar="K=V", help="a value for the task; repeatable")
-    _add_strategy(parser)
-    found = parser.parse_args(arguments)
-    given = [name for name, value in vars(found).items() if value != parser.get_default(name)]
-    for name, why in not_taken(found.strategy, given).items():
-        raise UserError(f"--{name.replace('_', '-')} is not for the strategy {found.strategy}: {why}.")
-    values = vars(found)
-    values["epochs"] = found.epochs if found.epochs or found.steps else 1
-    values["data_dir"] = (values.pop("data") or cache_dir()).expanduser()
-    values["extra"] = dict(values.pop("option"))
+    length, hints = parser.add_mutually_exclusive_group(), get_type_hints(TrainingOptions)
+    for each in fields(TrainingOptions):
+        (length if each.name in LENGTH else parser).add_argument(*_names(each), **_argument(each, hints[each.name]))
+    values = vars(parser.parse_args(arguments))
+    given = [each.name for each in fields(TrainingOptions) if values[each.name] != default_of(each)]
+    for name, why in not_taken(values["strategy"], given).items():
+        raise UserError(f"{_flag(name)} is not for the strategy {values['strategy']}: {why}.")
+    values["epochs"] = values["epochs"] if values["epochs"] or values["steps"] else 1
+    values["task"] = Path(values["task"])
+    values["data"] = Path(values["data"] or cache_dir()).expanduser()
+    values["workers"] = None if values["workers"] == "auto" else values["workers"]
+    values["options"] = dict(values["options"])
     return Options(**values)
 
 
-def _add_rate(parser: argparse.ArgumentParser) -> None:
-    """Add the options for the size of steps."""
-    add = parser.add_argument
-    add("--schedule", choices=SCHEDULES, default="constant", help="how the learning rate falls to 0 at the last step")
-    add("--warmup", type=_not_negative, default=0, metavar="N", help="steps in which the learning rate rises from 0")
-    add("--clip", type=_rate, metavar="NORM", help="clip the norm of all gradients to this value")
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
 
 
-def _add_speed(parser: argparse.ArgumentParser) -> None:
-    """Add the options for how a device computes."""
-    add = parser.add_argument
-    add(
-        "--precision",
-        choices=PRECISIONS,
-        default="auto",
-        help="bf16, fp16: forward in 16 bits, weights in float32; auto: tf32 on GPUs, fp32 on CPUs",
-    )
-    add("--device", choices=("auto", "cpu", "cuda"), default="auto", help="auto: GPUs, where the machine has any")
-    add("--channels-last", action="store_true", help="use torch's channels_last memory format, for convolutions")
-    add(
-        "--compile",
-        choices=("none", "inductor", "aot_eager"),
-        default="none",
-        help="torch.compile: inductor compiles the model, aot_eager only checks that it can be compiled",
-    )
-    add(
-        "--compile-mode",
-        choices=("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"),
-        default="default",
-        help="inductor: reduce-overhead replays CUDA graphs, max-autotune also tries kernels",
-    )
-    add(
-        "--compile-blocks",
-        action="store_true",
-        help="compile each child of the model separately, which takes less time",
-    )
-    add(
-        "--activation-checkpointing",
-        action="store_true",
-        help="recompute the model's blocks in the backward pass instead of keeping their activations",
-    )
-    add("--fused", action="store_true", help="use torch's fused optimizer")
-    add(
-        "--memory-history",
-        action="store_true",
-        help="record the GPU's memory use; if memory runs out, a snapshot becomes an output of the run",
-    )
+def _names(each: Field[Any]) -> tuple[str, ...]:
+    return ("--option",) if each.name == "options" else (_flag(each.name),)
 
 
-def _add_strategy(parser: argparse.ArgumentParser) -> None:
-    """Add the options for how devices are used."""
-    add = parser.add_argument
-    add("--strategy", choices=STRATEGIES, default="ddp", help="how the devices are used; see docs/training.md")
-    add(
-        "--accumulate",
-        type=_positive,
-        default=1,
-        metavar="N",
-        help="accumulate gradients over N parts of a step, for less memory; they are exchanged once",
-    )
-    add(
-        "--gradient-as-bucket-view",
-        action=argparse.BooleanOptionalAction,
-        default=True,
-        help="ddp: gradients are views of the communication buckets",
-    )
-    add("--static-graph", action="store_true", help="ddp: every step uses the same parameters in the same order")
-    add("--sync-batchnorm", action="store_true", help="ddp: BatchNorm over the global batch; GPUs only")
-    add(
-        "--bucket-cap-mb",
-        type=_positive,
-        metavar="N",
-        help="ddp: MiB of gradients in one all-reduce (default: torch's 25)",
-    )
-    add(
-        "--gradient-compression",
-        choices=("none", "fp16", "bf16"),
-        default="none",
-        help="ddp: all-reduce gradients in 16 bits",
-    )
-    add(
-        "--micro-batches",
-        type=_positive,
-        default=4,
-        metavar="N",
-        help="pipeline: micro-batches of a batch (default 4)",
-    )
-    add(
-        "--reshard-after-forward",
-        action=argparse.BooleanOptionalAction,
-        default=True,
-        help="fsdp: free a block's weights after its forward pass; without this, less traffic and more memory",
-    )
-    add(
-        "--shard-ranks",
-        type=_positive,
-        metavar="N",
-        help="fsdp: ranks that share one copy of the weights (default all)",
-    )
-    add(
-        "--tensor-ranks",
-        type=_positive,
-        default=1,
-        metavar="N",
-        help="fsdp: ranks that share each layer, by the task's plan",
-    )
-    add(
-        "--init-method",
-        type=_meeting_point,
-        default="env://",
-        metavar="URL",
-        help="where the ranks meet: env:// (default), or tcp://HOST:PORT, a free port of rank 0's host",
-    )
-    add(
-        "--timeout",
-        type=_positive,
-        default=1800,
-        metavar="S",
-        help="seconds that ranks wait for each other while they start, evaluate and save (default 1800)",
-    )
-    add(
-        "--step-timeout",
-        type=_positive,
-        default=600,
-        metavar="S",
-        help="seconds that ranks wait for each other in a step (default 600)",
-    )
+def _argument(each: Field[Any], hint: Any) -> dict[str, Any]:
+    """Return argparse's words for a field of TrainingOptions."""
+    default = default_of(each)
+    about: dict[str, Any] = {"dest": each.name, "help": _help_of(each)}
+    if each.name == "options":
+        return {**about, "type": _pair, "action": "append", "default": [], "metavar": each.metadata["unit"]}
+    if hint is bool:
+        return {**about, "action": argparse.BooleanOptionalAction if default else "store_true", "default": default}
+    parts = [part for part in get_args(hint) or (hint,) if part is not type(None)]
+    words = [word for part in (hint, *parts) if get_origin(part) is Literal for word in get_args(part)]
+    kind = next((part for part in parts if part in (int, float, str)), None)
+    about |= {"default": None, "required": True} if default is MISSING else {"default": default}
+    if kind is None:
+        return {**about, "choices": words}
+    return {**about, "type": _reader(each, kind, words), "metavar": each.metadata.get("unit", "N")}
+
+
+def said_of(each: Field[Any]) -> str:
+    """Return the meaning of an option."""
+    return "; ".join(filter(None, [each.metadata["description"], each.metadata.get("more")]))
+
+
+def _help_of(each: Field[Any]) -> str:
+    default = each.metadata.get("unset", default_of(each))
+    shows_default = default not in (None, MISSING) and not isinstance(default, bool | dict)
+    return f"{said_of(each)} (default {default})" if shows_default else said_of(each)
+
+
+def _reader(each: Field[Any], kind: type, words: Sequence[str]) -> Callable[[str], Any]:
+    """Return the function that reads an option's value from the command line."""
+
+    def read(text: str) -> Any:
+        if text in words:
+            return text
+        value = kind(text)
+        least, above = each.metadata.get("least", -math.inf), each.metadata.get("above", -math.inf)
+        if kind is not str and not (math.isfinite(value) and value >= least and value > above):
+            raise argparse.ArgumentTypeError(f"must be {least} or more" if above == -math.inf else "must be positive")
+        return _meeting_point(text) if each.name == "init_method" else value
+
+    read.__name__ = kind.__name__  # argparse's own message names it
+    return read
 
 
 def read_places(environ: Mapping[str, str] = os.environ) -> Places:
@@ -339,24 +186,6 @@ def _whole(environ: Mapping[str, str], name: str, default: int) -> int:
         raise UserError(f"{name} must be a whole number, not {environ[name]!r}.") from None
 
 
-def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError("must be 1 or more")
-    return value
-
-
-def _workers(text: str) -> int | None:
-    return None if text == "auto" else _not_negative(text)
-
-
-def _not_negative(text: str) -> int:
-    value = int(text)
-    if value < 0:
-        raise argparse.ArgumentTypeError("must be 0 or more")
-    return value
-
-
 def _meeting_point(text: str) -> str:
     url = urlsplit(text)
     try:
@@ -366,13 +195,6 @@ def _meeting_point(text: str) -> str:
     if text != "env://" and not is_tcp:
         raise argparse.ArgumentTypeError(f"{text!r} is neither env:// nor tcp://HOST:PORT")
     return text
-
-
-def _rate(text: str) -> float:
-    value = float(text)
-    if not (math.isfinite(value) and value > 0):
-        raise argparse.ArgumentTypeError("must be a positive number")
-    return value
 
 
 def _pair(text: str) -> tuple[str, object]:

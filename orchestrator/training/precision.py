@@ -8,13 +8,14 @@ from importlib.util import find_spec
 import torch
 from torch import Tensor, nn
 
+from orchestrator.protocol.training_options import Precision
 from orchestrator.training.errors import UserError
 
 HALVES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp8": torch.bfloat16}
 """Precisions whose forward pass uses 16 bits; fp8 uses them outside of its matrix products."""
 
 
-def resolve(precision: str, device: torch.device) -> str:
+def resolve(precision: Precision, device: torch.device) -> Precision:
     """Return the precision that `auto` means on this device: TF32 if the device has it, else fp32."""
     if precision != "auto":
         return precision

@@ -141,6 +141,17 @@ def list_of_steps(laptop: Laptop, run: str) -> list[str]:
     return sorted(path.parent.name for path in folder.glob("step_*/COMMIT"))
 
 
+def test_an_interpreter_below_the_home_folder_trains(laptop: Laptop) -> None:
+    for host in ("ctl", "n1", "n2", "n3"):
+        folder = laptop.testbed.file(host, "/home/alice/venv/bin")
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "python").symlink_to(sys.executable)
+    named = laptop.write("hello.yaml", "module: this\nlauncher: exec\n")
+    run = laptop.submit(named, "-p", laptop.profile(python="~/venv/bin/python"))
+    assert laptop.orch("wait", run).code == 0, laptop.orch("why", run).out
+    assert "Beautiful is better" in laptop.text(run, "nodes/0/attempt_0/rank_0.log")
+
+
 def test_a_login_node_out_of_reach_ends_nothing_and_a_cancel_is_proved(laptop: Laptop) -> None:
     named = laptop.write("hold.yaml", 'command: [sh, -c, "echo holding; exec sleep 600"]\nlimits: {grace: 5s}\n')
     run = laptop.submit(named, "-p", laptop.profile(python="python3"))

@@ -9,6 +9,7 @@ from pathlib import Path
 from orchestrator.protocol.files import write_json
 from orchestrator.runs.state import Verdict
 from orchestrator.runs.store import RunDir, create_run, retire
+from tests.events import event
 from tests.local.conftest import Orch
 from tests.local.test_runs import SLOW
 from tests.terminal import terminal
@@ -22,7 +23,7 @@ def ended(home: Path, name: str, outcome: str = "succeeded", days: float = 0.0) 
     record = {"run_id": name, "name": name[0], "kind": "local", "nnodes": 1, "hosts": ["localhost"],
               "profile_name": "local", "created": 1.0, "world_size": 1}  # fmt: skip
     run = create_run(home, name, record)
-    run.append_event("submitted")
+    run.append_event(event("submitted"))
     run.write("verdict.json", {**Verdict(outcome).to_json(), "ended": time.time() - days * DAY})
     write_json(run.path / "plan.json", {})
     retire(home, run)

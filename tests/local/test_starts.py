@@ -16,10 +16,9 @@ import pytest
 
 from orchestrator.node.system.processes import marked, wait_gone
 from orchestrator.runs.dependencies import is_queued
-from orchestrator.runs.start_lock import is_being_started
+from orchestrator.runs.start_lock import SHOWS_ITSELF_SECONDS, is_being_started
 from orchestrator.runs.state import HandleStatus
 from orchestrator.runs.store import RunDir
-from orchestrator.supervisor.observe import AGENT_PATIENCE
 from tests.patience import PATIENCE
 
 from .conftest import REPO, Orch
@@ -67,7 +66,7 @@ def killed(orch: Orch, tmp_path: Path, step: Step, *words: str) -> RunDir | None
     assert not is_being_started(run)
     assert (run.handle_status(), is_queued(run)) == (step.handle, step.queued)
     if step.handle is HandleStatus.INTENT:  # what the submit had begun would have shown itself by now
-        moment = time.time() - AGENT_PATIENCE
+        moment = time.time() - SHOWS_ITSELF_SECONDS
         os.utime(run.path / "handle.json", (moment, moment))
     return run
 

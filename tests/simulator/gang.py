@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.node.agent.agent import Agent
+from orchestrator.protocol.events import AgentStarted
 from orchestrator.protocol.task import NodeTask, Program
 from tests.simulator.clock import run_virtually
 from tests.simulator.machines import STOPPED, VICTIM, MemoryLog, Message, SimulatedLauncher, simulated
@@ -25,7 +26,7 @@ class SimulatedAgent(Agent):
     """An agent that takes no signals, and writes no file but its record."""
 
     def _introduce_to_record(self) -> None:
-        self.events.write("agent_started", host=here.get().name)
+        self.events.write(AgentStarted(here.get().name))
 
     def _listen_for_signals(self) -> None:
         pass

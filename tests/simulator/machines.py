@@ -12,7 +12,10 @@ from unittest import mock
 
 from orchestrator.node.agent import agent, joining, launcher_process, leader_service, neighbour, ranks
 from orchestrator.node.agent.channel import Channel
+from orchestrator.protocol.events import Event
+from orchestrator.protocol.messages import Go, Order, Prepare, Report, Stop, read_report
 from orchestrator.protocol.task import NodeTask
+from orchestrator.protocol.typed import to_json
 from tests.simulator.network import Machine, Network, VirtualTls, connected, here
 
 Message = dict[str, Any]
@@ -34,9 +37,10 @@ class MemoryLog:
         self.events: list[Message] = []
         self.bytes = 0
 
-    def write(self, kind: str, **values: Any) -> None:
+    def write(self, written: Event) -> None:
         """Append one event."""
-        event = {"kind": str(kind), "mono": round(asyncio.get_running_loop().time(), 3), **values}
+        mono = round(asyncio.get_running_loop().time(), 3)
+        event = {"kind": written.kind, "mono": mono, **to_json(written, stamps=False)}
         self.events.append(event)
         self.bytes += len(json.dumps(event)) + 1
         self.on_event(self.node_rank, event)
@@ -50,7 +54,7 @@ class SimulatedLauncher:
 
     of: dict[Machine, SimulatedLauncher]
 
-    def __init__(self, task: NodeTask, on_report: Callable[[Message], None]) -> None:
+    def __init__(self, task: NodeTask, on_report: Callable[[Report], None]) -> None:
         self.masked: Callable[[str], str] = str  # these ranks have no secrets
         self.task, self.on_report = task, on_report
         self.machine = here.get()
@@ -60,7 +64,7 @@ class SimulatedLauncher:
         self.pid: int | None = None
         self.ended_for = ""
         self.is_dismissed = self.is_up = False
-        self.early: list[Message] = []
+        self.early: list[Order] = []
         self.running: set[int] = set()
         self.attempt = -1
         self.ends_well_in: float | None = None
@@ -84,29 +88,31 @@ class SimulatedLauncher:
         """Be never silent."""
         return 0.0
 
-    def send(self, order: Message) -> None:
+    def send(self, order: Order) -> None:
         """Take an order."""
         if not self.is_up:
             self.early.append(order)
-        elif order["kind"] == "prepare":
-            self.attempt = order["attempt"]
+        elif isinstance(order, Prepare):
+            self.attempt = order.attempt
             ready = {"port": 29400 + self.attempt, "checksums": ["sha256"]}
             self._later(self._seconds(0.01, 0.2), self._report, "ready", ready)
-        elif order["kind"] == "go":
-            first = order["binding"]["rank_offset"]
-            self.running = set(range(first, first + order["binding"]["nproc"]))
+        elif isinstance(order, Go):
+            first = order.binding.rank_offset
+            self.running = set(range(first, first + order.binding.nproc))
             self._report("started", {"pids": dict.fromkeys(self.running, 1)})
             if self.ends_well_in is not None:
                 self.end_well(self.ends_well_in)
-        elif order["kind"] == "stop":
-            self._later(self._seconds(0.02, min(0.5, order["grace"])), self.end_ranks, self.attempt, STOPPED)
+        elif isinstance(order, Stop):
+            self._later(self._seconds(0.02, min(0.5, order.grace)), self.end_ranks, self.attempt, STOPPED)
 
     def _later(self, seconds: float, act: Callable[..., object], *args: object) -> None:
         asyncio.get_running_loop().call_later(seconds, act, *args)
 
     def _report(self, kind: str, values: Message) -> None:
         if self.is_up:
-            self.on_report({"kind": kind, "attempt": self.attempt, **values})
+            report = read_report({"kind": kind, "attempt": self.attempt, **values})
+            assert report is not None
+            self.on_report(report)
 
     def end_ranks(self, attempt: int, how: Mapping[str, Any], ranks: tuple[int, ...] | None = None) -> None:
         """Have ranks of this node end, all of them if none are named."""

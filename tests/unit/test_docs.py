@@ -19,11 +19,12 @@ from orchestrator.cli.request import TakesArguments
 from orchestrator.protocol.events import KINDS
 from orchestrator.protocol.layout import is_own_file
 from orchestrator.runs.state import Outcome, RunState, RunStatus, Verdict
+from orchestrator.specs.border import valid
 from orchestrator.specs.documents.loader import load
-from orchestrator.specs.job import Job
+from orchestrator.specs.job import Job, Training
 from orchestrator.specs.plan import Place, plan, ranks_of
 from orchestrator.specs.profile import LocalProfile
-from orchestrator.training import options as training_options
+from orchestrator.specs.spec import names_of
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("docker/*.md"), *ROOT.glob("bench/*.md")])
@@ -59,9 +60,9 @@ FOREIGN = {
     "environment.md": {"--index-url", "--extra-index-url", "--find-links"},  # a requirements file's
     "testbed.md": set(re.findall(r'"(--[a-z-]+)"', (ROOT / "tests" / "testbed" / "__main__.py").read_text())),
 }
-TRAINING = set(re.findall(r'"(--[a-z-]+)"', Path(training_options.__file__).read_text()))
+TRAINING = {f"--{name.replace('_', '-')}" for name in names_of(Training)} | {"--option"}
 FOREIGN |= {
-    page.name: TRAINING | {"--no-gradient-as-bucket-view"}
+    page.name: TRAINING | {"--no-gradient-as-bucket-view", "--no-reshard-after-forward"}
     for page in [ROOT / "docs" / "training.md", *ROOT.glob("docs/training/*.md")]
 }
 # Options that pages speak of and the command line does not have yet; one that has come must leave this list.
@@ -217,7 +218,7 @@ def test_the_json_fields_are_those_that_are_printed() -> None:
 
 
 def test_the_variables_of_a_rank() -> None:
-    job = Job.model_validate({"name": "job", "command": ["true"]})
+    job = valid(Job, {"name": "job", "command": ["true"]})
     profile = LocalProfile(kind="local", name="here", nodes=1, nproc_per_node=1)
     launch = plan(job, profile, "job-abcdef", Place("/run", "/code", "/inputs", "python3", "python3"))
     named = first_column(section((ROOT / "docs" / "cli.md").read_text(), "What a rank sees"))

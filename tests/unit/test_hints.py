@@ -14,6 +14,7 @@ import pytest
 from orchestrator.specs.job import Job
 from orchestrator.specs.profile import LocalProfile, SshProfile
 from orchestrator.specs.slurm_profile import SlurmProfile
+from orchestrator.specs.spec import names_of
 from tests.messages import LIST, listed, messages
 from tests.unit.test_docs import ALL_OPTIONS, EVERY, misuse, options_of
 
@@ -25,7 +26,7 @@ END = re.compile(
 FOREIGN = re.compile(
     r"\b(ssh|ssh-keygen|ssh-keyscan|sinfo|sbatch|srun|squeue|scontrol|sacctmgr|pip|uv|chmod|docker|podman|nvidia-smi|tar)\b"
 )
-FIELDS = {name for model in (Job, LocalProfile, SshProfile, SlurmProfile) for name in model.model_fields} | {"addr"}
+FIELDS = {name for model in (Job, LocalProfile, SshProfile, SlurmProfile) for name in names_of(model)} | {"addr"}
 
 
 def hints() -> Iterator[tuple[str, str]]:

@@ -19,6 +19,7 @@ from orchestrator.backends.slurm.scheduler import Slurm
 from orchestrator.node.agent.listener import Stranger, Strangers
 from orchestrator.node.agent.missing_rank import missing_rank
 from orchestrator.node.container.argv import odd_image
+from orchestrator.protocol.rank_reports import ProcessGroup
 from orchestrator.protocol.samples import RankSample, Sample
 from orchestrator.protocol.task import NodeTask, Program, task_json
 from orchestrator.runs import store
@@ -68,9 +69,7 @@ def comparing_images(nodes: int) -> None:
 
 def finding_who_called_another_collective(nodes: int) -> None:
     operation = [Word("all_reduce" if rank % 3 else "broadcast") for rank in range(nodes)]
-    recorders = {
-        rank: {"0": {"desc": "default_pg", "entered": 7, "waits": (7, operation[rank])}} for rank in range(nodes)
-    }
+    recorders = {rank: {"0": ProcessGroup("default_pg", 7, (7, operation[rank]))} for rank in range(nodes)}
     found = missing_rank(recorders)
     assert found is not None
     assert found.rank == 0
@@ -78,7 +77,7 @@ def finding_who_called_another_collective(nodes: int) -> None:
 
 def finding_who_is_missing_of_many_groups(nodes: int) -> None:
     recorders = {
-        rank: {f"pair {rank // 2}": {"desc": "pair", "entered": rank % 2, "waits": (1, "send") if rank % 2 else None}}
+        rank: {f"pair {rank // 2}": ProcessGroup("pair", rank % 2, (1, "send") if rank % 2 else None)}
         for rank in range(nodes)
     }
     found = missing_rank(recorders)

@@ -60,7 +60,7 @@ class Node:
 
 def examine(profile: AnyProfile, pool: Machines) -> list[Check]:
     """Check every machine, all at once; return the checks in the order of CHECKS."""
-    settings, asked = SshSettings.of(profile.model_dump(mode="json")), nproc_by_node(profile)
+    settings, asked = SshSettings.of(profile.to_json()), nproc_by_node(profile)
     is_here, on_host = profile.kind == "local", profile.runtime == "none"  # in a container, torch is in the image
     hosts = dict(enumerate(settings.hosts[:1] if is_here else settings.hosts))
     if is_here:  # `shared_parent`: as for a submit, only the state folder itself has to be the user's alone

@@ -119,9 +119,9 @@ def _has_succeeded(run: RunDir, events: Sequence[Event], nodes: int) -> bool:
 
 def _count_out(run: RunDir, seen: Mapping[int, Seen], found: dict[int, bool | None]) -> None:
     events = newest_start(run.events())
-    over = any(event["kind"] == "gang_ended" and event.get("node") == 0 for event in events)
+    over = any(event["kind"] == EventKind.GANG_ENDED and event.get("node") == 0 for event in events)
     over = over or _has_succeeded(run, events, len(found))
-    deserted = any(event["kind"] == "gave_up" and event.get("node") != 0 for event in events)
+    deserted = any(event["kind"] == EventKind.GAVE_UP and event.get("node") != 0 for event in events)
     over = over or any(_is_grace_over(run, event) for event in events if event["kind"] == EventKind.CANCEL)
     for node, alive in found.items():
         since = seen[node].unreachable_since if node in seen else None

@@ -227,13 +227,13 @@ class AgentsOverSsh(Agents):
         """List every machine, spares included: cores, GPUs, free space, and who holds which place."""
         from orchestrator.backends.agents.holdings import holdings
 
-        return holdings(SshSettings.of(profile.model_dump(mode="json")), self.pool)
+        return holdings(SshSettings.of(profile.to_json()), self.pool)
 
     def collect_garbage(self, profile: AnyProfile, judge: Judge, *, dry_run: bool) -> list[Finding]:
         """List, and remove, what ended runs have left on the machines, spares included."""
         from orchestrator.backends.agents.holdings import collect_garbage
 
-        return collect_garbage(SshSettings.of(profile.model_dump(mode="json")), self.pool, judge, dry_run=dry_run)
+        return collect_garbage(SshSettings.of(profile.to_json()), self.pool, judge, dry_run=dry_run)
 
 
 @contextlib.contextmanager

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
 from orchestrator.backends.agents.handle import SECRETS, read_handle
 from orchestrator.backends.agents.liveness import unreachable_nodes
@@ -22,13 +22,14 @@ from orchestrator.backends.settings import Host, SshSettings, profile_of, remote
 from orchestrator.errors import BackendError
 from orchestrator.outcome.machines import choose, nodes_to_avoid
 from orchestrator.outcome.restart import Relaunch, budget_left
-from orchestrator.outcome.sentences import items
-from orchestrator.protocol.events import EventKind
+from orchestrator.protocol.events import GoingOnWithout, Replaced, SubmitFailed, WaitingForHosts, of
 from orchestrator.protocol.progress import Progress
 from orchestrator.protocol.task import NodeTask, apart
 from orchestrator.runs.store import RunDir
 from orchestrator.transport.credentials import credentials_for, entrusted
 from orchestrator.transport.machine import Machines
+
+Said = TypeVar("Said", GoingOnWithout, Replaced, WaitingForHosts)
 
 
 def relaunch(run: RunDir, pool: Machines, again: Relaunch) -> bool:
@@ -94,7 +95,7 @@ def machines(
         return cut_off(pool, settings, there, free)
 
     lost |= cut()
-    replaced = {each.get("lost"): each.get("by") for each in _said(run, EventKind.REPLACED, again)}
+    replaced = {each.lost: each.by for each in _said(run, Replaced, again)}
     while choice := choose(hosts, lost, free, settings.min_nodes).replaced:
         number, spare = next(iter(choice.items()))
         free.remove(spare)
@@ -111,11 +112,9 @@ def machines(
     names = {hosts[number].name: error.message for number, error in lost.items()}
     if choose(hosts, lost, (), settings.min_nodes).is_enough:
         left = len(hosts) - len(lost)
-        if [each.get("hosts") for each in _said(run, EventKind.GOING_ON_WITHOUT, again)[-1:]] != [sorted(names)]:
-            run.append_event(
-                EventKind.GOING_ON_WITHOUT, start=again.start, hosts=sorted(names), nodes=left, of=len(hosts),
-                why=[names[name] for name in sorted(names)],
-            )  # fmt: skip
+        if [each.hosts for each in _said(run, GoingOnWithout, again)[-1:]] != [tuple(sorted(names))]:
+            why = tuple(names[name] for name in sorted(names))
+            run.append_event(GoingOnWithout(again.start, tuple(sorted(names)), nodes=left, of=len(hosts), why=why))
         return {number: host for number, host in hosts.items() if number not in lost}
     _wait_for(run, again, names, settings.node_wait)
     return None
@@ -126,7 +125,7 @@ def _record_replaced(
 ) -> None:
     """Record that the spare takes the host's place, unless the last recorded replacement (`said`) says the same."""
     if said.get(number) != spare.name:
-        run.append_event(EventKind.REPLACED, start=again.start, lost=number, host=host.name, by=spare.name, why=why)
+        run.append_event(Replaced(again.start, number, host.name, by=spare.name, why=why))
         said[number] = spare.name
 
 
@@ -150,26 +149,26 @@ def _newest_of_each(
     return found
 
 
-def _said(run: RunDir, kind: str, again: Relaunch) -> list[dict[str, Any]]:
+def _said(run: RunDir, kind: type[Said], again: Relaunch) -> list[Said]:
     """Return the events of this kind for this start; a start that is tried again records none of them twice."""
-    return [each for each in run.events() if each["kind"] == kind and each.get("start") == again.start]
+    return [each for each in of(run.events(), kind) if each.start == again.start]
 
 
 def _wait_for(run: RunDir, again: Relaunch, lost: Mapping[str, str], limit: float) -> None:
     """Record which machines the run waits for and why, each reason once. End the run after the profile's node_wait."""
-    said, hosts = _said(run, EventKind.WAITING_FOR_HOSTS, again), sorted(lost)
-    why = [lost[host] for host in hosts]
-    if not any(each.get("hosts") == hosts and _alike(each.get("why"), why) for each in said):
-        run.append_event(EventKind.WAITING_FOR_HOSTS, start=again.start, hosts=hosts, why=why)
-    if said and time.time() - said[0].get("time", 0.0) > limit:
+    said, hosts = _said(run, WaitingForHosts, again), tuple(sorted(lost))
+    why = tuple(lost[host] for host in hosts)
+    if not any(each.hosts == hosts and _alike(each.why, why) for each in said):
+        run.append_event(WaitingForHosts(again.start, hosts, why))
+    if said and time.time() - said[0].time > limit:
         names, reasons = ", ".join(sorted(lost)), "; ".join(lost.values())
         reason = f"{again.reason}; {names} did not come back within {limit:g} s ({reasons})"
-        run.append_event(EventKind.SUBMIT_FAILED, reason=reason)
+        run.append_event(SubmitFailed(reason))
 
 
-def _alike(said: Any, why: list[str]) -> bool:
+def _alike(said: Sequence[str], why: Sequence[str]) -> bool:
     """Return True if these reasons differ only in numbers, such as the free disk space."""
-    return [re.sub(r"\d+", "", str(each)) for each in items(said)] == [re.sub(r"\d+", "", each) for each in why]
+    return [re.sub(r"\d+", "", each) for each in said] == [re.sub(r"\d+", "", each) for each in why]
 
 
 def _bring_logs_of_renumbered(run: RunDir, pool: Machines, settings: SshSettings, order: list[int]) -> None:

@@ -16,6 +16,7 @@ from orchestrator.backends.mirror.watching import LONGEST_PAUSE, POLL_SECONDS, F
 from orchestrator.backends.settings import Host, SshSettings, profile_of, remote_folder, workdir_of
 from orchestrator.errors import BackendError
 from orchestrator.outcome.restart import Relaunch
+from orchestrator.protocol.events import StartProblem, SubmitFailed
 from orchestrator.runs.store import RunDir
 from orchestrator.transport.machine import Machines
 
@@ -49,8 +50,8 @@ class SshWatcher(RunWatcher):
             if not relaunch(self.run, self.pool, again):
                 self.ended.wait(WAITING_PAUSE)
         except BackendError as error:
-            kind = "start_problem" if error.transient else "submit_failed"
-            self.run.append_event(kind, reason=error.message)
+            event = StartProblem if error.transient else SubmitFailed
+            self.run.append_event(event(error.message))
             self.ended.wait(LONGEST_PAUSE)
 
 

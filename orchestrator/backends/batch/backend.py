@@ -426,14 +426,14 @@ class Batch(Backend):
 
     def holdings(self, profile: AnyProfile) -> list[dict[str, Any]]:
         """List the scheduler's queues or partitions."""
-        return self.scheduler.holdings(self.site(profile.model_dump(mode="json")))
+        return self.scheduler.holdings(self.site(profile.to_json()))
 
     def collect_garbage(self, profile: AnyProfile, judge: Judge, *, dry_run: bool) -> list[Finding]:
         """Remove what of the cache in orch's folder was not used for long. The scheduler itself ends its jobs."""
         from orchestrator.backends.environments import tidy_cache
 
         place = self.place(RunDir(state_root() / "runs" / "cache"), profile.workdir, profile.python)
-        site = self.site(profile.model_dump(mode="json"))
+        site = self.site(profile.to_json())
         if self.is_remote:
             site.hello()  # it refuses a folder that others may write into
         return [] if dry_run else tidy_cache(site.machine(), str(PurePosixPath(place.run_dir).parents[1]))

@@ -13,7 +13,7 @@ from orchestrator.errors import BackendError
 from orchestrator.protocol.checkpoints import checkpoint_dir
 from orchestrator.protocol.checkpoints.checkpoint_dir import COMMIT, MANIFEST, is_committed, newest
 from orchestrator.protocol.checkpoints.checksum import Checksum
-from orchestrator.protocol.events import EventKind
+from orchestrator.protocol.events import Collected
 from orchestrator.protocol.metric import kept_by
 from orchestrator.protocol.reading import MOST_RECORD, MOST_WORD, read_regular
 from orchestrator.runs.store import RunDir, write_durably
@@ -46,7 +46,7 @@ def bring_newest(run: RunDir, session: Machine, folder: str, steps: list[str], m
         if not is_committed(target):
             if not bring_checkpoint(session, f"{folder}/{step}", target):
                 continue
-            run.append_event(EventKind.COLLECTED, step=int(target.name.removeprefix("step_")))
+            run.append_event(Collected(int(target.name.removeprefix("step_"))))
         here += 1
         if here == most:
             break

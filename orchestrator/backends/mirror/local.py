@@ -50,6 +50,17 @@ def _copy(reading: BinaryIO, facts: os.stat_result, target: str) -> tuple[str, s
     return arriving.digest.hexdigest(), "continued" if begun else "copied"
 
 
+def is_continued_by(target: Path, source: Path) -> bool:
+    """Tell whether a copy of the source loses nothing of the target: it is missing, or the source begins with it."""
+    try:
+        with opened(source) as reading, opened(target.resolve()) as writing:
+            return _begins_with(reading, writing, os.fstat(writing.fileno()).st_size, hasher(Algorithm.SHA256))
+    except FileNotFoundError:
+        return not os.path.lexists(target)
+    except OSError:
+        return False
+
+
 def _begins_with(reading: BinaryIO, writing: Any, count: int, digest: Hasher) -> bool:
     """Read the next `count` bytes of both files, and tell whether they are alike."""
     while count and (block := reading.read(min(count, PIECE))):

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 from orchestrator.errors import StoreError
 from orchestrator.protocol.checkpoints.weight_files import names_weights
-from orchestrator.protocol.events import EventKind
+from orchestrator.protocol.events import OutputsBrought, OutputsLeft
 from orchestrator.protocol.files import write_json
 from orchestrator.protocol.layout import output_folder
 from orchestrator.protocol.outputs import Entry, checkpoint_of
@@ -51,16 +51,16 @@ def record_left(run: RunDir, left: Mapping[int, Left], hosts: Mapping[int, str],
     before = {each.node for each in left_outputs(run.events())}
     for node, each in left.items():
         if each.is_something:
-            run.append_event(EventKind.OUTPUTS_LEFT, left=node, host=hosts[node], folder=folder, **asdict(each))
+            run.append_event(OutputsLeft(left=node, host=hosts[node], folder=folder, **asdict(each)))
         elif node in before:
-            run.append_event(EventKind.OUTPUTS_BROUGHT, left=node, host=hosts[node])
+            run.append_event(OutputsBrought(node, hosts[node]))
 
 
 def record_removed(run: RunDir, host: str) -> None:
     """Record that nothing of the run is on a host any more, where that was said to be so."""
     for left in left_outputs(run.events()):
         if left.host == host:
-            run.append_event(EventKind.OUTPUTS_BROUGHT, left=left.node, host=host)
+            run.append_event(OutputsBrought(left.node, host))
 
 
 class Sizes:

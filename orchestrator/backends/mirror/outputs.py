@@ -203,8 +203,6 @@ class Outputs:
                 if above not in made:
                     os.makedirs(above, mode=0o700, exist_ok=True)
                     made.add(above)
-                if os.path.isdir(target) and not os.path.islink(target):
-                    raise OSError(errno.EISDIR, "a folder of that name is here")
             except OSError as error:
                 self._refuse(name, error)
                 continue

@@ -20,7 +20,7 @@ from orchestrator.backends.mirror.output_record import Left, Sizes, record_left
 from orchestrator.backends.mirror.outputs import Outputs
 from orchestrator.backends.settings import profile_of, remote_folder
 from orchestrator.errors import BackendError, OrchError, StoreError
-from orchestrator.protocol.events import EventKind
+from orchestrator.protocol.events import LeftBehind
 from orchestrator.runs.files.file_cache import FileCache
 from orchestrator.runs.files.logs import Selection, nodes_with
 from orchestrator.runs.reducer import left_outputs
@@ -320,8 +320,7 @@ def bring_home(
 
 
 def _record_left_behind(run: RunDir, source: Source, why: str) -> None:
-    where = {"host": source.name, "folder": remote_folder(run)}
-    run.append_event(EventKind.LEFT_BEHIND, left=source.nodes[0], **where, reason=why)
+    run.append_event(LeftBehind(left=source.nodes[0], host=source.name, folder=remote_folder(run), reason=why))
 
 
 def bring_outputs(run: RunDir, sources: Iterable[Source]) -> None:

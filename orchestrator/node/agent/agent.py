@@ -11,7 +11,9 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Coroutine
+from dataclasses import replace
+from functools import partial
 from typing import Any, Callable
 
 from orchestrator.node.agent.channel import Channel, ChannelError
@@ -41,18 +43,39 @@ from orchestrator.node.system.orphans import adopt_orphans
 from orchestrator.node.system.processes import end_descendants, end_marked, identify
 from orchestrator.node.system.shortages import shortage
 from orchestrator.node.system.threads import in_thread, keep_a_thread
+from orchestrator.outcome import rules
+from orchestrator.outcome.rule import Rule
+from orchestrator.protocol import events
 from orchestrator.protocol.cancelling import keep_room_for_cancel
 from orchestrator.protocol.checkpoints.formats import Format
-from orchestrator.protocol.events import EventKind
 from orchestrator.protocol.files import write_json
 from orchestrator.protocol.gang import Hello
 from orchestrator.protocol.layout import node_folder, output_folder
+from orchestrator.protocol.messages import (
+    ORDERS,
+    Bye,
+    Check,
+    FindModule,
+    Go,
+    HandedOver,
+    HandOver,
+    Heartbeat,
+    Order,
+    Prepare,
+    Report,
+    ReportStacks,
+    SignalReceived,
+    Stop,
+    WayTried,
+)
 from orchestrator.protocol.places.devices import VISIBLE, words_of
 from orchestrator.protocol.ranks import EXIT_REQUEUE
 from orchestrator.protocol.reading import MOST_RECORD, MOST_WORD, read_json
 from orchestrator.protocol.task import NodeTask, copies_checkpoints
+from orchestrator.protocol.typed import DamagedError, Handlers
 
 Message = dict[str, Any]
+_ORDERS = Handlers(Order)
 
 
 class Agent:
@@ -66,7 +89,7 @@ class Agent:
         self.nproc = nproc_here(task)
         self.task = task
         self.events = EventLog(f"{self.node_dir}/events.jsonl", task.node_rank)
-        self.inbox: asyncio.Queue[tuple[str, Message]] = asyncio.Queue()
+        self.inbox: asyncio.Queue[Callable[[], Awaitable[None]]] = asyncio.Queue()
         self.ranks = Ranks(task, self.nproc, self.events, self._tell, self._hear_launcher, self._begin)
         self.sampling = Sampling(
             task, lambda: self.ranks.started, self._tell, self.events.write, self.ranks.watch_start
@@ -81,7 +104,7 @@ class Agent:
         self.outcome: tuple[str, int] | None = None
         self.tasks: list[asyncio.Task[None]] = []
         self.lead: LeaderService | None = None
-        self.untold: list[Message] = []
+        self.untold: list[Report] = []
 
     async def run(self) -> int:
         """Take part in the gang until its end; the exit code is the same on all nodes."""
@@ -93,7 +116,7 @@ class Agent:
         try:
             self.tls = Tls.of(self.task.credentials) if self.task.nnodes > 1 else None
         except NoTlsError as error:
-            self._give_up("failed", "infra", f"this node can't prove itself to the others: {error}")
+            self._give_up(rules.UNPROVED, f"this node can't prove itself to the others: {error}")
             return await self._leave()
         self._begin(self.ranks.start())
         self._begin(self._lead() if self.task.node_rank == 0 else self._join())
@@ -103,13 +126,13 @@ class Agent:
         if self.task.node_rank == 0:
             self._begin(self.metrics.run())
         while self.outcome is None:
-            source, message = await self.inbox.get()
-            await getattr(self, f"_from_{source}")(message)
+            work = await self.inbox.get()
+            await work()
         self.on_outcome(self, self.outcome[1])
         return await self._leave()
 
-    def _hear_launcher(self, message: Message) -> None:
-        self.inbox.put_nowait(("launcher", message))
+    def _hear_launcher(self, report: Report) -> None:
+        self.inbox.put_nowait(partial(self._receive, report))
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> None:
         """Let it run beside the loop; what it raises ends the agent, loudly."""
@@ -121,43 +144,44 @@ class Agent:
         if not task.cancelled() and (error := task.exception()) is not None:
             lack = shortage(error)
             words = f"an error in orch's agent itself: {type(error).__name__}: {error}"
-            self.inbox.put_nowait(("bug", {"reason": f"{socket.gethostname()}: {lack}" if lack else words}))
+            self.inbox.put_nowait(partial(self._fail, f"{socket.gethostname()}: {lack}" if lack else words))
 
-    async def _from_bug(self, message: Message) -> None:
-        self._give_up("failed", "infra", message["reason"])
-
-    def _tell(self, message: Message) -> None:
-        """Tell the leader, as soon as there is one."""
+    def _tell(self, report: Report) -> None:
+        """Report to the leader, as soon as there is one."""
         if self.channel is None:
-            self.untold.append(message)
+            self.untold.append(report)
         else:
-            self.channel.send(message)
+            self.channel.send(report.to_json())
 
     # -- beginning
 
     def _introduce_to_record(self) -> None:
         me = identify(os.getpid())
         host = socket.gethostname()
-        identity = {"pid": os.getpid(), "started": me.started if me else 0, "host": host}
-        write_json(f"{self.node_dir}/agent.json", {**identity, "start": self.task.start}, durable=False)
+        pid, started = os.getpid(), me.started if me else 0
+        identity = {"pid": pid, "started": started, "host": host, "start": self.task.start}
+        write_json(f"{self.node_dir}/agent.json", identity, durable=False)
         keep_room_for_cancel(self.node_dir)
         python = ".".join(map(str, sys.version_info[:3]))
         self.events.write(
-            "agent_started",
-            **identity,
-            start=self.task.start,
-            python=python,
-            cores=cores(),
-            gpus=gpus_of(self.task),
-            gpu_names=words_of(self.task.env.get(VISIBLE, "")),
-            nproc=self.nproc,
+            events.AgentStarted(
+                host,
+                pid,
+                started,
+                self.task.start,
+                python=python,
+                cores=cores(),
+                gpus=gpus_of(self.task),
+                gpu_names=tuple(words_of(self.task.env.get(VISIBLE, ""))),
+                nproc=self.nproc,
+            )
         )
 
     def _listen_for_signals(self) -> None:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2):
             name = signal.Signals(number).name
-            loop.add_signal_handler(number, self.inbox.put_nowait, ("signal", {"name": name}))
+            loop.add_signal_handler(number, self.inbox.put_nowait, partial(self._receive_signal, name))
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         loop.add_signal_handler(signal.SIGCHLD, self.ranks.reap_orphans)
 
@@ -167,8 +191,7 @@ class Agent:
         try:
             channel = await lead.open()
         except OSError as error:
-            self._give_up("failed", "infra", str(error))
-            self.inbox.put_nowait(("clock", {}))
+            self.inbox.put_nowait(partial(self._fail, str(error)))
             return
         self.lead = lead
         await introduce(channel, await self._hello(lead.addrs))
@@ -178,18 +201,18 @@ class Agent:
         assert self.tls is not None
         try:
             channel = await join(
-                self.task, self.tls, self._hello_at, lambda why: self.events.write(EventKind.CANT_REACH, why=why)
+                self.task, self.tls, self._hello_at, lambda why: self.events.write(events.CantReach(why))
             )
         except ChannelError as error:
-            self.inbox.put_nowait(("clock", {"unreachable": str(error)}))
+            self.inbox.put_nowait(partial(self._fail, str(error)))
             return
         await self._take_part(channel)
 
     async def _take_part(self, channel: Channel) -> None:
         self.heard, self.channel = time.monotonic(), channel
-        self.events.write(EventKind.REACHED_LEADER, addr=channel.peer_addr)
-        for message in self.untold:
-            channel.send(message)
+        self.events.write(events.ReachedLeader(channel.peer_addr))
+        for report in self.untold:
+            channel.send(report.to_json())
         await self._hear(channel)
 
     async def _hello_at(self, own_addr: str) -> Hello:
@@ -210,32 +233,33 @@ class Agent:
             await self.neighbours.close()
         self.neighbours = NeighbourServer(
             self.tls, self.task.node_rank, addrs, take=self.receiver.take,
-            tell=lambda counts: self.events.write(EventKind.STRANGERS, at="neighbour", counts=dict(counts)),
+            tell=lambda counts: self.events.write(events.Strangers("neighbour", counts)),
         )  # fmt: skip
         return Hello(*me, addrs, self.neighbours.port)
 
-    def _give_up(self, outcome: str, cause: str, reason: str) -> None:
-        self.events.write("gave_up", outcome=outcome, cause=cause, reason=reason)
-        self.outcome = (outcome, EXIT_REQUEUE if outcome == "preempted" else 1)
+    def _give_up(self, rule: Rule, reason: str) -> None:
+        self.events.write(events.GaveUp(rule.outcome, rule.cause, reason))
+        self.outcome = (rule.outcome, EXIT_REQUEUE if rule is rules.STOPPED else 1)
 
     # -- the inbox
 
     async def _hear(self, channel: Channel) -> None:
         try:
-            while (message := await channel.receive()) is not None:
+            while (line := await channel.receive()) is not None:
                 self.heard = time.monotonic()
-                self.inbox.put_nowait(("leader", message))
+                self.inbox.put_nowait(partial(self._obey, line))
             reason = "node 0 closed the connection"
         except ChannelError as error:
             reason = f"node 0 sent {error}"
-        self.inbox.put_nowait(("clock", {"lost": reason}))
+        self.inbox.put_nowait(partial(self._lose_leader, reason))
 
     async def _tick(self) -> None:
         while True:
             await asyncio.sleep(HEARTBEAT_SECONDS / 2)
-            self.inbox.put_nowait(("clock", {}))
+            self.inbox.put_nowait(self._look)
 
-    async def _from_clock(self, message: Message) -> None:
+    async def _look(self) -> None:
+        """Do what the time demands: a heartbeat, what this node's ranks need, and an end if node 0 is silent."""
         now = time.monotonic()
         if (
             slept := now - self.ticked
@@ -243,31 +267,29 @@ class Agent:
             self.heard = min(now, self.heard + slept)
             self.ranks.slept(slept)
         self.ticked = now
-        if reason := message.get("unreachable"):
-            self._give_up("failed", "infra", reason)
         if self.channel is not None:
-            self.channel.send({"kind": "heartbeat"})
+            self.channel.send(Heartbeat().to_json())
             silent = now - self.heard
-            late = f"no heartbeat for {silent:.0f} s" if silent > self.task.link_timeout else ""
-            if reason := message.get("lost") or late:
-                self._give_up("failed", "infra", f"node {self.task.node_rank} lost node 0: {reason}")
+            if silent > self.task.link_timeout:
+                await self._lose_leader(f"no heartbeat for {silent:.0f} s")
         self.ranks.look(now)
 
-    async def _from_launcher(self, message: Message) -> None:
-        await self.ranks.report(message)
-        self.metrics.note(self.ranks.started)
+    async def _fail(self, reason: str) -> None:
+        self._give_up(rules.LOST, reason)
 
-    async def _from_signal(self, message: Message) -> None:
+    async def _lose_leader(self, reason: str) -> None:
+        await self._fail(f"node {self.task.node_rank} lost node 0: {reason}")
+
+    async def _receive_signal(self, name: str) -> None:
         cancel = self._cancelled()
-        self.events.write("signal", **message, cancelled=cancel is not None)
+        self.events.write(events.SignalReceived(name, cancel is not None))
         if self.channel is None:
-            outcome = "preempted" if cancel is None else "cancelled"
-            self._give_up(outcome, outcome, f"{message['name']} before this node had joined")
+            self._give_up(rules.STOPPED if cancel is None else rules.CANCELLED, f"{name} before this node had joined")
         else:
             now = bool(cancel and cancel.get("now"))
-            self.channel.send({"kind": "signal", **message, "cancelled": cancel is not None, "now": now})
+            self._tell(SignalReceived(name, cancel is not None, now))
 
-    def _cancelled(self) -> Message | None:
+    def _cancelled(self) -> dict[str, Any] | None:
         """Return the record of a cancel, which is written before its signal is sent; None when there is none."""
         try:
             data = read_json(f"{self.task.run_dir}/cancel.json", MOST_WORD)
@@ -275,64 +297,88 @@ class Agent:
             return None
         return data if isinstance(data, dict) else None
 
-    async def _from_leader(self, message: Message) -> None:
-        assert self.channel is not None
-        kind = message["kind"]
-        if kind == "check":
-            # Beside the loop: a way that takes small packets only is waited for longer than a heartbeat may be late.
-            self._begin(self._check_way(tuple(message["addrs"]), message["port"], message["host"]))
-        elif kind == "prepare":
-            if self.sender is not None:
-                self.sender.begin_attempt()
-            self.ranks.prepare(message["attempt"], message["store_addr"])
-        elif kind == "hand_over":
-            self._begin(self._hand_over(message))
-        elif kind == "go":
-            self._go(message)
-        elif kind == "stop":
-            self.ranks.stop(message["grace"])
-        elif kind == "stacks":
-            self.ranks.ask_for_stacks()
-        elif kind == "find_module":
-            self.ranks.find_module(message["module"])
-        elif kind == "bye":
-            self.outcome = (message["outcome"], message["code"])
+    async def _receive(self, report: Report) -> None:
+        """Handle a report of this node's launcher."""
+        await self.ranks.report(report)
+        self.metrics.note(self.ranks.started)
 
-    async def _check_way(self, addrs: tuple[str, ...], port: int, host: str) -> None:
+    # -- orders of the leader
+
+    async def _obey(self, line: Message) -> None:
+        """Carry out an order. A damaged order is this node's trouble, of which the leader makes the run's end."""
+        try:
+            order = ORDERS.read(line)
+        except DamagedError as error:
+            self.ranks.trouble(f"the order {line['kind']!r} of node 0 is not understood: {error}"[:500], rules.UNPROVED)
+            return
+        handler = _ORDERS.get(type(order))
+        if handler is not None:
+            handler(self, order)
+
+    @_ORDERS.add
+    def _check(self, order: Check) -> None:
+        # Beside the loop: a way that takes small packets only is waited for longer than a heartbeat may be late.
+        self._begin(self._check_way(order))
+
+    @_ORDERS.add
+    def _prepare(self, order: Prepare) -> None:
+        if self.sender is not None:
+            self.sender.begin_attempt()
+        self.ranks.prepare(order)
+
+    @_ORDERS.add
+    def _on_hand_over(self, order: HandOver) -> None:
+        self._begin(self._hand_over(order))
+
+    @_ORDERS.add
+    def _go(self, order: Go) -> None:
+        """Start the ranks; node 0's address is the leader's word, as any other could be somebody's in between."""
+        self.ranks.go(replace(order, network=network_environment(order.master_addr, self.task.interface)))
+
+    @_ORDERS.add
+    def _stop(self, order: Stop) -> None:
+        self.ranks.stop(order)
+
+    @_ORDERS.add
+    def _report_stacks(self, order: ReportStacks) -> None:
+        self.ranks.pass_on(order)
+
+    @_ORDERS.add
+    def _find_module(self, order: FindModule) -> None:
+        self.ranks.pass_on(order)
+
+    @_ORDERS.add
+    def _bye(self, order: Bye) -> None:
+        self.outcome = (order.outcome, order.code)
+
+    async def _check_way(self, order: Check) -> None:
         """Tell the leader whether this node reaches its neighbour; node 0 then hands it the checkpoints."""
         assert self.tls is not None
         assert self.channel is not None
-        way = await probe(self.tls, addrs, port, (self.task.node_rank + 1) % self.task.nnodes)
+        way = await probe(self.tls, order.addrs, order.port, (self.task.node_rank + 1) % self.task.nnodes)
         if way is None and copies_checkpoints(self.task) and self.task.node_rank == 0:
             self.sender = ReplicaSender(self.task, self.tls, self.events.write)
-            self._begin(self.sender.keep_up(addrs, port))
-            self._begin(self.sender.keep_up_with_others(addrs, port))
+            self._begin(self.sender.keep_up(order.addrs, order.port))
+            self._begin(self.sender.keep_up_with_others(order.addrs, order.port))
         here = f"node {self.task.node_rank} ({socket.gethostname()})"
-        self.channel.send({"kind": "path", "error": way and f"{here} can't reach its neighbour {host}: {way}"})
+        self._tell(WayTried(way and f"{here} can't reach its neighbour {order.host}: {way}"))
 
-    async def _hand_over(self, message: Message) -> None:
+    async def _hand_over(self, order: HandOver) -> None:
         """As node 0, give the nodes that lack it what the attempt goes on from; tell the leader who could not be."""
         assert self.tls is not None
-        name, to, given, problem = message["checkpoint"], list(message["to"]), [], ""
+        name, to, given, problem = order.checkpoint, list(order.to), list[int](), ""
         saved = self.ranks.resumable.get(name)
         if saved is not None and saved.format is not Format.ORCH:  # of which rank 0 sends the others the bytes
             try:
                 parcel = await in_thread(parcel_of, name, saved)
                 while to:
                     node, addrs, port = to[0]
-                    await send(self.tls, (node, tuple(addrs), port), parcel, replaces=True)
+                    await send(self.tls, (node, addrs, port), parcel, replaces=True)
                     given.append(to.pop(0)[0])
             except FAILURES as error:
                 problem = f"can't be given {name}: {error or type(error).__name__}"
-        failed = [[to[0][0], problem]] if problem else []
-        self._tell({"kind": "handed_over", "attempt": message["attempt"], "given": given, "failed": failed})
-
-    def _go(self, message: Message) -> None:
-        """Start the ranks; node 0's address is the leader's word, as any other could be somebody's in between."""
-        master_addr = message["master_addr"]
-        network = network_environment(master_addr, self.task.interface)
-        self.ranks.go(message["binding"], master_addr, message["master_port"], network, message["resume_from"],
-                      message["checksum"])  # fmt: skip
+        failed = ((to[0][0], problem),) if problem else ()
+        self._tell(HandedOver(order.attempt, tuple(given), failed))
 
     # -- the end
 
@@ -346,8 +392,8 @@ class Agent:
         killed += stray
         if self.task.node_rank == 0:
             await self.metrics.end()
-        self.events.write("agent_ended", outcome=outcome, code=code, swept=killed, joules=self.sampling.end(),
-                          survivors=[s.pid for s in survivors], containers=left)  # fmt: skip
+        pids = tuple(each.pid for each in survivors)
+        self.events.write(events.AgentEnded(outcome, code, killed, pids, tuple(left), self.sampling.end()))
         self.events.close()
         if code != EXIT_REQUEUE:
             await in_thread(remove_compiled, self.task)

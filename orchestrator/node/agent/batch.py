@@ -25,7 +25,7 @@ from orchestrator.outcome.restart import Refusal
 from orchestrator.outcome.success import successful_attempt
 from orchestrator.outcome.verdict import Cause, Event, Outcome
 from orchestrator.protocol.allocation import TITLES, AllocationError
-from orchestrator.protocol.events import EventKind
+from orchestrator.protocol.events import AgentEnded, AgentStarted, BatchJob, EventKind, GaveUp, SlurmJob, StartingAgain
 from orchestrator.protocol.files import write_json
 from orchestrator.protocol.hostlist import in_words
 from orchestrator.protocol.json_text import parse_json
@@ -95,7 +95,7 @@ def placed(task: NodeTask, place: Place) -> NodeTask:
 def history_of(run_dir: str, place: Place) -> History:
     """Return what earlier starts left in node 0's record, which is on the shared folder whichever host wrote it."""
     events = read_events(f"{node_folder(run_dir, 0)}/events.jsonl", run_dir)
-    is_now = (event.get("kind") == event_of(place) and event.get("start") == place.start for event in events)
+    is_now = (event.get("kind") == event_of(place).kind and event.get("start") == place.start for event in events)
     before = next((index for index, found in enumerate(is_now) if found), len(events))  # node 0 may have begun before
     return History(events[:before], _read(word_path(run_dir, place, -1)))
 
@@ -108,9 +108,9 @@ def read_events(path: str, run_dir: str) -> tuple[Event, ...]:
         return ()
 
 
-def event_of(place: Place) -> str:
+def event_of(place: Place) -> type[SlurmJob | BatchJob]:
     """Return the event by which node 0 records the job at each start."""
-    return EventKind.SLURM_JOB if place.kind == "slurm" else EventKind.BATCH_JOB
+    return SlurmJob if place.kind == "slurm" else BatchJob
 
 
 def word_path(run_dir: str, place: Place, later: int = 0) -> str:
@@ -196,7 +196,7 @@ def run_in_job(run_dir: str, find: Callable[[], Place]) -> int:
             found = wants_another(task, _own_events(log, before), code, title)
             if found is Refusal.NO_PROGRESS and node == 0:
                 reason = _in_vain(place.limit)
-                agent.events.write(EventKind.GAVE_UP, outcome=Outcome.FAILED, cause=Cause.NO_PROGRESS, reason=reason)
+                agent.events.write(GaveUp(Outcome.FAILED.value, Cause.NO_PROGRESS.value, reason))
             if isinstance(found, tuple):
                 if not os.path.exists(word):  # who wakes up late knows only that it was left
                     write_json(word, {"cause": found[0], "reason": found[1], "node": node}, durable=False)
@@ -216,12 +216,12 @@ async def _run(task: NodeTask, on_outcome: Callable[[Agent, int], None]) -> int:
 
 
 def _record_start(log: EventLog, task: NodeTask, history: History, place: Place) -> None:
-    log.write(event_of(place), start=task.start, job=place.number, hosts=list(task.hosts))
+    log.write(event_of(place)(task.start, place.number, task.hosts))
     if task.start:
         by_itself = f"{place.title} stopped the job and started it again by itself"
         word = history.word or {"cause": Cause.PREEMPTED, "reason": by_itself}
-        log.write(EventKind.RELAUNCH, start=task.start, attempt=task.attempt, cause=str(word.get("cause")),
-                  reason=str(word.get("reason") or ""), **saved.progress(task).to_event())  # fmt: skip
+        cause, reason = str(word.get("cause")), str(word.get("reason") or "")
+        log.write(StartingAgain(task.attempt, task.start, cause, reason, **saved.progress(task).to_event()))
 
 
 def _in_vain(limit: float | None) -> str:
@@ -236,10 +236,10 @@ def _give_up(log: EventLog, task: NodeTask, reason: str, cause: Cause) -> int:
     The other nodes exit with 0: Slurm ends all agents as soon as one fails, and node 0's may not have recorded it yet.
     """
     code = int(task.node_rank == 0)
-    log.write("agent_started", start=task.start, host=os.uname().nodename, pid=os.getpid(), nproc=nproc_here(task))
+    log.write(AgentStarted(os.uname().nodename, os.getpid(), start=task.start, nproc=nproc_here(task)))
     if task.node_rank == 0:
-        log.write(EventKind.GAVE_UP, outcome=Outcome.FAILED, cause=cause, reason=reason)
-    log.write("agent_ended", outcome="failed", code=code, swept=0, survivors=[])
+        log.write(GaveUp(Outcome.FAILED.value, cause.value, reason))
+    log.write(AgentEnded(Outcome.FAILED.value, code))
     return code
 
 

@@ -25,10 +25,10 @@ from orchestrator.protocol.files import open_own
 from orchestrator.protocol.json_text import parse_json
 from orchestrator.protocol.layout import archive_file, node_folder
 from orchestrator.protocol.masking import masker, secret_values
+from orchestrator.protocol.messages import LauncherGone, Order, Ping, Report, read_report
 from orchestrator.protocol.ranks import RANK_VARIABLES
 from orchestrator.protocol.task import NodeTask
 
-Message = dict[str, Any]
 SETUP_FAILED = "orch: setup line"
 _SHELL = re.compile(r"orch-setup: (-c: )?line \d+: ")  # what bash puts in front of its messages
 _SYNTAX = re.compile(_SHELL.pattern + "`")
@@ -104,14 +104,14 @@ def engine_environment(task: NodeTask) -> dict[str, str]:
 
 
 class LauncherProcess:
-    """A running launcher; its reports arrive through `on_report`, and its end as {"kind": "gone"}."""
+    """A running launcher; its reports arrive through `on_report`, and its end as LauncherGone."""
 
-    def __init__(self, task: NodeTask, on_report: Callable[[Message], None]) -> None:
+    def __init__(self, task: NodeTask, on_report: Callable[[Report], None]) -> None:
         self.task, self.on_report, self.masked = task, on_report, masker(secret_values(task.secrets, task.env))
         self.log_path = f"{node_folder(task.run_dir, task.node_rank)}/launcher.log"
         self.process: asyncio.subprocess.Process | None = None
-        self.early: list[Message] = []  # orders from before it was started
-        self.container: Message = {}  # what is known of its container, once that is about to be started
+        self.early: list[Order] = []  # orders from before it was started
+        self.container: dict[str, Any] = {}  # what is known of its container, once that is about to be started
         self.left: list[str] = []  # what could not be removed of it
         self.attempt: int | None = None  # the one that it was started for
         self.is_dismissed = False
@@ -150,7 +150,8 @@ class LauncherProcess:
             restore_limit(self.process.pid)
         if task.debug is not None:
             task = replace(task, debug=replace(task.debug, user=os.geteuid()))
-        for order in (replace(task, credentials="").to_json(), *self.early):
+        self._write(replace(task, credentials="").to_json())
+        for order in self.early:
             self.send(order)
         self.early = []
         self.reader = asyncio.create_task(self._read())
@@ -166,18 +167,23 @@ class LauncherProcess:
         self.is_dismissed = True
         await self.end()
 
-    def send(self, order: Message) -> None:
+    def send(self, order: Order) -> None:
         """Give an order, also before it is started; a launcher that is gone is reported by its end, not here."""
         if self.process is None:
             self.early.append(order)
-        elif self.process.stdin is not None and not self.process.stdin.is_closing():
-            self.process.stdin.write(json.dumps(order).encode() + b"\n")
+        else:
+            self._write(order.to_json())
+
+    def _write(self, line: dict[str, Any]) -> None:
+        assert self.process is not None
+        if self.process.stdin is not None and not self.process.stdin.is_closing():
+            self.process.stdin.write(json.dumps(line).encode() + b"\n")
 
     def silence(self, now: float) -> float:
         """Ask it for an answer, unless that is awaited already, and return for how long it has been."""
         if self.asked is None:
             self.asked = now
-            self.send({"kind": "ping"})
+            self.send(Ping())
         return now - self.asked
 
     async def _read(self) -> None:
@@ -187,14 +193,14 @@ class LauncherProcess:
             while line := await self.process.stdout.readline():
                 self.asked = None
                 with contextlib.suppress(ValueError):  # a line cut by its death
-                    message = parse_json(line)
-                    if isinstance(message, dict) and message.get("kind") != "pong":  # other kinds show life too
-                        self.on_report(message)
+                    report = read_report(parse_json(line))
+                    if report is not None:
+                        self.on_report(report)
         except ValueError:  # a line beyond all bounds: whatever writes it is no launcher of ours any more
             self.kill()
         code = ended_with(self.task, await self.process.wait())
         self.left = await self._remove_container()
-        self.on_report({"kind": "gone", "code": code, "tail": last_lines(self.log_path, self.masked)})
+        self.on_report(LauncherGone(code, tuple(last_lines(self.log_path, self.masked))))
 
     async def _remove_container(self) -> list[str]:
         """Remove its containers; return what can't be. None is left where all went well: they remove themselves."""

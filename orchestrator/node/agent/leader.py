@@ -5,7 +5,8 @@ The clock (seconds, monotonic) is an argument; messages leave through `send`, fa
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, Callable
 
 from orchestrator.node.agent.missing_module import Lacking, missing_in_words, missing_module_of
@@ -14,18 +15,49 @@ from orchestrator.node.agent.stall_detector import DEFAULT_LIMITS, culprit_of_ha
 from orchestrator.node.agent.standstill import Standstill
 from orchestrator.node.agent.start_watch import why_it_waits
 from orchestrator.node.container.argv import odd_image, short
-from orchestrator.outcome import restart
-from orchestrator.outcome.restart import Refusal, Restarter
-from orchestrator.outcome.rules import cause_of, is_machines_fault
-from orchestrator.outcome.success import exited_well
+from orchestrator.outcome import gang, restart, rules
+from orchestrator.outcome.rule import Rule
+from orchestrator.outcome.verdict import Cause, Outcome
+from orchestrator.protocol import events
 from orchestrator.protocol.checkpoints.checksum import Algorithm, agreed
 from orchestrator.protocol.gang import Hello
 from orchestrator.protocol.hostlist import nodes_in_words
+from orchestrator.protocol.messages import (
+    Bye,
+    Check,
+    FindModule,
+    FolderLost,
+    Go,
+    HandedOver,
+    HandOver,
+    ModuleSought,
+    Moved,
+    OfAttempt,
+    Order,
+    Patience,
+    Prepare,
+    RankEnded,
+    RanksIdle,
+    Ready,
+    Report,
+    ReportStacks,
+    SignalReceived,
+    StacksFound,
+    Stalled,
+    Stop,
+    Trouble,
+    Unused,
+    Used,
+    Waits,
+    WayTried,
+)
 from orchestrator.protocol.progress import Progress
+from orchestrator.protocol.rank_reports import Culprit, ProcessGroup, RankEnd, RankError, RankStack
 from orchestrator.protocol.ranks import EXIT_REQUEUE, bind
 from orchestrator.protocol.samples import lasting
 from orchestrator.protocol.str_enum import StrEnum
 from orchestrator.protocol.task import NodeTask
+from orchestrator.protocol.typed import Handlers, read, to_json
 
 HEARTBEAT_SECONDS = 2.0
 SETTLE_SECONDS = 1.5  # a victim's words may arrive before the culprit's: wait for those
@@ -34,9 +66,8 @@ HANG_SETTLE_SECONDS = 2.5  # so that every node's stalls are known
 STACKS_SECONDS = 8.0  # after which a node that owes its stacks is not waited for any more
 SAVE_GRACE = 1800.0  # rank 0 may be saving long after the others have left
 STACKS_EVERY = 20.0  # seconds between two dumps
-STOPPED_BY_US = ("SIGTERM", "SIGKILL")
 
-Message = dict[str, Any]
+_HANDLERS = Handlers(Report)
 
 
 class Phase(StrEnum):
@@ -56,7 +87,6 @@ class Phase(StrEnum):
     """The outcome is recorded, and every node has been told; whoever joins now is told as well."""
 
 
-OF_AN_ATTEMPT = ("ready", "handed_over", "exit", "idle", "stall", "moved", "patience", "unused", "waits")
 BEFORE_THE_RANKS = (Phase.JOINING, Phase.CHECKING, Phase.PREPARING)  # each has a deadline
 
 
@@ -75,65 +105,13 @@ class StopReason(StrEnum):
     """All nodes have done next to nothing for as long as the job allows."""
 
 
-def culprit_of(exits: list[Message]) -> Message | None:
-    """Return the exit that made the attempt fail; None if every rank ended in order.
-
-    An exit that is a consequence of another exit does not count. If all failures are consequences, then a rank that
-    left the others with exit code 0 is the culprit.
-    """
-    failures = [e for e in exits if e.get("code") not in (0, EXIT_REQUEUE)]
-    if not failures:
-        return None
-    own = [e for e in failures if not e.get("victim")]
-    before_stop = [e for e in own if not e["after_stop"]]
-    after_stop = [e for e in own if e["after_stop"] and e.get("signal") not in STOPPED_BY_US]
-    if all(map(_waited_for_others, before_stop)) and (leaver := _early_leaver(exits)) is not None:
-        return leaver
-    return (before_stop or after_stop or failures)[0]
-
-
-def _waited_for_others(exit_report: Message) -> bool:
-    """Tell whether the rank failed because it waited for another rank: it is a victim, or it hung in a collective."""
-    return bool(exit_report.get("victim") or (exit_report.get("hang") and exit_report.get("in_collective")))
-
-
-def _early_leaver(exits: list[Message]) -> Message | None:
-    """Return the exit of the first rank that left with 0 while others waited for it; None if there is no such rank.
-
-    A victim's exit may arrive before the exit of the rank that it waited for, so the order does not count.
-    """
-    left = [e for e in exits if e.get("code") == 0 and not e["after_stop"] and not e.get("stopped")]
-    waited = [e for e in exits if e.get("code") != 0 and not e["after_stop"] and _waited_for_others(e)]
-    if not left or not waited:
-        return None
-    error = waited[0].get("error") or {}
-    said = f"{error['type']}: {error.get('message')}" if error.get("type") else ""
-    return {**left[0], "left_early": {"ranks": sorted(e["rank"] for e in left), "said": said,
-                                      "waited": sorted(e["rank"] for e in waited)}}  # fmt: skip
-
-
-def _facts(stall: Message) -> Message:
-    """Return the fields of a stall that are recorded."""
-    kept = {name: stall[name] for name in ("rank", "phase", "step", "limit", "full")}
-    return {**kept, "seconds": round(stall["seconds"], 1)}
-
-
-def _by_rank(value: object) -> Message:
-    """Return the entries of a launcher's report that belong to ranks; a job may send anything through its launcher."""
-    return {rank: seen for rank, seen in value.items() if str(rank).isdecimal()} if isinstance(value, dict) else {}
-
-
-def _unsaved(exit_report: Message) -> str:
-    return f"training is done, and its final weights are on no disk: {exit_report['unsaved']}"
-
-
 @dataclass
 class Leader:
     """The state of one gang, from the first hello to the bye."""
 
     task: NodeTask
-    send: Callable[[int, Message], None]
-    record: Callable[..., None]
+    send: Callable[[int, Order], None]
+    record: Callable[[events.Event], None]
     progress: Callable[[], Progress]  # what has been saved
     strangers: Callable[[], str]  # who could not prove to belong to this run, in words
     started: float
@@ -142,18 +120,13 @@ class Leader:
     hellos: dict[int, Hello] = field(default_factory=dict)
     waiting: set[int] = field(default_factory=set)  # nodes that still owe an answer in this phase
     seen: dict[int, float] = field(default_factory=dict)
-    port: int = 0
     reached_at: dict[int, str] = field(default_factory=dict)  # node 0's address on each node's connection
-    images: dict[int, str] = field(default_factory=dict)  # of each node's container
-    checkpoints: dict[int, list[list[str]]] = field(default_factory=dict)  # name and mark, of each node's; newest first
-    checksums: dict[int, list[str]] = field(default_factory=dict)  # that each node and its ranks can make
-    unfit: dict[int, str] = field(default_factory=dict)  # why no rank can run on a node; "" if ranks can
-    pythons: dict[int, str] = field(default_factory=dict)  # the interpreter of each node's ranks
-    missing: dict[int, str] = field(default_factory=dict)  # a module that each node's ranks need and lack
+    ready: dict[int, Ready] = field(default_factory=dict)  # what each node's launcher can do
     sought: str = ""  # the module that a rank of this attempt lacked; every node is asked for it
     lacking: set[int] = field(default_factory=set)  # the nodes that reported that they lack it
-    exits: list[Message] = field(default_factory=list)
-    exits_on: dict[int, list[Message]] = field(default_factory=dict)  # the same ones, of each node
+    exits: list[Culprit] = field(default_factory=list)
+    done: set[int] = field(default_factory=set)  # the nodes whose last rank has ended by itself
+    exits_on: dict[int, list[Culprit]] = field(default_factory=dict)  # the same ones, of each node
     lost: dict[int, str] = field(default_factory=dict)  # and why
     deserters: dict[int, float] = field(default_factory=dict)  # nodes that were lost by a sleep of so many seconds
     slept: float = 0.0  # for how long this process did not run until it `woke`; not less by a short sleep right after
@@ -162,19 +135,19 @@ class Leader:
     settle_at: float | None = None
     restarts: list[str] = field(default_factory=list)  # their causes
     begun_at: list[Progress] = field(default_factory=list)  # what had been saved as each attempt began
-    bye: Message = field(default_factory=dict)
-    unused: dict[int, Message] = field(default_factory=dict)  # what idle nodes say of themselves
+    bye: Bye | None = None
+    unused: dict[int, Unused] = field(default_factory=dict)  # what idle nodes say of themselves
     in_use: set[int] = field(default_factory=set)  # the nodes that are neither idle nor lost
     standstill: Standstill = field(default_factory=Standstill)
     folders_lost: dict[int, str] = field(default_factory=dict)  # the run's folder, on each node that lost it
-    stacks: dict[int, Message] = field(default_factory=dict)
-    recorders: dict[int, Message] = field(default_factory=dict)  # of each rank's flight recorder: its process groups
+    stacks: dict[int, RankStack] = field(default_factory=dict)
+    recorders: dict[int, Mapping[str, ProcessGroup]] = field(
+        default_factory=dict
+    )  # of each rank's flight recorder: its process groups
     stacks_asked: float | None = None
     stacks_owed: set[int] = field(default_factory=set)  # nodes that have not answered yet
     hang_at: float | None = None
-    waits: Message = field(
-        default_factory=dict
-    )  # node 0's report that its ranks compute nothing, until the reason is known
+    waits: Waits | None = None  # node 0's report that its ranks compute nothing, until the reason is known
     why_waiting: str = ""  # the explanation
 
     def __post_init__(self) -> None:
@@ -194,8 +167,8 @@ class Leader:
             self.reached_at[node] = reached_at
         self.seen[node] = now
         self.waiting.discard(node)
-        self.record("joined", joined=node, host=hello.host, nproc=hello.nproc)
-        if self.phase is Phase.ENDED:
+        self.record(events.Joined(node, hello.host, hello.nproc))
+        if self.bye is not None:
             self.send(node, self.bye)
         if self.phase is not Phase.JOINING or self.waiting or self.lost:
             return
@@ -205,18 +178,16 @@ class Leader:
         self.phase, self.waiting = Phase.CHECKING, set(self.hellos)
         for rank in self.hellos:
             neighbour = self.hellos[(rank + 1) % self.task.nnodes]
-            self.send(rank, {"kind": "check", "addrs": neighbour.addrs, "port": neighbour.neighbour_port,
-                             "host": neighbour.host})  # fmt: skip
+            self.send(rank, Check(neighbour.addrs, neighbour.neighbour_port, neighbour.host))
 
-    def received(self, node: int, message: Message, now: float) -> None:
-        """Handle a message from a node that has joined; one of a past attempt is ignored."""
+    def received(self, node: int, report: Report, now: float) -> None:
+        """Handle a report from a node that has joined; one of a past attempt is ignored."""
         self.seen[node] = now
-        kind = message["kind"]
-        if kind in OF_AN_ATTEMPT and message.get("attempt") != self.attempt:
+        if isinstance(report, OfAttempt) and report.attempt != self.attempt:
             return
-        handler = getattr(self, f"_on_{kind}", None)
+        handler = _HANDLERS.get(type(report))
         if handler is not None and self.phase is not Phase.ENDED:
-            handler(node, message, now)
+            handler(self, node, report, now)
 
     def left(self, node: int, reason: str, now: float) -> None:
         """Count out a node whose connection is gone."""
@@ -230,11 +201,11 @@ class Leader:
         self.lost[node] = reason
         self.in_use.discard(node)
         self.standstill.drop(node)
-        asleep: Message = {}
+        asleep = None
         if self.slept > self.task.link_timeout and now - self.woke <= self.task.link_timeout:
             self.deserters[node] = self.slept
-            asleep = {"slept": round(self.slept, 1)}
-        self.record("lost_node", lost=node, host=self.task.hosts[node], reason=reason, **asleep)
+            asleep = round(self.slept, 1)
+        self.record(events.LostNode(node, self.task.hosts[node], reason, asleep))
         if self.phase in (Phase.RUNNING, Phase.STOPPING):
             if not self._ended_well(node):  # else nobody misses it
                 self._stop(StopReason.FAILURE, FAILURE_GRACE)
@@ -247,31 +218,15 @@ class Leader:
             return
         known = now - self.task.link_timeout / 2
         if all(when >= known or node in self.lost for node, when in self.seen.items()):
-            self._end("failed", "infra", self._who_was_lost())
+            self._fail(rules.LOST, self._who_was_lost())
 
     def _who_was_lost(self) -> str:
-        """Return which nodes were lost and why, in words. Nodes with the same reason are named together.
-
-        If node 0 did not run for longer than a node may be silent, then node 0 is to blame, not the nodes that left it.
-        """
-        together: dict[str, list[int]] = {}
-        for node, reason in sorted(self.lost.items()):
-            if node not in self.deserters:
-                together.setdefault(reason, []).append(node)
-        words = []
-        if self.deserters:
-            left = f"{self._names(sorted(self.deserters))} left it"
-            slept = max(self.deserters.values())
-            words = [f"{self._name(0)} did not run for {slept:.0f} s (stopped, or suspended), and {left}"]
-        return "; ".join(words + [
-            f"{self._names(nodes)} {'was' if len(nodes) == 1 else 'were'} lost: {reason}"
-            for reason, nodes in together.items()
-        ])  # fmt: skip
+        return gang.who_was_lost(self.lost, self.deserters, self._names)
 
     def _ended_well(self, node: int) -> bool:
         """Tell whether all ranks of the node have exited well; a later loss of the node does not change that."""
         exits = self.exits_on.get(node, [])
-        return any(each.get("left") == 0 for each in exits) and all(map(exited_well, exits))
+        return node in self.done and all(each.ended_well for each in exits)
 
     def tick(self, now: float) -> None:
         """Act on whatever time-outs have passed."""
@@ -285,13 +240,13 @@ class Leader:
                 self._count_out(node, f"no heartbeat for {now - when:.0f} s", now)
         self._end_before_the_ranks(now)
         if self.phase in BEFORE_THE_RANKS and now >= self.deadline and not self.lost:
-            self._end("failed", "infra", self._what_is_missing())
+            self._fail(rules.NOT_JOINED, self._what_is_missing())
         elif self.phase is Phase.RUNNING and self.settle_at is not None and now >= self.settle_at:
             self._stop(StopReason.FAILURE, FAILURE_GRACE)
         elif self.phase is Phase.RUNNING and self._knows_hang(now):
             self._blame_hang(now)
         elif self.phase is Phase.RUNNING and self.task.time_limit and now >= self.started + self.task.time_limit:
-            self.record("time_limit", seconds=self.task.time_limit)
+            self.record(events.TimeLimit(self.task.time_limit))
             self._stop(StopReason.TIMEOUT, self.task.grace)
 
     def _notice_sleep(self, now: float) -> None:
@@ -301,7 +256,7 @@ class Leader:
             return
         if late >= self.slept or now - self.woke > self.task.link_timeout:
             self.slept, self.woke = late, now
-        self.record("slept", seconds=round(late, 1))
+        self.record(events.Slept(round(late, 1)))
         self.seen = {node: min(now, when + late) for node, when in self.seen.items()}
         self.started += late
         self.deadline += late
@@ -311,155 +266,167 @@ class Leader:
 
     # -- messages
 
-    def _on_path(self, node: int, message: Message, now: float) -> None:
-        if message.get("error"):
-            self._end("failed", "infra", message["error"])
+    @_HANDLERS.add
+    def _on_path(self, node: int, report: WayTried, now: float) -> None:
+        if report.error:
+            self._fail(rules.CANT_REACH, report.error)
             return
         self.waiting.discard(node)
         if self.phase is Phase.CHECKING and not self.waiting and not self.lost:
             self._prepare(now)
 
-    def _on_trouble(self, node: int, message: Message, now: float) -> None:
+    @_HANDLERS.add
+    def _on_trouble(self, node: int, report: Trouble, now: float) -> None:
         """End for a node that can't take part: nothing that another start would mend, unless it says so."""
-        reason = f"{self._name(node)}: {message['reason']}"
-        self._end("failed", message["cause"], reason, failed_node=node, tail=message.get("tail", []))
+        reason = f"{self._name(node)}: {report.reason}"
+        self._end(Outcome.FAILED, report.cause, reason, failed_node=node, tail=report.tail)
 
-    def _on_ready(self, node: int, message: Message, now: float) -> None:
-        if node == 0:
-            self.port = message["port"]
-        self.images[node] = str(message.get("image") or "")
-        self.checksums[node] = list(message.get("checksums", ()))
-        self.unfit[node] = str(message.get("unfit") or "")
-        self.pythons[node], self.missing[node] = str(message.get("python") or ""), str(message.get("missing") or "")
-        self.checkpoints[node] = [list(each) for each in message.get("checkpoints", ())]
+    @_HANDLERS.add
+    def _on_ready(self, node: int, report: Ready, now: float) -> None:
+        self.ready[node] = report
         self.waiting.discard(node)
         if self.phase is not Phase.PREPARING or self.waiting or self.lost:
             return
-        if any(self.unfit.values()):
-            self._end("failed", "user_error", self._who_is_unfit())
+        if any(each.unfit for each in self.ready.values()):
+            self._fail(rules.UNFIT, self._who_is_unfit())
             return
-        if lacking := [each for each, module in self.missing.items() if module]:
-            words = self._missing_in_words(self.missing[lacking[0]], set(lacking))
-            self._end("failed", "user_error", words, failed_node=lacking[0])
+        if lacking := [node for node, each in self.ready.items() if each.missing]:
+            words = self._missing_in_words(self.ready[lacking[0]].missing, set(lacking))
+            self._fail(rules.UNFIT, words, failed_node=lacking[0])
             return
-        if (odd := odd_image(self.images)) is not None:
-            self._end("failed", "user_error", self._how_images_differ(odd))
+        if (odd := odd_image(self._images())) is not None:
+            self._fail(rules.UNFIT, self._how_images_differ(odd))
             return
-        wanted = self.checkpoints[0][:1]
-        lacking = [node for node, found in self.checkpoints.items() if wanted and wanted[0] not in found]
+        wanted = self.ready[0].checkpoints[:1]
+        lacking = [node for node, each in self.ready.items() if wanted and wanted[0] not in each.checkpoints]
         if not lacking:
             self._go()
             return
         self.waiting, self.deadline = {0}, now + SAVE_GRACE
-        to = [(node, self.hellos[node].addrs, self.hellos[node].neighbour_port) for node in sorted(lacking)]
-        self.send(0, {"kind": "hand_over", "attempt": self.attempt, "checkpoint": self._resume_from(), "to": to})
+        to = tuple((node, self.hellos[node].addrs, self.hellos[node].neighbour_port) for node in sorted(lacking))
+        self.send(0, HandOver(self.attempt, self._resume_from(), to))
 
-    def _on_handed_over(self, node: int, message: Message, now: float) -> None:
+    def _images(self) -> dict[int, str]:
+        return {node: each.image or "" for node, each in self.ready.items()}
+
+    @_HANDLERS.add
+    def _on_handed_over(self, node: int, report: HandedOver, now: float) -> None:
         if self.phase is not Phase.PREPARING or self.lost:
             return
-        if message["given"]:
-            self.record("handed_over", attempt=self.attempt, checkpoint=self._resume_from(), to=message["given"])
-        if message["failed"]:
-            self._end("failed", "infra", "; ".join(f"{self._name(each)} {said}" for each, said in message["failed"]))
+        if report.given:
+            self.record(events.HandedOver(self.attempt, self._resume_from(), report.given))
+        if report.failed:
+            self._fail(rules.CANT_REACH, "; ".join(f"{self._name(each)} {said}" for each, said in report.failed))
         else:
             self._go()
 
     def _resume_from(self) -> str:
         """Return what the attempt goes on from: node 0's newest, which is handed to those who lack it."""
-        return next((name for name, _ in self.checkpoints.get(0, ())), "")
+        return next((name for name, _ in self.ready[0].checkpoints), "")
 
     def _go(self) -> None:
         self.phase, self.waiting = Phase.RUNNING, set(self.hellos)
         bindings = bind([self.hellos[rank].nproc for rank in range(self.task.nnodes)])
         resume_from, usual_addr = self._resume_from(), self._usual_addr()
         # A spare may lack what the nodes have.
-        checksum = Algorithm.SHA256 if self.task.has_spares else agreed(self.checksums.values())
-        self.record("go", attempt=self.attempt, world_size=bindings[0].world_size, master_port=self.port,
-                    nproc=[binding.nproc for binding in bindings], resume_from=resume_from or None)  # fmt: skip
+        checksum = (
+            Algorithm.SHA256 if self.task.has_spares else agreed([each.checksums for each in self.ready.values()])
+        )
+        port, nproc = self.ready[0].port, tuple(binding.nproc for binding in bindings)
+        self.record(events.Go(self.attempt, bindings[0].world_size, port, nproc, resume_from or None))
         for binding in bindings:
-            self.send(binding.node_rank, {"kind": "go", "attempt": self.attempt, "master_port": self.port,
-                                          "master_addr": self.reached_at.get(binding.node_rank, usual_addr),
-                                          "resume_from": resume_from, "checksum": checksum,
-                                          "binding": binding.__dict__})  # fmt: skip
+            master_addr = self.reached_at.get(binding.node_rank, usual_addr)
+            self.send(binding.node_rank, Go(self.attempt, binding, master_addr, port, resume_from, checksum))
 
     def _who_is_unfit(self) -> str:
         """Return in words which nodes can run no rank, and why. Nodes with the same reason are listed together."""
         together: dict[str, list[int]] = {}
-        for node, why in sorted(self.unfit.items()):
-            if why:
-                together.setdefault(why, []).append(node)
+        for node, each in sorted(self.ready.items()):
+            if each.unfit:
+                together.setdefault(each.unfit, []).append(node)
         return "; ".join(f"{self._names(nodes)}: {why}" for why, nodes in together.items())
 
     def _how_images_differ(self, odd: int) -> str:
         image = self.task.container.image if self.task.container else "image"
-        usual = next(each for each in self.images.values() if each and each != self.images[odd])
+        images = self._images()
+        usual = next(each for each in images.values() if each and each != images[odd])
         return (
-            f"{self._name(odd)}: its {image} is {short(self.images[odd])}, and the other nodes have {short(usual)}; "
+            f"{self._name(odd)}: its {image} is {short(images[odd])}, and the other nodes have {short(usual)}; "
             "pull or load the same one everywhere, or set container.pull: always"
         )
 
-    def _on_exit(self, node: int, message: Message, now: float) -> None:
+    @_HANDLERS.add
+    def _on_exit(self, node: int, report: RankEnded, now: float) -> None:
         host = self.hellos[node].host
         # What a launcher has not stopped itself ended by itself, however late that is heard of; or of a node's loss.
-        is_stopped = self.phase is Phase.STOPPING and (bool(self.lost) or message.get("stopped", True))
-        by_order = self.phase is Phase.STOPPING or message.get("stopped", False)  # or by the signal that orch received
-        self._note_exit({**message, "node": node, "host": host, "after_stop": is_stopped, "stopped": by_order})
-        self.standstill.forget(message["rank"])
-        if message.get("left") == 0:
+        after_stop = self.phase is Phase.STOPPING and (bool(self.lost) or report.stopped is not False)
+        by_order = self.phase is Phase.STOPPING or bool(report.stopped)  # or by the signal that orch received
+        values = {**to_json(report), "node": node, "host": host, "after_stop": after_stop, "stopped": by_order}
+        self._note_exit(read(Culprit, values))
+        self.standstill.forget(report.rank)
+        if report.left == 0:
+            self.done.add(node)
             self.standstill.drop(node)
-        if self.phase is not Phase.RUNNING or message.get("code") == 0:
+        if self.phase is not Phase.RUNNING or report.code == 0:
             return
-        self._seek_module(message)
-        if message.get("code") == EXIT_REQUEUE:
+        self._seek_module(report)
+        if report.code == EXIT_REQUEUE:
             self._stop(StopReason.PREEMPTED, SAVE_GRACE)  # the others are to stop at their step boundary too
-        elif message.get("victim"):
+        elif report.victim:
             self.settle_at = self.settle_at or now + SETTLE_SECONDS
         else:
             self._stop(StopReason.FAILURE, FAILURE_GRACE)
 
-    def _seek_module(self, exit_report: Message) -> None:
+    def _seek_module(self, exit_report: RankEnd) -> None:
         """Ask every node for the module that a rank lacked; other ranks are stopped before they can report it."""
         module = missing_module_of(exit_report)
         if module and not self.sought and self.task.nnodes > 1 and self.task.program.kind != "command":
             self.sought = module  # a `command:` may use another interpreter than the launcher's
             for node in self.hellos:
-                self.send(node, {"kind": "find_module", "module": module})
+                self.send(node, FindModule(module))
 
-    def _on_found(self, node: int, message: Message, now: float) -> None:
-        if message.get("module") == self.sought and not message.get("is_there"):
+    @_HANDLERS.add
+    def _on_found(self, node: int, report: ModuleSought, now: float) -> None:
+        if report.module == self.sought and not report.is_there:
             self.lacking.add(node)
 
-    def _where_missing(self, failure: Message) -> Message:
+    def _where_missing(self, failure: Culprit) -> Culprit:
         """Return the failure with the nodes that lack the module named in it."""
         module = missing_module_of(failure)
         if not module or module != self.sought:
             return failure
-        own = {each["node"] for each in self.exits if missing_module_of(each) == module}
-        return {**failure, "lacks": self._missing_in_words(module, self.lacking | own)}
+        own = {each.node for each in self.exits if each.node is not None and missing_module_of(each) == module}
+        return replace(failure, lacks=self._missing_in_words(module, self.lacking | own))
 
     def _missing_in_words(self, module: str, nodes: set[int]) -> str:
-        lacking = {node: Lacking(self._host(node), self.pythons.get(node, "")) for node in sorted(nodes)}
+        lacking = {
+            node: Lacking(self._host(node), self.ready[node].python if node in self.ready else "")
+            for node in sorted(nodes)
+        }
         return missing_in_words(module, lacking, self.task.nnodes)
 
-    def _note_exit(self, exit_report: Message) -> None:
+    def _note_exit(self, exit_report: Culprit) -> None:
         self.exits.append(exit_report)
-        self.exits_on.setdefault(exit_report["node"], []).append(exit_report)
+        self.exits_on.setdefault(exit_report.node or 0, []).append(exit_report)
 
-    def _on_stall(self, node: int, message: Message, now: float) -> None:
+    @_HANDLERS.add
+    def _on_stall(self, node: int, report: Stalled, now: float) -> None:
         """Note a rank that was silent for half of its limit or all of it, and request stacks from all nodes."""
         if self.phase is not Phase.RUNNING:
             return
-        self.standstill.note(node, message, now)
+        self.standstill.note(node, report, now)
         if self.stacks_asked is None or now > self.stacks_asked + STACKS_EVERY:
             self._ask_for_stacks(now)
         self._watch_stalls(now)
 
-    def _on_moved(self, node: int, message: Message, now: float) -> None:
-        if self.standstill.forget(message["rank"]):
-            self.record("moved", attempt=self.attempt, rank=message["rank"])
+    @_HANDLERS.add
+    def _on_moved(self, node: int, report: Moved, now: float) -> None:
+        if self.standstill.forget(report.rank):
+            self.record(events.Moved(self.attempt, report.rank))
 
-    def _on_patience(self, node: int, message: Message, now: float) -> None:
-        self.standstill.be_patient(node, message["seconds"], now)
+    @_HANDLERS.add
+    def _on_patience(self, node: int, report: Patience, now: float) -> None:
+        self.standstill.be_patient(node, report.seconds, now)
 
     def _watch_stalls(self, now: float) -> None:
         """Record each new hang, and start the search for the culprit. The search stops if no rank hangs any more."""
@@ -467,10 +434,14 @@ class Leader:
             return
         hung = self.standstill.hung(now)
         for stall in self.standstill.newly(hung):
-            self.record("stall", attempt=self.attempt, **_facts(stall))
+            self.record(
+                events.Stalled(
+                    self.attempt, stall.rank, round(stall.seconds, 1), stall.full, stall.phase, stall.step, stall.limit
+                )
+            )
         # A program without heartbeats is judged by its output, and ended for its silence only when the job says so.
         action = self.task.hang.get("action")
-        enough = action == "restart" or (action == "auto" and any(stall["phase"] != "output" for stall in hung))
+        enough = action == "restart" or (action == "auto" and any(stall.phase != "output" for stall in hung))
         if not (hung and enough):
             self.hang_at = None
         elif self.hang_at is None:
@@ -487,110 +458,111 @@ class Leader:
     def _ask_for_stacks(self, now: float) -> None:
         self.stacks_asked, self.stacks_owed = now, set(self.hellos) - set(self.lost)
         for node in self.hellos:
-            self.send(node, {"kind": "stacks"})
+            self.send(node, ReportStacks())
 
-    def _on_stacks(self, node: int, message: Message, now: float) -> None:
+    @_HANDLERS.add
+    def _on_stacks(self, node: int, report: StacksFound, now: float) -> None:
         self.stacks_owed.discard(node)
-        ranks, recorders = (_by_rank(message.get(name)) for name in ("ranks", "recorders"))
-        self.stacks.update({int(rank): seen for rank, seen in ranks.items() if isinstance(seen, dict)})
-        self.recorders.update({int(rank): groups for rank, groups in recorders.items() if groups})
-        self.record("stacks", attempt=self.attempt, ranks=ranks, recorders=recorders)
+        self.stacks.update(report.ranks)
+        self.recorders.update({rank: groups for rank, groups in report.recorders.items() if groups})
+        self.record(events.Stacks(self.attempt, report.ranks, report.recorders))
         if self.waits and not self.stacks_owed:
             self._explain_start()
 
-    def _on_waits(self, node: int, message: Message, now: float) -> None:
+    @_HANDLERS.add
+    def _on_waits(self, node: int, report: Waits, now: float) -> None:
         """Request stacks if no rank of node 0 computes. Withdraw the explanation if a rank computes again."""
         if self.phase is not Phase.RUNNING:
             return
-        self.waits = message if message["seconds"] else {}
+        self.waits = report if report.seconds else None
         if self.waits:
             self._ask_for_stacks(now)
         elif self.why_waiting:
             self.why_waiting = ""
-            self.record("unjoined", attempt=self.attempt, words="")
+            self.record(events.Unjoined(self.attempt, ""))
 
     def _explain_start(self) -> None:
         """Record which ranks the others wait for, if they wait for ranks to join."""
-        seconds, port, self.waits = self.waits["seconds"], self.waits["unused_port"], {}
+        assert self.waits is not None
+        seconds, port, self.waits = self.waits.seconds, self.waits.unused_port, None
         world = range(sum(hello.nproc for hello in self.hellos.values()))
-        self.why_waiting = why_it_waits(self.stacks, world, [each["rank"] for each in self.exits], seconds, port)
+        self.why_waiting = why_it_waits(self.stacks, world, [each.rank for each in self.exits], seconds, port)
         if self.why_waiting:
-            self.record("unjoined", attempt=self.attempt, words=self.why_waiting)
+            self.record(events.Unjoined(self.attempt, self.why_waiting))
 
     def _blame_hang(self, now: float) -> None:
         """Make the rank that the others wait for the attempt's failure."""
         missing = missing_rank(self.recorders)
         stall = culprit_of_hang(self.standstill.full(), self.stacks, missing)
-        seen = self.stacks.get(stall["rank"], {})
-        how = "; it is stopped (SIGSTOP)" if seen.get("state") in ("T", "t") else ""
-        how += f"; {missing.words}" if missing is not None and missing.rank == stall["rank"] else ""
+        seen = self.stacks.get(stall.rank, RankStack())
+        how = "; it is stopped (SIGSTOP)" if seen.state in ("T", "t") else ""
+        how += f"; {missing.words}" if missing is not None and missing.rank == stall.rank else ""
         words = (
-            f"rank {stall['rank']} has stood still in {stall['phase']} at step {stall['step']} "
-            f"for {stall['seconds']:.0f} s (limit {stall['limit']:.0f} s){how}"
+            f"rank {stall.rank} has stood still in {stall.phase} at step {stall.step} "
+            f"for {stall.seconds:.0f} s (limit {stall.limit:.0f} s){how}"
         )
         words += f"; {self.why_waiting}" if self.why_waiting else ""
-        frames = list(seen.get("frames") or [])
         self.hang_at = None
-        self._note_exit({
-            "rank": stall["rank"], "node": stall["node"], "host": self.hellos[stall["node"]].host, "code": None,
-            "signal": None, "victim": False, "after_stop": False, "hang": True, "tail": frames,
-            "in_collective": seen.get("in_collective"),
-            "error": {"type": "Hang", "message": words, "traceback": "\n".join(frames)}, "attempt": self.attempt,
-        })  # fmt: skip
+        self._note_exit(
+            Culprit(
+                stall.rank, error=RankError("Hang", words, "\n".join(seen.frames)), tail=seen.frames,
+                attempt=self.attempt, node=stall.node, host=self.hellos[stall.node].host, hang=True,
+                in_collective=seen.in_collective,
+            )
+        )  # fmt: skip
         self._stop(StopReason.FAILURE, FAILURE_GRACE)
 
-    def _on_folder_lost(self, node: int, message: Message, now: float) -> None:
+    @_HANDLERS.add
+    def _on_folder_lost(self, node: int, report: FolderLost, now: float) -> None:
         """Note that a node lost the run's folder or a part of it, perhaps with the heartbeats of its ranks."""
-        self.folders_lost[node] = message["path"]
-        if message["with_heartbeats"]:
+        self.folders_lost[node] = report.path
+        if report.with_heartbeats:
             self.standstill.unseen[node] = float(self.task.hang.get("other", DEFAULT_LIMITS["other"]))
-        self.record(
-            "folder_lost", of=node, host=self._host(node), path=message["path"],
-            with_heartbeats=message["with_heartbeats"],
-        )  # fmt: skip
-
-    def _cause_of(self, failure: Message) -> str:
-        """Return the budget that a failure draws on. A rank whose files were removed is not to blame."""
-        return cause_of(failure, folder_lost=bool(self.folders_lost))
+        self.record(events.FolderLost(self._host(node), report.path, node, report.with_heartbeats))
 
     def _how_folders_were_lost(self) -> str:
-        """Return which nodes have lost the run's folder, in words."""
-        nodes = sorted(self.folders_lost)
+        """Return which nodes have lost the run's folder, in words; "" if none has."""
+        if not (nodes := sorted(self.folders_lost)):
+            return ""
         return f"{self._names(nodes)} lost the run's folder: {self.folders_lost[nodes[0]]} was removed during the run"
 
-    def _on_unused(self, node: int, message: Message, now: float) -> None:
+    @_HANDLERS.add
+    def _on_unused(self, node: int, report: Unused, now: float) -> None:
         """Note a node that has been idle for long; once all are, say so, and end the run where the job asks for it."""
         if self.phase is not Phase.RUNNING:
             return
-        self.unused[node] = message
+        self.unused[node] = report
         self.in_use.discard(node)
         if self.in_use:
             return
-        seconds = min(each["seconds"] for each in self.unused.values())
-        use = ", ".join(dict.fromkeys(str(each["use"]) for _, each in sorted(self.unused.items())))
-        self.record("unused", attempt=self.attempt, seconds=seconds, use=use)
+        seconds = min(each.seconds for each in self.unused.values())
+        use = ", ".join(dict.fromkeys(each.use for _, each in sorted(self.unused.items())))
+        self.record(events.Unused(self.attempt, seconds, use))
         if self.task.idle.get("do") == "cancel":
             self._stop(StopReason.IDLE, self.task.grace)
 
-    def _on_used(self, node: int, message: Message, now: float) -> None:
+    @_HANDLERS.add
+    def _on_used(self, node: int, report: Used, now: float) -> None:
         if self.unused.pop(node, None) is None:
             return
         if not self.in_use:
-            self.record("used", attempt=self.attempt, by=node)
+            self.record(events.Used(self.attempt, node))
         self.in_use.add(node)
 
-    def _on_idle(self, node: int, message: Message, now: float) -> None:
+    @_HANDLERS.add
+    def _on_idle(self, node: int, report: RanksIdle, now: float) -> None:
         self.waiting.discard(node)
         self._end_attempt_when_idle(now)
 
-    def _on_signal(self, node: int, message: Message, now: float) -> None:
+    @_HANDLERS.add
+    def _on_signal(self, node: int, report: SignalReceived, now: float) -> None:
         """Stop at a step boundary, as TERM or USR2 reached an agent, or at once when cancelled with --now.
 
         One that comes after the loss of a node is no reason of its own: srun sends TERM to all others for it.
         """
-        reason = StopReason.CANCELLED if message["cancelled"] else StopReason.PREEMPTED
-        grace = 0.0 if message.get("now") else self.task.grace
-        self.record("stopping", reason=reason, signal=message["name"], told=node)
+        reason = StopReason.CANCELLED if report.cancelled else StopReason.PREEMPTED
+        grace = 0.0 if report.now else self.task.grace
+        self.record(events.Stopping(reason.value, report.name, node))
         outranks = reason is StopReason.CANCELLED and (self.stop_reason is not StopReason.CANCELLED or grace == 0.0)
         if self.phase is Phase.RUNNING or (self.phase is Phase.STOPPING and outranks):
             self.phase = Phase.RUNNING
@@ -605,15 +577,16 @@ class Leader:
     def _prepare(self, now: float) -> None:
         self.phase, self.waiting = Phase.PREPARING, set(self.hellos)
         self.deadline = now + self.task.join_timeout
-        self.exits, self.exits_on, self.stop_reason, self.settle_at = [], {}, None, None
+        self.exits, self.exits_on, self.done = [], {}, set()
+        self.stop_reason, self.settle_at = None, None
         self.unused, self.in_use = {}, set(self.hellos)
         self.standstill, self.stacks, self.recorders = Standstill(), {}, {}
         self.sought, self.lacking = "", set()
         self.stacks_asked, self.hang_at = None, None
-        self.waits, self.why_waiting = {}, ""
+        self.waits, self.why_waiting = None, ""
         store = self._store_addrs()
         for node in self.hellos:
-            self.send(node, {"kind": "prepare", "attempt": self.attempt, "store_addr": store[0] if store else ""})
+            self.send(node, Prepare(self.attempt, store[0] if store else ""))
 
     def _store_addrs(self) -> tuple[str, ...]:
         """Return node 0's address where all others have reached the same one; none where they have not."""
@@ -632,65 +605,36 @@ class Leader:
         self.phase, self.stop_reason = Phase.STOPPING, reason
         for node in self.hellos:
             if node not in self.lost:
-                self.send(node, {"kind": "stop", "attempt": self.attempt, "grace": grace})
+                self.send(node, Stop(self.attempt, grace))
 
     def _end_attempt_when_idle(self, now: float) -> None:
         if self.phase not in (Phase.RUNNING, Phase.STOPPING) or self.waiting:
             return
-        failure = culprit_of(self.exits) or next((each for each in self.exits if each.get("unsaved")), None)
-        if all(map(self._ended_well, self.hellos)):  # even if a signal, a cancel or the time limit came later
-            self._end("succeeded", "", "")
-        elif self.stop_reason is StopReason.IDLE:
-            self._end("cancelled", "idle", self._how_idle())
-        elif self.stop_reason is not None and self.stop_reason is not StopReason.FAILURE:
-            self._end(self.stop_reason, self.stop_reason, "")
-        elif self.lost:
-            self._end_with_lost(failure)
-        elif failure is not None:
-            self._after_failure(failure, now)
-        elif any(e.get("code") == EXIT_REQUEUE for e in self.exits):
-            self._end("preempted", "preempted", "the ranks stopped at a step boundary and ask to be started again")
-        else:
-            self._end("succeeded", "", "")
+        saved = self.progress()
+        end = gang.end_of(gang.Attempt(
+            self.exits,
+            all(map(self._ended_well, self.hellos)),
+            Cause.NONE if self.stop_reason in (None, StopReason.FAILURE) else Cause(self.stop_reason.value),
+            self._who_was_lost(), self._how_folders_were_lost(), self._how_idle(), self.task.retry, self.restarts,
+            restart.stalled(self.begun_at, saved), self.task.has_spares,
+        ))  # fmt: skip
+        if end.culprit is not None:
+            culprit = self._where_missing(end.culprit)
+            self.record(events.AttemptFailed(self.attempt, culprit, end.failure, **saved.to_event()))
+        if not end.again:
+            self._end(end.outcome, end.cause, end.reason)
+            return
+        self.restarts.append(end.cause)
+        self.begun_at.append(saved)
+        self.attempt += 1
+        self.record(events.Restart(self.attempt, end.cause, saved.known_step))
+        self._prepare(now)
 
     def _how_idle(self) -> str:
         """Return why an idle run was ended, in words."""
-        use = ", ".join(dict.fromkeys(str(each["use"]) for _, each in sorted(self.unused.items())))
-        seconds = min((each["seconds"] for each in self.unused.values()), default=0)
+        use = ", ".join(dict.fromkeys(each.use for _, each in sorted(self.unused.items())))
+        seconds = min((each.seconds for each in self.unused.values()), default=0)
         return f"it was idle ({use}) on all nodes for {lasting(seconds)}, and the job says idle.do: cancel"
-
-    def _end_with_lost(self, failure: Message | None) -> None:
-        """End, as this gang can't start again without a node; a rank that had failed before is still to blame."""
-        lost = self._who_was_lost()
-        if failure is None or failure.get("victim") or failure["after_stop"] or failure.get("left_early"):
-            self._end("failed", "infra", lost)
-        else:
-            cause = self._cause_of(failure)
-            self.record(
-                "attempt_failed", attempt=self.attempt, culprit=failure, cause=cause, **self.progress().to_event()
-            )
-            self._end("failed", cause, lost)
-
-    def _after_failure(self, failure: Message, now: float) -> None:
-        failure = self._where_missing(failure)
-        cause = self._cause_of(failure)
-        now_saved = self.progress()
-        self.record("attempt_failed", attempt=self.attempt, culprit=failure, cause=cause, **now_saved.to_event())
-        stalled = restart.stalled(self.begun_at, now_saved)
-        no = restart.refusal(Restarter.LEADER, cause, self.task.retry, self.restarts.count(cause), stalled)
-        if self.folders_lost:  # no rank can start again without the code
-            self._end("failed", cause, self._how_folders_were_lost())
-        elif no is Refusal.NO_PROGRESS:
-            self._end("failed", "no_progress", f"{stalled} attempts in a row ended without a new checkpoint")
-        elif no is not None or (self.task.has_spares and is_machines_fault(failure)):
-            # With spares, the controlling side starts the ranks again on one of them, out of the same budget.
-            self._end("failed", cause, _unsaved(failure) if cause == "checkpoint" else "")
-        else:
-            self.restarts.append(cause)
-            self.begun_at.append(now_saved)
-            self.attempt += 1
-            self.record("restart", attempt=self.attempt, cause=cause, from_step=now_saved.known_step)
-            self._prepare(now)
 
     def _what_is_missing(self) -> str:
         names = self._names(sorted(self.waiting))
@@ -711,14 +655,16 @@ class Leader:
     def _host(self, node: int) -> str:
         return self.hellos[node].host if node in self.hellos else self.task.hosts[node]
 
+    def _fail(self, rule: Rule, reason: str, **more: Any) -> None:
+        """End for a failure that no rank caused."""
+        self._end(Outcome.FAILED, rule.cause, reason, **more)
+
     def _end(self, outcome: str, cause: str, reason: str, **more: Any) -> None:
         self.phase = Phase.ENDED
-        self.record(
-            "gang_ended", outcome=outcome, cause=cause, reason=reason, attempt=self.attempt, **more,
-            **self.progress().to_event(),
-        )  # fmt: skip
+        progress = self.progress().to_event()
+        self.record(events.GangEnded(self.attempt, str(outcome), str(cause), reason, **more, **progress))
         code = {"succeeded": 0, "preempted": EXIT_REQUEUE, "timeout": EXIT_REQUEUE}.get(outcome, 1)
-        self.bye = {"kind": "bye", "outcome": outcome, "code": code}
+        self.bye = Bye(str(outcome), code)
         for node in self.hellos:
             if node not in self.lost:
                 self.send(node, self.bye)

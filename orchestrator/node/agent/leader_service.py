@@ -17,8 +17,9 @@ from orchestrator.node.system.host import listening_addresses
 from orchestrator.node.system.open_files import allow_connections
 from orchestrator.node.system.sockets import listen, port_of
 from orchestrator.node.system.threads import in_thread
-from orchestrator.protocol.events import EventKind
+from orchestrator.protocol.events import Listening, Strangers
 from orchestrator.protocol.gang import Hello, gang_ports
+from orchestrator.protocol.messages import LeaderHeartbeat
 from orchestrator.protocol.task import NodeTask
 
 TICK_SECONDS = 0.25
@@ -58,10 +59,10 @@ class LeaderService:
             self.addrs = await in_thread(listening_addresses, self.task.leader_addrs, self.task.interface)
             allow_connections(self.task.nnodes, self.task.nnodes * len(self.addrs))
             socks = listen(self.addrs, gang_ports(self.task.credentials, self.task.port_range))
-            self.events.write(EventKind.LISTENING, port=port_of(socks), addrs=list(self.addrs))
+            self.events.write(Listening(port_of(socks), self.addrs))
             self.listener = Listener(
                 self.tls, socks, self.members.serve, members=self.task.nnodes * len(socks),
-                tell=lambda counts: self.events.write(EventKind.STRANGERS, at="gang", counts=dict(counts)),
+                tell=lambda counts: self.events.write(Strangers("gang", counts)),
             )  # fmt: skip
         mine, leaders = await pair()
         self.own.add(asyncio.create_task(self._hear_own(leaders)))
@@ -88,7 +89,7 @@ class LeaderService:
             if now >= beat:
                 beat = now + HEARTBEAT_SECONDS
                 for node in self.leader.hellos:
-                    self.members.send(node, {"kind": "heartbeat"})
+                    self.members.send(node, LeaderHeartbeat())
 
     async def close(self) -> None:
         """Stop when the members have been told and have gone; none is waited for longer than it may take."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable
+from typing import Callable
 
 from orchestrator.node.agent.channel import Channel, ChannelError, Message
 from orchestrator.protocol.gang import Hello
+from orchestrator.protocol.messages import Order, Report, read_report
+from orchestrator.protocol.typed import DamagedError, read
 
 HELLO_SECONDS = 20.0
 LEADER = "leader"
@@ -17,7 +19,7 @@ class Members:
     def __init__(
         self,
         on_join: Callable[[Hello, str], None],
-        on_message: Callable[[int, Message], None],
+        on_message: Callable[[int, Report], None],
         on_left: Callable[[int, str], None],
     ) -> None:
         self.on_join, self.on_message, self.on_left = on_join, on_message, on_left
@@ -34,31 +36,31 @@ class Members:
         node, reason = hello.node_rank, "its agent closed the connection"
         self.on_join(hello, channel.own_addr)
         try:
-            while (message := await channel.receive()) is not None:
-                self.on_message(node, message)
+            while (line := await channel.receive()) is not None:
+                if (report := read_report(line)) is not None:
+                    self.on_message(node, report)
         except ChannelError as error:
             reason = f"it sent {error}"
         self.on_left(node, reason)
 
     def _admitted(self, channel: Channel, first: Message) -> Hello:
         """Return the hello of a node that is not here yet; a second agent must not displace the first."""
-        hello: Any = first.get("hello")
-        if first.get("to") != LEADER or not isinstance(hello, dict):
+        if first.get("to") != LEADER or not isinstance(first.get("hello"), dict):
             raise ChannelError(
                 "the connection was not meant for node 0"
             )  # another listener was: this one was put in its place
         try:
-            member = Hello(**{**hello, "addrs": tuple(hello.get("addrs", ()))})
-        except TypeError as error:
+            member = read(Hello, first["hello"])
+        except DamagedError as error:
             raise ChannelError("its hello is of another version") from error
         if self.members.setdefault(member.node_rank, channel) is not channel:
             raise ChannelError("this node has joined already")
         return member
 
-    def send(self, node: int, message: Message) -> None:
+    def send(self, node: int, order: Order) -> None:
         """Send to one member; one that has not joined or has left misses it."""
         if node in self.members:
-            self.members[node].send(message)
+            self.members[node].send(order.to_json())
 
 
 async def introduce(channel: Channel, hello: Hello) -> None:

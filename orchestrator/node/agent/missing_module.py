@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from orchestrator.protocol.hostlist import in_words, nodes_in_words
 from orchestrator.protocol.missing_module import missing_module_in
+from orchestrator.protocol.rank_reports import RankEnd
 
 
 class Lacking(NamedTuple):
@@ -16,12 +17,10 @@ class Lacking(NamedTuple):
     python: str  # the interpreter; "" if it is not known
 
 
-def missing_module_of(exit_report: Mapping[str, Any]) -> str:
+def missing_module_of(exit_report: RankEnd) -> str:
     """Return the top-level module that a rank lacked when it ended; "" if it ended for another reason."""
-    error = exit_report.get("error")
-    if not isinstance(error, Mapping) or error.get("type") != "ModuleNotFoundError":
-        return ""
-    return missing_module_in(str(error.get("message")))
+    error = exit_report.error
+    return missing_module_in(error.message or "") if error is not None and error.type == "ModuleNotFoundError" else ""
 
 
 def missing_in_words(module: str, nodes: Mapping[int, Lacking], nnodes: int) -> str:

@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from orchestrator.protocol.hostlist import in_words
+from orchestrator.protocol.rank_reports import ProcessGroup
 
 DEFAULT_GROUP = "default_pg"  # the description of the group of all ranks
 MOST_NAMED = 8
+
+Groups = Mapping[str, ProcessGroup]
 
 
 @dataclass(frozen=True)
@@ -32,35 +34,35 @@ class _Wait:
     operation: str
 
 
-def missing_rank(recorders: Mapping[int, Mapping[str, Any]]) -> Missing | None:
+def missing_rank(recorders: Mapping[int, Groups]) -> Missing | None:
     """Return the rank that the others' collectives wait for; None where the recorders don't tell.
 
     recorders: of each rank its process groups by name; empty for a rank that left no dump.
     """
     groups = sorted(_by_group(recorders).items())
     found = [each for name, known in groups for each in _missing_in(name, known, recorders)]
-    waits = {rank for rank, groups in recorders.items() if any(group["waits"] for group in groups.values())}
+    waits = {rank for rank, groups in recorders.items() if any(group.waits for group in groups.values())}
     return min(found, key=lambda each: (each.rank in waits, each.rank), default=None)
 
 
-def _by_group(recorders: Mapping[int, Mapping[str, Any]]) -> dict[str, dict[int, Any]]:
+def _by_group(recorders: Mapping[int, Groups]) -> dict[str, dict[int, ProcessGroup]]:
     """Return what each rank says of a group, by the group's name."""
-    found: dict[str, dict[int, Any]] = {}
+    found: dict[str, dict[int, ProcessGroup]] = {}
     for rank, groups in recorders.items():
         for name, group in groups.items():
             found.setdefault(name, {})[rank] = group
     return found
 
 
-def _missing_in(name: str, known: dict[int, Any], recorders: Mapping[int, Mapping[str, Any]]) -> list[Missing]:
+def _missing_in(name: str, known: dict[int, ProcessGroup], recorders: Mapping[int, Groups]) -> list[Missing]:
     """Return those of a group who have not entered what others wait in, or have entered something else there."""
-    waiting = [_Wait(rank, *group["waits"]) for rank, group in sorted(known.items()) if group["waits"]]
+    waiting = [_Wait(rank, *group.waits) for rank, group in sorted(known.items()) if group.waits]
     if not waiting:
         return []
-    if any(group["desc"] == DEFAULT_GROUP for group in known.values()):  # all ranks are its members
-        known.update({rank: {"entered": 0} for rank, groups in recorders.items() if groups and rank not in known})
+    if any(group.desc == DEFAULT_GROUP for group in known.values()):  # all ranks are its members
+        known.update({rank: ProcessGroup() for rank, groups in recorders.items() if groups and rank not in known})
     first = min(wait.number for wait in waiting)
-    late = [rank for rank, group in known.items() if group["entered"] < first]
+    late = [rank for rank, group in known.items() if group.entered < first]
     there = [wait for wait in waiting if wait.number == first]
     if late:
         wait = f"{_ranks(there)} of process group {name} wait{'' if len(there) > 1 else 's'}"

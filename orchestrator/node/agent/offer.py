@@ -10,7 +10,7 @@ from typing import Any, Callable
 from orchestrator.node.agent.first_steps import FirstSteps, first_saved
 from orchestrator.node.system.threads import in_thread
 from orchestrator.protocol.checkpoints.search import Saved
-from orchestrator.protocol.events import EventKind
+from orchestrator.protocol.events import Event, FirstStepsSeen
 from orchestrator.protocol.layout import attempt_folder, metrics_file, node_folder
 from orchestrator.protocol.task import NodeTask
 
@@ -22,7 +22,7 @@ class Offer:
     """One attempt's offer, on node 0. `there` has the names of the checkpoints that exist when the attempt begins."""
 
     def __init__(
-        self, task: NodeTask, attempt: int, name: str, there: Mapping[str, Saved], record: Callable[..., None]
+        self, task: NodeTask, attempt: int, name: str, there: Mapping[str, Saved], record: Callable[[Event], None]
     ) -> None:
         self.task, self.attempt, self.there, self.record = task, attempt, dict(there), record
         self.offered = self.there.get(name)
@@ -66,4 +66,4 @@ class Offer:
     def _record(self, found: dict[str, Any]) -> None:
         self.is_known = True
         step = self.offered.step if self.offered is not None and self.offered.is_counted else None
-        self.record(EventKind.FIRST_STEPS, attempt=self.attempt, offered_step=step, **found)
+        self.record(FirstStepsSeen(self.attempt, step, **found))

@@ -35,21 +35,47 @@ from orchestrator.node.system.own_folder import OwnFolder
 from orchestrator.node.system.processes import STOPPED, end_marked, state_of
 from orchestrator.node.system.shortages import shortage
 from orchestrator.node.system.threads import in_thread
+from orchestrator.outcome import rules
+from orchestrator.outcome.rule import Rule
 from orchestrator.outcome.rules import gpu_error_of
+from orchestrator.protocol import events
 from orchestrator.protocol.checkpoints.checksum import installed
 from orchestrator.protocol.checkpoints.search import Saved
 from orchestrator.protocol.files import write_atomic, write_json
 from orchestrator.protocol.layout import attempt_folder, node_folder, result_file
 from orchestrator.protocol.masking import masked_json
+from orchestrator.protocol.messages import (
+    Dialed,
+    FolderLost,
+    Go,
+    Imported,
+    LauncherGone,
+    LogFailed,
+    ModuleSought,
+    Order,
+    Prepare,
+    RankEnded,
+    RanksIdle,
+    RanksStarted,
+    Ready,
+    Report,
+    StacksFound,
+    Stalled,
+    Stop,
+    Trouble,
+    Waits,
+)
+from orchestrator.protocol.rank_reports import RankError
 from orchestrator.protocol.reading import read_regular
 from orchestrator.protocol.samples import Sample
 from orchestrator.protocol.task import NodeTask, copies_checkpoints
+from orchestrator.protocol.typed import Handlers, read, to_json
 
-Message = dict[str, Any]
 KILL_MARGIN = 5.0
 SILENT_TIMES = 6  # of the time-out for a link: a launcher that imports torch from a slow disk answers late
 MOST_RESULT = 64 << 20
 _WORDS = ("tail", "error", "reason", "failed")  # the fields of a report that may contain a rank's secret
+_HANDLERS = Handlers(Report)
 MOST_CHECKPOINTS, MOST_CHARS = 20, 1000  # that the leader is told of, and of the path of one
 
 
@@ -65,14 +91,14 @@ class Ranks:
         task: NodeTask,
         nproc: int,
         events: EventLog,
-        tell: Callable[[Message], None],
-        hear: Callable[[Message], None],
+        tell: Callable[[Report], None],
+        hear: Callable[[Report], None],
         begin: Callable[[Coroutine[Any, Any, None]], None],
     ) -> None:
         self.task, self.nproc, self.events = replace(task, launcher=resolve_launcher(task)), nproc, events
         self.tell, self.hear, self.begin = tell, hear, begin
         self.node_dir = node_folder(task.run_dir, task.node_rank)
-        self.attempt, self.store_addr = task.attempt, ""
+        self.attempt, self.prepared = task.attempt, Prepare(task.attempt)
         self.running: set[int] = set()
         self.begun: int | None = None  # the newest attempt whose ranks the launcher was told to start
         self.told_to_stop = False
@@ -104,34 +130,34 @@ class Ranks:
             self.launcher.task = replace(self.task, env={**self.task.env, **places})
             await self.launcher.start(self.nproc, self.attempt)
         except (InputError, EngineError, BrokenEnvironmentError) as error:
-            self._trouble(str(error), "infra")
+            self.trouble(str(error), rules.NO_INPUT)
         except (OSError, RuntimeError, MemoryError) as error:
             lack = shortage(error)
             if not lack and not isinstance(error, OSError):
                 raise
-            cause = "infra" if lack else "user_error"
-            self._trouble(f"the launcher can't be started with {self.task.python}: {lack or error}", cause)
+            rule = rules.NO_ROOM if lack else rules.NO_LAUNCHER
+            self.trouble(f"the launcher can't be started with {self.task.python}: {lack or error}", rule)
 
-    def _trouble(self, reason: str, cause: str, tail: Sequence[str] = ()) -> None:
+    def trouble(self, reason: str, rule: Rule, tail: Sequence[str] = ()) -> None:
         """Report to the record and to the leader that this node can't take part; `tail` is from its launcher's log."""
-        self.events.write("trouble", reason=reason, cause=cause, tail=list(tail))
-        self.tell({"kind": "trouble", "reason": reason, "cause": cause, "tail": list(tail)})
+        self.events.write(events.Troubled(reason, rule.cause, tuple(tail)))
+        self.tell(Trouble(reason, rule.cause, tuple(tail)))
 
     # -- orders
 
-    def prepare(self, attempt: int, store_addr: str) -> None:
+    def prepare(self, order: Prepare) -> None:
         """Make ready for an attempt, with a new launcher where the last one is gone."""
-        self.attempt, self.store_addr, self.stop_deadline = attempt, store_addr, None
+        self.attempt, self.prepared, self.stop_deadline = order.attempt, order, None
         self.heartbeats, self.oom_kills = HeartbeatReader(self.task.hang), oom_kills()
         self._look_at_folders()
         if self.removed:
-            self._trouble(f"{self.removed[0]} was removed during the run", "infra")
+            self.trouble(f"{self.removed[0]} was removed during the run", rules.FOLDER_LOST)
             return
         if self.is_launcher_gone:
             self._renew_launcher()
         elif self.launcher.is_dismissed:
             return  # when it is gone, there is another, for this attempt
-        elif not self.launcher.serves(attempt):
+        elif not self.launcher.serves(order.attempt):
             self.begin(self.launcher.dismiss())
             return
         self._make_ready()
@@ -147,36 +173,29 @@ class Ranks:
         try:
             os.makedirs(folder, exist_ok=True)
         except OSError as error:
-            self._trouble(f"the folder {folder} can't be made: {error.strerror}", "infra")
+            self.trouble(f"the folder {folder} can't be made: {error.strerror}", rules.NO_ROOM)
             return
-        self.launcher.send({"kind": "prepare", "attempt": self.attempt, "store_addr": self.store_addr})
+        self.launcher.send(self.prepared)
 
-    def go(
-        self,
-        binding: Message,
-        master_addr: str,
-        master_port: int,
-        network: dict[str, str],
-        resume_from: str,
-        checksum: str,
-    ) -> None:
-        """Start the attempt's ranks, from this checkpoint where it is here; `checksum` is for those that they write."""
-        offset, nproc = binding["rank_offset"], binding["nproc"]
+    def go(self, order: Go) -> None:
+        """Start the attempt's ranks, from the checkpoint if it is here."""
+        offset, nproc = order.binding.rank_offset, order.binding.nproc
         self.running, self.members = (set(range(offset, offset + nproc)) for _ in range(2))
         if self.task.launcher in ("torchrun", "accelerate"):
             self.running = {offset}
-        self.master_port, self.unused_port = master_port, 0
-        where = {"master_addr": master_addr, "master_port": master_port, "network": network}
-        ranks = [offset, offset + nproc]
+        self.master_port, self.unused_port = order.master_port, 0
         self.begun, self.told_to_stop, self.orphaned = self.attempt, False, {}
-        shape = {"world_size": binding["world_size"], "processes": len(self.running)}
-        self.events.write("started", attempt=self.attempt, ranks=ranks, **shape, **where)
-        saves = {"resume_from": self._place(resume_from), "checksum": checksum}
+        self.events.write(
+            events.Started(
+                self.attempt, (offset, offset + nproc), order.binding.world_size, len(self.running), order.master_addr,
+                order.master_port, order.network,
+            )
+        )  # fmt: skip
         self.offer = None
-        if resume_from and offset == 0:
-            self.offer = Offer(self.task, self.attempt, resume_from, self.resumable, self.events.write)
+        if order.resume_from and offset == 0:
+            self.offer = Offer(self.task, self.attempt, order.resume_from, self.resumable, self.events.write)
             self.begin(self.offer.watch_saves())
-        self.launcher.send({"kind": "go", "binding": binding, **where, **saves})
+        self.launcher.send(replace(order, resume_from=self._place(order.resume_from)))
 
     def _place(self, checkpoint: str) -> str:
         """Return where the checkpoint of this name is, which may have been handed over since; empty where it isn't."""
@@ -185,27 +204,22 @@ class Ranks:
         place = saved.place_of(self.task, checkpoint) if checkpoint else ""
         return place if os.path.exists(place) else ""
 
-    def stop(self, grace: float) -> None:
+    def stop(self, order: Stop) -> None:
         """Have the ranks stop at their next boundary; the launcher is killed where that takes too long."""
         if self.running:
             self.told_to_stop = True
-            self.launcher.send({"kind": "stop", "grace": grace})
-            self.stop_deadline = time.monotonic() + grace + KILL_MARGIN
+            self.launcher.send(order)
+            self.stop_deadline = time.monotonic() + order.grace + KILL_MARGIN
 
-    def ask_for_stacks(self) -> None:
-        """Have the launcher say where its ranks stand."""
-        self.launcher.send({"kind": "stacks"})
+    def pass_on(self, order: Order) -> None:
+        """Have the launcher carry out an order that needs nothing of this agent."""
+        self.launcher.send(order)
 
     def watch_start(self, sample: Sample) -> None:
         """Report to the leader that no rank of node 0 has computed for a minute, or that one computes again."""
         if self.task.node_rank or (seconds := self.start_watch.add(sample)) is None:
             return
-        waits = {"kind": "waits", "attempt": sample.attempt, "seconds": seconds, "unused_port": self.unused_port}
-        self.tell(waits)
-
-    def find_module(self, module: str) -> None:
-        """Have the launcher report whether its interpreter finds a module."""
-        self.launcher.send({"kind": "find", "module": module})
+        self.tell(Waits(sample.attempt, seconds, self.unused_port))
 
     def slept(self, seconds: float) -> None:
         """Hold nothing against the ranks of a time in which this agent did not run: they hardly did."""
@@ -222,19 +236,21 @@ class Ranks:
             self.offer.look()
         if self.running and self.stop_deadline is None:
             ranks = self.members if self.task.launcher in ("torchrun", "accelerate") else self.running
-            for news in self.heartbeats.news(attempt_folder(self.node_dir, self.attempt), ranks, now):
-                news = masked_json(news, self.launcher.masked)  # noqa: PLW2901 (the program chooses the phase's name)
-                if news["kind"] == "stall" and not news["full"]:  # the leader records a full stall
-                    self.events.write(**news, attempt=self.attempt)
-                self.tell({**news, "attempt": self.attempt})
+            for news in self.heartbeats.news(self.attempt, attempt_folder(self.node_dir, self.attempt), ranks, now):
+                if isinstance(news, Stalled):
+                    # The program chooses the phase's name.
+                    news = replace(news, phase=self.launcher.masked(news.phase))  # noqa: PLW2901
+                    if not news.full:  # the leader records a full stall
+                        self.events.write(read(events.Stalled, {**to_json(news), "full": news.full}))
+                self.tell(news)
         if self.stop_deadline is not None and now > self.stop_deadline:
             self.stop_deadline = None
-            self.events.write("launcher_killed", reason="its ranks did not end in time")
+            self.events.write(events.LauncherKilled("its ranks did not end in time"))
             self.launcher.kill()
         if self.running and not self.launcher.ended_for:
             self.launcher.ended_for = self._why_launcher_is_frozen(self.launcher.silence(now))
             if self.launcher.ended_for:
-                self.events.write("launcher_killed", reason=self.launcher.ended_for)
+                self.events.write(events.LauncherKilled(self.launcher.ended_for))
                 self.launcher.kill()
 
     def _look_at_folders(self) -> None:
@@ -242,7 +258,7 @@ class Ranks:
         removed = [folder.path for folder in self.folders if folder.is_removed()]
         if len(removed) > len(self.removed):
             self.removed = removed
-            self.tell({"kind": "folder_lost", "path": removed[0], "with_heartbeats": self.node_dir in removed})
+            self.tell(FolderLost(removed[0], self.node_dir in removed))
 
     def _why_launcher_is_frozen(self, silent: float) -> str:
         """Return why a launcher that has been silent for so long is to be ended, in words; empty where it is not.
@@ -259,63 +275,79 @@ class Ranks:
 
     # -- reports
 
-    async def report(self, message: Message) -> None:
-        """Handle the launcher's report. A malformed report is recorded as this node's trouble and never ends the agent.
+    async def report(self, report: Report) -> None:
+        """Handle a report of the launcher."""
+        handler = _HANDLERS.get(type(report))
+        if handler is not None:
+            await handler(self, self._masked(report))
 
-        A launcher in a container may send anything, because anybody may have built the image.
-        """
-        kind = message.pop("kind", "")
-        try:
-            await self._report(kind, message)
-        except Exception as error:  # noqa: BLE001 (another process may report anything)
-            self._trouble(f"the launcher's report {str(kind)[:40]!r} is not understood: {error!r}"[:500], "infra")
+    def _masked(self, report: Report) -> Report:
+        """Return the report with the secrets masked in its texts. The ranks and the launcher's log may show them."""
+        values = to_json(report)
+        words = {name: masked_json(values[name], self.launcher.masked) for name in _WORDS if name in values}
+        return read(type(report), {**values, **words}) if words else report
 
-    async def _report(self, kind: str, message: Message) -> None:
-        message |= {name: masked_json(message[name], self.launcher.masked) for name in _WORDS if name in message}
-        if kind == "imported" and message.get("failed"):
-            self._trouble(message["failed"], "user_error")
-        elif kind == "imported" and self.launcher.container:
-            self._look_into_container(message)
-        elif kind == "exit":
-            self._rank_ended(message)
-        elif kind == "idle":
-            await self._became_idle(message)
-        elif kind == "ready":
-            self.begin(self._became_ready(message))
-        elif kind in ("stacks", "found"):
-            self.tell({"kind": kind, **message})
-        elif kind == "dialed":
-            self.unused_port = 0
-        elif kind == "trouble":
-            self._trouble(message["reason"], "infra")
-        elif kind == "gone":
-            await self._lost_launcher(message)
-        else:
-            self._record(kind, message)
+    @_HANDLERS.add
+    async def _imported(self, report: Imported) -> None:
+        if report.failed:
+            self.trouble(report.failed, rules.NO_LAUNCHER)
+            return
+        if self.launcher.container:
+            self._look_into_container(report)
+        self.events.write(events.LauncherImported(**to_json(report)))
 
-    def _record(self, kind: str, message: Message) -> None:
-        if kind == "started":
-            self.unused_port = self.master_port if message.pop("holds_port", False) else 0
-            self.started = Started.of(message)
-        self.events.write(f"launcher_{kind}", **message)
+    @_HANDLERS.add
+    async def _ready(self, report: Ready) -> None:
+        self.begin(self._became_ready(report))
 
-    def _rank_ended(self, message: Message) -> None:
-        self.running.discard(message["rank"])
-        self.started = self.started.without(message["rank"])
+    @_HANDLERS.add
+    async def _started(self, report: RanksStarted) -> None:
+        self.unused_port = self.master_port if report.holds_port else 0
+        self.started = Started(report.attempt, dict(report.pids))
+        self.events.write(events.LauncherStarted(report.attempt, report.pids))
+
+    @_HANDLERS.add
+    async def _dialed(self, report: Dialed) -> None:
+        self.unused_port = 0
+
+    @_HANDLERS.add
+    async def _log_failed(self, report: LogFailed) -> None:
+        self.events.write(events.LauncherLogError(**to_json(report)))
+
+    @_HANDLERS.add
+    async def _stacks_found(self, report: StacksFound) -> None:
+        self.tell(report)
+
+    @_HANDLERS.add
+    async def _module_sought(self, report: ModuleSought) -> None:
+        self.tell(report)
+
+    @_HANDLERS.add
+    async def _launcher_trouble(self, report: Trouble) -> None:
+        self.trouble(report.reason, rules.NO_ROOM)
+
+    @_HANDLERS.add
+    async def _rank_ended(self, report: RankEnded) -> None:
+        self._note_end(report)
+
+    def _note_end(self, report: RankEnded) -> None:
+        """Record the end of a rank, with its saves and the kernel's messages, and report it to the leader."""
+        self.running.discard(report.rank)
+        self.started = self.started.without(report.rank)
         self._look_at_folders()  # before the exit is reported, because a lost folder may be its cause
-        if message["rank"] == 0:
+        if report.rank == 0:
             with self._going_on("the end of rank 0"):
                 if self.offer is not None:
                     self.offer.look()
-                message |= self._saves(message["code"])
+                report = replace(report, **self._saves(report.code))
                 self._take_result()
-            if message["code"] == 0 and not message.get("stopped"):
+            if report.code == 0 and not report.stopped:
                 self._mark_done()
         with self._going_on("a GPU's error"):
-            if message["code"] != 0 and gpu_error_of(message) is not None:
-                message["kernel"] = words_on_gpus()
-        self.events.write("rank_exit", **message)
-        self.tell({"kind": "exit", **message, "left": len(self.running)})
+            if report.code != 0 and gpu_error_of(report) is not None:
+                report = replace(report, kernel=tuple(words_on_gpus()))
+        self.events.write(read(events.RankExit, to_json(report)))
+        self.tell(replace(report, left=len(self.running)))
 
     @contextlib.contextmanager
     def _going_on(self, what: str) -> Iterator[None]:
@@ -323,9 +355,9 @@ class Ranks:
         try:
             yield
         except Exception as error:  # noqa: BLE001 (a rank's files may hold anything)
-            self.events.write("launcher_report_failed", what=what, error=repr(error)[:500])
+            self.events.write(events.ReportFailed(what, repr(error)[:500]))
 
-    async def _became_ready(self, message: Message) -> None:
+    async def _became_ready(self, report: Ready) -> None:
         """Tell the leader, and which checkpoints are here: in a large folder that look takes a while.
 
         A checkpoint is verified by ranks, and by the agent that keeps the second copy: both must have what makes its
@@ -333,24 +365,28 @@ class Ranks:
         """
         if copies_checkpoints(self.task):
             own = installed()
-            message["checksums"] = [each for each in message["checksums"] if each in own]
-        self.resumable = await in_thread(saved.resumable, self.task, message["attempt"])
-        found = [[name, mark_of(each)] for name, each in self.resumable.items() if len(name) < MOST_CHARS]
-        told = {"image": self.launcher.container.get("image_id"), "checkpoints": found[:MOST_CHECKPOINTS]}
-        self.tell({"kind": "ready", **message, **told, "unfit": interface_problem(self.task.interface)})
+            report = replace(report, checksums=tuple(each for each in report.checksums if each in own))
+        self.resumable = await in_thread(saved.resumable, self.task, report.attempt)
+        found = [(name, mark_of(each)) for name, each in self.resumable.items() if len(name) < MOST_CHARS]
+        self.tell(
+            replace(
+                report, image=self.launcher.container.get("image_id"), checkpoints=tuple(found[:MOST_CHECKPOINTS]),
+                unfit=interface_problem(self.task.interface),
+            )
+        )  # fmt: skip
 
     async def end(self) -> list[str]:
         """End the launcher, and with it the ranks; return what could not be removed of its container."""
         await self.launcher.end()
         return self.launcher.left
 
-    def _saves(self, code: int | None) -> Message:
+    def _saves(self, code: int | None) -> dict[str, Any]:
         """Return how many of rank 0's checkpoints were not written, and why the last was not: its last heartbeat."""
         last = read_heartbeat(f"{attempt_folder(self.node_dir, self.attempt)}/beat_0")
         if last is None or not last.get("saves_failed") or (code != 0 and last.get("phase") != "done"):
             return {}
-        found = {name: last.get(name) for name in ("saves", "saves_failed", "unsaved")}
-        return {**found, "unsaved": masked_json(found["unsaved"], self.launcher.masked)}
+        saves, failed = (int(last.get(name) or 0) for name in ("saves", "saves_failed"))
+        return {"saves": saves, "saves_failed": failed, "unsaved": self.launcher.masked(str(last.get("unsaved") or ""))}
 
     def _take_result(self) -> None:
         """Take what rank 0 has left as its result in a container to where it is looked for."""
@@ -365,7 +401,7 @@ class Ranks:
         try:
             write_atomic(place, result, durable=False)
         except OSError as error:
-            self.events.write("disk_full", path=place, error=error.strerror)
+            self.events.write(events.DiskFull(place, error.strerror))
 
     def _mark_done(self) -> None:
         """Mark that rank 0 has exited with 0 by itself; a success needs this marker and all other ranks' exits."""
@@ -373,36 +409,38 @@ class Ranks:
         try:
             write_json(f"{self.task.run_dir}/rank0.done", marker, durable=False)
         except OSError as error:
-            self.events.write("disk_full", path=f"{self.task.run_dir}/rank0.done", error=error.strerror)
+            self.events.write(events.DiskFull(f"{self.task.run_dir}/rank0.done", error.strerror))
             self.events.close()  # frees what was kept for the last words
             with contextlib.suppress(OSError):  # then the verdict says that the marker is missing
                 write_json(f"{self.task.run_dir}/rank0.done", marker, durable=False)
 
-    def _look_into_container(self, message: Message) -> None:
+    def _look_into_container(self, report: Imported) -> None:
         """Record in which container the launcher runs, and see that it is in the node's network."""
         known = {name: value for name, value in self.launcher.container.items() if name != "cidfile"}
-        self.events.write("container", **known, id=container_id(self.launcher.container["cidfile"]))
-        self.events.write("launcher_imported", **message)
-        if self.task.nnodes > 1 and message.get("network") != network_here():
-            self._trouble(
+        self.events.write(events.InContainer(**known, id=container_id(self.launcher.container["cidfile"])))
+        if self.task.nnodes > 1 and report.network != network_here():
+            self.trouble(
                 "its container is in another network than the node, so no other node can reach MASTER_PORT in it: "
                 f"{known['runtime']} is rootless, or DOCKER_HOST names another machine; use podman, or its own daemon",
-                "user_error",
+                rules.NO_LAUNCHER,
             )
 
-    async def _became_idle(self, message: Message) -> None:
-        """Note that the attempt's ranks have ended; `message` says who was ended, where only the launcher can tell."""
+    @_HANDLERS.add
+    async def _idle(self, report: RanksIdle) -> None:
+        await self._became_idle(report.killed, report.survivors)
+
+    async def _became_idle(self, killed: int | None = None, survivors: Sequence[int] = ()) -> None:
+        """Note that the attempt's ranks have ended. `killed` is None if only this agent can end what they left."""
         self.stop_deadline = None
         if self.offer is not None:
             await self.offer.end()
-        killed, survivors = message.get("killed", 0), message.get("survivors", [])
-        if "killed" not in message:
+        if killed is None:
             keep = () if self.launcher.pid is None else (self.launcher.pid,)
             killed, left = await in_thread(end_marked, self.task.run_id, self.task.node_rank, keep)
             survivors = [process.pid for process in left]
         if killed or survivors:
-            self.events.write("swept", killed=killed, survivors=survivors)
-        self.tell({"kind": "idle", "attempt": self.attempt})
+            self.events.write(events.CleanedUp(killed or 0, survivors=tuple(survivors)))
+        self.tell(RanksIdle(self.attempt))
 
     def reap_orphans(self) -> None:
         """Reap adopted processes and keep the exit codes of ranks, because a dead launcher can't report them.
@@ -413,41 +451,41 @@ class Ranks:
         if self.task.container is None:
             self.orphaned.update({rank: codes[pid] for rank, pid in self.started.pids.items() if pid in codes})
 
-    async def _lost_launcher(self, message: Message) -> None:
+    @_HANDLERS.add
+    async def _lost_launcher(self, report: LauncherGone) -> None:
         """Report that the launcher ended by itself: its ranks are gone with it, which is a failure of this node."""
         self.is_launcher_gone = True
         if self.launcher.is_dismissed and not self.running:
             self._renew_launcher()
             self._make_ready()
             return
-        code = message["code"]
+        code = report.code
         is_oom = code == -signal.SIGKILL and oom_kills() > self.oom_kills
         how = self.launcher.ended_for or _how_it_ended(code, is_oom=is_oom)
-        self.events.write("launcher_gone", code=code, tail=message["tail"])
+        self.events.write(events.LauncherGone(code, report.tail))
         if not self.running and self.begun == self.attempt:
-            await self._became_idle({})  # all its ranks had ended, so the launcher was no longer needed
+            await self._became_idle()  # all its ranks had ended, so the launcher was no longer needed
             return
         if not self.running:
-            tail = message["tail"]
+            tail = list(report.tail)
             last = f"; its last words: {tail[-1]}" if tail else ""
             why = setup_failure(self.task.setup, tail) or refusal(self.task, code, tail) or f"the launcher {how}{last}"
-            self._trouble(why, "user_error" if code > 0 else "infra", tail)
+            self.trouble(why, rules.NO_LAUNCHER if code > 0 else rules.LAUNCHER_LOST, tail)
             return
         self.reap_orphans()
         for rank in sorted(self.running):  # ranks that ended well and that the launcher had no time to report
             if self.orphaned.get(rank) == 0 and not self.told_to_stop:
-                self._rank_ended({"rank": rank, "code": 0, "signal": None, "attempt": self.attempt, "stopped": False})
+                self._note_end(RankEnded(self.attempt, rank, 0, stopped=False))
         name = signal.Signals(-code).name if code < 0 else None
         for rank in sorted(self.running):
-            error = {"type": "LauncherLost", "message": f"the launcher of this node {how}", "traceback": ""}
-            report = {"rank": rank, "code": code if code > 0 else None, "signal": name or "SIGKILL",
-                      "attempt": self.attempt, "error": error, "tail": message["tail"], "victim": False}  # fmt: skip
-            if is_oom:
-                report["oom"] = True
-            self.events.write("rank_exit", **report)
-            self.tell({"kind": "exit", **report})
+            error = RankError("LauncherLost", f"the launcher of this node {how}")
+            ended = RankEnded(
+                self.attempt, rank, code if code > 0 else None, name or "SIGKILL", error, report.tail, oom=is_oom
+            )
+            self.events.write(read(events.RankExit, to_json(ended)))
+            self.tell(ended)
         self.running, self.started = set(), Started(self.attempt)
-        await self._became_idle({})
+        await self._became_idle()
 
 
 def _how_it_ended(code: int, *, is_oom: bool) -> str:

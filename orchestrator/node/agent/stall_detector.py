@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import os
 from collections import Counter, deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from orchestrator.node.agent.missing_rank import Missing
+from orchestrator.node.agent.standstill import Silence
+from orchestrator.protocol.messages import Moved, OfAttempt, Patience, Stalled
+from orchestrator.protocol.rank_reports import RankStack
 from orchestrator.protocol.reading import info_of, read_json
 
 STEPS_REMEMBERED = 50
@@ -111,8 +114,8 @@ class StallDetector:
 
 
 def culprit_of_hang(
-    stalls: list[dict[str, Any]], stacks: dict[int, dict[str, Any]], missing: Missing | None = None
-) -> dict[str, Any]:
+    stalls: Sequence[Silence], stacks: Mapping[int, RankStack], missing: Missing | None = None
+) -> Silence:
     """Return the stalled rank that the others wait for.
 
     The candidates are the first of these groups that has a rank:
@@ -131,18 +134,18 @@ def culprit_of_hang(
     `stacks` maps each rank to its process state (T is stopped), to whether its main thread waits in a collective, and
     to the line of the program that it has reached.
     """
-    places = Counter(seen.get("where") for seen in stacks.values())
+    places = Counter(seen.where for seen in stacks.values())
 
-    def order(stall: dict[str, Any]) -> tuple[int, bool, int, int, int]:
-        seen = stacks.get(stall["rank"], {})
-        stopped, outside = seen.get("state") in ("T", "t"), seen.get("in_collective") is False
-        is_missing = missing is not None and missing.rank == stall["rank"]
+    def order(stall: Silence) -> tuple[int, bool, int, int, int]:
+        seen = stacks.get(stall.rank, RankStack())
+        stopped, outside = seen.state in ("T", "t"), seen.in_collective is False
+        is_missing = missing is not None and missing.rank == stall.rank
         return (
             0 if stopped else 1 if is_missing else 2 if outside else 3,
-            bool(stall.get("between_steps")),
-            len(stacks) if seen.get("late") else places[seen.get("where")],
-            stall["step"],
-            stall["rank"],
+            stall.between_steps,
+            len(stacks) if seen.late else places[seen.where],
+            stall.step,
+            stall.rank,
         )
 
     return min(stalls, key=order)
@@ -167,19 +170,19 @@ class HeartbeatReader:
         self.reported: dict[int, Stall] = {}  # the newest stall that was returned, by rank
         self.patient_until = 0.0
 
-    def news(self, folder: str, ranks: Iterable[int], now: float) -> list[dict[str, Any]]:
+    def news(self, attempt: int, folder: str, ranks: Iterable[int], now: float) -> list[OfAttempt]:
         """Return the messages for the leader about changes since the last call.
 
         `folder` is the attempt's folder. Without it the heartbeats are unknown, and no message is returned.
         """
         ranks = list(ranks)
         stalls = self.new_stalls(folder, ranks, now)
-        found: list[dict[str, Any]] = [{"kind": "stall", **asdict(stall), "full": stall.is_full} for stall in stalls]
-        found += [{"kind": "moved", "rank": rank} for rank in self._moved(ranks)]
+        found: list[OfAttempt] = [Stalled(attempt, **asdict(stall), full=stall.is_full) for stall in stalls]
+        found += [Moved(attempt, rank) for rank in self._moved(ranks)]
         until = self.detector.patient_until(ranks, now)
         if until != self.patient_until:
             self.patient_until = until
-            found.append({"kind": "patience", "seconds": max(0.0, until - now)})
+            found.append(Patience(attempt, max(0.0, until - now)))
         return found
 
     def new_stalls(self, folder: str, ranks: Iterable[int], now: float) -> list[Stall]:

@@ -7,29 +7,45 @@ heartbeats are lost, its ranks may be inside such a phase, but not for longer th
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
 
-Message = dict[str, Any]
+from orchestrator.protocol.messages import Stalled
+
+
+@dataclass(frozen=True)
+class Silence:
+    """A stalled rank: the report of its node, and since when it is silent by the leader's clock."""
+
+    node: int
+    since: float
+    rank: int
+    phase: str
+    step: int
+    seconds: float
+    limit: float
+    between_steps: bool
+    full: bool
 
 
 @dataclass
 class Standstill:
     """The stalls of one attempt, as the nodes' agents report them."""
 
-    stalls: dict[int, Message] = field(default_factory=dict)  # by rank; `since` is the leader's time
+    stalls: dict[int, Silence] = field(default_factory=dict)  # by rank
     patience: dict[int, float] = field(default_factory=dict)  # by node, when its ranks' longer limits end
     unseen: dict[int, float] = field(default_factory=dict)  # by node whose heartbeats are lost, the longest limit
     waited: float = 0.0  # the last time at which a rank was inside a longer limit
     counted: set[int] = field(default_factory=set)  # ranks whose stall counts as a hang
 
-    def note(self, node: int, message: Message, now: float) -> None:
+    def note(self, node: int, stall: Stalled, now: float) -> None:
         """Note a stalled rank."""
-        rank = message["rank"]
-        before = self.stalls.get(rank, message)
-        if (before["step"], before["phase"]) != (message["step"], message["phase"]):
-            self.counted.discard(rank)
-        self.stalls[rank] = {**message, "node": node, "since": now - message["seconds"]}
+        before = self.stalls.get(stall.rank)
+        if before is not None and (before.step, before.phase) != (stall.step, stall.phase):
+            self.counted.discard(stall.rank)
+        self.stalls[stall.rank] = Silence(
+            node, now - stall.seconds, stall.rank, stall.phase, stall.step, stall.seconds, stall.limit,
+            stall.between_steps, stall.full,
+        )  # fmt: skip
 
     def forget(self, rank: int) -> bool:
         """Forget the stall of a rank that has moved on or ended; return whether the stall counted as a hang."""
@@ -50,34 +66,31 @@ class Standstill:
 
     def slept(self, seconds: float) -> None:
         """Shift all times by a pause in which nobody watched the ranks."""
-        for stall in self.stalls.values():
-            stall["since"] += seconds
+        self.stalls = {rank: replace(stall, since=stall.since + seconds) for rank, stall in self.stalls.items()}
         self.patience = {node: until + seconds for node, until in self.patience.items()}
         self.waited += seconds
 
-    def hung(self, now: float) -> list[Message]:
+    def hung(self, now: float) -> list[Silence]:
         """Return the stalls that count as a hang now, with their silence until now."""
         self._look(now)
-        return [
-            {**stall, "seconds": now - stall["since"]} for stall in self.stalls.values() if self._counts(stall, now)
-        ]
+        return [replace(stall, seconds=now - stall.since) for stall in self.stalls.values() if self._counts(stall, now)]
 
-    def newly(self, hung: list[Message]) -> list[Message]:
+    def newly(self, hung: list[Silence]) -> list[Silence]:
         """Return the hangs among these that were not returned before."""
-        new = [stall for stall in hung if stall["rank"] not in self.counted]
-        self.counted.update(stall["rank"] for stall in new)
+        new = [stall for stall in hung if stall.rank not in self.counted]
+        self.counted.update(stall.rank for stall in new)
         return new
 
-    def full(self) -> list[Message]:
+    def full(self) -> list[Silence]:
         """Return the stalls whose full limit has passed: the candidates for the blame once any of them counts."""
-        return [stall for stall in self.stalls.values() if stall["full"]]
+        return [stall for stall in self.stalls.values() if stall.full]
 
     def _look(self, now: float) -> None:
         if any(now < until for until in self.patience.values()):
             self.waited = now
 
-    def _counts(self, stall: Message, now: float) -> bool:
-        if not stall["full"]:
+    def _counts(self, stall: Silence, now: float) -> bool:
+        if not stall.full:
             return False
-        silent = now - max(stall["since"], self.waited)
-        return not stall.get("between_steps") or silent >= stall["limit"] + max(self.unseen.values(), default=0.0)
+        silent = now - max(stall.since, self.waited)
+        return not stall.between_steps or silent >= stall.limit + max(self.unseen.values(), default=0.0)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from orchestrator.protocol.hostlist import numbers_in_words
+from orchestrator.protocol.rank_reports import RankStack
 from orchestrator.protocol.samples import Sample, lasting
 
 SECONDS = 60.0  # after so long without any computation, a start is explained
@@ -40,7 +40,7 @@ def _is_busy(sample: Sample) -> bool:
 
 
 def why_it_waits(
-    stacks: Mapping[int, Mapping[str, Any]],
+    stacks: Mapping[int, RankStack],
     world: Iterable[int],
     ended: Iterable[int],
     seconds: float,
@@ -51,7 +51,7 @@ def why_it_waits(
     stacks: the stack of each rank's main thread. unused_port: the store's port if no process has connected to it,
     else 0.
     """
-    frames = {rank: "\n".join(seen.get("frames") or ()) for rank, seen in stacks.items()}
+    frames = {rank: "\n".join(seen.frames) for rank, seen in stacks.items()}
     joining = sorted(rank for rank, text in frames.items() if any(each in text for each in _JOINS))
     spawning = sorted(rank for rank, text in frames.items() if _SPAWNS in text and rank not in joining)
     if unused_port and (joining or spawning):
@@ -69,8 +69,8 @@ def why_it_waits(
     return f"{_first(joining, stacks)} waits in init_process_group for {_named(others)}{which}"
 
 
-def _first(ranks: list[int], stacks: Mapping[int, Mapping[str, Any]]) -> str:
-    where = str(stacks[ranks[0]].get("where") or "")
+def _first(ranks: list[int], stacks: Mapping[int, RankStack]) -> str:
+    where = stacks[ranks[0]].where or ""
     return f"rank {ranks[0]}{f' ({where})' if where else ''}"
 
 

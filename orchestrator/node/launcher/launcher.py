@@ -43,13 +43,37 @@ from orchestrator.protocol.checkpoints.checksum import installed
 from orchestrator.protocol.json_text import parse_json
 from orchestrator.protocol.layout import archive_file, attempt_folder, node_folder
 from orchestrator.protocol.masking import masker, secret_values
-from orchestrator.protocol.ranks import Binding
+from orchestrator.protocol.messages import (
+    ORDERS,
+    Dialed,
+    FindModule,
+    Go,
+    Imported,
+    LogFailed,
+    ModuleSought,
+    Order,
+    Ping,
+    Pong,
+    Prepare,
+    RankEnded,
+    RanksIdle,
+    RanksStarted,
+    Ready,
+    Report,
+    ReportStacks,
+    StacksFound,
+    Stop,
+    Trouble,
+)
 from orchestrator.protocol.task import NodeTask
+from orchestrator.protocol.typed import Handlers, read
 
 CHUNK = 1 << 16
 LOOK_SECONDS = 0.1
 F_SETPIPE_SZ = 1031
 PIPE_BYTES = 1 << 20
+_HANDLERS = Handlers(Order)
+_FAILED = {Prepare: "the port for the ranks can't be had", Go: "the ranks can't be started"}
 
 
 @dataclass
@@ -89,9 +113,9 @@ class Launcher:
     buffered: bytes = b""
     signals: tuple[int, int] = (-1, -1)
 
-    def report(self, kind: str, **values: Any) -> None:
+    def report(self, report: Report) -> None:
         """Send a report to the agent. A lost agent is noticed by the end of stdin, not here."""
-        line = json.dumps({"kind": kind, "attempt": self.attempt, **values}) + "\n"
+        line = json.dumps(report.to_json()) + "\n"
         with contextlib.suppress(BrokenPipeError):
             _write_all(self.reports, line.encode())
 
@@ -102,9 +126,9 @@ class Launcher:
         imported = warm_up(self.task)
         if imported.get("opened_gpu") and self.task.launcher == "fork":
             self.task = replace(self.task, launcher="exec")  # a forked CUDA context is broken
-        inside = {"network": network_here()} if self.task.container is not None else {}
+        network = network_here() if self.task.container is not None else None
         self.missing = imported.get("missing", "")
-        self.report("imported", **imported, **inside)
+        self.report(Imported(self.attempt, network=network, **imported))
         while True:
             due = [moment for moment in (self.kill_at, self.stacks_at) if moment is not None]
             events = self.selector.select(max(0.0, min(due) - time.monotonic()) if due else None)
@@ -147,55 +171,56 @@ class Launcher:
             return None, False
         *lines, self.buffered = (self.buffered + data).split(b"\n")
         for line in lines:
-            start = self._obey(parse_json(line))
+            try:
+                order = ORDERS.read(parse_json(line))
+            except ValueError as error:
+                self.report(Trouble(f"an order of the agent is not understood: {error}"))
+                continue
+            start = None if order is None else self._obey(order)
             if start is not None:
                 return start, True
         return None, True
 
-    def _obey(self, order: dict[str, Any]) -> RankStart | None:
+    def _obey(self, order: Order) -> RankStart | None:
         """Carry out an order. Errors of this machine (files, processes, disk space) are reported instead of raised."""
-        kind, me = order.pop("kind"), os.getpid()
+        me, handler = os.getpid(), _HANDLERS.get(type(order))
+        if handler is None:
+            return None
         try:
-            start: RankStart | None = getattr(self, f"_order_{kind}")(**order)
+            start: RankStart | None = handler(self, order)
         except (OSError, MemoryError) as error:
             if os.getpid() != me:
                 raise  # this process is a rank by now, and its end is reported like any rank's
             lack = shortage(error)
             self._kill_ranks()
-            what = {"prepare": "the port for the ranks can't be had", "go": "the ranks can't be started"}
             words = "Cannot allocate memory" if isinstance(error, MemoryError) else error.strerror or error
             where = f" ({error.filename})" if isinstance(error, OSError) and error.filename else ""
             more = f"; {lack}" if lack else ""
-            self.report("trouble", reason=f"{what.get(kind, kind)}: {words}{where}{more}")
+            self.report(Trouble(f"{_FAILED.get(type(order), order.kind)}: {words}{where}{more}"))
             return None
         return start
 
-    def _order_prepare(self, attempt: int, store_addr: str) -> None:
+    @_HANDLERS.add
+    def _prepare(self, order: Prepare) -> None:
         """On node 0, bind a new port at this address and hold it. The report tells the port to the other nodes."""
-        self.attempt = attempt
+        self.attempt = order.attempt
         self.store = None
         port = 0
         if self.task.node_rank == 0:
             self._release_port()
-            (self.listening,) = listen((store_addr,), ANY_PORT)
+            (self.listening,) = listen((order.store_addr,), ANY_PORT)
             port = port_of([self.listening])
-        self.report("ready", port=port, checksums=installed(), python=sys.executable, missing=self.missing)
+        self.report(Ready(self.attempt, port, tuple(installed()), sys.executable, self.missing))
 
-    def _order_find(self, module: str) -> None:
+    @_HANDLERS.add
+    def _find_module(self, order: FindModule) -> None:
         """Report whether the ranks' interpreter finds a module that a rank of another node lacks."""
-        self.report("found", module=module, is_there=is_there(module))
+        self.report(ModuleSought(order.module, is_there(order.module)))
 
-    def _order_go(
-        self,
-        binding: dict[str, int],
-        master_addr: str,
-        master_port: int,
-        network: dict[str, str],
-        resume_from: str = "",
-        checksum: str = "",
-    ) -> RankStart | None:
+    @_HANDLERS.add
+    def _go(self, order: Go) -> RankStart | None:
         """Fork the ranks. They wait in the socket's backlog until the store answers."""
-        bound = Binding(**binding)
+        bound = order.binding
         self.folder = attempt_folder(node_folder(self.task.run_dir, self.task.node_rank), self.attempt)
         self.oom_kills = oom_kills()
         self.members = range(bound.rank_offset, bound.rank_offset + bound.nproc)
@@ -204,10 +229,11 @@ class Launcher:
         if self.listening is not None and (self.task.launcher in ("torchrun", "accelerate") or not with_torch):
             self._release_port()  # these launchers bind the port themselves, so it can't be held for them
         starts = plan_ranks(
-            self.task, bound, self.attempt, master_addr, master_port, serves_store=with_torch, resume_from=resume_from,
-            checksum=checksum, torch_version=torch_version() if with_torch and gpus() else "",
+            self.task, bound, self.attempt, order.master_addr, order.master_port, serves_store=with_torch,
+            resume_from=order.resume_from, checksum=order.checksum,
+            torch_version=torch_version() if with_torch and gpus() else "",
         )  # fmt: skip
-        os.environ.update({key: value for key, value in network.items() if key not in os.environ})
+        os.environ.update({key: value for key, value in order.network.items() if key not in os.environ})
         parent = os.getpid()
         for start in starts:
             child = self._fork(start, parent)
@@ -216,7 +242,7 @@ class Launcher:
         if self.listening is not None:
             self.selector.register(self.listening, selectors.EVENT_READ, "store")
         pids = {rank: process.pid for rank, process in self.ranks.items()}
-        self.report("started", pids=pids, holds_port=self.listening is not None)
+        self.report(RanksStarted(self.attempt, pids, self.listening is not None))
         return None
 
     def _release_port(self) -> None:
@@ -275,9 +301,10 @@ class Launcher:
             master_listen_fd=self.listening.detach(),
         )
         self.listening = None
-        self.report("dialed")
+        self.report(Dialed(self.attempt))
 
-    def _order_stop(self, grace: float) -> None:
+    @_HANDLERS.add
+    def _stop(self, order: Stop) -> None:
         """Send TERM to the ranks now, and KILL after `grace` seconds.
 
         A Python rank gets TERM alone, because the workers of its data loader would die and take the rank with them
@@ -289,13 +316,15 @@ class Launcher:
             send = _signal_group if process.start.kind == "command" else os.kill
             send(process.pid, signal.SIGTERM)
             process.sent = signal.SIGTERM
-        self.kill_at = time.monotonic() + grace if self.ranks else None
+        self.kill_at = time.monotonic() + order.grace if self.ranks else None
 
-    def _order_ping(self) -> None:
+    @_HANDLERS.add
+    def _answer(self, order: Ping) -> None:
         """Answer the agent, which checks that this process runs."""
-        self.report("pong")
+        self.report(Pong(self.attempt))
 
-    def _order_stacks(self) -> None:
+    @_HANDLERS.add
+    def _ask_for_stacks(self, order: ReportStacks) -> None:
         """Request stacks from every rank; they are reported when they have arrived."""
         standing = self._standing().items()
         asked = [ask(pid, files_of(self.folder, rank)["stack_file"]) for rank, pid in standing]
@@ -323,7 +352,8 @@ class Launcher:
             return
         self.stacks_at = None
         ranks = {rank: {**self._described(rank, pid), "late": pid in late} for rank, pid in standing.items()}
-        self.report("stacks", ranks=ranks, recorders={rank: self.groups.get(rank, {}) for rank in self.recorders})
+        dumps = {rank: self.groups.get(rank, {}) for rank in self.recorders}
+        self.report(read(StacksFound, {"ranks": ranks, "recorders": dumps}))
 
     def _described(self, rank: int, pid: int) -> dict[str, Any]:
         """Return the line that a rank has reached. An error here must not end the launcher and its ranks."""
@@ -361,7 +391,7 @@ class Launcher:
         is_first = process.log.lost == 0
         error = process.log.write(data)
         if error is not None and is_first:
-            self.report("log_error", rank=process.start.rank, path=process.log.path, error=error.strerror)
+            self.report(LogFailed(self.attempt, process.start.rank, process.log.path, error.strerror))
         return True
 
     def _reap(self) -> None:
@@ -384,18 +414,18 @@ class Launcher:
             self.ranks.clear()
             remove_pipes(self.folder, self.members)
             self.kill_at = None
-            self.report("idle", **self._terminate_leftovers())
+            self.report(self._terminate_leftovers())
 
-    def _terminate_leftovers(self) -> dict[str, Any]:
+    def _terminate_leftovers(self) -> RanksIdle:
         """End the processes that the ranks left in this container.
 
         From outside, the launcher itself would be one of them.
         """
         if self.task.container is None:
-            return {}
+            return RanksIdle(self.attempt)
         keep = (os.getpid(), *ancestors(os.getpid()))
         killed, survivors = end_marked(self.task.run_id, self.task.node_rank, keep)
-        return {"killed": killed, "survivors": [process.pid for process in survivors]}
+        return RanksIdle(self.attempt, killed, tuple(process.pid for process in survivors))
 
     def _report_exit(self, process: RankProcess) -> None:
         start, status = process.start, process.exit_status
@@ -415,7 +445,7 @@ class Launcher:
             report["log_bytes_lost"] = process.log.lost
         # A rank that was sent TERM and then died of KILL may have been killed by somebody else before it got the TERM.
         stopped = process.sent == signal.SIGKILL or (process.sent != 0 and report["signal"] != "SIGKILL")
-        self.report("exit", rank=start.rank, stopped=stopped, **report)
+        self.report(read(RankEnded, {**report, "attempt": self.attempt, "rank": start.rank, "stopped": stopped}))
 
 
 def _last_words(report: dict[str, Any]) -> str:

@@ -3,26 +3,15 @@
 from __future__ import annotations
 
 import os
-from typing import Any, BinaryIO, Protocol, Union
+from typing import TYPE_CHECKING, Any, Union
+
+if TYPE_CHECKING:
+    from orchestrator.node.server.sending import Parts
 
 Request = dict[str, Any]
 
 
-class Sending(Protocol):
-    """Bytes of an answer that go to the connection as they are read."""
-
-    @property
-    def count(self) -> int:
-        """Return the number of bytes."""
-
-    def send(self, sink: BinaryIO) -> None:
-        """Write all of them. Raises OSError if the connection is gone."""
-
-    def read(self) -> bytes:
-        """Return all of them."""
-
-
-Answer = tuple[dict[str, Any], Union[bytes, Sending]]
+Answer = tuple[dict[str, Any], Union[bytes, "Parts"]]
 
 
 class RefusedError(Exception):

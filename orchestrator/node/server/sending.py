@@ -8,16 +8,17 @@ import hashlib
 import io
 import os
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
 from orchestrator.node.server.request import Answer, Request, at_user
+from orchestrator.protocol.arriving import PIECE
 from orchestrator.protocol.json_text import parse_json
 from orchestrator.protocol.reading import descriptor_of, info_of
 
-PIECE = 1 << 20
 HASH_BYTES = 32
-PATIENCE = 5.0  # seconds that a request waits for its files to be unchanged for long enough
+PATIENCE = 3.0  # seconds that a request waits for its files to be unchanged for long enough
 _Facts = tuple[int, int]  # a file's size and mtime_ns
 
 
@@ -56,14 +57,51 @@ def _wait_until_still(files: list[tuple[str, str]], seconds: float) -> None:
                 time.sleep(min(seconds - age, left))  # no event reports that a file is not written
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Part:
-    """A part of an open file."""
+    """A part of an open file. `facts` are those of the file when it was opened."""
 
     descriptor: int
     offset: int
     count: int
     facts: _Facts
+    is_right: bool = True
+
+    def blocks(self) -> Iterator[memoryview]:
+        """Read and yield the bytes. Zeros replace missing bytes, so that the connection stays in order."""
+        room, at, end = memoryview(bytearray(min(self.count, PIECE))), self.offset, self.offset + self.count
+        while at < end:
+            block, got = room[: min(end - at, PIECE)], 0
+            with contextlib.suppress(OSError):  # a disk that fails
+                got = os.preadv(self.descriptor, [block], at)
+            if not got:
+                self.is_right = False
+                block[:] = bytes(len(block))
+            at += got or len(block)
+            yield block[: got or len(block)]
+        self.is_right &= _facts(self.descriptor) == self.facts
+
+    def pass_on(self, sink: BinaryIO) -> None:
+        """Write the bytes without reading them into this process, as far as the file has them."""
+        sink.flush()
+        at, end = self.offset, self.offset + self.count
+        while at < end and (sent := os.sendfile(sink.fileno(), self.descriptor, at, end - at)):
+            at += sent
+        sink.writelines(_Part(self.descriptor, at, end - at, self.facts).blocks())
+
+    def sha256(self, sink: BinaryIO | None = None) -> bytes:
+        """Return the hash of the bytes, which are written to `sink`; zeros if the file changed or can't be read."""
+        digest = hashlib.sha256()
+        for block in self.blocks():
+            digest.update(block)
+            if sink is not None:
+                sink.write(block)
+        return digest.digest() if self.is_right else bytes(HASH_BYTES)
+
+
+def _facts(descriptor: int) -> _Facts:
+    info = os.fstat(descriptor)
+    return info.st_size, info.st_mtime_ns
 
 
 class Parts:
@@ -93,7 +131,7 @@ class Parts:
             return None
         now = _facts(descriptor)
         is_wanted = (facts is None or tuple(facts) == now) and (self.newest is None or now[1] <= self.newest)
-        is_known = is_wanted and bool(sha256) and _sha256(descriptor, now) == sha256
+        is_known = is_wanted and bool(sha256) and _Part(descriptor, 0, now[0], now).sha256().hex() == sha256
         count = max(0, min(count, now[0] - offset))
         if is_wanted and not is_known:
             self.parts.append(_Part(descriptor, offset, count, now))
@@ -102,84 +140,25 @@ class Parts:
         return [0 if is_known else count, *now, is_known] if is_wanted else None
 
     def send(self, sink: BinaryIO) -> None:
-        """Write all parts and close their files. OSError if the connection is gone."""
+        """Write all parts and close their files. Raises OSError if the connection is gone."""
         try:
             for part in self.parts:
-                if not self.hashed:
-                    sink.flush()
-                    _pass_on(part, sink)
+                if self.hashed:
+                    sink.write(part.sha256(sink))
+                elif isinstance(sink, io.BytesIO):
+                    sink.writelines(part.blocks())
                 else:
-                    sink.write(_copy(part, sink))
+                    part.pass_on(sink)
         finally:
             self.close()
 
     def read(self) -> bytes:
         """Return the bytes of all parts and close their files."""
         sink = io.BytesIO()
-        try:
-            for part in self.parts:
-                digest = _copy(part, sink)
-                sink.write(digest if self.hashed else b"")
-        finally:
-            self.close()
+        self.send(sink)
         return sink.getvalue()
 
     def close(self) -> None:
         """Close the files."""
         while self.parts:
             os.close(self.parts.pop().descriptor)
-
-
-def _facts(descriptor: int) -> _Facts:
-    info = os.fstat(descriptor)
-    return info.st_size, info.st_mtime_ns
-
-
-def _pass_on(part: _Part, sink: BinaryIO) -> None:
-    """Send a part without reading it into this process. If the file is shorter by now, zeros are sent instead."""
-    offset, end = part.offset, part.offset + part.count
-    while offset < end:
-        sent = os.sendfile(sink.fileno(), part.descriptor, offset, end - offset)
-        if sent == 0:
-            _pad(end - offset, sink)
-            sink.flush()
-            return
-        offset += sent
-
-
-def _copy(part: _Part, sink: BinaryIO) -> bytes:
-    """Write a part and return its hash, which is zeros if the file changed meanwhile. Zeros replace missing bytes."""
-    digest, left = hashlib.sha256(), part.count
-    room = memoryview(bytearray(min(left, PIECE)))
-    while left:
-        try:
-            got = os.preadv(part.descriptor, [room[: min(left, PIECE)]], part.offset + part.count - left)
-        except OSError:  # a disk that fails; the connection must stay in order
-            got = 0
-        if got == 0:
-            _pad(left, sink)
-            return bytes(HASH_BYTES)
-        digest.update(room[:got])
-        sink.write(room[:got])
-        left -= got
-    return digest.digest() if _facts(part.descriptor) == part.facts else bytes(HASH_BYTES)
-
-
-def _pad(count: int, sink: BinaryIO) -> None:
-    while count > 0:
-        sink.write(bytes(min(count, PIECE)))
-        count -= PIECE
-
-
-def _sha256(descriptor: int, facts: _Facts) -> str | None:
-    """Return the sha256 of an open file; None if it can't be read or changes meanwhile."""
-    digest = _copy(_Part(descriptor, 0, facts[0], facts), _Nowhere())
-    return digest.hex() if any(digest) else None
-
-
-class _Nowhere(io.BytesIO):
-    """A file that keeps nothing."""
-
-    def write(self, data: Any) -> int:
-        """Drop the bytes."""
-        return len(data)

@@ -9,10 +9,11 @@ import os
 import socket
 import sys
 import time
-from typing import Any
 
+from orchestrator.protocol.events import DiskFull, Event
 from orchestrator.protocol.files import open_own
 from orchestrator.protocol.reading import opened
+from orchestrator.protocol.typed import to_json
 
 MOST_KEPT = 1 << 20
 RESERVE_BYTES = 1 << 17
@@ -34,18 +35,18 @@ class EventLog:
         with contextlib.suppress(OSError), open(open_own(self.reserve, os.O_WRONLY | os.O_CREAT), "wb") as file:
             os.posix_fallocate(file.fileno(), 0, RESERVE_BYTES)
 
-    def write(self, kind: str, **values: Any) -> None:
-        """Append one event. `mono` orders the events of a host; `time` is for people."""
-        event = {
-            "kind": kind,
+    def write(self, event: Event) -> None:
+        """Append one event, with its number, the time and the node."""
+        stamped = {
+            "kind": event.kind,
             "seq": self.sequence,
             "time": round(time.time(), 3),
             "mono": round(time.monotonic(), 3),
             "node": self.node_rank,
-            **values,
+            **to_json(event, stamps=False),
         }
         self.sequence += 1
-        line = (json.dumps(event) + "\n").encode()
+        line = (json.dumps(stamped) + "\n").encode()
         if self.torn:  # a line that a full disk cut off must not damage this line
             line = b"\n" + line
         try:
@@ -58,10 +59,10 @@ class EventLog:
             self._keep(line)
         except OSError as error:
             if error.errno == errno.ENOENT and self._make_folder():
-                self.write(kind, **values)
+                self.write(event)
             elif error.errno == errno.ENOSPC and self._give_reserve_back():
-                self.write("disk_full", path=self.path)
-                self.write(kind, **values)
+                self.write(DiskFull(self.path))
+                self.write(event)
             elif not self.complained:
                 print(f"orch: {socket.gethostname()}: can't write {self.path}: {error}", file=sys.stderr, flush=True)
                 self.complained = True

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from orchestrator.backends import backend
 from orchestrator.errors import UsageError
 from orchestrator.looking.state import state_of
 from orchestrator.node.container.argv import ENGINES
 from orchestrator.node.system.processes import MARK
-from orchestrator.protocol.events import EventKind
+from orchestrator.protocol.events import Environment, InContainer, of
 from orchestrator.runs.state import RunState
 from orchestrator.runs.store import RunDir, check_own
 
@@ -70,16 +69,16 @@ def _what_is_gone(run: RunDir, state: RunState, node: int) -> str:
     )
 
 
-def _container(run: RunDir, node: int) -> Mapping[str, Any] | None:
+def _container(run: RunDir, node: int) -> InContainer | None:
     """Return the container in which the node's launcher last started, or None if there is none to enter."""
-    found = [event for event in run.events() if event["kind"] == EventKind.CONTAINER and event.get("node") == node]
-    return found[-1] if found and found[-1].get("runtime") in ENGINES and found[-1].get("id") else None
+    found = [event for event in of(run.events(), InContainer) if event.node == node]
+    return found[-1] if found and found[-1].runtime in ENGINES and found[-1].id else None
 
 
 def environment_of(run: RunDir, node: int) -> str:
     """Return the folder of the Python environment in which the node's ranks last started; empty if they had none."""
-    found = {each.get("of"): each for each in run.events() if each["kind"] == EventKind.ENVIRONMENT}
-    return str(found.get(node, found.get(0, {})).get("folder", ""))
+    found = {each.of: each.folder for each in of(run.events(), Environment)}
+    return found.get(node, found.get(0, ""))
 
 
 def host_of(run: RunDir, node: int) -> str:

@@ -18,6 +18,7 @@ from orchestrator.operations.submission.launch_line import Pasted, job_of, read_
 from orchestrator.operations.submission.launcher_files import LauncherFiles
 from orchestrator.operations.submission.shell_lines import MOST_CHARACTERS
 from orchestrator.protocol.hostlist import in_words
+from orchestrator.specs.border import valid
 from orchestrator.specs.here import submitter_of
 from orchestrator.specs.launchers import launcher_in
 from orchestrator.specs.profile import SshProfile
@@ -72,7 +73,7 @@ def _escaped(char: str) -> str:
 def profile_from_hosts(hosts: Sequence[str], *, nproc_per_node: int | str = "auto") -> str:
     """Return an ssh profile for hosts such as `n[1-3]` or `user@n1:2222`. Raises UsageError for an invalid host."""
     try:
-        profile = SshProfile(kind="ssh", name="ssh", hosts=tuple(hosts))  # type: ignore[arg-type]
+        profile = valid(SshProfile, {"kind": "ssh", "name": "ssh", "hosts": hosts})
     except ValidationError as error:
         message = str(error.errors(include_url=False)[0]["msg"]).removeprefix("Value error, ")
         raise UsageError(f"the hosts can't be read: {message}", "write them like n[1-3] or user@n1:22") from None

@@ -12,14 +12,14 @@ from orchestrator.backends.base import Backend
 from orchestrator.errors import OrchError
 from orchestrator.prepare.prepare import Prepared, plan_for
 from orchestrator.prepare.record import recorded, snapshot_code
-from orchestrator.protocol.events import EventKind
+from orchestrator.protocol.events import Cancel, CleanedUp, SubmitFailed, of
 from orchestrator.runs import dependencies, outbox
 from orchestrator.runs.record import Dependency
 from orchestrator.runs.run_id import new_run_id
 from orchestrator.runs.store import RunDir, make_state_folder, remove_run
 from orchestrator.runs.sweeps import runs_named
 from orchestrator.supervisor.start import is_attended, start_supervisor
-from orchestrator.supervisor.starting import hold, start
+from orchestrator.supervisor.starting import enqueue, start
 
 if TYPE_CHECKING:  # commands that only read runs must not load pydantic
     from orchestrator.specs.plan import LaunchPlan
@@ -32,7 +32,7 @@ def submit(root: Path, prepared: Prepared, on_awaited: Callable[[list[str]], Non
     The run is recorded before anything is started. A refused submit that left nothing behind is not recorded. If the
     supervisor starts the run, `on_awaited` is called each second with the machines that have not answered yet.
     """
-    machine, secrets = backend(kind_of(dict(prepared.profile))), prepared.environment.secrets
+    machine, secrets = backend(kind_of(vars(prepared.profile))), prepared.environment.secrets
     with (
         cancelled_if_interrupted(root, secrets) as begun,
         _supervisor_to_start_it(root, machine, prepared) as supervisor,
@@ -41,16 +41,14 @@ def submit(root: Path, prepared: Prepared, on_awaited: Callable[[list[str]], Non
         plan_now = as_queued(root, machine, plan, prepared.after)
         with recorded(root, prepared, plan) as (run, lock):
             begun.append(run)
-            with _removed_if_refused(root, run):
+            with withdrawn_if_refused(root, [run]):
                 snapshot_code(prepared, run)
-                if plan_now is None:  # the supervisor starts it after another run
-                    hold(run, secrets)
-            if plan_now is not None:
-                with withdrawn_if_refused(root, [run]):
-                    if supervisor is not None:
-                        supervisor.start(run, plan_now, secrets, lock, on_awaited)
-                    else:
-                        start(run, plan_now, secrets)
+                if plan_now is None:  # the supervisor starts the run after another run
+                    enqueue(run, secrets)
+                elif supervisor is not None:
+                    supervisor.start(run, plan_now, secrets, lock, on_awaited)
+                else:
+                    start(run, plan_now, secrets)
     if supervisor is None:
         start_supervisor(root, without=secrets)
     return run
@@ -72,7 +70,7 @@ def cancelled_if_interrupted(root: Path, secrets: Iterable[str]) -> Iterator[lis
             # The run is being refused and removed at this moment, or the disk has no room for the event.
             with suppress(OrchError):
                 run.record_cancel(now=True)
-                run.append_event(EventKind.CANCEL, now=True)
+                run.append_event(Cancel(now=True))
         if begun:
             start_supervisor(root, without=secrets)
         raise
@@ -91,17 +89,7 @@ def _supervisor_to_start_it(
         return nullcontext()
     from orchestrator.supervisor.handover import Handover
 
-    return Handover(root, kind_of(dict(prepared.profile)), without=prepared.environment.secrets)
-
-
-@contextmanager
-def _removed_if_refused(root: Path, run: RunDir) -> Iterator[None]:
-    """Remove a run of which nothing was started, so that no trace is left."""
-    try:
-        yield
-    except OrchError:
-        remove_run(root, run)
-        raise
+    return Handover(root, kind_of(vars(prepared.profile)), without=prepared.environment.secrets)
 
 
 @contextmanager
@@ -116,15 +104,18 @@ def withdrawn_if_refused(root: Path, runs: Sequence[RunDir]) -> Iterator[None]:
 
 
 def _withdraw(root: Path, run: RunDir, error: OrchError) -> None:
-    from orchestrator.operations.runs import have_it_told
-    from orchestrator.supervisor.reconcile import reconcile
+    from orchestrator.backends.agents.handle import SENDING
 
-    run.append_event(EventKind.SUBMIT_FAILED, reason=error.message)
-    verdict = reconcile(root, run)
-    swept = [event for event in run.events() if event["kind"] == EventKind.CLEANED_UP and "node" not in event]
-    if verdict is None or any(event.get("survivors") or event.get("away") for event in swept):
-        have_it_told(root)
-        return
+    if any((run.path / name).exists() for name in ("handle.json", dependencies.QUEUE, SENDING)):
+        from orchestrator.operations.runs import have_it_told
+        from orchestrator.supervisor.reconcile import reconcile
+
+        run.append_event(SubmitFailed(error.message))
+        verdict = reconcile(root, run)
+        swept = [event for event in of(run.events(), CleanedUp) if event.node is None]
+        if verdict is None or any(event.survivors or event.away for event in swept):
+            have_it_told(root)
+            return
     outbox.leave(root, run)  # the error was reported to the submitter
     remove_run(root, run)
 

@@ -20,7 +20,7 @@ from orchestrator.errors import SpecError, UsageError
 from orchestrator.operations.submission import submit
 from orchestrator.prepare.prepare import Prepared, Request, plan_for, prepare
 from orchestrator.prepare.record import copy_code, record_run
-from orchestrator.protocol.events import EventKind
+from orchestrator.protocol.events import Queued, Snapshot
 from orchestrator.runs import dependencies
 from orchestrator.runs.record import SweepPoint
 from orchestrator.runs.run_id import new_run_id, point_id
@@ -35,9 +35,10 @@ from orchestrator.runs.store import (
 )
 from orchestrator.runs.sweeps import Point, make_sweep, share
 from orchestrator.specs.kinds import kind_named
+from orchestrator.specs.spec import names_of
 from orchestrator.specs.sweeps.sweep import Axis
 from orchestrator.supervisor.start import start_supervisor
-from orchestrator.supervisor.starting import held_values, start_array
+from orchestrator.supervisor.starting import start_array, values_for_later
 
 if TYPE_CHECKING:  # commands that only read runs must not load pydantic
     from concurrent.futures import ThreadPoolExecutor
@@ -92,7 +93,7 @@ def prepare_sweep(root: Path, request: Request, options: Sequence[str], parallel
 
     plain = prepare(root, request)
     trains = plain.loaded.job.training is not None
-    axes = read_axes(options, Training.model_fields, request.sets, trains=trains)
+    axes = read_axes(options, names_of(Training), request.sets, trains=trains)
     points = points_of(axes)
     prepared = [_prepare_at(root, request, point, "--sweep") for point in points]
     _check_checkpoints(prepared, "--sweep")
@@ -106,7 +107,7 @@ def prepare_search(root: Path, request: Request, options: SearchOptions, paralle
 
     plain = prepare(root, request)
     search = search_of(
-        plain.loaded.job, options.sampler, options.trials, options.stop, request.sets, Training.model_fields
+        plain.loaded.job, options.sampler, options.trials, options.stop, request.sets, names_of(Training)
     )
     for point in extremes(search):
         _prepare_at(root, request, point, "search.space")
@@ -215,7 +216,7 @@ def _record(
             run = record_run(root, prepared, launch, lambda run: share(folder, run, (STARTING,)), place, indexed=False)
             runs.append(run)
             share(folder, run, ("code", "code.json", "code.baseline.json"))
-            run.append_event(EventKind.SNAPSHOT, **facts)
+            run.append_event(Snapshot(**facts))
             return run
 
         with _threads() as pool:
@@ -253,8 +254,8 @@ def _enqueue(root: Path, folder: Path, runs: Sequence[RunDir], secrets: dict[str
     """
     try:
         for run in runs:
-            run.append_event(EventKind.QUEUED)
-        write_durably(folder / dependencies.QUEUED, json.dumps(held_values(secrets)).encode(), private=True)
+            run.append_event(Queued())
+        write_durably(folder / dependencies.QUEUED, json.dumps(values_for_later(secrets)).encode(), private=True)
         for run in runs:
             share(folder, run, (dependencies.QUEUED,))
     except BaseException:  # also for an interrupt

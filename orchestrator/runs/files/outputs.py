@@ -50,15 +50,18 @@ def passed_over(run: RunDir) -> list[str]:
 
 
 def _brought(run: RunDir) -> Iterator[Output]:
-    folder = Path(output_folder(str(run.path)))
+    folder = output_folder(str(run.path))
+    below = Path(folder)
     for above, _, names in os.walk(folder):
         for name in names:
-            file = Path(above, name)
-            path = file.relative_to(folder)
-            first, _, number = path.parts[0].partition("node_")
-            is_apart = not first and number.isdecimal() and len(path.parts) > 1
-            if not (name.startswith(".") and name.endswith((".partial", ".tmp"))):  # a copy in progress
-                yield Output(str(path), file, file.stat().st_size, int(number) if is_apart else 0, folder)
+            if name.startswith(".") and name.endswith((".partial", ".tmp")):  # a copy in progress
+                continue
+            file = f"{above}/{name}"
+            path = file[len(folder) + 1 :]
+            first, _, rest = path.partition("/")
+            number = first.removeprefix("node_")
+            is_apart = bool(rest) and number != first and number.isdecimal()
+            yield Output(path, Path(file), os.stat(file).st_size, int(number) if is_apart else 0, below)
 
 
 def _written(run: RunDir) -> Iterator[Output]:

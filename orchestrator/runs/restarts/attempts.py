@@ -47,7 +47,7 @@ def _attempt(number: int, begun: Event, first: Event, ends: list[Event | None]) 
         _why(known),
         offered if continues(first) else None,
         offered,
-        steps[0] if isinstance(steps, list) and steps and type(steps[0]) is int else None,
+        steps[0] if isinstance(steps, list | tuple) and steps and type(steps[0]) is int else None,
     )
 
 
@@ -63,7 +63,7 @@ def continues(first: Event) -> bool:
     steps, saved, offered = first.get("steps"), first.get("saved"), first.get("offered_step")
     if type(saved) is int:
         return type(offered) is int and saved > offered
-    if not isinstance(steps, list) or [type(step) for step in steps] != [int, int]:
+    if not isinstance(steps, list | tuple) or [type(step) for step in steps] != [int, int]:
         return False
     return steps[0] > steps[1] - steps[0] and (type(offered) is not int or steps[0] >= offered)
 

@@ -9,10 +9,9 @@ from dataclasses import dataclass
 from orchestrator.outcome.machines import choose
 from orchestrator.outcome.restart import Relaunch, newest_start, next_start
 from orchestrator.outcome.sentences import items
-from orchestrator.protocol.events import EventKind
+from orchestrator.protocol.events import EventKind, read_events
 from orchestrator.protocol.hostlist import by_words, in_words
 from orchestrator.runs.record import RunRecord
-from orchestrator.runs.reducer import whole
 from orchestrator.runs.state import Cause, Event, Recovery, RunState
 
 
@@ -47,7 +46,7 @@ def recovery_of(
     Until the next start is decided, the next step is the decision that would follow if nothing changes. `newest` is
     called only if no event has the step of a checkpoint.
     """
-    events = whole(events)
+    events = [*read_events(events)]
     attempt = max((event["attempt"] for event in events if event["kind"] == EventKind.GO), default=-1)
     relaunch = next((event for event in events if _opens(event) and event["attempt"] > attempt), None)
     said = [event for event in events if relaunch is not None and event.get("start") == relaunch["start"]]

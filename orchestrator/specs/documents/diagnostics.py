@@ -5,19 +5,21 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, Final, get_args
 
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from orchestrator.errors import SpecError, printable
+from orchestrator.specs.border import hints_of
 from orchestrator.specs.documents.other_tools import ELSEWHERE, LAUNCHERS, OF_KIND, answer_to, as_mapping
 from orchestrator.specs.documents.problem import Problem
 from orchestrator.specs.documents.yaml_source import Node, kind_of
 from orchestrator.specs.job import Job
 from orchestrator.specs.kinds import SLURM, SSH, model_of
 from orchestrator.specs.profile import ProfileBase
+from orchestrator.specs.spec import Spec, names_of
 
 MAX_PROBLEMS: Final = 10
 IN_LISTS: Final = ("inputs", "hosts", "spares", "notify")
@@ -35,8 +37,7 @@ _EXPECTED: Final = {
     "bool_type": "true or false",
     "tuple_type": "a list",
     "dict_type": "a mapping",
-    "model_type": "a mapping",
-    "model_attributes_type": "a mapping",
+    "dataclass_type": "a mapping",
     "none_required": "nothing (null)",
     "finite_number": "a finite number",
 }
@@ -128,7 +129,7 @@ def _child(node: Node, part: str | int) -> Node | None:
     return node.get(str(part))
 
 
-def explain(error: ValidationError, root: Node, model: type[BaseModel]) -> list[Problem]:
+def explain(error: ValidationError, root: Node, model: type[Spec]) -> list[Problem]:
     """Return a problem for each place that pydantic reported. Errors of the branches of a union are joined."""
     findings = [_locate(e, root) for e in error.errors(include_url=False)]
     paths = {f.path for f in findings}
@@ -163,14 +164,14 @@ def _locate(error: ErrorDetails, root: Node) -> _Finding:
     return _Finding(tuple(path), union, error, inside)
 
 
-def _problem(group: list[_Finding], root: Node, model: type[BaseModel]) -> Problem:
+def _problem(group: list[_Finding], root: Node, model: type[Spec]) -> Problem:
     deepest = max(len(f.path) for f in group)
     telling = [f for f in group if len(f.path) == deepest]
     telling = [f for f in telling if f.error["type"] not in (*_EXPECTED, "literal_error")] or telling
     first = telling[0]
     kind = first.error["type"]
-    at_key = kind == "extra_forbidden" or "[key]" in first.error["loc"]
-    if kind == "extra_forbidden":
+    at_key = kind == "unexpected_keyword_argument" or "[key]" in first.error["loc"]
+    if kind == "unexpected_keyword_argument":
         return Problem(first.path, _unknown(first.path, model), at_key=True)
     if kind == "missing":
         return Problem(first.path, "is missing" + _described(first.path, model))
@@ -206,7 +207,7 @@ def _from_validator(finding: _Finding, root: Node, at_key: bool) -> Problem:
 def _expectation(error: ErrorDetails) -> str:
     kind, context = error["type"], error.get("ctx", {})
     phrase = _PHRASES.get(kind) or _EXPECTED.get(kind) or error["msg"].removeprefix("Input should be ")
-    if kind == "model_type" and context.get("class_name") in ("Host", "Mount"):
+    if kind == "dataclass_type" and context.get("class_name") in ("Host", "Mount"):
         phrase = "text or a mapping"
     return phrase.format(**context) if kind in _PHRASES else phrase
 
@@ -222,7 +223,7 @@ def _hint(findings: list[_Finding], node: Node) -> str:
         if findings[0].path == ("launcher",) and node.value.lower() in LAUNCHERS:
             return "; leave it out: orch itself starts the ranks that this launcher would start"
         return did_you_mean(node.value, words)
-    if kinds & {"dict_type", "model_type", "model_attributes_type"}:
+    if kinds & {"dict_type", "dataclass_type"}:
         return as_mapping(findings[0].path, node.value)
     return ""
 
@@ -233,44 +234,44 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     return f"; did you mean '{close[0]}'?" if close else ""
 
 
-def fields_at(path: tuple[str | int, ...], model: type[BaseModel]) -> type[BaseModel] | None:
+def fields_at(path: tuple[str | int, ...], model: type[Spec]) -> type[Spec] | None:
     """Return the model at the end of a path of keys, or None if the path leaves the models."""
-    current: type[BaseModel] | None = model
+    current: type[Spec] | None = model
     for part in path:
         if isinstance(part, int):
             continue
-        if current is None or part not in current.model_fields:
+        if current is None or part not in names_of(current):
             return None
-        current = _model_in(current.model_fields[part].annotation)
+        current = _spec_in(hints_of(current)[part])
     return current
 
 
-def _model_in(annotation: Any) -> type[BaseModel] | None:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+def _spec_in(annotation: Any) -> type[Spec] | None:
+    if isinstance(annotation, type) and issubclass(annotation, Spec):
         return annotation
-    return next((m for arg in get_args(annotation) if (m := _model_in(arg))), None)
+    return next((m for arg in get_args(annotation) if (m := _spec_in(arg))), None)
 
 
-def _unknown(path: tuple[str | int, ...], model: type[BaseModel]) -> str:
+def _unknown(path: tuple[str | int, ...], model: type[Spec]) -> str:
     name = str(path[-1])
     holder = fields_at(path[:-1], model) or model
     same = name.lower().replace("-", "_")
     renamed = ELSEWHERE.get(same, same)
-    if (here := renamed.removeprefix(".".join([*map(str, path[:-1]), ""]))) in holder.model_fields:
+    if (here := renamed.removeprefix(".".join([*map(str, path[:-1]), ""]))) in names_of(holder):
         return f"is not a field; did you mean '{here}'?"
-    if (kind := holder.model_fields.get("kind")) and (meant := OF_KIND.get((same, *get_args(kind.annotation)))):
+    if (kind := hints_of(holder).get("kind")) and (meant := OF_KIND.get((same, *get_args(kind)))):
         return f"is not a field; did you mean {meant}?"
     if answer := answer_to(same, of_job=model is Job):
         return f"is not a field{answer}"
     if found := _one_level_down(same, holder) or _other_document(same, renamed, model, top=len(path) == 1):
         return found
-    if hint := did_you_mean(name, holder.model_fields):
+    if hint := did_you_mean(name, names_of(holder)):
         return f"is not a field{hint}"
     if found := _one_level_down(same, holder, SIMILAR):
         return found
-    if len(holder.model_fields) <= MOST_LISTED:
-        return f"is not a field; known here: {', '.join(holder.model_fields)}"
-    near = difflib.get_close_matches(same, holder.model_fields, n=3, cutoff=0.0)
+    if len(names_of(holder)) <= MOST_LISTED:
+        return f"is not a field; known here: {', '.join(names_of(holder))}"
+    near = difflib.get_close_matches(same, names_of(holder), n=3, cutoff=0.0)
     return f"is not a field; the nearest are {', '.join(near)}; orch schema {'job' if model is Job else 'profile'}: all"
 
 
@@ -282,7 +283,7 @@ def near_field(dotted: str) -> str:
     name = dotted.lower().replace("-", "_")
     name = name.removeprefix("job.").removeprefix("profile.")
     known: dict[str, str] = {}
-    models: list[tuple[str, type[BaseModel]]] = [("job", Job), *(("profile", model_of(each)) for each in (SLURM, SSH))]
+    models: list[tuple[str, type[Spec]]] = [("job", Job), *(("profile", model_of(each)) for each in (SLURM, SSH))]
     for document, model in models:
         known |= {path: f"{document}.{path}" for path in _paths(model) if path not in known}
     ends: dict[str, list[str]] = {}
@@ -297,13 +298,13 @@ def near_field(dotted: str) -> str:
     return known.get(near[0]) or known[ends[near[0]][0]] if near else ""
 
 
-def _paths(model: type[BaseModel]) -> Iterator[str]:
+def _paths(model: type[Spec]) -> Iterator[str]:
     """Yield the dotted fields of a document, two levels deep. Lists are left out, because --set replaces them whole."""
-    for key, info in model.model_fields.items():
+    for key, hint in hints_of(model).items():
         yield key
-        inner = _model_in(info.annotation)
+        inner = _spec_in(hint)
         if inner is not None and key not in IN_LISTS:
-            yield from (f"{key}.{name}" for name in inner.model_fields)
+            yield from (f"{key}.{name}" for name in names_of(inner))
 
 
 def _is_in_mapping(dotted: str) -> bool:
@@ -311,37 +312,37 @@ def _is_in_mapping(dotted: str) -> bool:
     return bool(re.fullmatch(r"(env|training\.options)\.[^.]+", dotted))
 
 
-def _one_level_down(name: str, holder: type[BaseModel], cutoff: float = 1.0) -> str:
+def _one_level_down(name: str, holder: type[Spec], cutoff: float = 1.0) -> str:
     """Suggest a field of an inner model with this name, or one as similar as `cutoff` (0 to 1).
 
     Empty if there is none.
     """
     below: dict[str, str] = {}
-    for key, info in holder.model_fields.items():
-        inner = _model_in(info.annotation)
+    for key, hint in hints_of(holder).items():
+        inner = _spec_in(hint)
         if inner and key not in IN_LISTS:
-            below = {**{field: f"{key}.{field}" for field in inner.model_fields}, **below}
+            below = {**{field: f"{key}.{field}" for field in names_of(inner)}, **below}
     close = difflib.get_close_matches(name, below, n=1, cutoff=cutoff)
     return f"is not a field here; did you mean '{below[close[0]]}'?" if close else ""
 
 
-def _other_document(written: str, name: str, model: type[BaseModel], *, top: bool) -> str:
+def _other_document(written: str, name: str, model: type[Spec], *, top: bool) -> str:
     """Return a message if the field belongs to the other document or to another kind of profile, else ""."""
     if not top:
         return ""
-    if name.partition(".")[0] in Job.model_fields:
+    if name.partition(".")[0] in names_of(Job):
         where = "belongs in the job, not the profile"
         return f"is not a field; did you mean '{name}'?" if model is Job else where
-    if model is Job and name in ProfileBase.model_fields:
+    if model is Job and name in names_of(ProfileBase):
         return "belongs in the profile, not the job" if name == written else f"belongs in the profile, as '{name}'"
     this = "job" if model is Job else "profile"
     for kind in (SLURM, SSH):
-        if name in model_of(kind).model_fields:
+        if name in names_of(model_of(kind)):
             return f"belongs in {kind.name} profiles, not in this {this}"
     return ""
 
 
-def _described(path: tuple[str | int, ...], model: type[BaseModel]) -> str:
+def _described(path: tuple[str | int, ...], model: type[Spec]) -> str:
     holder = fields_at(path[:-1], model)
-    info = holder.model_fields.get(str(path[-1])) if holder else None
-    return f": {info.description}" if info and info.description else ""
+    said = [each.metadata.get("description") for each in fields(holder) if each.name == path[-1]] if holder else []
+    return f": {said[0]}" if any(said) else ""

@@ -11,7 +11,7 @@ import hashlib
 import json
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
@@ -23,11 +23,12 @@ from orchestrator.specs.allocation import allocation_key
 from orchestrator.specs.documents.loaded import Loaded, code_dir_of
 from orchestrator.specs.documents.paths import both_paths
 from orchestrator.specs.here import check_here
-from orchestrator.specs.kinds import OWN
+from orchestrator.specs.job import Job
+from orchestrator.specs.kinds import OWN, model_of
+from orchestrator.specs.spec import KNOWN, Spec, place_of
 
 if TYPE_CHECKING:  # these are the slow imports that this module avoids
     from orchestrator.specs.documents.yaml_source import Document
-    from orchestrator.specs.job import Job
     from orchestrator.specs.profiles import AnyProfile
 
 FOLDER: Final = "cache/documents"
@@ -35,45 +36,9 @@ SLOTS: Final = 64  # files in the cache; a new entry overwrites an old one in it
 PACKAGE: Final = str(Path(__file__).parents[2])
 SOURCES: Final = (
     "specs", "protocol", "errors.py", "node/system/host.py", "runs/files/code_snapshot.py",
-    "runs/files/ignore_rules.py", "runs/redaction.py", "training/choices.py", "transport/address.py",
+    "runs/files/ignore_rules.py", "runs/redaction.py", "transport/address.py",
 )  # fmt: skip
 """The parts of orch's source that decide how a document is read."""
-
-
-class Values:
-    """A checked document without its pydantic model. It is frozen, with the same fields and the methods in use."""
-
-    def __init__(self, fields: Mapping[str, Any], given: Iterable[str]) -> None:
-        vars(self).update(fields, _given=frozenset(given))
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        raise AttributeError(f"{name} can't be set: a document is frozen")
-
-    def __iter__(self) -> Iterator[tuple[str, Any]]:
-        """Yield (field, value), as a model does."""
-        return ((name, value) for name, value in vars(self).items() if name != "_given")
-
-    def given(self) -> dict[str, Any]:
-        """Return the fields whose values differ from the defaults."""
-        return {name: value for name, value in self if name in vars(self)["_given"]}
-
-    def model_copy(self, *, update: Mapping[str, Any]) -> Values:
-        """Return a copy of the document with some fields replaced."""
-        return Values({**dict(self), **update}, {*vars(self)["_given"], *update})
-
-    def model_dump(self, *, mode: str = "python") -> dict[str, Any]:
-        """Return the fields as mappings. Mode `json` makes lists of tuples."""
-        return {name: _dumped(value, mode) for name, value in self}
-
-
-def _dumped(value: Any, mode: str) -> Any:
-    if hasattr(value, "model_dump"):  # also true of a pydantic model, which a caller may have put in
-        return value.model_dump(mode=mode)
-    if isinstance(value, dict):
-        return {name: _dumped(each, mode) for name, each in value.items()}
-    if isinstance(value, tuple):
-        return (list if mode == "json" else tuple)(_dumped(each, mode) for each in value)
-    return value
 
 
 class _Asked(NamedTuple):
@@ -142,6 +107,7 @@ def _read(path: str, key: str, asked: _Asked, *, allow_code_dir: bool) -> Loaded
     if body is None:
         return None
     found = parse_json(body)
+    model_of(OWN[found["kind"]])  # which defines the parts of such a profile
     job, profile = cast("Job", _decoded(found["job"])), cast("AnyProfile", _decoded(found["profile"]))
     code_dir = code_dir_of(job, asked.job_file)
     if check_here(job, profile, code_dir, asked.job_file, allowed=allow_code_dir):
@@ -150,14 +116,19 @@ def _read(path: str, key: str, asked: _Asked, *, allow_code_dir: bool) -> Loaded
 
 
 def _write(path: str, key: str, loaded: Loaded) -> None:
-    found = {"job": _encoded(loaded.job), "profile": _encoded(loaded.profile), "notes": loaded.notes}
+    found = {
+        "kind": loaded.profile.kind,
+        "job": _encoded(loaded.job),
+        "profile": _encoded(loaded.profile),
+        "notes": loaded.notes,
+    }
     kept.keep(path, key, json.dumps(found).encode())
 
 
 def _encoded(value: Any) -> Any:
-    """Return a document's value as JSON. Tuples become lists, and models and mappings are tagged."""
-    if hasattr(value, "model_dump"):
-        return {"model": {name: _encoded(each) for name, each in value}, "given": list(value.given())}
+    """Return a document's value as JSON. Tuples become lists; parts of documents and mappings are tagged."""
+    if isinstance(value, Spec):
+        return {"spec": place_of(type(value)), "given": {name: _encoded(each) for name, each in value.given().items()}}
     if isinstance(value, dict):
         return {"mapping": {name: _encoded(each) for name, each in value.items()}}
     if isinstance(value, tuple):
@@ -172,6 +143,5 @@ def _decoded(value: Any) -> Any:
         return tuple(map(_decoded, value))
     if not isinstance(value, dict):
         return value
-    if "mapping" in value:
-        return {name: _decoded(each) for name, each in value["mapping"].items()}
-    return Values({name: _decoded(each) for name, each in value["model"].items()}, value["given"])
+    values = {name: _decoded(each) for name, each in value["mapping" if "mapping" in value else "given"].items()}
+    return values if "mapping" in value else KNOWN[value["spec"]](**values)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
 from collections.abc import Iterable, Mapping
@@ -11,9 +10,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
 from orchestrator.errors import SpecError, UsageError
+from orchestrator.specs.border import valid
 from orchestrator.specs.documents.diagnostics import did_you_mean, explain, near_field, raise_problems
 from orchestrator.specs.documents.loaded import Loaded, code_dir_of
 from orchestrator.specs.documents.paths import both_paths, job_path, profile_path, shown
@@ -32,6 +32,7 @@ from orchestrator.specs.here import check_code, check_here
 from orchestrator.specs.job import Job, Training
 from orchestrator.specs.kinds import OWN, every, find, kind_named, model_of
 from orchestrator.specs.profile import ProfileBase
+from orchestrator.specs.spec import Spec, names_of
 from orchestrator.specs.validation import check, fit
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ _OPTIONS: Final = {
 }  # fmt: skip
 """Fields that --set refuses, because other options set them."""
 
-_Model = TypeVar("_Model", bound=BaseModel)
+S = TypeVar("S", bound=Spec)
 
 
 def load(
@@ -153,7 +154,7 @@ def load_profile(
 def _check_defaults(defaults: Node, path: Path) -> None:
     """Report mistakes in the profile's `defaults`. Missing fields of a job are no mistake there."""
     try:
-        Job.model_validate_json(json.dumps(plain(_named(defaults, path), _VERBATIM)))
+        valid(Job, plain(_named(defaults, path), _VERBATIM))
     except ValidationError as error:
         found = explain(error, defaults, Job)
         raise_problems((p for p in found if p.path and " is missing" not in f" {p.message}"), defaults, str(path))
@@ -186,13 +187,13 @@ def _profile(root: Node, path: Path) -> AnyProfile:
     return cast("AnyProfile", loaded)
 
 
-def _validate(root: Node, model: type[_Model], name: str) -> _Model:
+def _validate(root: Node, spec: type[S], name: str) -> S:
     """Validate a tree as JSON, and raise one SpecError for all mistakes."""
-    verbatim = _VERBATIM if model is Job else frozenset[str]()
+    verbatim = _VERBATIM if spec is Job else frozenset[str]()
     try:
-        return model.model_validate_json(json.dumps(plain(root, verbatim)))
+        return valid(spec, plain(root, verbatim))
     except ValidationError as error:
-        raise_problems(explain(error, root, model), root, name)
+        raise_problems(explain(error, root, spec), root, name)
         raise AssertionError("pydantic reported an error without a place") from error
 
 
@@ -224,7 +225,7 @@ def _set(text: str) -> tuple[str, list[str], Node]:
     where = f"--set {text if len(text) <= 120 else text[:117] + '...'}"
     dotted, equals, value = text.partition("=")
     document, *path = dotted.strip().split(".")
-    if document in Training.model_fields and not path:
+    if document in names_of(Training) and not path:
         document, path = "job", ["training", document]
     if equals and dotted.strip() in _OPTIONS:
         given = shlex.quote(value.strip())

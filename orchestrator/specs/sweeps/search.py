@@ -29,7 +29,7 @@ def search_of(
         raise UsageError("--search: the job has no search: section, so there is nothing to search", hint)
     if trials > MOST_POINTS:
         raise UsageError(f"--trials {trials}: a search may have {MOST_POINTS}", "ask for fewer")
-    metric = metric_of_job({"job": job.model_dump(mode="json")})
+    metric = metric_of_job({"job": job.to_json()})
     if metric is None:
         hint = "add metric: accuracy, or metric: {name: loss, better: lower}, to the job"
         raise UsageError("--search: the job names no metric, by which trials could be judged", hint)

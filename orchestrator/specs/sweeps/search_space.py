@@ -5,22 +5,24 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
-from pydantic import BeforeValidator, Field, model_validator
+from orchestrator.specs.spec import Spec, setting
 
-from orchestrator.specs.fields import Also, Line, Spec
+if TYPE_CHECKING:  # the border reads the types of fields; a submit of cached documents loads no pydantic
+    from pydantic import BeforeValidator
 
-Finite = Annotated[float, Field(allow_inf_nan=False)]
+    from orchestrator.specs.fields import Also, Finite, Line, Natural
+
 MOST: Final = 1e300  # samplers compute the difference of two values, which must be finite too
-_PLAIN: Final = re.compile(r"[A-Za-z_][\w./-]*")
+_PLAIN: Final = r"[A-Za-z_][\w./-]*"
 # words that YAML doesn't read as text
 _MEANS_MORE: Final = frozenset(("true", "false", "null", "yes", "no", "on", "off", "y", "n"))
 
 
 def choice_text(value: bool | float | str) -> str:
     """Return a choice as `--set` takes it; text that YAML would read otherwise is quoted."""
-    if isinstance(value, str) and _PLAIN.fullmatch(value) and value.lower() not in _MEANS_MORE:
+    if isinstance(value, str) and re.fullmatch(_PLAIN, value) and value.lower() not in _MEANS_MORE:
         return value
     return json.dumps(value, ensure_ascii=False)  # ASCII escapes would be surrogate pairs, which YAML does not have
 
@@ -34,22 +36,22 @@ def argument_text(value: bool | float | str) -> str:
 class Range(Spec):
     """The values of one key: a range of numbers, or choices."""
 
-    low: int | Finite | None = Field(None, description="the lowest value; whole numbers where both ends are")
-    high: int | Finite | None = Field(None, description="the highest value")
-    log: bool = Field(False, description="by the logarithm: as many values from 1e-4 to 1e-3 as from 1e-3 to 1e-2")
-    choices: tuple[bool | int | Finite | Line, ...] | None = Field(
-        None, min_length=1, description="one of these; a list alone is the same"
+    low: int | Finite | None = setting("the lowest value; whole numbers where both ends are", default=None)
+    high: int | Finite | None = setting("the highest value", default=None)
+    log: bool = setting("by the logarithm: as many values from 1e-4 to 1e-3 as from 1e-3 to 1e-2", default=False)
+    choices: tuple[bool | int | Finite | Line, ...] | None = setting(
+        "one of these; a list alone is the same", default=None, min_length=1
     )
 
-    @model_validator(mode="after")
-    def _one_kind(self) -> Range:
+    def check(self) -> None:
+        """Raise ValueError if fields contradict each other."""
         if self.choices is not None:
             if self.low is not None or self.high is not None or self.log:
                 raise ValueError("give choices, or low and high, not both")
             texts = [choice_text(each) for each in self.choices]
             if twice := next((text for text, count in Counter(texts).items() if count > 1), None):
                 raise ValueError(f"the choice {twice} is given twice")
-            return self
+            return
         if self.low is None or self.high is None:
             raise ValueError("give low and high, or choices")
         if not self.low < self.high:
@@ -58,7 +60,6 @@ class Range(Spec):
             raise ValueError(f"low and high have to be between -{MOST:g} and {MOST:g}")
         if self.log and self.low <= 0:
             raise ValueError(f"a logarithm needs a low greater than 0, and it is {self.low}")
-        return self
 
 
 def _choices(value: object) -> object:
@@ -69,7 +70,7 @@ def _choices(value: object) -> object:
 class SearchSpace(Spec):
     """The space that `orch submit --search` searches; the metric is the job's."""
 
-    space: dict[Line, Annotated[Range, BeforeValidator(_choices), Also("array")]] = Field(
-        min_length=1, description="a range or choices for each key; keys as --sweep takes them"
+    space: dict[Line, Annotated[Range, BeforeValidator(_choices), Also("array")]] = setting(
+        "a range or choices for each key; keys as --sweep takes them", min_length=1
     )
-    seed: int = Field(0, ge=0, description="of the samplers: the same trials with the same results are drawn again")
+    seed: Natural = setting("of the samplers: the same trials with the same results are drawn again", default=0)

@@ -3,7 +3,7 @@
 from importlib import import_module
 from typing import cast
 
-from orchestrator.training.choices import STRATEGIES
+from orchestrator.protocol.training_options import STRATEGIES
 from orchestrator.training.strategies.base import Setup, Strategy
 
 __all__ = ["Setup", "Strategy", "find"]

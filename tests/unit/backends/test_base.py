@@ -15,9 +15,9 @@ from orchestrator.backends.base import Backend, Ruling, Sight
 from orchestrator.errors import UsageError
 from orchestrator.prepare.prepare import Request, plan_for, prepare
 from orchestrator.runs.store import RunDir
-from orchestrator.specs.profiles import PROFILE
+from orchestrator.specs.profiles import valid_profile
 
-LOCAL = PROFILE.validate_python({"kind": "local", "name": "here"})
+LOCAL = valid_profile({"kind": "local", "name": "here"})
 
 
 def test_threads_that_ask_at_once_get_one_backend(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,6 +22,7 @@ from orchestrator.operations import tensorboard
 from orchestrator.runs.files.metrics import names_of
 from orchestrator.runs.state import RunState, Verdict
 from orchestrator.runs.store import RunDir, create_run, retire, state_root
+from tests.events import event
 from tests.patience import PATIENCE
 from tests.result import Result
 
@@ -41,7 +42,7 @@ def make_run(name: str, verdict: Verdict | None = None, log: str = "") -> RunDir
     record = {"run_id": name, "name": "r", "kind": "local", "nnodes": 1, "hosts": ["localhost"],
               "profile_name": "local", "created": 1.0, "world_size": 2}  # fmt: skip
     run = create_run(root, name, record)
-    run.append_event("submitted")
+    run.append_event(event("submitted"))
     if log:
         path = run.node(0) / "attempt_0" / "rank_0.log"
         path.parent.mkdir(parents=True)
@@ -201,7 +202,7 @@ def test_ctrl_c_detaches(orch, monkeypatch: pytest.MonkeyPatch) -> None:
         raise KeyboardInterrupt
 
     make_run("r-111111")
-    monkeypatch.setattr("orchestrator.operations.runs.wait", interrupt)
+    monkeypatch.setattr("orchestrator.looking.run.wait", interrupt)
     done = orch("wait", "r-1")
     assert done.code == 130
 
@@ -383,7 +384,7 @@ def test_a_reader_that_has_read_enough_is_no_error(tmp_path: Path) -> None:
 def test_events_are_shown_in_the_order_of_time_and_chosen_by_node_and_kind(orch) -> None:
     run = make_run("r-abc234", Verdict("succeeded"))  # of a live run a supervisor would be started
     run.node(0).mkdir(parents=True, exist_ok=True)
-    run.append_event("submitted")
+    run.append_event(event("submitted"))
     start = run.events()[-1]["time"]
     of_node = [
         {"kind": kind, "seq": seq, "time": start + after, "mono": float(seq), "node": 0}

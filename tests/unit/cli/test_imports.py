@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import json
 import os
@@ -15,6 +16,7 @@ import pytest
 from orchestrator.runs.state import Verdict
 from orchestrator.runs.store import create_run, retire
 from orchestrator.supervisor.start import supervisor_lock
+from tests.events import event
 from tests.patience import PATIENCE
 
 HEAVY = ("torch", "numpy", "fabric", "submitit", "pydantic", "ruamel", "rich", "paramiko", "cloudpickle", "asyncio")
@@ -72,7 +74,7 @@ def home(tmp_path: Path) -> Path:
         record = {"run_id": name, "name": name[:4], "kind": "local", "nnodes": 1, "hosts": ["localhost"],
                   "profile_name": "local", "created": 1.0}  # fmt: skip
         run = create_run(tmp_path, name, record)
-        run.append_event("submitted")
+        run.append_event(event("submitted"))
         if name.startswith("done"):
             log = run.node(0) / "attempt_0" / "rank_0.log"
             log.parent.mkdir(parents=True)
@@ -115,10 +117,11 @@ def test_looking_at_runs_loads_nothing_heavy(home: Path, argv: tuple[str, ...], 
 # models for files that have changed.
 SUBMIT_DOES_WITHOUT = (
     *HEAVY, "zipfile", "cryptography", "ssl", "concurrent.futures", "logging", "xml.etree",
-    "orchestrator.specs.job", "orchestrator.specs.documents.loader", "orchestrator.runs.reducer",
+    "orchestrator.specs.border", "orchestrator.specs.fields", "orchestrator.specs.documents.loader",
+    "orchestrator.runs.reducer",
     "orchestrator.cli.follow", "orchestrator.supervisor.queue", "orchestrator.backends.environments",
 )  # fmt: skip
-OF_STATUS, OF_SUBMIT = 68, 120  # modules of ours, packages as well; a larger number is a longer wait
+OF_STATUS, OF_SUBMIT = 71, 128  # modules of ours, packages as well; a larger number is a longer wait
 
 
 @pytest.fixture
@@ -168,6 +171,13 @@ def test_a_command_that_only_looks_loads_of_the_supervisor_only_its_start(home: 
         loaded = modules_loaded_by(*argv, home=home)
     assert "orchestrator.runs.store" in loaded
     assert {name for name in loaded if name.startswith("orchestrator.supervisor")} <= MAY_START_IT
+
+
+@pytest.mark.parametrize("module", ["orchestrator.cli.top.app", "orchestrator.web.app", "orchestrator.api"])
+def test_what_shows_runs_loads_the_supervisor_only_when_it_acts(module: str) -> None:
+    program = f"import sys, {module}; print([name for name in sys.modules if name.startswith('orchestrator.sup')])"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=PATIENCE, check=True)
+    assert set(ast.literal_eval(done.stdout)) <= MAY_START_IT
 
 
 def test_the_package_loads_nothing_until_a_name_is_used_and_looking_at_runs_nothing_heavy(home: Path) -> None:

@@ -8,14 +8,16 @@ from pathlib import Path
 from typing import Any, get_args
 
 import pytest
-from pydantic import BaseModel
 
+from orchestrator.specs.border import hints_of
 from orchestrator.specs.documents.loader import load, load_profile
 from orchestrator.specs.documents.yaml_source import parse, plain
 from orchestrator.specs.job import Job
 from orchestrator.specs.json_schema import schema
 from orchestrator.specs.profile import LocalProfile, SshProfile
 from orchestrator.specs.slurm_profile import SlurmProfile
+from orchestrator.specs.spec import Spec
+from tests.option_tables import with_table
 
 ROOT = Path(__file__).parents[3]
 JOBS = sorted((ROOT / "jobs").glob("*.yaml"))
@@ -28,6 +30,14 @@ def test_the_committed_schemas_are_current(what: str) -> None:
     """If not: `orch schema job > schemas/job.schema.json`, and the same for profile."""
     committed = json.loads((ROOT / "schemas" / f"{what}.schema.json").read_text())
     assert committed == schema(what)
+
+
+@pytest.mark.parametrize("page", ["job", "training"])
+def test_the_tables_of_training_options_are_current(page: str) -> None:
+    """If not: `make options`."""
+    text, current = with_table(page)
+    assert text == current
+    assert "| `training.lr` |" in text or "| `--lr RATE` |" in text
 
 
 @pytest.mark.parametrize(("what", "path"), SHIPPED, ids=lambda value: getattr(value, "name", value))
@@ -119,18 +129,18 @@ def misfit_of_mapping(value: dict[str, Any], rule: dict[str, Any], whole: dict[s
     return ""
 
 
-def fields(model: type[BaseModel], prefix: str = "") -> set[str]:
+def fields(model: type[Spec], prefix: str = "") -> set[str]:
     found: set[str] = set()
-    for name, info in model.model_fields.items():
+    for name, hint in hints_of(model).items():
         found.add(prefix + name)
-        inner, many = model_in(info.annotation)
+        inner, many = model_in(hint)
         if inner is not None and name != "spares":
             found |= fields(inner, f"{prefix}{name}{'[]' if many else ''}.")
     return found
 
 
-def model_in(annotation: Any, many: bool = False) -> tuple[type[BaseModel] | None, bool]:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+def model_in(annotation: Any, many: bool = False) -> tuple[type[Spec] | None, bool]:
+    if isinstance(annotation, type) and issubclass(annotation, Spec):
         return annotation, many
     is_list = getattr(annotation, "__origin__", None) is tuple
     for argument in get_args(annotation):
@@ -143,7 +153,7 @@ def model_in(annotation: Any, many: bool = False) -> tuple[type[BaseModel] | Non
 @pytest.mark.parametrize(
     ("page", "models"), [("job.md", (Job,)), ("profile.md", (LocalProfile, SshProfile, SlurmProfile))]
 )
-def test_each_field_is_in_its_page_and_no_other(page: str, models: tuple[type[BaseModel], ...]) -> None:
+def test_each_field_is_in_its_page_and_no_other(page: str, models: tuple[type[Spec], ...]) -> None:
     text = (ROOT / "docs" / page).read_text()
     documented = re.findall(r"^\| `([^`]+)` \|", text, re.MULTILINE)
     assert len(documented) == len(set(documented))

@@ -19,6 +19,7 @@ from orchestrator.runs.leaving import unknown_secrets
 from orchestrator.runs.outbox import SECRETS
 from orchestrator.runs.redaction import Redaction
 from orchestrator.runs.store import RunDir
+from tests.events import event
 
 CANARIES = {
     "secret": "canary-secret-7f3k2q", "env": "canary-env-$(x) \"y\" z", "shell": "canary-shell-99aa",
@@ -50,7 +51,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunDir:
             {"env": job["env"], "credentials": CANARIES["token"], "run_dir": f"{HOME}/.local/state/orch/runs/job"}
         ],
     })  # fmt: skip
-    made.append_event("snapshot", git=f"https://{CANARIES['url']}:pw@host/repo", by=USER)
+    made.append_event(event("snapshot", files=1, bytes=1, git=f"https://{CANARIES['url']}:pw@host/repo", diff=USER))
     (made.path / "verdict.json").write_text('{"outcome": "failed", "reason": "cut in the mid')
     node = made.node(0)
     (node / "attempt_0").mkdir(parents=True)

@@ -19,7 +19,7 @@ from orchestrator.operations.submission.sweep import SearchOptions, prepare_aske
 from orchestrator.prepare.prepare import Request, prepare
 from orchestrator.runs.searches import Sampler, Stop
 from orchestrator.runs.store import create_run
-from orchestrator.specs.profiles import PROFILE
+from orchestrator.specs.profiles import valid_profile
 
 
 def point(root: Path, run_id: str, when: float) -> Pointer:
@@ -122,14 +122,14 @@ def test_code_that_is_cut_short_is_not_taken_over(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["here", "box", "me@box", "me@box.example.org:2222"])
 def test_who_may_look_after_a_run(name: str) -> None:
-    profile: Any = PROFILE.validate_python({"kind": "ssh", "name": "p", "hosts": ["n1"], "supervisor": name})
+    profile: Any = valid_profile({"kind": "ssh", "name": "p", "hosts": ["n1"], "supervisor": name})
     assert profile.supervisor == name
 
 
 @pytest.mark.parametrize("name", ["-oProxyCommand=x", "me@-oProxyCommand=x", "a b", "me@", "", "box:ssh"])
 def test_who_may_not(name: str) -> None:
     with pytest.raises(ValidationError):
-        PROFILE.validate_python({"kind": "ssh", "name": "p", "hosts": ["n1"], "supervisor": name})
+        valid_profile({"kind": "ssh", "name": "p", "hosts": ["n1"], "supervisor": name})
 
 
 @pytest.mark.parametrize("answer", ['{"run_id": "../../.docker/config"}', '{"run_id": 7}', "[]", "Welcome to box"])

@@ -14,6 +14,7 @@ from orchestrator.operations.diff import Comparison, compare
 from orchestrator.runs.files.code_snapshot import take
 from orchestrator.runs.state import RunState, RunStatus
 from orchestrator.runs.store import RunDir
+from tests.events import event
 
 JOB = {"name": "r", "args": ["--lr", "1"], "env": {"A": "visible"}, "training": None, "checkpoint": {"keep": 3}}
 
@@ -28,7 +29,7 @@ def made(tmp_path: Path, name: str, code: dict[str, str], env: dict[str, str], j
     run.write("code.json", {"files": listing})
     run.write("run.json", {"run_id": name, "orch": "0.1.0", "job": {**JOB, **job}, "profile": {"nodes": 1}})
     run.write("plan.json", {"tasks": [{"env": env}], "secret_names": ["KEY"]})
-    run.append_event("snapshot", sha256=name, git="c0ffee", dirty=False)
+    run.append_event(event("snapshot", files=1, bytes=1, sha256=name, git="c0ffee", dirty=False))
     return run
 
 

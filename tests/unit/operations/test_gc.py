@@ -11,20 +11,22 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from orchestrator.errors import RunNotFoundError
+from orchestrator.errors import RunNotFoundError, StoreError
 from orchestrator.looking.state import state_of
 from orchestrator.node.server import leftovers
 from orchestrator.node.system import processes
 from orchestrator.node.system.processes import MARK, identify, is_alive
 from orchestrator.operations import gc as operation
-from orchestrator.operations.gc import Finding, collect_garbage
+from orchestrator.operations.gc import Finding, collect_garbage, collect_on_machines
 from orchestrator.operations.removal import removal_of
 from orchestrator.protocol.files import temporary_name
 from orchestrator.runs.store import RunDir, create_run, find_run, remove_run
+from tests.events import event
 from tests.patience import PATIENCE
 
 Start = Callable[..., subprocess.Popen[bytes]]
@@ -165,7 +167,7 @@ def test_a_process_without_the_mark_or_of_another_user_is_not_seen(root: Path, s
 def test_a_run_whose_agents_are_dead_gets_its_verdict(root: Path, start: Start) -> None:
     agent = start(None)
     run = recorded(root, "crash-aaa", ended=False, agent=agent.pid)
-    run.append_event("submitted")
+    run.append_event(event("submitted"))
     rank = start("crash-aaa/0")
     assert gc(root) == {}
     agent.kill()
@@ -305,3 +307,17 @@ def command(child: subprocess.Popen[bytes]) -> str:
 
 def test_findings_are_json() -> None:
     json.dumps(Finding("file", "x", "removed", "y").to_json())
+
+
+def test_another_users_runs_may_be_listed_on_machines_and_not_removed(tmp_path: Path, monkeypatch) -> None:
+    found = [Finding("process", "5", "would be ended", "its run has ended")]
+    machines = SimpleNamespace(collect_garbage=lambda *_, dry_run: found if dry_run else [])
+
+    def refuse(root: Path) -> None:
+        raise StoreError(f"{root} is another user's")
+
+    monkeypatch.setattr(operation, "backend_of", lambda _: machines)
+    monkeypatch.setattr(operation, "check_own", refuse)
+    assert collect_on_machines(tmp_path, object(), dry_run=True, unknown=False) == found  # type: ignore[arg-type]
+    with pytest.raises(StoreError, match="another user's"):
+        collect_on_machines(tmp_path, object(), dry_run=False, unknown=False)  # type: ignore[arg-type]

@@ -107,6 +107,17 @@ def test_an_interrupted_copy_goes_on_and_commits_last(run: RunDir, tmp_path: Pat
     assert sorted(path.name for path in target.iterdir()) == [COMMIT, MANIFEST, STATE]
 
 
+def test_many_small_files_are_synced_together(run: RunDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for attempt in range(2, 300):
+        folder = run.node(0) / f"attempt_{attempt}"
+        folder.mkdir()
+        (folder / "rank_0.log").write_text(f"attempt {attempt}\n")
+    syncs, real = list[int](), os.fsync
+    monkeypatch.setattr(os, "fsync", lambda descriptor: syncs.append(descriptor) or real(descriptor))
+    assert len(pull(run, tmp_path / "out", "none").files) == 302
+    assert len(syncs) < 20
+
+
 def test_a_partial_copy_with_wrong_bytes_starts_again(run: RunDir, tmp_path: Path) -> None:
     digest = check(run.path / "checkpoints/step_00000003", verify=False).files[STATE]
     target = tmp_path / "out/checkpoints/step_00000003"

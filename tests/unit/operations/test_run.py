@@ -40,7 +40,7 @@ def test_a_line_becomes_a_job_that_loads(folder: Path, line: str, fields: dict[s
     typed = read_line(shlex.split(line), folder)
     flags = {"profile.nodes": typed.nodes, "profile.nproc_per_node": typed.nproc_per_node}
     loaded = load(typed.job, "local", flags=flags, cwd=folder)
-    found = {**loaded.job.model_dump(), "nodes": loaded.profile.nodes, "nproc_per_node": loaded.profile.nproc_per_node}
+    found = {**vars(loaded.job), "nodes": loaded.profile.nodes, "nproc_per_node": loaded.profile.nproc_per_node}
     assert {name: found[name] for name in fields} == fields
     assert loaded.code_dir == folder
 

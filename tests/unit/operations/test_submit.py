@@ -22,7 +22,7 @@ from orchestrator.runs.sweeps import make_sweep, share
 from orchestrator.supervisor import queue
 from orchestrator.supervisor.queue import runnable
 from orchestrator.supervisor.reconcile import reconcile
-from orchestrator.supervisor.starting import hold
+from orchestrator.supervisor.starting import enqueue
 from tests.patience import PATIENCE
 
 JOB = {"command": ["true"]}
@@ -71,7 +71,7 @@ def test_one_that_is_interrupted_while_it_is_recorded_is_no_run(root: Path, monk
 
 def test_one_that_is_interrupted_once_it_is_queued_is_not_started_later(root: Path) -> None:
     queued, begun = (create_run(root, name, {"kind": "local", "nnodes": 1}) for name in ("a-222222", "b-222222"))
-    hold(queued, {})
+    enqueue(queued, {})
     asked = submit.cancelled_if_interrupted(root, {})
     asked.__enter__().extend([queued, begun])
     assert not asked.__exit__(KeyboardInterrupt, KeyboardInterrupt(), None)
@@ -112,7 +112,7 @@ def test_the_points_of_a_sweep_are_held_by_one_lock_until_all_are_queued(root: P
             share(folder, run, (STARTING,))
         assert all(map(is_being_started, runs))
         waiter = threading.Thread(target=queue.drop, args=(runs[1], "no reason"))
-        hold(runs[1], {})
+        enqueue(runs[1], {})
         waiter.start()
         waiter.join(0.2)
         assert is_queued(runs[1])

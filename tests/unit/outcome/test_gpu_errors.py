@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import replace
 
 import pytest
 
 from orchestrator.outcome.rules import cause_of, gpu_error_of, hint_for, is_machines_fault
+from orchestrator.protocol.rank_reports import Culprit, RankError
 
 NOTE = (
     "\nCUDA kernel errors might be asynchronously reported at some other API call, so the stacktrace below might be "
@@ -81,9 +82,8 @@ TABLE = [
 ]  # fmt: skip
 
 
-def ended(kind: str | None, message: str, tail: list[str] | None = None) -> dict[str, Any]:
-    error = {"type": kind, "message": message, "traceback": ""} if kind else None
-    return {"code": 1, "signal": None, "victim": False, "error": error, "tail": tail or []}
+def ended(kind: str | None, message: str, tail: list[str] | None = None) -> Culprit:
+    return Culprit(0, 1, error=RankError(kind, message) if kind else None, tail=tuple(tail or ()))
 
 
 @pytest.mark.parametrize(("kind", "message", "cause", "avoided", "advice"), TABLE)
@@ -132,6 +132,6 @@ def test_a_programs_last_lines_are_no_gpus(line: str) -> None:
 
 
 def test_a_hang_stays_a_hang() -> None:
-    report = {**ended("Hang", "rank 1 has stood still"), "hang": True, "tail": ["/dev/shm/nccl"]}
+    report = replace(ended("Hang", "rank 1 has stood still", ["/dev/shm/nccl"]), hang=True)
     assert gpu_error_of(report) is None
     assert cause_of(report) == "infra"

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from orchestrator.outcome.gang import Attempt, culprit_of, end_of
 from orchestrator.outcome.verdict import Cause, Outcome
+from orchestrator.protocol.rank_reports import Culprit
 from orchestrator.runs.record import RunRecord
 from orchestrator.runs.state import HandleStatus
 from orchestrator.supervisor.decide import Finish, decide
@@ -86,31 +87,30 @@ def test_a_success_is_never_followed_by_a_start(later: dict[int | None, list[Eve
 
 
 EXITS = st.builds(
-    lambda rank, code, victim, after, **how: {
-        "rank": rank, "node": rank // 2, "code": code, "signal": None, "victim": victim and code not in (0, 95),
-        "after_stop": after, **how,
-    },
+    lambda rank, code, victim, after: Culprit(
+        rank, code, victim=victim and code not in (0, 95), node=rank // 2, after_stop=after
+    ),
     st.integers(0, 5), st.sampled_from([0, 0, 1, 2, 17, 93, 95]), st.booleans(), st.booleans(),
 )  # fmt: skip
 
 
 @given(st.lists(EXITS, max_size=8))
-def test_the_earliest_failure_that_is_a_ranks_own_is_the_culprit(exits: list[Event]) -> None:
-    own = [each for each in exits if each["code"] not in (0, 95) and not each["victim"] and not each["after_stop"]]
+def test_the_earliest_failure_that_is_a_ranks_own_is_the_culprit(exits: list[Culprit]) -> None:
+    own = [each for each in exits if each.code not in (0, 95) and not each.victim and not each.after_stop]
     found = culprit_of(exits)
     if own:
         assert found == own[0]
-    failed = any(each["code"] not in (0, 95) for each in exits)
+    failed = any(each.code not in (0, 95) for each in exits)
     assert (found is not None) == failed
 
 
 @given(st.lists(EXITS, max_size=8), st.sampled_from(list(Cause)), st.sampled_from(["", "node 1 (n1) was lost"]))
-def test_no_attempt_follows_one_whose_ranks_all_ended_well(exits: list[Event], stopped: Cause, lost: str) -> None:
+def test_no_attempt_follows_one_whose_ranks_all_ended_well(exits: list[Culprit], stopped: Cause, lost: str) -> None:
     end = end_of(Attempt(exits, ended_well=True, stopped=stopped, lost=lost, retry={"infra": None, "user_error": None}))
     assert (end.outcome, end.again) == (Outcome.SUCCEEDED, False)
 
 
 @given(st.lists(EXITS, max_size=8), st.integers(0, 4))
-def test_another_attempt_has_a_budget_that_allows_it(exits: list[Event], used: int) -> None:
+def test_another_attempt_has_a_budget_that_allows_it(exits: list[Culprit], used: int) -> None:
     end = end_of(Attempt(exits, ended_well=False, retry={"infra": 2}, restarts=("infra",) * used))
     assert not end.again or (end.cause is Cause.INFRA and used < 2 and end.culprit is not None)

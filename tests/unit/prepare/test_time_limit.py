@@ -7,19 +7,20 @@ from pathlib import Path
 import pytest
 
 from orchestrator.prepare.time_limit import MOST_FILES, note_on_time_limit
+from orchestrator.specs.border import valid
 from orchestrator.specs.job import Job
 from orchestrator.specs.profile import LocalProfile
 from orchestrator.specs.slurm_profile import SlurmProfile
 
 HERE = LocalProfile(kind="local", name="here")
-SLURM = SlurmProfile.model_validate({"kind": "slurm", "name": "big", "time": "1h30m", "partition": "main"})
+SLURM = valid(SlurmProfile, {"kind": "slurm", "name": "big", "time": "1h30m", "partition": "main"})
 TRAINS = "import torch\nfor step in range(1000):\n    print(step)\n"
 
 
 def note(folder: Path, text: str = TRAINS, profile: LocalProfile | SlurmProfile = SLURM, **job: object) -> str:
     (folder / "train.py").write_text(text)
     values = {"name": "train", "script": "train.py", **job}
-    return note_on_time_limit(Job.model_validate(values), profile, folder)
+    return note_on_time_limit(valid(Job, values), profile, folder)
 
 
 def test_a_script_that_writes_nothing_is_told_of_its_limit(tmp_path: Path) -> None:

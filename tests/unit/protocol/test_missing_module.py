@@ -7,6 +7,7 @@ import pytest
 from orchestrator.node.agent.missing_module import missing_module_of
 from orchestrator.node.launcher.rank.missing_module import missing_module
 from orchestrator.protocol.missing_module import missing_module_in
+from orchestrator.protocol.rank_reports import RankEnd, RankError
 
 
 @pytest.mark.parametrize(
@@ -22,5 +23,5 @@ from orchestrator.protocol.missing_module import missing_module_in
 )
 def test_the_top_level_module_is_read_and_a_module_that_is_there_is_not_missing(words: str, module: str) -> None:
     assert missing_module_in(words) == module
-    assert missing_module_of({"error": {"type": "ModuleNotFoundError", "message": words}}) == module
+    assert missing_module_of(RankEnd(0, 1, error=RankError("ModuleNotFoundError", words))) == module
     assert missing_module(words, {}).get("module", "") == module

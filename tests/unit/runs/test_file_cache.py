@@ -9,6 +9,7 @@ import pytest
 
 from orchestrator.runs.files.file_cache import FileCache
 from orchestrator.runs.store import RunDir, create_run
+from tests.events import event
 
 
 def test_a_file_is_read_again_when_anything_of_it_changes(tmp_path: Path) -> None:
@@ -52,7 +53,7 @@ def _raise(error: Exception) -> None:
 def test_events_are_the_same_object_until_one_is_added(tmp_path: Path) -> None:
     run, cache = create_run(tmp_path, "r", {}), FileCache()
     assert run.events(cache) == ()
-    run.append_event("submitted")
+    run.append_event(event("submitted"))
     first = run.events(cache)
     assert [event["kind"] for event in first] == ["submitted"]
     assert run.events(cache) is first

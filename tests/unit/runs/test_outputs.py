@@ -12,6 +12,7 @@ from orchestrator.runs.reducer import left_outputs
 from orchestrator.runs.state import LeftOutputs, RunState, RunStatus
 from orchestrator.runs.store import RunDir, create_run
 from orchestrator.supervisor.supervisor import prune
+from tests.events import event
 
 LEFT = {"kind": "outputs_left", "left": 1, "host": "n2", "folder": "~/r", "files": 3, "bytes": 2048, "reason": "large"}
 AWAY = {"kind": "left_behind", "left": 0, "host": "n1", "folder": "~/r", "reason": "n1: no route"}
@@ -62,7 +63,7 @@ def test_a_run_whose_machines_hold_outputs_is_not_pruned(tmp_path: Path) -> None
     for run in runs:
         run.write("verdict.json", {"outcome": "succeeded"})
     values = dict(LEFT)
-    runs[0].append_event(str(values.pop("kind")), **values)
+    runs[0].append_event(event(**values))
     assert prune(tmp_path, 1) == [runs[1]]
 
 

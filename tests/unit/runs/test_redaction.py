@@ -82,6 +82,7 @@ def test_no_text_takes_long(piece: str) -> None:
         (["--api-key", "x", "kept"], ["--api-key", "***", "kept"]),
         (["--token=x", "kept"], ["--token=***", "kept"]),
         (["api-key", "kept"], ["api-key", "kept"]),
+        (["token=x", "kept"], ["token=***", "kept"]),
         (["--lr", "kept", "-token", 5], ["--lr", "kept", "-token", "***"]),
         ([5, "kept", None], [5, "kept", None]),
         (("--token", ["x"]), ["--token", "***"]),

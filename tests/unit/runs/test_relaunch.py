@@ -15,6 +15,7 @@ from orchestrator.outcome.restart import (
     next_start,
     pending_start,
 )
+from orchestrator.protocol.events import read_events
 from orchestrator.protocol.progress import Progress
 from orchestrator.runs.clock_skew import correct_clock_skew
 from orchestrator.runs.record import RunRecord
@@ -124,16 +125,21 @@ def test_the_reducer_waits_for_the_agents_of_a_decided_start() -> None:
     assert [node.state for node in after.nodes] == ["starting", "waiting"]
 
 
+def corrected(*events: dict[str, Any]) -> list[float]:
+    """Return the corrected times of the events that can be read."""
+    return [event.time for event in correct_clock_skew(read_events(events))]
+
+
 def test_times_of_a_node_whose_clock_is_off_are_shown_as_this_machine_would_have_told_them() -> None:
     clock = {"kind": "clock", "of": 1, "start": 0, "ahead": 7200.0, "time": 100.0}
     events = [
         clock,
         {**agent(0), "time": 101.0},
         {**agent(1), "time": 7301.0},
-        {"kind": "go", "node": 1, "time": 7302.5},
+        {"kind": "reached_leader", "node": 1, "time": 7302.5},
     ]
-    assert [event["time"] for event in correct_clock_skew(events)] == [100.0, 101.0, 101.0, 102.5]
+    assert corrected(*events) == [100.0, 101.0, 101.0, 102.5]
     replaced = [*events, {**agent(1, start=1), "time": 120.0}]  # by a machine with another clock
-    assert correct_clock_skew(replaced)[-1]["time"] == 120.0
-    assert correct_clock_skew(events[1:]) == events[1:]
-    assert correct_clock_skew([{**clock, "ahead": "?"}, {**agent(1), "time": None}])[1]["time"] is None
+    assert corrected(*replaced)[-1] == 120.0
+    assert corrected(*events[1:]) == [101.0, 7301.0, 7302.5]
+    assert corrected({**clock, "ahead": "?"}, {**agent(1), "time": None}) == [0.0]

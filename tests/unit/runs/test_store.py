@@ -16,6 +16,7 @@ from orchestrator.errors import RunNotFoundError, StoreError, UsageError
 from orchestrator.looking.state import state_of
 from orchestrator.looking.sweep import grouped
 from orchestrator.operations.runs import cancel, remove
+from orchestrator.protocol.events import Clock, Slept, of
 from orchestrator.runs import store
 from orchestrator.runs.run_id import new_run_id
 from orchestrator.runs.store import (
@@ -35,6 +36,7 @@ from orchestrator.runs.store import (
 from orchestrator.runs.sweeps import find_runs, find_sweep
 from orchestrator.supervisor.reconcile import reconcile
 from orchestrator.supervisor.supervisor import supervise
+from tests.events import event
 from tests.patience import PATIENCE
 
 
@@ -276,21 +278,22 @@ def test_sixteen_processes_append_at_once_and_nothing_is_lost(root: Path) -> Non
     run = find_run(root, "a")
     program = (
         "import sys; from pathlib import Path; from orchestrator.runs.store import RunDir\n"
-        "for n in range(50): RunDir(Path(sys.argv[1])).append_event('x', who=int(sys.argv[2]), n=n, pad='y' * 300)"
+        "from orchestrator.protocol.events import Clock\n"
+        "for n in range(50): RunDir(Path(sys.argv[1])).append_event(Clock(int(sys.argv[2]), n, host='y' * 300))"
     )
     writers = [subprocess.Popen([sys.executable, "-c", program, str(run.path), str(who)]) for who in range(16)]
     assert [writer.wait(PATIENCE) for writer in writers] == [0] * 16
-    found = [(event["who"], event["n"]) for event in run.events()]
+    found = [(each.of, each.ahead) for each in of(run.events(), Clock)]
     assert sorted(found) == [(who, n) for who in range(16) for n in range(50)]
     assert [n for who, n in found if who == 3] == list(range(50))
 
 
 def test_a_torn_line_costs_only_itself(root: Path) -> None:
     run = find_run(root, "a")
-    run.append_event("submitted")
+    run.append_event(event("submitted"))
     path = run.path / "events.jsonl"
     path.write_bytes(path.read_bytes() + b'{"kind": "torn", "ti')
-    run.append_event("cancel", now=True)
+    run.append_event(event("cancel", now=True))
     assert [event["kind"] for event in run.events()] == ["submitted", "cancel"]
 
 
@@ -299,10 +302,10 @@ def test_events_of_all_nodes_in_their_own_order(root: Path) -> None:
     for node in (10, 2):
         run.node(node).mkdir(parents=True)
         (run.node(node) / "events.jsonl").write_text(
-            "".join(json.dumps({"kind": "x", "node": node, "n": n}) + "\n" for n in range(2))
+            "".join(json.dumps({"kind": "slept", "node": node, "seconds": n}) + "\n" for n in range(2))
         )
-    run.append_event("submitted")
-    assert [(event.get("node"), event.get("n")) for event in run.events()] == [
+    run.append_event(event("submitted"))
+    assert [(each.node, each.get("seconds")) for each in run.events()] == [
         (None, None), (2, 0), (2, 1), (10, 0), (10, 1),
     ]  # fmt: skip
 
@@ -311,9 +314,9 @@ def test_a_node_speaks_for_itself_alone(root: Path) -> None:
     run = find_run(root, "a")
     for node in (0, 1):
         run.node(node).mkdir(parents=True)
-        lines = [{"kind": "gang_ended", "node": said, "of": node} for said in (0, 1, None, "0")]
+        lines = [{"kind": "slept", "node": said, "seconds": node} for said in (0, 1, None, "0")]
         (run.node(node) / "events.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    assert [(event["node"], event["of"]) for event in run.events()] == [(0, 0), (1, 1)]
+    assert [(each.node, each.seconds) for each in of(run.events(), Slept)] == [(0, 0), (1, 1)]
 
 
 def test_lines_that_are_no_objects_are_skipped(tmp_path: Path) -> None:
@@ -358,7 +361,7 @@ def test_a_run_without_its_record_has_ended_and_can_be_removed(root: Path) -> No
 
 def test_a_live_run_is_not_removed(root: Path) -> None:
     run = find_run(root, "a")
-    run.append_event("submitted")
+    run.append_event(event("submitted"))
     with pytest.raises(UsageError, match="is pending"):
         remove(root, run)
 

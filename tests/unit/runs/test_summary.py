@@ -23,7 +23,7 @@ def event(kind: str, node: int, at: float, **values: Any) -> dict[str, Any]:
 def node_events(node: int, host: str) -> list[dict[str, Any]]:
     return [
         event("agent_started", node, 1, host=host, python="3.11.2", cores=8, gpus=2, nproc=2),
-        event("launcher_imported", node, 4, seconds=2.5 + node, torch="2.15.0"),
+        event("launcher_imported", node, 4, attempt=0, seconds=2.5 + node, torch="2.15.0"),
         event("started", node, 5, attempt=0, ranks=[2 * node, 2 * node + 2]),
         *[event("rank_exit", node, 15, attempt=0, rank=2 * node + local, code=1, signal=None) for local in (0, 1)],
         event("started", node, 20, attempt=1, ranks=[2 * node, 2 * node + 2]),
@@ -34,8 +34,9 @@ def node_events(node: int, host: str) -> list[dict[str, Any]]:
 
 GANG = [
     event("joined", 0, 2, joined=0), event("joined", 0, 3, joined=1), event("go", 0, 5, attempt=0, world_size=4),
-    event("attempt_failed", 0, 16, attempt=0), event("restart", 0, 16, attempt=1), event("go", 0, 20, attempt=1),
-    event("gang_ended", 0, 31, attempt=1),
+    event("attempt_failed", 0, 16, attempt=0, cause="infra", culprit={"rank": 0}),
+    event("restart", 0, 16, attempt=1, cause="infra"), event("go", 0, 20, attempt=1, world_size=4),
+    event("gang_ended", 0, 31, attempt=1, outcome="succeeded", cause="", reason=""),
 ]  # fmt: skip
 EVENTS = [
     SNAPSHOT, {"kind": "submitted", "time": 1000.5},

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from orchestrator.specs.allocation import allocation_key
 from orchestrator.specs.profile import SshProfile
-from orchestrator.specs.profiles import PROFILE
+from orchestrator.specs.profiles import valid_profile
 
 SLURM = {"SLURM_JOB_NODELIST": "n[1-5]", "SLURM_JOB_ID": "7", "SLURM_TASKS_PER_NODE": "4(x5)"}
 
@@ -18,7 +18,7 @@ SLURM = {"SLURM_JOB_NODELIST": "n[1-5]", "SLURM_JOB_ID": "7", "SLURM_TASKS_PER_N
 def profile(monkeypatch: pytest.MonkeyPatch, environ: dict[str, str], **fields: Any) -> SshProfile:
     for name, value in environ.items():
         monkeypatch.setenv(name, value)
-    found = PROFILE.validate_python({"kind": "ssh", "name": "p", "hosts": "allocation", **fields})
+    found = valid_profile({"kind": "ssh", "name": "p", "hosts": "allocation", **fields})
     assert isinstance(found, SshProfile)
     return found
 

@@ -12,12 +12,13 @@ from hypothesis import strategies as st
 
 from orchestrator.errors import UsageError
 from orchestrator.protocol.masking import mask
+from orchestrator.specs.border import valid
 from orchestrator.specs.environment import parse_env_options, resolve
 from orchestrator.specs.job import Job
 
 
 def job(**fields: Any) -> Job:
-    return Job.model_validate({"name": "x", "command": ["ls"], **fields})
+    return valid(Job, {"name": "x", "command": ["ls"], **fields})
 
 
 SHELL = {
@@ -121,7 +122,7 @@ def test_no_secret_is_left(values: list[str], between: str) -> None:
 
 def test_what_only_looks_secret_is_not_shown_either() -> None:
     shell = {"AWS_SECRET_ACCESS_KEY": "abcdefgh-1", "DB_PASSWORD": "hi", "PLAIN": "plain-value", "API_KEY": "declared"}
-    job = Job.model_validate({"name": "j", "command": ["x"], "pass_env": ["*"], "secrets": ["API_KEY"]})
+    job = valid(Job, {"name": "j", "command": ["x"], "pass_env": ["*"], "secrets": ["API_KEY"]})
     found = resolve(job, shell, {})
     assert found.passed == ("AWS_SECRET_ACCESS_KEY", "DB_PASSWORD", "PLAIN")
     shown = found.masked(f"hi abcdefgh-1 plain-value declared DB_PASSWORD=hi {json.dumps({'DB_PASSWORD': 'hi'})}")

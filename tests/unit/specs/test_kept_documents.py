@@ -16,7 +16,7 @@ import pytest
 from orchestrator.errors import SpecError
 from orchestrator.node.system import kept
 from orchestrator.specs.documents import kept_documents, loader
-from orchestrator.specs.documents.kept_documents import FOLDER, SLOTS, Values
+from orchestrator.specs.documents.kept_documents import FOLDER, SLOTS
 from orchestrator.specs.documents.loaded import Loaded
 from orchestrator.specs.environment import resolve
 from orchestrator.specs.plan import Place, plan
@@ -77,15 +77,10 @@ def test_all_that_is_shipped_gives_the_same_plan(home: Path, reads: list[str], j
         reads.clear()
         again, seen = take(home, str(job), str(profile), sets), seen + 1
         assert reads == []
-        assert isinstance(again.job, Values)
-        assert not isinstance(first.job, Values)
-        for mode in ("python", "json"):
-            assert repr(again.job.model_dump(mode=mode)) == repr(first.job.model_dump(mode=mode))
-            assert repr(again.profile.model_dump(mode=mode)) == repr(first.profile.model_dump(mode=mode))
-        assert dict(again.profile).keys() == dict(first.profile).keys()
+        assert (repr(again.job), repr(again.profile)) == (repr(first.job), repr(first.profile))
         plans = [plan(each.job, each.profile, "r", PLACE, resolve(each.job, {}, {}).env) for each in (first, again)]
         assert plans[0] == plans[1]
-        assert dataclasses.replace(again, job=first.job, profile=first.profile) == first
+        assert again == first
     assert seen
 
 
@@ -98,8 +93,7 @@ def test_numbers_are_of_the_same_kind(home: Path, reads: list[str]) -> None:
     (Path.cwd() / "train.py").write_text("'a', 'b', 'c', 'd', 'e'")  # the words that a task may read
     first, again = take(home, "train.yaml"), take(home, "train.yaml")
     assert reads == ["train.yaml"]
-    for mode in ("python", "json"):
-        assert repr(again.job.model_dump(mode=mode)) == repr(first.job.model_dump(mode=mode))
+    assert repr(again.job) == repr(first.job)
 
 
 def test_notes_stay_and_a_copy_has_other_values(home: Path, reads: list[str]) -> None:
@@ -107,7 +101,7 @@ def test_notes_stay_and_a_copy_has_other_values(home: Path, reads: list[str]) ->
     assert reads == ["job.yaml"]
     assert again.notes == first.notes != ()
     assert [*again.job.given()] == [*first.job.given()] == ["name", "script", "resources"]
-    copy = again.job.model_copy(update={"args": ("--lr", "1")})
+    copy = dataclasses.replace(again.job, args=("--lr", "1"))
     assert (copy.args, again.job.args, copy.name) == (("--lr", "1"), (), "kept")
     with pytest.raises(AttributeError, match="frozen"):
         again.job.name = "other"  # type: ignore[misc]  # what this is about

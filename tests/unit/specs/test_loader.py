@@ -15,6 +15,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from orchestrator.errors import SpecError, UsageError
+from orchestrator.specs.border import valid
 from orchestrator.specs.documents import loader as loading
 from orchestrator.specs.documents import lookup
 from orchestrator.specs.documents.default_profile import default_profile
@@ -23,6 +24,7 @@ from orchestrator.specs.documents.loader import load, load_job, load_profile
 from orchestrator.specs.documents.lookup import known_profiles
 from orchestrator.specs.documents.paths import job_path, profile_path, shadowed_profile
 from orchestrator.specs.profile import SshProfile
+from orchestrator.specs.spec import names_of
 from orchestrator.specs.validation import world_size
 
 ROOT = Path(__file__).parents[3]
@@ -361,7 +363,7 @@ def test_how_many_ranks() -> None:
     hosts = [{"host": "a", "nproc_per_node": 8}, "b", "c"]
     profile = {"kind": "ssh", "name": "p", "hosts": hosts, "nodes": 2}
     for nproc, world in ((4, 12), ([1, 2], 10), ("auto", None)):
-        assert world_size(SshProfile.model_validate({**profile, "nproc_per_node": nproc})) == world
+        assert world_size(valid(SshProfile, {**profile, "nproc_per_node": nproc})) == world
 
 
 def test_an_installed_package_brings_its_profiles(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -493,7 +495,7 @@ JUNK = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
     max_leaves=6,
 )
-FIELDS = [f"job.{name}" for name in loading.Job.model_fields] + [f"profile.{n}" for n in SshProfile.model_fields]
+FIELDS = [f"job.{name}" for name in names_of(loading.Job)] + [f"profile.{n}" for n in names_of(SshProfile)]
 
 
 @settings(max_examples=150, deadline=None)

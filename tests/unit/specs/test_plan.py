@@ -21,6 +21,7 @@ from orchestrator.cli.output import plan_json
 from orchestrator.cli.render import plans
 from orchestrator.protocol.gang import GANG_PORT_RANGE
 from orchestrator.runs.record import PlanRecord
+from orchestrator.specs.border import valid
 from orchestrator.specs.documents.loader import load
 from orchestrator.specs.job import Job
 from orchestrator.specs.plan import (
@@ -33,7 +34,7 @@ from orchestrator.specs.plan import (
     ranks_of,
     rehearsal,
 )
-from orchestrator.specs.profiles import PROFILE, AnyProfile
+from orchestrator.specs.profiles import AnyProfile, valid_profile
 
 ROOT = Path(__file__).parents[3]
 JOBS = sorted(path.stem for path in (ROOT / "jobs").glob("*.yaml"))
@@ -46,11 +47,11 @@ nprocs = st.integers(1, 16)
 
 
 def job(**values: Any) -> Job:
-    return Job.model_validate({"name": "j", "script": "train.py", **values})
+    return valid(Job, {"name": "j", "script": "train.py", **values})
 
 
 def profile(kind: str = "local", **values: Any) -> AnyProfile:
-    return PROFILE.validate_python({"name": "p", "kind": kind, **values})
+    return valid_profile({"name": "p", "kind": kind, **values})
 
 
 def planned(a_job: Job | None = None, a_profile: AnyProfile | None = None, **values: Any) -> LaunchPlan:

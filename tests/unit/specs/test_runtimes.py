@@ -20,9 +20,10 @@ from orchestrator.node.container.argv import (
     told,
 )
 from orchestrator.protocol.task import Mount, NodeTask
+from orchestrator.specs.border import valid
 from orchestrator.specs.job import Job
 from orchestrator.specs.plan import Place, plan
-from orchestrator.specs.profiles import PROFILE, AnyProfile
+from orchestrator.specs.profiles import AnyProfile, valid_profile
 from orchestrator.specs.runtimes import container
 
 GOLDEN = Path(__file__).parents[2] / "golden"
@@ -38,12 +39,12 @@ IMAGE = {"image": "ghcr.io/lab/train:1", "mounts": ["/data:/data:ro", "/scratch/
 
 
 def job(**values: Any) -> Job:
-    return Job.model_validate({"name": "j", "script": "train.py", "container": IMAGE, **values})
+    return valid(Job, {"name": "j", "script": "train.py", "container": IMAGE, **values})
 
 
 def profile(runtime: str, **values: Any) -> AnyProfile:
     kind = "slurm" if runtime == "pyxis" else "local"
-    return PROFILE.validate_python({"name": "p", "kind": kind, "runtime": runtime, **values})
+    return valid_profile({"name": "p", "kind": kind, "runtime": runtime, **values})
 
 
 def task(runtime: str = "docker", a_job: Job | None = None, **values: Any) -> NodeTask:
@@ -67,7 +68,7 @@ def test_every_runtime_is_entered_as_committed(runtime: str, gpus: tuple[str, ..
 
 
 def test_no_runtime_is_no_container() -> None:
-    without = Job.model_validate({"name": "j", "script": "train.py"})
+    without = valid(Job, {"name": "j", "script": "train.py"})
     assert container(without, profile("none")) is None
     assert task("none", without).python == "/env/python"
 

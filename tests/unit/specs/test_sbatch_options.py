@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from orchestrator.specs.profiles import PROFILE
+from orchestrator.specs.profiles import valid_profile
 from orchestrator.specs.sbatch_options import CLUSTERS, FIELDS, OPTIONS, OURS, known_options, note_on_unknown
 from orchestrator.specs.slurm_profile import SlurmProfile
 
 
 def test_both_spellings_are_one_option() -> None:
     assert known_options({"mail_user": "a", "--exclusive": True}) == {"mail-user": "a", "exclusive": True}
-    profile = PROFILE.validate_python({"name": "p", "kind": "slurm", "sbatch": {"gpus_per_task": 1}})
+    profile = valid_profile({"name": "p", "kind": "slurm", "sbatch": {"gpus_per_task": 1}})
     assert isinstance(profile, SlurmProfile)
     assert profile.sbatch == {"gpus-per-task": 1}
 
@@ -38,7 +38,7 @@ def test_both_spellings_are_one_option() -> None:
 )
 def test_others_are_refused_with_what_there_is(name: str, words: str) -> None:
     with pytest.raises(ValidationError, match=re.escape(words)):
-        PROFILE.validate_python({"name": "p", "kind": "slurm", "sbatch": {name: 1}})
+        valid_profile({"name": "p", "kind": "slurm", "sbatch": {name: 1}})
 
 
 def test_an_option_that_is_newer_than_orch_is_left_to_the_clusters_sbatch() -> None:

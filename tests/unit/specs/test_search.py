@@ -12,7 +12,9 @@ from pydantic import ValidationError
 from orchestrator.errors import UsageError
 from orchestrator.protocol.metric import Better
 from orchestrator.runs.searches import Sampler, Search, Stop
+from orchestrator.specs.border import valid
 from orchestrator.specs.job import Job, Training
+from orchestrator.specs.spec import names_of
 from orchestrator.specs.sweeps.search import extremes, point_of, search_of
 from orchestrator.specs.sweeps.search_space import Range, choice_text
 
@@ -21,11 +23,11 @@ SPACE = {"--lr": {"low": 1e-4, "high": 1e-1, "log": True}, "job.env.DEPTH": {"lo
 
 def job(space: dict[str, Any] | None = None, **fields: Any) -> Job:
     given_ = {"name": "a", "script": "a.py", "metric": "loss", "search": {"space": space or SPACE}, **fields}
-    return Job.model_validate(given_)
+    return valid(Job, given_)
 
 
 def searched(found: Job, *sets: str, trials: int = 10) -> Search:
-    return search_of(found, Sampler.TPE, trials, Stop.ASHA, sets, Training.model_fields)
+    return search_of(found, Sampler.TPE, trials, Stop.ASHA, sets, names_of(Training))
 
 
 def test_a_space_is_read() -> None:
@@ -60,7 +62,7 @@ def test_a_space_is_read() -> None:
 )
 def test_a_wrong_space_is_refused(space: dict[str, Any], says: str) -> None:
     with pytest.raises(ValidationError, match=says):
-        Job.model_validate({"name": "a", "script": "a.py", "search": {"space": space}})
+        valid(Job, {"name": "a", "script": "a.py", "search": {"space": space}})
 
 
 @pytest.mark.parametrize(
@@ -101,6 +103,6 @@ def test_a_choice_for_an_argument_is_what_the_program_is_given(value: str) -> No
 
 
 def test_a_recorded_space_is_the_same_space() -> None:
-    dumped = job().model_dump(mode="json")
-    assert searched(Job.model_validate(dumped)) == searched(job())
-    assert Range.model_validate({"low": 1, "high": 2.0}).high == 2.0
+    dumped = job().to_json()
+    assert searched(valid(Job, dumped)) == searched(job())
+    assert valid(Range, {"low": 1, "high": 2.0}).high == 2.0

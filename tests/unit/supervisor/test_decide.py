@@ -97,6 +97,8 @@ TABLE: list[tuple[str, Observation, tuple[Action, ...]]] = [
     ("it may still say so", seen(*RUNNING, LOST_0, alive={0: True, 1: False}), ()),
     # A cancel whose command died.
     ("nobody told the agents", seen(*RUNNING, CANCEL, is_cancelled=True), (PassOnCancel(),)),
+    ("they were sent another signal", seen(*RUNNING, CANCEL, event(EventKind.SIGNAL, 0, cancelled=False),
+     is_cancelled=True), (PassOnCancel(),)),
     ("they know", seen(*RUNNING, CANCEL, PASSED_ON, is_cancelled=True), ()),
     ("they have left since", seen(*RUNNING, CANCEL, END, *LEFT, alive=GONE, is_cancelled=True),
      (Finish(SUCCESS, 5.0),)),

@@ -22,7 +22,8 @@ from orchestrator.runs.outbox import SECRETS, entered
 from orchestrator.runs.record import notify_entries
 from orchestrator.runs.redaction import Redaction
 from orchestrator.runs.state import Cause, Outcome, RunState, RunStatus, Verdict
-from orchestrator.runs.store import RunDir, create_run
+from orchestrator.runs.store import RunDir, append_line, create_run
+from orchestrator.specs.border import valid
 from orchestrator.specs.job import Job
 from orchestrator.supervisor import notifications
 from orchestrator.supervisor.notifications import payload
@@ -78,7 +79,7 @@ def receiver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Receiver]:
 
 
 def entries(*items: dict[str, Any]) -> dict[str, Any]:
-    job: dict[str, Any] = Job.model_validate({"name": "j", "script": "a.py", "notify": list(items)}).model_dump()
+    job: dict[str, Any] = valid(Job, {"name": "j", "script": "a.py", "notify": list(items)}).to_json()
     return job
 
 
@@ -281,7 +282,7 @@ def test_a_run_that_goes_on_is_told_of_and_stays_entered(tmp_path: Path) -> None
     worker = Outbox(tmp_path, lambda: None)
     worker.poll()
     assert delivered(run) == []
-    run.append_event("restart", node=0, attempt=1, cause="infra")
+    append_line(run.path / "events.jsonl", json.dumps({"kind": "restart", "node": 0, "attempt": 1, "cause": "infra"}))
     worker.poll()
     worker.deliveries[run.run_id]["notifications"].thread.join()
     assert [line["id"] for line in delivered(run)] == ["job-abc/restarted/1/0"]
@@ -336,7 +337,7 @@ def test_what_the_job_may_say(value: dict[str, Any], words: str) -> None:
 
 
 def test_one_entry_needs_no_list() -> None:
-    job = Job.model_validate({"name": "j", "script": "a", "notify": {"command": ["a"]}})
+    job = valid(Job, {"name": "j", "script": "a", "notify": {"command": ["a"]}})
     assert job.notify[0].on == ("failed", "succeeded")
 
 

@@ -22,8 +22,9 @@ from orchestrator.runs.sweeps import make_sweep
 from orchestrator.supervisor import queue, starting
 from orchestrator.supervisor.queue import drop, recorded_start, runnable, start_here, start_queued
 from orchestrator.supervisor.reconcile import reconcile
-from orchestrator.supervisor.starting import hold
+from orchestrator.supervisor.starting import enqueue
 from orchestrator.supervisor.supervisor import _look_after
+from tests.events import event
 from tests.patience import PATIENCE
 from tests.unit.specs.test_plan import planned
 
@@ -33,7 +34,7 @@ REMOVED = "a-222222.1, after which it was to start, was removed"
 
 def queued(root: Path, run_id: str, **record: Any) -> RunDir:
     run = create_run(root, run_id, {"run_id": run_id, "kind": "local", "nnodes": 1, "created": 1.0, **record})
-    run.append_event("held")
+    run.append_event(event("held"))
     run.write(QUEUED, held({"PATH": "/bin"}), private=True)
     return run
 
@@ -201,7 +202,7 @@ def test_a_run_that_was_looked_at_before_it_was_queued_is_let_go_of(tmp_path: Pa
         thread.start()
         thread.join(1.5)
         assert thread.is_alive()
-        hold(run, {})
+        enqueue(run, {})
     thread.join(PATIENCE)
     assert not thread.is_alive()
     assert is_queued(run)

@@ -19,10 +19,11 @@ from orchestrator.looking.state import state_of
 from orchestrator.node.system.processes import Process, identify, is_alive
 from orchestrator.protocol import reading
 from orchestrator.protocol.events import EventKind
-from orchestrator.runs.start_lock import being_started
+from orchestrator.runs.start_lock import ELSEWHERE_SECONDS, STARTING, being_started
 from orchestrator.runs.store import RunDir, append_line, create_run
 from orchestrator.supervisor import observe
 from orchestrator.supervisor.reconcile import Reconciler, reconcile
+from tests.events import event
 
 
 @pytest.fixture
@@ -43,7 +44,7 @@ def made(root: Path, *agents: Process | None, **record: Any) -> RunDir:
     """A run whose submit got through, and with it these agents; None is one that is gone."""
     hosts = ["localhost"] * len(agents)
     run = create_run(root, "r-234567", {"kind": "local", "nnodes": len(agents), "hosts": hosts, **record})
-    run.append_event(EventKind.SUBMITTED)
+    run.append_event(event("submitted"))
     run.write("handle.json", {"state": "submitted", "agents": {str(n): of(agent) for n, agent in enumerate(agents)}})
     for node in range(len(agents)):
         run.node(node).mkdir()
@@ -174,15 +175,28 @@ def test_an_interrupted_start_is_given_up_once_what_it_had_begun_would_have_show
     now = time.time()
     run = create_run(tmp_path, "r-234567", {"kind": "local", "nnodes": 1, "created": now})
     run.write("handle.json", {"state": "intent", "agents": {}})
-    monkeypatch.setattr(observe.time, "time", lambda: now + observe.AGENT_PATIENCE + 5)
+    monkeypatch.setattr(observe.time, "time", lambda: now + observe.SHOWS_ITSELF_SECONDS + 5)
     with being_started(run):
         assert reconcile(tmp_path, run) is None
     monkeypatch.setattr(observe.time, "time", lambda: now)
     assert reconcile(tmp_path, run) is None
-    monkeypatch.setattr(observe.time, "time", lambda: now + observe.AGENT_PATIENCE + 5)
+    monkeypatch.setattr(observe.time, "time", lambda: now + observe.SHOWS_ITSELF_SECONDS + 5)
     verdict = reconcile(tmp_path, run)
     assert verdict is not None
     assert "the submit ended before it had started" in verdict.reason
+
+
+def test_a_start_by_another_machine_whose_lock_is_not_seen_here_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = create_run(tmp_path, "r-234567", {"kind": "local", "nnodes": 1, "created": time.time()})
+    (run.path / STARTING).write_text("elsewhere")
+    assert reconcile(tmp_path, run) is None
+    later = time.time() + ELSEWHERE_SECONDS
+    monkeypatch.setattr(time, "time", lambda: later)
+    verdict = reconcile(tmp_path, run)
+    assert verdict is not None
+    assert verdict.reason == "the submit ended before it had started an agent"
 
 
 def test_what_is_recorded_in_a_pass_counts_in_the_same_pass(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from orchestrator.errors import OrchError, UsageError
 from orchestrator.operations import export as exports
 from orchestrator.protocol.checkpoints.checkpoint_dir import Manifest
 from orchestrator.runs.store import RunDir
+from orchestrator.specs.border import valid
 from orchestrator.specs.job import Job
 from orchestrator.specs.plan import Place, plan
 from orchestrator.specs.profile import LocalProfile
@@ -80,8 +81,8 @@ def test_the_model_of_any_checkpoint_is_found(tmp_path: Path) -> None:
 def planned(tmp_path: Path, nproc: object, **job: object) -> RunDir:
     """A run that has a plan and nothing else."""
     fields = {"name": "j", "script": "train.py", "args": ["--x", "a b"], "env": {"WORD": "it's"}, **job}
-    made = Job.model_validate({name: value for name, value in fields.items() if value is not None})
-    profile = LocalProfile.model_validate({"kind": "local", "name": "p", "nodes": 2, "nproc_per_node": nproc})
+    made = valid(Job, {name: value for name, value in fields.items() if value is not None})
+    profile = valid(LocalProfile, {"kind": "local", "name": "p", "nodes": 2, "nproc_per_node": nproc})
     launch = plan(made, profile, "j-abcdef", Place("/run", "/my code", "/in", "python3", "python3"))
     (tmp_path / "plan.json").write_text(json.dumps(launch.to_json()))
     return RunDir(tmp_path)

@@ -79,7 +79,7 @@ def test_a_sum_of_the_gpt_is_right() -> None:
 
 def test_augmented_images_are_parts_of_their_padded_originals(tmp_path: Path) -> None:
     options = parse(["--task", "cifar10.py", "--data", str(tmp_path), "--option", "augment=true"])
-    plain, augmented = (load_task(JOBS / "cifar10.py").data(each) for each in (replace(options, extra={}), options))
+    plain, augmented = (load_task(JOBS / "cifar10.py").data(each) for each in (replace(options, options={}), options))
     assert torch.equal(augmented.test[0], plain.test[0])
     assert len(augmented.train) == len(plain.train[1])
     torch.manual_seed(0)

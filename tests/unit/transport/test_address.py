@@ -6,7 +6,7 @@ import pytest
 
 from orchestrator.errors import BackendError
 from orchestrator.specs.profile import SshProfile
-from orchestrator.specs.profiles import PROFILE
+from orchestrator.specs.profiles import valid_profile
 from orchestrator.transport.address import Address, parse_address
 from orchestrator.transport.connection import _in_words
 from orchestrator.transport.openssh import Resolved
@@ -24,7 +24,7 @@ from orchestrator.transport.openssh import Resolved
 )
 def test_an_address_may_be_of_ipv6(text: str, address: Address) -> None:
     assert parse_address(text) == address
-    profile = PROFILE.validate_python({"kind": "ssh", "name": "lab", "hosts": [text], "nproc_per_node": 1})
+    profile = valid_profile({"kind": "ssh", "name": "lab", "hosts": [text], "nproc_per_node": 1})
     assert isinstance(profile, SshProfile)
     (host,) = profile.hosts
     assert (host.host, host.user, host.port) == (address.host, address.user, address.port)

@@ -63,7 +63,7 @@ class _Printer:
     def print_new(self, run: RunDir) -> None:
         """Print the events that are new since the last call."""
         seen, new = Counter[object](), list[Any]()
-        for event in run.events():
+        for event in run.event_lines():
             source = event.get("node")
             seen[source] += 1
             if seen[source] > self.printed[source] and self._is_asked_for(event):

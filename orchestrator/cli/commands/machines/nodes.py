@@ -26,7 +26,7 @@ def nodes(profile: str | None, as_json: bool) -> int:
 
     if profile is not None:
         loaded = load_profile(profile)
-        with naming_who_is_awaited(kind_of(dict(loaded))):
+        with naming_who_is_awaited(kind_of(vars(loaded))):
             found = backend_of(loaded).holdings(loaded)
         if as_json:
             print_json(found)

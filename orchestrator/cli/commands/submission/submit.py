@@ -181,7 +181,7 @@ def _submit(root: Path, prepared: Any, *, as_json: bool, follow: bool) -> int:
 
     if prepared.is_delegated:
         return _delegate(root, prepared, as_json=as_json, follow=follow)
-    with naming_who_is_awaited(kind_of(dict(prepared.profile))) as elsewhere:
+    with naming_who_is_awaited(kind_of(vars(prepared.profile))) as elsewhere:
         run = submit.submit(root, prepared, elsewhere.hear)
     wait = submit.wait_for_places(run)
     on_supervisor = notes.note_on_wait() if wait else notes.note_on_supervisor(prepared, starts_later=was_queued(run))

@@ -20,6 +20,7 @@ from orchestrator.protocol.checkpoints.checkpoint_dir import COMMIT, committed
 from orchestrator.protocol.checkpoints.formats import Format
 from orchestrator.protocol.checkpoints.of_run import Places
 from orchestrator.protocol.checkpoints.search import Saved, files_of
+from orchestrator.protocol.events import Event, SecondCopyFailed
 from orchestrator.protocol.files import overwrite_line
 from orchestrator.protocol.layout import second_copy_file
 from orchestrator.protocol.reading import MOST_WORD, read_regular
@@ -35,7 +36,7 @@ PROBLEM_CHARS = 300  # six bytes each as JSON, at most
 class ReplicaSender:
     """Node 0's side: the checkpoints to be copied, and the problem after which no further copy is tried."""
 
-    def __init__(self, task: NodeTask, tls: Tls, record: Callable[..., None]) -> None:
+    def __init__(self, task: NodeTask, tls: Tls, record: Callable[[Event], None]) -> None:
         self.task, self.tls, self.record = task, tls, record
         self.known: set[tuple[str, int]] = set()
         self.problem = ""
@@ -50,7 +51,7 @@ class ReplicaSender:
         """Record that a copy failed, and that no further copy is tried in this attempt."""
         if not self.problem:
             self.problem = reason
-            self.record("second_copy_failed", checkpoint=checkpoint, reason=reason)
+            self.record(SecondCopyFailed(checkpoint, reason))
 
     def _tell(self, values: dict[str, Any]) -> None:
         """Report to rank 0. If the report can't be written, rank 0 waits as long as for a slow copy."""

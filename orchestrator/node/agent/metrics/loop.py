@@ -18,7 +18,7 @@ from orchestrator.node.agent.metrics.kept import KeptMetrics
 from orchestrator.node.agent.metrics.tables import step_folder
 from orchestrator.node.agent.sampling.loop import Started
 from orchestrator.node.system.threads import in_thread
-from orchestrator.protocol.events import EventKind
+from orchestrator.protocol.events import Event, MetricsUnread
 from orchestrator.protocol.layout import node_folder, read_metrics_file
 from orchestrator.protocol.task import NodeTask
 
@@ -58,7 +58,7 @@ class WrittenMetrics:
     the other folder is preceded by that folder's name. Files of another format that repeat the metric are left out.
     """
 
-    def __init__(self, task: NodeTask, started: Callable[[], Started], record: Callable[..., None]) -> None:
+    def __init__(self, task: NodeTask, started: Callable[[], Started], record: Callable[[Event], None]) -> None:
         self.task, self.started, self.record = task, started, record
         self.lock = threading.Lock()
         self.has_ended = False
@@ -182,7 +182,7 @@ class WrittenMetrics:
             self.unread.add(path)
             reason = error.strerror if isinstance(error, OSError) else None
             reason = reason or str(error) or type(error).__name__
-            record = partial(self.record, EventKind.METRICS_UNREAD, path=path, reason=reason)
+            record = partial(self.record, MetricsUnread(path, reason))
             if self.loop is None:
                 record()
             else:  # the agent's loop records other events meanwhile

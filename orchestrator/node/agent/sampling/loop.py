@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Callable
+from typing import Callable
 
 from orchestrator.node.agent.sampling.counters import MachineReader
 from orchestrator.node.agent.sampling.gpus import gpu_samples
@@ -18,7 +17,9 @@ from orchestrator.node.agent.sampling.trees import RankTrees, on_host
 from orchestrator.node.agent.stall_detector import read_heartbeat
 from orchestrator.node.system.processes import marked
 from orchestrator.node.system.threads import in_thread
+from orchestrator.protocol.events import Event, SamplingFailed
 from orchestrator.protocol.layout import attempt_folder, node_folder, samples_file
+from orchestrator.protocol.messages import Report, Unused, Used
 from orchestrator.protocol.samples import FINE_SECONDS, Sample, merged, seconds_per_line
 from orchestrator.protocol.task import NodeTask
 
@@ -29,11 +30,6 @@ class Started:
 
     attempt: int = 0
     pids: dict[int, int] = field(default_factory=dict)  # as the launcher knows them, by rank
-
-    @staticmethod
-    def of(report: Mapping[str, Any]) -> Started:
-        """Return what the launcher reports."""
-        return Started(int(report["attempt"]), {int(rank): int(pid) for rank, pid in report["pids"].items()})
 
     def without(self, rank: int) -> Started:
         """Return the same without a rank that has ended."""
@@ -51,8 +47,8 @@ class Sampling:
         self,
         task: NodeTask,
         started: Callable[[], Started],
-        tell: Callable[[dict[str, Any]], None],
-        record: Callable[..., None],
+        tell: Callable[[Report], None],
+        record: Callable[[Event], None],
         watch: Callable[[Sample], None] = lambda _: None,
     ) -> None:
         self.task, self.started, self.tell, self.record, self.watch = task, started, tell, record, watch
@@ -122,7 +118,7 @@ class Sampling:
     def _complain(self, error: Exception) -> None:
         if str(error) != self.problem:
             self.problem = str(error)
-            self.record("sampling_failed", reason=self.problem)
+            self.record(SamplingFailed(self.problem))
 
     def _watch(self, idle: IdleWatch, sample: Sample) -> None:
         if sample.attempt != self.idle_attempt:  # the leader has forgotten what was said of the one before
@@ -131,5 +127,4 @@ class Sampling:
         is_idle = idle.add(sample)
         if is_idle != self.is_idle:
             self.is_idle = is_idle
-            said = {"attempt": sample.attempt, "seconds": round(idle.seconds), "use": idle.what}
-            self.tell({"kind": "unused" if is_idle else "used", **said})
+            self.tell(Unused(sample.attempt, round(idle.seconds), idle.what) if is_idle else Used())

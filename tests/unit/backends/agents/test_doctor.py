@@ -19,7 +19,7 @@ from orchestrator.backends.settings import SshSettings
 from orchestrator.cli.render import results
 from orchestrator.errors import BackendError, PythonMissingError
 from orchestrator.specs.documents.loader import load_profile
-from orchestrator.specs.profiles import PROFILE
+from orchestrator.specs.profiles import valid_profile
 from orchestrator.transport.address import HERE, Address
 from orchestrator.transport.machine import Machine
 from tests.machines import FakeMachine, FakePool, Told
@@ -63,7 +63,7 @@ class Machines(FakePool):
 
 def found(machines: Machines, **profile: Any) -> dict[tuple[str, str], Check]:
     values = {"kind": "ssh", "name": "lab", "hosts": ["a", "b", "c"], "nodes": 3, "nproc_per_node": 4, **profile}
-    checks = doctor.examine(PROFILE.validate_python(values), machines)
+    checks = doctor.examine(valid_profile(values), machines)
     made = {check.what for check in checks}
     assert made - {doctor.ENVIRONMENTS, "gpus"} == set(doctor.CHECKS)
     assert len(checks) == 3 * len(made)
@@ -147,7 +147,7 @@ def test_a_python_that_can_not_prove_itself_is_found_where_nodes_are_several() -
     checks = found(machines)
     assert checks["b", "python3"].level == "fail"
     assert checks["b", "python3"].value.startswith("3.11.2; its Python has no ssl module, by which nodes prove")
-    alone = PROFILE.validate_python({"kind": "ssh", "name": "lab", "hosts": ["a"], "nproc_per_node": 4})
+    alone = valid_profile({"kind": "ssh", "name": "lab", "hosts": ["a"], "nproc_per_node": 4})
     levels = {check.what: check.level for check in doctor.examine(alone, machines)}
     assert levels["python3"] == "ok"
 

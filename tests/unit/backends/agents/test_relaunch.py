@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from orchestrator.backends.agents import relaunch
 from orchestrator.backends.agents.handle import SECRETS, Handle
 from orchestrator.backends.agents.over_ssh import AgentsOverSsh
 from orchestrator.backends.agents.relaunch import credentials_of, in_order, machines
@@ -22,6 +23,7 @@ from orchestrator.runs.state import HandleStatus
 from orchestrator.runs.store import RunDir
 from orchestrator.transport.address import Address
 from orchestrator.transport.machine import Machine
+from tests.events import event
 from tests.machines import FakeMachine, FakePool, Told
 
 PROFILE: dict[str, Any] = {
@@ -85,7 +87,7 @@ def test_a_replacement_is_recorded_once_while_another_node_is_waited_for(tmp_pat
     for _ in range(5):
         assert chosen(run, pool, settings, again) is None
     assert replaced() == [("n1", "n4")]
-    assert [event["hosts"] for event in run.events() if event["kind"] == "waiting_for_hosts"] == [["n2", "n3"]]
+    assert [event["hosts"] for event in run.events() if event["kind"] == "waiting_for_hosts"] == [("n2", "n3")]
     pool.off = {"n1", "n3", "n4"}
     assert chosen(run, pool, settings, again) is None
     pool.off = {"n1"}
@@ -122,8 +124,8 @@ def test_a_machine_whose_gpu_failed_is_replaced_if_a_spare_answers_and_else_take
         run, settings = RunDir(folder), SshSettings.of({**PROFILE, **profile})
         Handle(HandleStatus.SUBMITTED, 0, settings.hosts, {}, (0, 1, 2)).write(run)
         error = {"type": "torch.AcceleratorError", "message": message}
-        culprit = {"node": 1, "code": 1, "error": error, "tail": []}
-        run.append_event("attempt_failed", attempt=attempt, cause="infra", culprit=culprit)
+        culprit = {"rank": 2, "node": 1, "code": 1, "error": error, "tail": []}
+        run.append_event(event("attempt_failed", attempt=attempt, cause="infra", culprit=culprit))
         taken = chosen(run, Machines(*off), settings, Relaunch(1, 1, "infra", "lost"))
         assert taken is not None
         return [host.name for host in taken.values()]
@@ -133,7 +135,7 @@ def test_a_machine_whose_gpu_failed_is_replaced_if_a_spare_answers_and_else_take
     assert found("another", "CUDA error: device-side assert triggered") == ["n1", "n2", "n3"]
     assert found("no spare", broken, spares=[]) == ["n1", "n2", "n3"]
     assert found("spares are off", broken, "n4", "n5") == ["n1", "n2", "n3"]
-    assert found("long ago", broken, attempt=-1) == ["n1", "n2", "n3"]
+    assert found("long ago", broken, attempt=7) == ["n1", "n2", "n3"]
 
 
 def test_of_two_machines_between_which_nothing_passes_the_spares_tell_which_is_cut_off(tmp_path: Path) -> None:
@@ -150,10 +152,10 @@ def test_without_a_spare_who_can_not_be_reached_is_waited_for_with_the_reason(tm
     alone = {"hosts": PROFILE["hosts"][:2], "spares": []}
     found, (waits,) = machines_of(tmp_path, {("n1", "n2")}, **alone)
     assert found is None
-    assert (waits["kind"], waits["hosts"]) == ("waiting_for_hosts", ["n2"])
-    assert waits["why"] == ["n2: it can't reach n1: n1: timed out"]
+    assert (waits["kind"], waits["hosts"]) == ("waiting_for_hosts", ("n2",))
+    assert waits["why"] == ("n2: it can't reach n1: n1: timed out",)
     found, (_, left_out) = machines_of(tmp_path, {("n1", "n2")}, **alone, min_nodes=1)
-    assert (found, left_out["kind"], left_out["hosts"]) == (["n1"], "going_on_without", ["n2"])
+    assert (found, left_out["kind"], left_out["hosts"]) == (["n1"], "going_on_without", ("n2",))
 
 
 FULL = BackendError("n2: /w has only 5 MiB left", "make room there")
@@ -173,9 +175,9 @@ def test_a_machine_that_refuses_another_start_is_replaced_waited_for_or_done_wit
     hosts, event = found("spare")
     assert (hosts, event["by"], event["why"]) == (["n1", "n4", "n3"], "n4", FULL.message)
     hosts, event = found("wait", spares=[])
-    assert (hosts, event["kind"], event["why"]) == (None, "waiting_for_hosts", [FULL.message])
+    assert (hosts, event["kind"], event["why"]) == (None, "waiting_for_hosts", (FULL.message,))
     hosts, event = found("fewer", spares=[], min_nodes=2)
-    assert (hosts, event["hosts"], event["why"]) == (["n1", "n3"], ["n2"], [FULL.message])
+    assert (hosts, event["hosts"], event["why"]) == (["n1", "n3"], ("n2",), (FULL.message,))
 
 
 def test_a_machine_that_is_back_takes_the_place_of_the_spare_that_replaced_it(tmp_path: Path) -> None:
@@ -234,3 +236,15 @@ def test_each_start_has_credentials_of_its_own_and_one_that_was_cut_off_goes_on_
     assert credentials_of(run, kept(), Relaunch(2, 2, "infra", "lost"), 2) not in ("", made)
     assert kept()["secrets"] == {"KEY": "value"}
     assert (tmp_path / SECRETS).stat().st_mode & 0o777 == 0o600
+
+
+def test_logs_are_brought_of_machines_that_get_another_number_and_have_begun(tmp_path: Path, monkeypatch) -> None:
+    run, settings, asked = RunDir(tmp_path), SshSettings.of(PROFILE), []
+    Handle(HandleStatus.SUBMITTED, 0, settings.hosts, {}, (0, 1, 2)).write(run)
+    for node in (0, 1):  # node 2 has written nothing
+        run.node(node).mkdir(parents=True)
+        (run.node(node) / "events.jsonl").touch()
+    monkeypatch.setattr(relaunch, "remote_folder", lambda _: "/w/r-1")
+    monkeypatch.setattr(relaunch, "update_all", lambda copies, *_, only_logs: asked.append((*copies, only_logs)))
+    relaunch._bring_logs_of_renumbered(run, Machines(), settings, [2, 1, 0])  # type: ignore[arg-type]
+    assert [(copy.node, only_logs) for copy, only_logs in asked] == [(0, True)]  # node 1 keeps its number

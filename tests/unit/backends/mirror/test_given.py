@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from orchestrator.backends.mirror import given
 from orchestrator.backends.mirror.given import (
     checkpoint_to_give,
     give,
@@ -187,3 +188,13 @@ def test_resume_names_a_run_and_a_step(run: RunDir, tmp_path: Path, asked: str, 
     else:
         found = prepare(run.path.parents[1], request).loaded.job.checkpoint.resume
         assert found == str(run.path / f"outputs/out/checkpoint-{step}")
+
+
+def test_a_checkpoint_here_is_named_by_its_whole_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    saved = save(tmp_path / "out", 100)
+    for nowhere in ("auto", "out/checkpoint-100", str(tmp_path / "gone")):  # words and paths of the nodes
+        assert given._asked_for(nowhere) is None
+    found = given._asked_for(str(saved))
+    assert found is not None
+    assert (found.path, found.step) == (str(saved), 100)

@@ -22,6 +22,7 @@ from orchestrator.protocol.outputs import Entry
 from orchestrator.runs.files.checkpoints import not_here
 from orchestrator.runs.reducer import left_outputs
 from orchestrator.runs.store import RunDir
+from tests.machines import FakeMachine
 from tests.unit.backends.mirror.session import LocalSession
 
 LARGE = os.urandom(3 << 20)
@@ -360,6 +361,22 @@ def test_more_files_than_a_request_takes_beside_the_working_folder_come_here(run
         (results / f"{number}").touch()
     assert bring(run) == Left()
     assert len(os.listdir(run.path / "outputs/beside/results")) == MOST_FILES + 10
+
+
+def test_many_files_come_in_few_requests_and_each_is_read_once(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened, syncs, real = list[str](), list[int](), sending.descriptor_of
+    monkeypatch.setattr(sending, "descriptor_of", lambda path, below: opened.append(path) or real(path, below))
+    monkeypatch.setattr(os, "fsync", syncs.append)
+    for number in range(5 * MOST_FILES):
+        write(run, f"{number % 7}/{number}", b"%d" % number)
+    write(run, "large", LARGE)
+    machine = FakeMachine()
+    machine.is_own = True
+    assert Outputs(run, 0).bring(machine, final=True) == Left()
+    assert machine.verbs() == ["list_outputs", *["read_files"] * 6]
+    assert len(opened) == len(set(opened)) == 5 * MOST_FILES + 1
+    assert syncs == []  # one sync of the file system is for all
+    assert len(here(run)) == 5 * MOST_FILES + 1
 
 
 def test_of_another_node_only_what_differs_comes_and_apart(run: RunDir) -> None:

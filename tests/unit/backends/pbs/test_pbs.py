@@ -14,9 +14,10 @@ from orchestrator.backends.batch.backend import Batch
 from orchestrator.backends.pbs import parse
 from orchestrator.backends.pbs.scheduler import CANCEL_WAITING, MINE, REFUSALS, Pbs, options
 from orchestrator.runs.store import create_run
+from orchestrator.specs.border import valid
 from orchestrator.specs.job import Job
 from orchestrator.specs.plan import LaunchPlan, Place, plan
-from orchestrator.specs.profiles import PROFILE
+from orchestrator.specs.profiles import valid_profile
 from tests.machines import FakeMachine, Said
 
 COMMENT = "Not Running: Insufficient amount of resource: ncpus (R: 8 A: 4 T: 8)"
@@ -86,8 +87,8 @@ def test_what_a_job_used() -> None:
 
 
 def launch(job: dict[str, Any] | None = None, folder: str = "/r", **profile: Any) -> LaunchPlan:
-    asked = Job.model_validate({"name": "j", "script": "train.py", **(job or {})})
-    where = PROFILE.validate_python({"name": "p", "kind": "pbs", "nodes": 3, **profile})
+    asked = valid(Job, {"name": "j", "script": "train.py", **(job or {})})
+    where = valid_profile({"name": "p", "kind": "pbs", "nodes": 3, **profile})
     place = Place(f"{folder}/j-abc234", "/c", "/in", "/env/bin/python", "/env/python")
     return plan(asked, where, "j-abc234", place)
 

@@ -8,9 +8,10 @@ import pytest
 
 from orchestrator.backends.sge import parse
 from orchestrator.backends.sge.scheduler import REFUSALS, GridEngine, options
+from orchestrator.specs.border import valid
 from orchestrator.specs.job import Job
 from orchestrator.specs.plan import LaunchPlan, Place, plan
-from orchestrator.specs.profiles import PROFILE
+from orchestrator.specs.profiles import valid_profile
 
 QSTAT = """<?xml version='1.0'?>
 <job_info  xmlns:xsd="http://arc.liv.ac.uk/repos/darcs/sge/source/dist/util/resources/schemas/qstat/qstat.xsd">
@@ -152,8 +153,8 @@ def test_tasks_are_counted_from_0_here_and_from_1_there() -> None:
 
 
 def launch(job: dict[str, Any] | None = None, **profile: Any) -> LaunchPlan:
-    asked = Job.model_validate({"name": "j", "script": "train.py", **(job or {})})
-    where = PROFILE.validate_python({"name": "p", "kind": "sge", "nodes": 3, "pe": "mpi", **profile})
+    asked = valid(Job, {"name": "j", "script": "train.py", **(job or {})})
+    where = valid_profile({"name": "p", "kind": "sge", "nodes": 3, "pe": "mpi", **profile})
     return plan(asked, where, "j-abc234", Place("/r/j-abc234", "/c", "/in", "/env/bin/python", "/env/python"))
 
 

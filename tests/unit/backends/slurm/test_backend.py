@@ -20,6 +20,7 @@ from orchestrator.errors import BackendError, UsageError
 from orchestrator.looking.state import state_of
 from orchestrator.runs.scheduler_status import SchedulerStatus
 from orchestrator.runs.store import RunDir, create_run, remove_run
+from tests.events import event
 from tests.machines import FakeMachine, Said
 
 from .test_script import launch
@@ -91,7 +92,7 @@ def test_a_job_in_the_queue_needs_one_look(site: Site) -> None:
 
 
 def test_a_cancel_while_slurm_is_asked_is_not_taken_for_a_loss(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    site.run.append_event("submitted")
+    site.run.append_event(event("submitted"))
     site.queue("17|CANCELLED|None|N/A||r-abc234")
     squeue = site.bin / "squeue"
     cancel = f"""echo '{{"kind": "cancel"}}' >>{site.run.path}/events.jsonl; echo '{{}}' >{site.run.path}/cancel.json"""

@@ -29,7 +29,7 @@ from orchestrator.runs.scheduler_status import SchedulerStatus
 from orchestrator.runs.store import RunDir, create_run
 from orchestrator.specs.job import Job
 from orchestrator.specs.plan import plan
-from orchestrator.specs.profiles import PROFILE
+from orchestrator.specs.profiles import valid_profile
 from orchestrator.transport.address import Address, parse_address
 from orchestrator.transport.machine import LocalMachine
 from orchestrator.transport.node_archive import submitit_archive
@@ -72,7 +72,7 @@ def test_submitits_side_of_its_task_is_the_archive_that_travels(run: RunDir) -> 
         "login": "me@far",
         "python": "/env/python",
     }
-    profile = PROFILE.validate_python(values)
+    profile = valid_profile(values)
     launch = plan(Job(name="r", command=("true",)), profile, "r-abc234", machine.place(run, "/w", "/env/python"))
     line = next(line for line in machine.script(launch).splitlines() if line.startswith("srun"))
     assert line.endswith("/env/python -u /w/runs/r-abc234/submitit.pyz /w/runs/r-abc234/slurm")

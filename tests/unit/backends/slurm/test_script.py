@@ -15,16 +15,17 @@ from orchestrator.backends.batch.scheduler import in_words
 from orchestrator.backends.slurm.environment import filled
 from orchestrator.backends.slurm.scheduler import Slurm
 from orchestrator.backends.slurm.script import FOLDER, cores_per_node, options_in, warning
+from orchestrator.specs.border import valid
 from orchestrator.specs.job import Job
 from orchestrator.specs.plan import LaunchPlan, Place, plan
-from orchestrator.specs.profiles import PROFILE
+from orchestrator.specs.profiles import valid_profile
 
 RUN = "/shared/my runs/j-abc234"
 
 
 def launch(run_dir: str = RUN, job: dict[str, Any] | None = None, **profile: Any) -> LaunchPlan:
-    asked = Job.model_validate({"name": "j", "script": "train.py", **(job or {})})
-    where = PROFILE.validate_python({"name": "p", "kind": "slurm", "nodes": 3, "nproc_per_node": 4, **profile})
+    asked = valid(Job, {"name": "j", "script": "train.py", **(job or {})})
+    where = valid_profile({"name": "p", "kind": "slurm", "nodes": 3, "nproc_per_node": 4, **profile})
     return plan(asked, where, "j-abc234", Place(run_dir, f"{run_dir}/code", "/in", "/env/bin/python", "/env/python"))
 
 

@@ -14,6 +14,7 @@ from orchestrator.node.agent.members import Members, introduce
 from orchestrator.node.agent.tls import Tls
 from orchestrator.node.system.sockets import ANY_PORT, listen, port_of
 from orchestrator.protocol.gang import Hello
+from orchestrator.protocol.messages import Report
 from orchestrator.transport.credentials import new_credentials
 from tests.patience import PATIENCE
 
@@ -63,7 +64,7 @@ class Heard:
     def __init__(self, tls: Tls = TLS, addrs: tuple[str, ...] = HERE) -> None:
         self.joined: list[Hello] = []
         self.reached: list[str] = []
-        self.messages: list[tuple[int, dict[str, Any]]] = []
+        self.messages: list[tuple[int, Report]] = []
         self.gone: list[tuple[int, str]] = []
         self.told: list[dict[str, int]] = []
         self.news = asyncio.Event()

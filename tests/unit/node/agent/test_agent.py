@@ -15,6 +15,7 @@ from orchestrator.node.agent import ranks
 from orchestrator.node.agent.agent import Agent
 from orchestrator.node.agent.channel import pair
 from orchestrator.node.agent.ranks import Ranks
+from orchestrator.protocol.messages import RankEnded, Report, read_report
 from tests.local.test_agents import task_in
 from tests.patience import PATIENCE
 from tests.unit.node.agent.members import TLS, run
@@ -34,8 +35,8 @@ def test_a_way_that_gives_no_answer_keeps_no_heartbeat_back(tmp_path: Path, monk
         agent.tls = TLS
         agent.channel, leaders = await pair()
         check = {"kind": "check", "addrs": ["127.0.0.1"], "port": 1, "host": "n1"}
-        await asyncio.wait_for(agent._from_leader(check), PATIENCE)
-        await agent._from_clock({})
+        await asyncio.wait_for(agent._obey(check), PATIENCE)
+        await agent._look()
         assert await asyncio.wait_for(leaders.receive(), PATIENCE) == {"kind": "heartbeat"}
         for task in agent.tasks:
             task.cancel()
@@ -48,8 +49,8 @@ def test_a_way_that_gives_no_answer_keeps_no_heartbeat_back(tmp_path: Path, monk
 @pytest.mark.parametrize(
     "report",
     [
-        {"kind": "exit"}, {"kind": "exit", "rank": [], "code": 1},
-        {"kind": "gone", "code": "x", "tail": None}, {"kind": "started", "pids": 5},
+        {"kind": "exit"}, {"kind": "exit", "attempt": 0, "rank": [], "code": 1},
+        {"kind": "idle", "attempt": "x"}, {"kind": "started", "attempt": 0, "pids": 5},
     ],
 )  # fmt: skip
 def test_a_report_that_can_not_be_understood_is_trouble_and_no_end_of_the_agent(
@@ -57,10 +58,12 @@ def test_a_report_that_can_not_be_understood_is_trouble_and_no_end_of_the_agent(
 ) -> None:
     """The launcher of a container runs in an image that anybody may have built."""
 
-    async def main() -> list[dict[str, Any]]:
+    async def main() -> list[Report]:
         agent = Agent(task_in(tmp_path))
         agent.ranks.running = {0}
-        await agent._from_launcher(dict(report))
+        understood = read_report(report)
+        assert understood is not None
+        await agent._receive(understood)
         assert agent.outcome is None
         return agent.untold
 
@@ -76,11 +79,10 @@ def test_the_end_of_a_rank_is_told_whatever_its_files_lead_to(tmp_path: Path, mo
     monkeypatch.setattr(Ranks, "_saves", broken)
     monkeypatch.setattr(ranks, "gpu_error_of", broken)
 
-    async def main() -> list[dict[str, Any]]:
+    async def main() -> list[Report]:
         agent = Agent(task_in(tmp_path))
         agent.ranks.running = {0}
-        end = {"kind": "exit", "rank": 0, "code": 3, "signal": None, "tail": [], "error": None, "victim": False}
-        await agent._from_launcher(end)
+        await agent._receive(RankEnded(0, 0, 3))
         return agent.untold
 
     (told,) = asyncio.run(main())

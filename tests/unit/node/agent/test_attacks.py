@@ -13,6 +13,7 @@ from orchestrator.node.agent import tls as agent_tls
 from orchestrator.node.agent.channel import Channel, ChannelError
 from orchestrator.node.agent.joining import dial
 from orchestrator.node.agent.neighbour import NeighbourServer, probe
+from orchestrator.protocol.messages import FindModule, Trouble, Used
 from tests.patience import PATIENCE
 from tests.unit.node.agent.members import HERE, TLS, Heard, Streams, hello, join, leader, raw, run
 
@@ -75,10 +76,10 @@ async def relayed() -> AsyncIterator[tuple[Heard, Relay, Channel]]:
 def test_a_relay_reads_nothing_and_is_no_address_of_node_0() -> None:
     async def main() -> None:
         async with relayed() as (heard, relay, channel):
-            channel.send({"kind": "exit", "tail": ["precious"]})
+            channel.send(Trouble("precious").to_json())
             await heard.until(lambda: bool(heard.messages))
-            heard.server.send(1, {"kind": "go", "secret": "precious"})
-            assert await channel.receive() == {"kind": "go", "secret": "precious"}
+            heard.server.send(1, FindModule("precious"))
+            assert await channel.receive() == FindModule("precious").to_json()
             assert heard.reached == ["127.0.0.1"]  # node 0's own word, whatever was dialled
             assert relay.seen
             assert not any(word in relay.seen for word in (b"precious", b"kind", b"hello", b"node_rank"))
@@ -99,9 +100,9 @@ def test_a_record_that_was_tampered_with_ends_the_connection(change: Callable[[b
     async def main() -> None:
         async with relayed() as (heard, relay, channel):
             relay.change = change
-            channel.send({"kind": "exit", "code": 0})
+            channel.send(Trouble("0").to_json())
             await heard.until(lambda: bool(heard.gone))
-            assert heard.messages in ([], [(1, {"kind": "exit", "code": 0})] * most)
+            assert heard.messages in ([], [(1, Trouble("0"))] * most)
             assert heard.gone == [(1, "its agent closed the connection")]
 
     run(main)
@@ -117,8 +118,8 @@ def test_records_in_another_order_end_the_connection() -> None:
                 return kept[::-1] if len(kept) == 2 else []
 
             relay.change = swapped
-            channel.send({"kind": "exit", "code": 1})
-            channel.send({"kind": "idle"})
+            channel.send(Trouble("1").to_json())
+            channel.send(Used().to_json())
             await heard.until(lambda: bool(heard.gone))
             assert heard.messages == []
 
@@ -139,7 +140,7 @@ def test_a_connection_that_is_cut_is_a_lost_member_and_nothing_else() -> None:
 def test_a_conversation_that_was_recorded_joins_nothing_when_it_is_played_again() -> None:
     async def main() -> None:
         async with relayed() as (heard, relay, channel):
-            channel.send({"kind": "exit", "code": 0})
+            channel.send(Trouble("0").to_json())
             await heard.until(lambda: bool(heard.messages))
             heard.server.members.clear()  # so that only the proof can stand in the way
             reader, writer = await raw(heard.port)

@@ -19,6 +19,7 @@ from orchestrator.node.agent.joining import dial
 from orchestrator.node.agent.members import introduce
 from orchestrator.node.system.sockets import ANY_PORT, ANYWHERE, listen, port_of
 from orchestrator.node.system.tcp_peers import listeners
+from orchestrator.protocol.messages import Bye, FindModule, LeaderHeartbeat, Trouble
 from tests.unit.node.agent.members import ANOTHER, HERE, TLS, Heard, foreign, hello, join, leader, run
 
 
@@ -33,13 +34,13 @@ def test_members_and_leader_talk_both_ways() -> None:
         async with leader() as heard:
             channel = await join(heard.port)
             assert heard.joined == [hello()]
-            channel.send({"kind": "exit", "tail": ["é\u2028\n", "\ud800"]})
+            report = Trouble("é\u2028\n", tail=("\ud800",))
+            channel.send(report.to_json())
             await heard.until(lambda: bool(heard.messages))
-            assert heard.messages == [(1, {"kind": "exit", "tail": ["é\u2028\n", "\ud800"]})]
-            heard.server.send(1, {"kind": "go", "n": 1})
-            heard.server.send(1, {"kind": "go", "n": 2})
-            heard.server.send(7, {"kind": "go"})  # not there: missed, not an error
-            assert [(await channel.receive() or {})["n"] for _ in range(2)] == [1, 2]
+            assert heard.messages == [(1, report)]
+            for node in (1, 1, 7):  # 7 is not there: missed, not an error
+                heard.server.send(node, FindModule("m"))
+            assert [await channel.receive() for _ in range(2)] == [FindModule("m").to_json()] * 2
             assert (channel.own_addr, channel.peer_addr) == ("127.0.0.1", "127.0.0.1")
             await channel.close()
             await heard.until(lambda: bool(heard.gone))
@@ -145,8 +146,8 @@ def test_a_second_agent_of_a_node_does_not_displace_the_first() -> None:
             first = await join(heard.port)
             with pytest.raises(ChannelError, match="node 0: this node has joined already"):
                 await join(heard.port)
-            heard.server.send(1, {"kind": "go"})
-            assert await first.receive() == {"kind": "go"}
+            heard.server.send(1, LeaderHeartbeat())
+            assert await first.receive() == {"kind": "heartbeat"}
             assert (len(heard.joined), heard.gone) == (1, [])
 
     run(main)
@@ -217,9 +218,9 @@ def test_closing_lets_members_go_first() -> None:
     async def main() -> None:
         heard = Heard()
         channel = await join(heard.port)
-        heard.server.send(1, {"kind": "bye"})
+        heard.server.send(1, Bye("failed", 1))
         closing = asyncio.create_task(heard.listener.close(patience=5))
-        assert await channel.receive() == {"kind": "bye"}
+        assert await channel.receive() == Bye("failed", 1).to_json()
         assert not closing.done()
         await channel.close()
         await closing

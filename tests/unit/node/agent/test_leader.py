@@ -9,16 +9,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.node.agent.leader import (
-    SETTLE_SECONDS,
-    Leader,
-    cause_of,
-    culprit_of,
-)
+from orchestrator.node.agent.leader import SETTLE_SECONDS, Leader
+from orchestrator.outcome.gang import culprit_of
 from orchestrator.outcome.restart import WITHOUT_PROGRESS
+from orchestrator.outcome.rules import cause_of
+from orchestrator.protocol.events import Event, GangEnded, Slept, Unused, Used
 from orchestrator.protocol.gang import Hello
+from orchestrator.protocol.messages import Order, read_report
 from orchestrator.protocol.progress import Progress
+from orchestrator.protocol.rank_reports import Culprit, LeftEarly
 from orchestrator.protocol.task import NodeTask, Program
+from orchestrator.protocol.typed import read
 
 GLOO = {"type": "RuntimeError", "message": "[pair.cc:537] Connection closed by peer [127.0.0.1]:1234"}
 VICTIM = {"code": 1, "signal": None, "victim": True, "error": GLOO, "tail": []}
@@ -37,12 +38,12 @@ class Gang:
             "fork", "gloo", "python3", ("10.0.0.1",), (20000, 20000), **values,
         )  # fmt: skip
         self.now, self.step, self.strangers = 100.0, step, ""
-        self.sent: list[tuple[int, dict[str, Any]]] = []
-        self.events: list[dict[str, Any]] = []
+        self.sent: list[tuple[int, Order]] = []
+        self.events: list[Event] = []
         self.leader = Leader(
             self.task,
             send=lambda node, message: self.sent.append((node, message)),
-            record=lambda kind, **values: self.events.append({"kind": kind, **values}),
+            record=self.events.append,
             progress=lambda: Progress() if self.step is None else Progress(self.step),
             strangers=lambda: self.strangers,
             started=self.now,
@@ -55,7 +56,9 @@ class Gang:
             self.leader.joined(Hello(node, f"n{node}", nproc, (f"10.0.0.{node}",), 7000 + node), self.now)
 
     def say(self, node: int, kind: str, **values: Any) -> None:
-        self.leader.received(node, {"kind": kind, **values}, self.now)
+        report = read_report({"kind": kind, **values})
+        assert report is not None
+        self.leader.received(node, report, self.now)
 
     def everyone(self, kind: str, **values: Any) -> None:
         for node in range(self.task.nnodes):
@@ -95,14 +98,14 @@ class Gang:
 
     # -- what came of it
 
-    def told(self, kind: str) -> list[tuple[int, dict[str, Any]]]:
+    def told(self, kind: str) -> list[tuple[int, Order]]:
         return [(node, message) for node, message in self.sent if message["kind"] == kind]
 
-    def recorded(self, kind: str) -> list[dict[str, Any]]:
+    def recorded(self, kind: str) -> list[Event]:
         return [event for event in self.events if event["kind"] == kind]
 
     @property
-    def end(self) -> dict[str, Any]:
+    def end(self) -> Event:
         (event,) = self.recorded("gang_ended")
         return event
 
@@ -162,7 +165,7 @@ def test_go_waits_for_every_node_and_binds_the_ranks() -> None:
         gang.say(node, "ready", attempt=0, port=1)
         assert gang.told("go") == []
     gang.say(0, "ready", attempt=0, port=4242)
-    assert {node: (m["binding"]["rank_offset"], m["binding"]["nproc"], m["binding"]["world_size"], m["master_port"])
+    assert {node: (m["binding"].rank_offset, m["binding"].nproc, m["binding"].world_size, m["master_port"])
             for node, m in gang.told("go")} == {0: (0, 1, 6, 4242), 1: (1, 3, 6, 4242), 2: (4, 2, 6, 4242)}  # fmt: skip
 
 
@@ -216,7 +219,7 @@ def test_trouble_on_a_node_ends_the_gang_with_its_cause() -> None:
     gang.join(0, 1)
     gang.say(1, "trouble", reason="python3 can't import torch", cause="user_error", tail=["ImportError: torch"])
     assert (gang.end["cause"], gang.end["reason"]) == ("user_error", "node 1 (n1): python3 can't import torch")
-    assert (gang.end["failed_node"], gang.end["tail"]) == (1, ["ImportError: torch"])
+    assert (gang.end["failed_node"], gang.end["tail"]) == (1, ("ImportError: torch",))
 
 
 TIMM = {"type": "ModuleNotFoundError", "message": "No module named 'timm.data'", "traceback": ""}
@@ -376,7 +379,7 @@ def test_a_rank_that_leaves_with_0_while_others_wait_for_it_is_to_blame(order: l
     (failed,) = gang.recorded("attempt_failed")
     culprit = failed["culprit"]
     assert (culprit["rank"], culprit["node"], culprit["code"], failed["cause"]) == (3, 1, 0, "user_error")
-    assert culprit["left_early"] == {"ranks": [3], "waited": [0], "said": f"RuntimeError: {GLOO['message']}"}
+    assert culprit["left_early"] == LeftEarly((3,), (0,), f"RuntimeError: {GLOO['message']}")
     assert (gang.end["cause"], gang.recorded("restart")) == ("user_error", [])
 
 
@@ -396,7 +399,7 @@ def test_a_rank_that_leaves_with_0_while_others_wait_for_it_is_to_blame(order: l
 def test_whom_a_rank_that_ended_with_0_stands_for(leaver: dict, failure: dict, blamed: int) -> None:
     exits = [{**FINE, "rank": 1, "after_stop": False, **leaver}, {"after_stop": False, **failure}]
     for order in (exits, exits[::-1]):
-        culprit = culprit_of(order)
+        culprit = culprit_of([read(Culprit, end) for end in order])
         assert culprit is not None
         assert culprit["rank"] == blamed
 
@@ -416,11 +419,13 @@ def test_a_rank_that_left_is_not_blamed_for_a_lost_node() -> None:
 
 def test_ranks_that_we_killed_are_not_blamed_for_it() -> None:
     exits = [{**VICTIM, "rank": 0, "after_stop": False}, {**KILLED, "rank": 1, "after_stop": True}]
-    assert culprit_of(exits)["rank"] == 0
+    culprit = culprit_of([read(Culprit, end) for end in exits])
+    assert culprit is not None
+    assert culprit.rank == 0
 
 
 def test_nobody_is_blamed_for_ranks_that_ended_well_or_ask_to_be_started_again() -> None:
-    assert culprit_of([FINE, {"code": 95}]) is None
+    assert culprit_of([Culprit(0, 0), Culprit(1, 95)]) is None
 
 
 @pytest.mark.parametrize(
@@ -438,7 +443,7 @@ def test_nobody_is_blamed_for_ranks_that_ended_well_or_ask_to_be_started_again()
     ],
 )
 def test_which_budget_a_failure_draws_on(report: dict[str, Any], cause: str) -> None:
-    assert cause_of(report) == cause
+    assert cause_of(read(Culprit, {"rank": 0, **report})) == cause
 
 
 # -- restarts
@@ -455,8 +460,7 @@ def test_an_infrastructure_failure_is_started_again_until_its_budget_is_used() -
         gang.ready()
     gang.step = 9
     gang.fail(KILLED)
-    end = {"kind": "gang_ended", "outcome": "failed", "cause": "infra", "reason": "", "attempt": 2, "step": 9}
-    assert gang.end == end
+    assert gang.end == GangEnded(2, "failed", "infra", "", step=9)
     assert [event["from_step"] for event in gang.recorded("restart")] == [0, 1]
 
 
@@ -546,12 +550,12 @@ def test_an_attempt_begins_when_all_nodes_have_what_it_goes_on_from() -> None:
     for node, found in enumerate(([b, a], [older, a], [a, b])):
         gang.say(node, "ready", attempt=0, port=4242, checkpoints=found)
     ((node, asked),) = gang.told("hand_over")
-    assert (node, asked["checkpoint"], asked["to"]) == (0, "code/b", [(1, ("10.0.0.1",), 7001)])
+    assert (node, asked["checkpoint"], asked["to"]) == (0, "code/b", ((1, ("10.0.0.1",), 7001),))
     gang.pass_time(400)  # longer than a launcher may take
     assert gang.told("go") == []
     gang.say(0, "handed_over", attempt=0, given=[1], failed=[])
     assert [message["resume_from"] for _, message in gang.told("go")] == ["code/b"] * 3
-    assert gang.recorded("handed_over")[0]["to"] == [1]
+    assert gang.recorded("handed_over")[0]["to"] == (1,)
 
 
 @pytest.mark.parametrize(
@@ -619,7 +623,7 @@ def test_a_leader_that_did_not_run_itself_holds_its_sleep_against_nobody(first: 
     gang.pass_time(3)
     assert gang.leader.phase == "running"
     assert gang.leader.lost == {}
-    assert gang.recorded("slept") == [{"kind": "slept", "seconds": 3600.0}]
+    assert gang.recorded("slept") == [Slept(3600.0)]
     silent = gang.now
     while gang.leader.phase == "running":
         gang.now += 0.5
@@ -845,10 +849,10 @@ def test_a_run_counts_as_idle_once_all_its_nodes_are_and_only_while_they_are() -
     gang.say(0, "unused", attempt=0, seconds=60, use="GPU 3 %")
     assert gang.recorded("unused") == []
     gang.say(1, "unused", attempt=0, seconds=80, use="CPU 1 %")
-    assert gang.recorded("unused") == [{"kind": "unused", "attempt": 0, "seconds": 60, "use": "GPU 3 %, CPU 1 %"}]
+    assert gang.recorded("unused") == [Unused(0, 60, "GPU 3 %, CPU 1 %")]
     gang.say(1, "used", attempt=0, seconds=0, use="GPU 90 %")
     gang.say(0, "used", attempt=0, seconds=0, use="GPU 90 %")
-    assert gang.recorded("used") == [{"kind": "used", "attempt": 0, "by": 1}]
+    assert gang.recorded("used") == [Used(0, 1)]
     assert gang.told("stop") == []
 
 

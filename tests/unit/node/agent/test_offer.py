@@ -33,7 +33,7 @@ def test_a_search_that_hangs_on_a_dead_disk_keeps_only_one_thread(monkeypatch: p
     async def run() -> None:
         watched = Offer(
             planned().tasks[0], 1, "checkpoint-20", {"checkpoint-20": OFFERED},
-            lambda _, **values: recorded.append(values),
+            recorded.append,
         )  # fmt: skip
         for _ in range(3):
             await watched._look_at_saves()

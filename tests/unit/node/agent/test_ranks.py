@@ -13,10 +13,20 @@ from orchestrator.node.agent import ranks as module
 from orchestrator.node.agent.ranks import Ranks
 from orchestrator.node.system.event_log import EventLog
 from orchestrator.protocol.layout import node_folder
+from orchestrator.protocol.messages import (
+    Imported,
+    LauncherGone,
+    OfAttempt,
+    RankEnded,
+    Report,
+    Stalled,
+    Trouble,
+)
 from orchestrator.protocol.task import NodeTask, Program
+from orchestrator.protocol.typed import read
 
 
-def ranks_of(folder: Path, told: list[dict[str, Any]], **values: Any) -> Ranks:
+def ranks_of(folder: Path, told: list[Report], **values: Any) -> Ranks:
     node = Path(node_folder(str(folder), 0))
     node.mkdir(parents=True)
     task = NodeTask(
@@ -27,35 +37,37 @@ def ranks_of(folder: Path, told: list[dict[str, Any]], **values: Any) -> Ranks:
 
 
 def test_the_gang_and_the_record_hear_no_secret(tmp_path: Path) -> None:
-    told: list[dict[str, Any]] = []
+    told: list[Report] = []
     secrets, env = {"PIN": "canary-secret"}, {"HF_TOKEN": "canary-token", "WORD": "kept-word"}
     ranks = ranks_of(tmp_path, told, secrets=secrets, env=env)
     words = "kept-word canary-secret canary-token"
     error = {"type": "E", "message": words, "traceback": words}
     ended = {"rank": 1, "code": 1, "signal": None, "tail": [words], "error": error, "victim": False, "attempt": 0}
     said = [
-        {"kind": "exit", **ended}, {"kind": "imported", "failed": words}, {"kind": "trouble", "reason": words},
-        {"kind": "gone", "code": 1, "tail": [words]},
+        read(RankEnded, ended), Imported(0, failed=words), Trouble(words), LauncherGone(1, (words,)),
     ]  # fmt: skip
-    for message in said:
-        asyncio.run(ranks.report(message))
-    assert [each["kind"] for each in told] == ["exit", "trouble", "trouble", "trouble"]
-    assert json.dumps(told).count("kept-word *** ***") == 7
+    for report in said:
+        asyncio.run(ranks.report(report))
+    assert [each.kind for each in told] == ["exit", "trouble", "trouble", "trouble"]
+    assert json.dumps([each.to_json() for each in told]).count("kept-word *** ***") == 7
     folder = tmp_path / "nodes" / "0" / "attempt_0"
     folder.mkdir()
     beat = {"phase": "done", "saves": 2, "saves_failed": 1, "unsaved": words, "step": 1, "time": 1.0}
     (folder / "beat_0").write_text(json.dumps(beat))
-    asyncio.run(ranks.report({"kind": "exit", **ended, "rank": 0, "code": 0}))
+    asyncio.run(ranks.report(read(RankEnded, {**ended, "rank": 0, "code": 0})))
     assert told[-1]["unsaved"] == "kept-word *** ***"
-    assert "canary" not in json.dumps(told) + (tmp_path / "nodes" / "0" / "events.jsonl").read_text()
+    assert (
+        "canary"
+        not in json.dumps([each.to_json() for each in told]) + (tmp_path / "nodes" / "0" / "events.jsonl").read_text()
+    )
 
 
 def test_the_phase_of_a_stall_is_masked(tmp_path: Path) -> None:
     class Stalls:
-        def news(self, *_: Any) -> list[dict[str, Any]]:
-            return [{"kind": "stall", "rank": 0, "phase": "canary-secret", "step": 1, "full": False}]
+        def news(self, *_: Any) -> list[OfAttempt]:
+            return [Stalled(0, 0, "canary-secret", 1, 30.0, 60.0)]
 
-    told: list[dict[str, Any]] = []
+    told: list[Report] = []
     ranks = ranks_of(tmp_path, told, secrets={"PIN": "canary-secret"})
     ranks.running, ranks.heartbeats = {0}, Stalls()  # type: ignore[assignment]
     ranks.look(0.0)
@@ -67,9 +79,9 @@ def test_the_phase_of_a_stall_is_masked(tmp_path: Path) -> None:
 def test_a_launcher_that_the_kernel_kills_for_memory_is_named_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kills: int, by: str
 ) -> None:
-    told: list[dict[str, Any]] = []
+    told: list[Report] = []
     monkeypatch.setattr(module, "oom_kills", lambda: 3)
     ranks = ranks_of(tmp_path, told)
     monkeypatch.setattr(module, "oom_kills", lambda: 3 + kills)
-    asyncio.run(ranks.report({"kind": "gone", "code": -9, "tail": []}))
+    asyncio.run(ranks.report(LauncherGone(-9)))
     assert [each["reason"] for each in told] == [f"the launcher was killed by SIGKILL{by}"]

@@ -10,6 +10,18 @@ from typing import Any
 import pytest
 
 from orchestrator.node.agent.stall_detector import HeartbeatReader, StallDetector, culprit_of_hang
+from orchestrator.node.agent.standstill import Silence
+from orchestrator.protocol.messages import Moved, Patience
+from orchestrator.protocol.rank_reports import RankStack
+from orchestrator.protocol.typed import read
+
+
+def silence(rank: int, step: int, *, between_steps: bool = False) -> Silence:
+    return Silence(0, 0.0, rank, "train", step, 60.0, 60.0, between_steps, full=True)
+
+
+def blamed(stalls: list[Silence], stacks: dict[int, dict[str, Any]]) -> int:
+    return culprit_of_hang(stalls, {rank: read(RankStack, seen) for rank, seen in stacks.items()}).rank
 
 
 def heartbeat(step: int, phase: str = "train", time: float = 0.0, **more: Any) -> dict[str, Any]:
@@ -67,7 +79,7 @@ def test_done_and_unheard_ranks_never_stall() -> None:
     assert detector.stalls({0: heartbeat(5, "done", time=1), 1: None}, now=1e6) == []
 
 
-STALLS = [{"rank": rank, "step": 29} for rank in range(4)]
+STALLS = [silence(rank, 29) for rank in range(4)]
 WAITS = {"state": "S", "in_collective": True, "where": "line 18"}
 
 
@@ -83,19 +95,19 @@ WAITS = {"state": "S", "in_collective": True, "where": "line 18"}
 def test_the_odd_one_out_is_to_blame(odd: dict[str, Any]) -> None:
     for rank in range(4):
         stacks = dict.fromkeys(range(4), WAITS) | {rank: odd}
-        assert culprit_of_hang(STALLS, stacks)["rank"] == rank
+        assert blamed(STALLS, stacks) == rank
 
 
 def test_who_is_late_with_its_answer_is_not_odd() -> None:
     unknown = {"state": "R", "in_collective": None, "where": None, "late": True}
     odd = {"state": "S", "in_collective": True, "where": "line 16"}
-    assert culprit_of_hang(STALLS, dict.fromkeys(range(4), WAITS) | {0: unknown, 3: odd})["rank"] == 3
-    assert culprit_of_hang(STALLS, dict.fromkeys(range(4), WAITS) | {0: {**unknown, "late": False}})["rank"] == 0
+    assert blamed(STALLS, dict.fromkeys(range(4), WAITS) | {0: unknown, 3: odd}) == 3
+    assert blamed(STALLS, dict.fromkeys(range(4), WAITS) | {0: {**unknown, "late": False}}) == 0
 
 
 def test_the_fewest_steps_decide_where_stacks_do_not() -> None:
-    stalls = [{"rank": rank, "step": 29 - (rank == 2)} for rank in range(4)]
-    assert culprit_of_hang(stalls, {})["rank"] == 2
+    stalls = [silence(rank, 29 - (rank == 2)) for rank in range(4)]
+    assert blamed(stalls, {}) == 2
 
 
 def test_ranks_whose_folder_was_removed_under_them_are_not_said_to_stand_still(tmp_path: Path) -> None:
@@ -126,20 +138,20 @@ def test_a_rank_in_a_longer_phase_is_reported_with_the_rest_of_its_limit_as_it_e
     reader = HeartbeatReader(LIMITS)
     (tmp_path / "rank_1.log").write_text("a program without heartbeats is in no phase of its own")
     beat(tmp_path, 0, 4, loss=1.0)
-    assert reader.news(str(tmp_path), [0, 1], now=10) == []
+    assert reader.news(0, str(tmp_path), [0, 1], now=10) == []
     beat(tmp_path, 0, 4, "save")
-    assert reader.news(str(tmp_path), [0, 1], now=20) == [{"kind": "patience", "seconds": 1800}]
-    assert reader.news(str(tmp_path), [0, 1], now=500) == []
+    assert reader.news(0, str(tmp_path), [0, 1], now=20) == [Patience(0, 1800)]
+    assert reader.news(0, str(tmp_path), [0, 1], now=500) == []
     beat(tmp_path, 0, 4)
-    assert reader.news(str(tmp_path), [0, 1], now=501) == [{"kind": "patience", "seconds": 0}]
+    assert reader.news(0, str(tmp_path), [0, 1], now=501) == [Patience(0, 0)]
 
 
 @pytest.mark.parametrize("phase", ["start", "compile", "eval", "save", "train"])
 def test_a_phase_is_long_until_its_limit_counted_from_its_beginning(tmp_path: Path, phase: str) -> None:
     reader = HeartbeatReader(LIMITS)
     beat(tmp_path, 0, 0, phase)  # no step was made yet
-    assert reader.news(str(tmp_path), [0], now=10) == [{"kind": "patience", "seconds": 1800}]
-    ends = [news for now in range(20, 2000, 10) for news in reader.news(str(tmp_path), [0], now=now)]
+    assert reader.news(0, str(tmp_path), [0], now=10) == [Patience(0, 1800)]
+    ends = [news for now in range(20, 2000, 10) for news in reader.news(0, str(tmp_path), [0], now=now)]
     assert [(news["kind"], news.get("full"), news.get("seconds")) for news in ends] == [
         ("stall", False, 900), ("stall", True, 1800), ("patience", None, 0),
     ]  # fmt: skip
@@ -149,17 +161,17 @@ def test_a_phase_is_long_until_its_limit_counted_from_its_beginning(tmp_path: Pa
 def test_a_rank_whose_stall_was_reported_is_reported_as_it_moves_on(tmp_path: Path, end: str) -> None:
     reader = HeartbeatReader(LIMITS)
     beat(tmp_path, 0, 4, loss=1.0)
-    reader.news(str(tmp_path), [0], now=10)
-    stalls = [news for now in (41, 50, 71) for news in reader.news(str(tmp_path), [0], now=now)]
+    reader.news(0, str(tmp_path), [0], now=10)
+    stalls = [news for now in (41, 50, 71) for news in reader.news(0, str(tmp_path), [0], now=now)]
     assert [(news["full"], news["between_steps"]) for news in stalls] == [(False, True), (True, True)]
     beat(tmp_path, 0, 5 if end == "a step" else 4, "eval" if end == "another phase" else "train", loss=1.0)
-    news = reader.news(str(tmp_path), [] if end == "its exit" else [0], now=72)
-    assert news[0] == {"kind": "moved", "rank": 0}
-    assert [each for each in reader.news(str(tmp_path), [0], now=73) if each["kind"] == "moved"] == []
+    news = reader.news(0, str(tmp_path), [] if end == "its exit" else [0], now=72)
+    assert news[0] == Moved(0, 0)
+    assert [each for each in reader.news(0, str(tmp_path), [0], now=73) if each["kind"] == "moved"] == []
 
 
 def test_of_ranks_outside_collectives_the_one_that_exceeded_a_longer_limit_is_to_blame() -> None:
-    stalls = [{"rank": rank, "step": 7, "between_steps": rank != 2} for rank in range(4)]
+    stalls = [silence(rank, 7, between_steps=rank != 2) for rank in range(4)]
     outside = {rank: {"state": "S", "in_collective": False, "where": "line 3"} for rank in range(4)}
-    assert culprit_of_hang(stalls, outside | {2: {**outside[2], "where": "save"}})["rank"] == 2
-    assert culprit_of_hang(stalls, {})["rank"] == 2
+    assert blamed(stalls, outside | {2: {**outside[2], "where": "save"}}) == 2
+    assert blamed(stalls, {}) == 2

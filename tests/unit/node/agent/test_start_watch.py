@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 
 from orchestrator.node.agent.start_watch import SECONDS, StartWatch, why_it_waits
+from orchestrator.protocol.rank_reports import RankStack
 from orchestrator.protocol.samples import GpuSample, RankSample, Sample
+from orchestrator.protocol.typed import read
 
 from .test_leader import Gang
 
@@ -69,7 +71,9 @@ def test_computation_heartbeats_and_another_attempt_start_the_count_anew(busy: S
 )
 def test_for_whom_the_ranks_wait(stacks: list[list[str]], port: int, words: str) -> None:
     seen = {rank: stack(frames) if frames else {} for rank, frames in enumerate(stacks)}
-    found = why_it_waits(seen, range(len(stacks)), [], 60.0, port)
+    found = why_it_waits(
+        {rank: read(RankStack, each) for rank, each in seen.items()}, range(len(stacks)), [], 60.0, port
+    )
     assert found.startswith(words) if words else found == ""
 
 

@@ -19,6 +19,7 @@ from orchestrator.node.agent import tls as agent_tls
 from orchestrator.node.agent.channel import Channel, ChannelError
 from orchestrator.node.agent.tls import BUFFER_BYTES, NoTlsError, Tls, in_words
 from orchestrator.node.system import host
+from orchestrator.protocol.messages import Trouble
 from orchestrator.protocol.task import NodeTask, Program
 from orchestrator.transport.credentials import credentials_for, entrusted
 from tests.unit.node.agent.members import ANOTHER, CREDENTIALS, TLS, join, leader, raw, run
@@ -153,9 +154,9 @@ def test_a_connection_keeps_no_quarter_of_a_mebibyte() -> None:
                 protocol = each.writer.transport._ssl_protocol  # type: ignore[attr-defined]
                 assert isinstance(protocol, sslproto.SSLProtocol)
                 assert len(protocol._ssl_buffer) == BUFFER_BYTES  # type: ignore[attr-defined]
-            channel.send({"kind": "x" * 200_000})  # what is larger than that arrives all the same
+            channel.send(Trouble("x" * 200_000).to_json())  # what is larger than that arrives all the same
             await heard.until(lambda: bool(heard.messages))
-            assert len(heard.messages[0][1]["kind"]) == 200_000
+            assert heard.messages[0][1] == Trouble("x" * 200_000)
 
     run(main)
 

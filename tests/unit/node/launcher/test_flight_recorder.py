@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.node.agent.missing_rank import missing_rank
+from orchestrator.node.agent.missing_rank import Missing, missing_rank
 from orchestrator.node.launcher.flight_recorder import (
     ask_for_dumps,
     groups_of,
@@ -20,6 +20,8 @@ from orchestrator.node.launcher.flight_recorder import (
     recorder_settings,
     remove_pipes,
 )
+from orchestrator.protocol.messages import StacksFound
+from orchestrator.protocol.typed import read
 
 # Rank 0 has entered three all_reduces and a broadcast of all ranks, rank 1 one all_reduce less.
 PROGRAM = """
@@ -77,7 +79,7 @@ def test_the_rank_that_never_entered_a_collective_is_named(tmp_path: Path) -> No
     recorders = {rank: read_groups(str(tmp_path), rank) or {} for rank in range(2)}
     (group,) = recorders[0].values()
     assert (group["entered"], group["waits"], group["desc"]) == (3, [3, "all_reduce"], "default_pg")
-    missing = missing_rank(recorders)
+    missing = named(recorders)
     assert missing is not None
     assert (missing.rank, missing.words) == (
         1,
@@ -97,6 +99,11 @@ def entry(
     }  # fmt: skip
 
 
+def named(recorders: dict[int, dict[str, Any]]) -> Missing | None:
+    """Return whom the recorders name, as the leader reads them."""
+    return missing_rank(read(StacksFound, {"recorders": recorders}).recorders)
+
+
 def recorder(*entries: dict[str, Any]) -> dict[str, Any]:
     return groups_of({"version": "2.10", "pg_config": {}, "entries": list(entries)})
 
@@ -104,12 +111,12 @@ def recorder(*entries: dict[str, Any]) -> dict[str, Any]:
 def test_a_rank_that_has_entered_nothing_at_all_is_missing_from_the_group_of_all() -> None:
     waits = recorder(entry(1), entry(2, ended=False))
     elsewhere = recorder(entry(1, group="7"))
-    assert missing_rank({0: waits, 1: waits, 2: elsewhere, 3: {}}).rank == 2  # type: ignore[union-attr]
+    assert named({0: waits, 1: waits, 2: elsewhere, 3: {}}).rank == 2  # type: ignore[union-attr]
 
 
 def test_a_rank_that_waits_elsewhere_is_not_blamed_for_the_one_it_waits_for() -> None:
     """Rank 1 is missing from what 0 waits in, for it waits itself for rank 2, which waits for nobody."""
-    found = missing_rank({
+    found = named({
         0: recorder(entry(5, ended=False)),
         1: recorder(entry(4), entry(9, group="1", ended=False)),
         2: recorder(entry(4), entry(8, group="1")),
@@ -120,7 +127,7 @@ def test_a_rank_that_waits_elsewhere_is_not_blamed_for_the_one_it_waits_for() ->
 
 def test_a_rank_that_calls_another_collective_is_named() -> None:
     usual, odd = recorder(entry(288, ended=False)), recorder(entry(288, name="broadcast", ended=False))
-    found = missing_rank({0: usual, 1: usual, 2: odd})
+    found = named({0: usual, 1: usual, 2: odd})
     assert found is not None
     assert (found.rank, found.words) == (
         2, "it called broadcast as collective 288 of process group 0, where ranks 0, 1 called all_reduce",
@@ -128,9 +135,9 @@ def test_a_rank_that_calls_another_collective_is_named() -> None:
 
 
 def test_nobody_is_named_where_all_wait_in_the_same() -> None:
-    assert missing_rank({rank: recorder(entry(3, ended=False)) for rank in range(4)}) is None
-    assert missing_rank({0: recorder(entry(3)), 1: {}}) is None
-    assert missing_rank({}) is None
+    assert named({rank: recorder(entry(3, ended=False)) for rank in range(4)}) is None
+    assert named({0: recorder(entry(3)), 1: {}}) is None
+    assert named({}) is None
 
 
 def test_sends_and_receives_are_left_out() -> None:

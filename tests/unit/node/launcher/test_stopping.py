@@ -15,6 +15,7 @@ import pytest
 from orchestrator.node.launcher import launcher as module
 from orchestrator.node.launcher.launcher import Launcher, RankProcess
 from orchestrator.node.launcher.rank.log import RankLog
+from orchestrator.protocol.messages import Stop
 from orchestrator.protocol.task import NodeTask
 
 
@@ -55,11 +56,11 @@ def _no_report_of_the_rank_itself(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_rank_that_had_ended_was_not_stopped_and_nobody_is_killed_for_it_later(tmp_path: Path) -> None:
     started = Started(tmp_path, ["false"])
     started.until_it_has_ended()
-    started.launcher._order_stop(2.0)
+    started.launcher._stop(Stop(0, 2.0))
     ended, idle = started.reports()
     assert (ended["kind"], ended["code"], ended["stopped"], idle["kind"]) == ("exit", 1, False, "idle")
     assert started.launcher.kill_at is None
-    started.launcher._order_stop(2.0)  # once there is none: the next attempt's are not to be killed for it
+    started.launcher._stop(Stop(0, 2.0))  # once there is none: the next attempt's are not to be killed for it
     assert started.launcher.kill_at is None
 
 
@@ -73,7 +74,7 @@ def test_a_rank_that_was_asked_to_end_is_told_from_one_that_was_killed(
     started = Started(tmp_path, ["sh", "-c", deaf])
     assert started.child.stdout is not None
     assert started.child.stdout.readline() == b"up\n"
-    started.launcher._order_stop(60.0)
+    started.launcher._stop(Stop(0, 60.0))
     if by_others is not None:
         os.kill(started.child.pid, by_others)
     started.until_it_has_ended()
@@ -84,7 +85,7 @@ def test_a_rank_that_does_not_end_in_time_is_killed_by_us(tmp_path: Path) -> Non
     started = Started(tmp_path, ["sh", "-c", 'trap "" TERM; echo up; while :; do sleep 0.05; done'])
     assert started.child.stdout is not None
     assert started.child.stdout.readline() == b"up\n"
-    started.launcher._order_stop(0.0)
+    started.launcher._stop(Stop(0, 0.0))
     started.launcher._kill_ranks()
     started.until_it_has_ended()
     ended = started.reports()[0]

@@ -68,7 +68,7 @@ async def handing_over(tmp_path: Path, **fields: Any) -> AsyncIterator[Handing]:
     (tmp_path / "0/nodes/0").mkdir(parents=True, exist_ok=True)
     events: list[dict[str, Any]] = []
     server = NeighbourServer(TLS, 1, HERE, take=Receiver(task(tmp_path / "1", 1, **fields)).take)
-    second = ReplicaSender(task(tmp_path / "0", 0), TLS, lambda kind, **values: events.append({"kind": kind, **values}))
+    second = ReplicaSender(task(tmp_path / "0", 0), TLS, events.append)
     work = asyncio.create_task(second.keep_up(HERE, server.port))
     try:
         yield Handing(second, events)

@@ -37,7 +37,7 @@ class Looks:
         self.metrics = self.new_agent()
 
     def new_agent(self) -> WrittenMetrics:
-        return WrittenMetrics(self.task, lambda: self.started, lambda kind, **values: self.events.append(values))
+        return WrittenMetrics(self.task, lambda: self.started, self.events.append)
 
     def write(self, path: Path, data: bytes) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,0 +1,158 @@
+"""The options of the training program, stated once.
+
+The job's `training:` section, the command line of `python -m orchestrator.training`, the JSON Schema and the tables of
+docs/job.md and docs/training.md follow from these fields. What a field says about itself:
+
+* `description`: its meaning. `more` continues that sentence in `--help` and in docs/training.md.
+* `unset`: what None means, if None is the default.
+* `least`, `above`, `matches`: the bounds of a number, and the pattern of a text.
+* `unit`: the word for the value in `--help`.
+"""
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Literal, Optional, Union, get_args
+
+from orchestrator.protocol.frozen import Frozen, setting
+
+Precision = Literal["auto", "fp32", "tf32", "bf16", "fp16", "fp8"]
+Strategy = Literal["single", "dp", "dp-balanced", "ddp", "fsdp", "model-parallel", "pipeline", "accelerate"]
+STRATEGIES: tuple[str, ...] = get_args(Strategy)
+
+
+class TrainingOptions(Frozen):
+    """The options of a training. Sizes are in samples, intervals in optimizer steps."""
+
+    task: Union[str, Path] = setting("the task's Python file, relative to the code folder", unit="FILE")
+    epochs: Optional[int] = setting(
+        "how often to go through the training data", default=None, least=1, unset="1 without steps"
+    )
+    steps: Optional[int] = setting(
+        "stop after this many optimizer steps", default=None, least=1, more="those before a resume included"
+    )
+    global_batch: int = setting("samples per step over all ranks; the world size must divide it", default=96, least=1)
+    lr: Optional[float] = setting("learning rate", default=1e-3, above=0, unit="RATE")
+    seed: int = setting("seed of weights, order and augmentation", default=0, least=0)
+    eval_every: int = setting("steps between evaluations; 0: each epoch", default=0, least=0)
+    save_every: int = setting("steps between checkpoints; 0: each epoch", default=0, least=0)
+    log_every: int = setting("steps between log lines", default=10, least=1)
+    clip: Optional[float] = setting(
+        "clip the norm of all gradients to this value; none by default", default=None, above=0, unit="NORM"
+    )
+    schedule: Literal["constant", "linear", "cosine"] = setting(
+        "how the learning rate falls to 0 at the last step", default="constant"
+    )
+    warmup: int = setting("steps in which the learning rate rises from 0", default=0, least=0)
+    deterministic: bool = setting(
+        "use deterministic algorithms only", default=False, more="a resumed run then equals one without interruption"
+    )
+    device: Literal["auto", "cpu", "cuda"] = setting("auto: GPUs, where the machine has any", default="auto")
+    precision: Precision = setting(
+        "bf16, fp16: forward in 16 bits, weights in float32; auto: tf32 on GPUs, fp32 on CPUs", default="auto"
+    )
+    channels_last: bool = setting("use torch's channels_last memory format, for convolutions", default=False)
+    compile: Literal["none", "inductor", "aot_eager"] = setting(
+        "torch.compile: inductor compiles the model, aot_eager only checks that it can be compiled", default="none"
+    )
+    compile_mode: Literal["default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"] = setting(
+        "inductor: reduce-overhead replays CUDA graphs, max-autotune also tries kernels", default="default"
+    )
+    compile_blocks: bool = setting(
+        "compile each child of the model separately, which takes less time",
+        default=False,
+        more="equal children are compiled once",
+    )
+    activation_checkpointing: bool = setting(
+        "recompute blocks in the backward pass instead of keeping their activations", default=False
+    )
+    fused: bool = setting("use torch's fused optimizer", default=False, more="the task must pass fused=options.fused")
+    memory_history: bool = setting(
+        "record the GPU's memory use; a snapshot is an output if memory runs out", default=False
+    )
+    sampler: Literal["exact", "distributed"] = setting(
+        "exact never pads the last batch", default="exact", more="distributed is torch's, which does"
+    )
+    workers: Union[Literal["auto"], int, None] = setting(
+        "DataLoader workers of each rank; auto: its share of the cores, 4 at most", default="auto", least=0
+    )
+    worker_start: Literal["fork", "spawn"] = setting(
+        "spawn: start each worker as a new interpreter", default="fork", more="for libraries that a fork breaks"
+    )
+    offline: Optional[Literal["digits"]] = setting("data to train on if the task's can't be downloaded", default=None)
+    offline_epochs: Optional[int] = setting("passes over that data; epochs by default", default=None, least=1)
+    data: Union[str, Path, None] = setting(
+        "folder of the data", default=None, unit="DIR", unset="$ORCH_DATA_DIR, then ~/.cache/orch/data"
+    )
+    strategy: Strategy = setting("how the devices are used", default="ddp", more="see docs/training.md")
+    accumulate: int = setting(
+        "accumulate gradients over this many parts of a step, for less memory",
+        default=1,
+        least=1,
+        more="they are exchanged once",
+    )
+    gradient_as_bucket_view: bool = setting("ddp: gradients are views of the communication buckets", default=True)
+    static_graph: bool = setting("ddp: every step uses the same parameters in the same order", default=False)
+    sync_batchnorm: bool = setting("ddp: BatchNorm over the global batch; GPUs only", default=False)
+    bucket_cap_mb: Optional[int] = setting("ddp: MiB of gradients in one all-reduce; torch's 25", default=None, least=1)
+    gradient_compression: Literal["none", "fp16", "bf16"] = setting(
+        "ddp: all-reduce gradients in 16 bits", default="none"
+    )
+    async_save: bool = setting("write checkpoints in the background, from a copy in memory", default=False)
+    micro_batches: int = setting("pipeline: micro-batches of a batch", default=4, least=1)
+    reshard_after_forward: bool = setting(
+        "fsdp: free a block's weights after its forward pass",
+        default=True,
+        more="without this, less traffic and more memory",
+    )
+    shard_ranks: Optional[int] = setting("fsdp: ranks that share one copy of the weights; all", default=None, least=1)
+    tensor_ranks: int = setting("fsdp: ranks that share each layer, by the task's plan", default=1, least=1)
+    timeout: int = setting(
+        "seconds that ranks wait for each other at the start and around saves", default=1800, least=1, unit="S"
+    )
+    step_timeout: int = setting("seconds that ranks wait for each other in a step", default=600, least=1, unit="S")
+    init_method: str = setting(
+        "where the ranks meet; tcp://HOST:PORT needs a free port of rank 0's host",
+        default="env://",
+        matches=r"^(env://|tcp://[^/\s]+:\d{1,5})$",
+        unit="URL",
+    )
+    options: dict[str, Union[bool, int, float, str]] = setting(
+        "passed on to the task", default_factory=dict, unit="K=V"
+    )
+
+
+def _only(*names: str) -> dict[str, str]:
+    """Map every strategy except `names` to an error message: only these strategies take the option."""
+    why = f"only {' and '.join(names)} {'takes' if len(names) == 1 else 'take'} it"
+    return {name: why for name in STRATEGIES if name not in names}
+
+
+_COPIED = "the model is copied to the GPUs at every step"
+NOT_TAKEN: Mapping[str, Mapping[str, str]] = {
+    "gradient_as_bucket_view": _only("ddp", "accelerate"),
+    "static_graph": _only("ddp"),
+    "sync_batchnorm": _only("ddp"),
+    "bucket_cap_mb": _only("ddp"),
+    "gradient_compression": _only("ddp"),
+    "micro_batches": _only("pipeline"),
+    "reshard_after_forward": _only("fsdp"),
+    "shard_ranks": _only("fsdp"),
+    "tensor_ranks": _only("fsdp"),
+    "compile_mode": dict.fromkeys(("dp", "dp-balanced"), _COPIED) | {"accelerate": "Accelerator.prepare compiles"},
+    "compile_blocks": dict.fromkeys(("dp", "dp-balanced"), _COPIED) | {"accelerate": "Accelerator.prepare compiles"},
+    "activation_checkpointing": dict.fromkeys(("dp", "dp-balanced"), _COPIED),
+    "channels_last": {
+        "fsdp": "FSDP shards only weights that lie in the usual order",
+        "pipeline": "what travels between the ranks lies in the usual order",
+    },
+    "compile": dict.fromkeys(("dp", "dp-balanced"), _COPIED),
+}
+"""Maps options to the strategies that ignore them, with reasons."""
+
+
+def not_taken(strategy: str, given: Iterable[str]) -> dict[str, str]:
+    """Return those of the `given` options that the strategy would ignore or can't support, with reasons.
+
+    `given` must not contain options that were left at their defaults.
+    """
+    return {name: NOT_TAKEN[name][strategy] for name in given if strategy in NOT_TAKEN.get(name, {})}

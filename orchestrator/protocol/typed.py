@@ -1,0 +1,303 @@
+"""Frozen dataclasses that cross machines: reads them from JSON, and writes them. Python 3.9, pure.
+
+Other machines and processes may have written any JSON. `read` checks the type and the bounds of each field, and ignores
+fields that the class does not have. A class states its bounds by `Annotated[int, Bounds(0, 10)]`.
+
+A subclass of `Fields` is a frozen dataclass without a decorator. It becomes one when it is first used, because making
+all of them takes longer than the whole of `orch status`.
+"""
+
+import contextlib
+import dataclasses
+import enum
+import threading
+import typing
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache, partial
+from typing import TYPE_CHECKING, Annotated, Any, Callable, TypeVar, Union
+
+if TYPE_CHECKING:
+    from typing import dataclass_transform
+
+    Base = Mapping[str, Any]
+else:
+    Base = object  # ABCMeta would double the time in which the classes are made
+
+    def dataclass_transform(**_):
+        return lambda cls: cls
+
+
+Made = TypeVar("Made")
+Handler = TypeVar("Handler", bound=Callable[..., Any])
+_Reader = Callable[[Any], Any]
+_MISSING: Any = dataclasses.MISSING
+_making = threading.RLock()
+
+
+class DamagedError(ValueError):
+    """A value has another type than its field, or is out of the field's bounds."""
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """The least and the greatest value of a number, or the least and the greatest length of a text or a list."""
+
+    least: float
+    most: float
+
+
+Count = Annotated[int, Bounds(0, 1 << 63)]
+Rank = Annotated[int, Bounds(0, 1 << 24)]
+Node = Annotated[int, Bounds(0, 1 << 20)]
+Port = Annotated[int, Bounds(0, (1 << 16) - 1)]
+Seconds = Annotated[float, Bounds(0.0, 1e12)]
+
+
+@dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field,))
+class Fields(Base):
+    """A frozen dataclass whose fields can be read by name, too. A field with its default value counts as missing."""
+
+    def __new__(cls, *_: Any, **__: Any) -> "Any":
+        """Make the class a dataclass before its first instance."""
+        _fields_of(cls)
+        return object.__new__(cls)
+
+    def __getitem__(self, name: str) -> Any:
+        """Return the value of a field."""
+        try:
+            return getattr(self, name)
+        except AttributeError:
+            raise KeyError(name) from None
+
+    def __iter__(self) -> Iterator[str]:
+        """Yield the names of the fields that have no default, or another value than their default."""
+        return (each.name for each in _fields_of(type(self)) if each.is_told(getattr(self, each.name)))
+
+    def __contains__(self, name: object) -> bool:
+        """Tell whether `__iter__` yields the name."""
+        return name in tuple(self)
+
+    def __len__(self) -> int:
+        """Return the number of names that `__iter__` yields."""
+        return sum(1 for _ in self)
+
+    if not TYPE_CHECKING:
+
+        def get(self, name: str, default: Any = None) -> Any:
+            """Return the value of a field; the default if the class has no such field, or if the value is None."""
+            value = getattr(self, name, None)
+            return default if value is None else value
+
+        keys, items, values = Mapping.keys, Mapping.items, Mapping.values
+
+
+Mapping.register(Fields)
+
+
+@dataclass(frozen=True)
+class _Field:
+    name: str
+    read: _Reader
+    default: Any
+    is_stamp: bool  # whether the constructor does not take the field
+
+    def is_told(self, value: Any) -> bool:
+        return self.default is _MISSING or bool(value != self.default)
+
+
+def read(cls: type[Made], data: Any, *, lenient: bool = False) -> Made:
+    """Return the instance of a frozen dataclass that the JSON object describes.
+
+    Raises DamagedError if a value does not fit its field. With `lenient`, such a value counts as missing if the field
+    has a default.
+    """
+    if not isinstance(data, Mapping):
+        raise DamagedError(f"it is no object of {cls.__name__}")
+    plan: Any = cls
+    readers, defaults, required = _plan_of(plan)
+    values = dict(defaults)
+    for name, value in data.items():
+        reader = readers.get(name)
+        if reader is None:
+            continue
+        try:
+            values[name] = reader(value)
+        except DamagedError as error:
+            if not lenient or name not in defaults:
+                raise DamagedError(f"{name}: {error}") from None
+    for name in required:
+        if name not in values:
+            raise DamagedError(f"{name} is missing")
+    made: Made = object.__new__(cls)
+    made.__dict__.update(values)  # a frozen dataclass sets its fields one by one, which takes five times as long
+    return made
+
+
+def to_json(value: Any, *, stamps: bool = True) -> dict[str, Any]:
+    """Return a dataclass as JSON types. Fields that have their default are left out, because `read` restores them.
+
+    Without `stamps`, the fields that the constructor does not take are left out too.
+    """
+    found = {}
+    for each in _fields_of(value.__class__):
+        held = getattr(value, each.name)
+        if each.is_told(held) and (stamps or not each.is_stamp):
+            found[each.name] = _plain(held)
+    return found
+
+
+def _plain(value: Any) -> Any:
+    if value is None or isinstance(value, (str, int, float)):
+        return value
+    if isinstance(value, (tuple, list)):
+        return [_plain(each) for each in value]
+    if isinstance(value, Mapping) and not isinstance(value, Fields):
+        return {str(name): _plain(each) for name, each in value.items()}
+    return to_json(value)
+
+
+class Kinds(dict[str, type[Made]]):
+    """The classes of messages or events of one direction, by the kind that their JSON names."""
+
+    def of(self, data: Any) -> "type[Made] | None":
+        """Return the class of a JSON object; None if its kind is unknown."""
+        kind = data.get("kind") if isinstance(data, Mapping) else None
+        return self.get(kind) if isinstance(kind, str) else None
+
+    def read(self, data: Any, *, lenient: bool = False) -> "Made | None":
+        """Return the message or event; None if its kind is unknown. Raises DamagedError if a field is damaged."""
+        cls = self.of(data)
+        return None if cls is None else read(cls, data, lenient=lenient)
+
+
+class Handlers(dict[type, Callable[..., Any]]):
+    """A table from the class of a message to its handler. The annotation of the handler's parameter names the class."""
+
+    def __init__(self, base: type) -> None:
+        super().__init__()
+        self.base = base
+
+    def add(self, handler: Handler) -> Handler:
+        """Put a handler into the table; to be used as a decorator."""
+        hints = [each for name, each in handler.__annotations__.items() if name != "return"]
+        found = [handler.__globals__.get(each) if isinstance(each, str) else each for each in hints]
+        (cls,) = [each for each in found if isinstance(each, type) and issubclass(each, self.base)]
+        self[cls] = handler
+        return handler
+
+
+# -- the reader of each type
+
+
+@cache
+def _fields_of(cls: Any) -> tuple[_Field, ...]:
+    with _making:
+        for each in reversed(cls.__mro__):
+            if issubclass(each, Fields) and each is not Fields and "__dataclass_fields__" not in each.__dict__:
+                dataclass(frozen=True)(each)
+    hints = typing.get_type_hints(cls, include_extras=True)
+    return tuple(
+        _Field(each.name, _reader_of(hints[each.name]), _default_of(each), not each.init)
+        for each in dataclasses.fields(cls)
+    )
+
+
+@cache
+def _plan_of(cls: Any) -> tuple[dict[str, _Reader], dict[str, Any], tuple[str, ...]]:
+    """Return the readers of all fields, the defaults, and the names of the fields without a default."""
+    fields = _fields_of(cls)
+    required = tuple(each.name for each in fields if each.default is _MISSING)
+    defaults = {each.name: each.default for each in fields if each.name not in required}
+    return {each.name: each.read for each in fields}, defaults, required
+
+
+def _default_of(field: "dataclasses.Field[Any]") -> Any:
+    return field.default_factory() if callable(field.default_factory) else field.default
+
+
+def _reader_of(hint: Any) -> _Reader:
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if origin is Annotated:
+        return partial(_bounded, _reader_of(args[0]), args[1])
+    if origin is Union:
+        (inner,) = [each for each in args if each is not type(None)]
+        return partial(_optional, _reader_of(inner))
+    if origin is tuple:
+        readers = tuple(_reader_of(each) for each in args if each is not Ellipsis)
+        return partial(_items, readers[0]) if Ellipsis in args else partial(_row, readers)
+    if origin is not None and issubclass(origin, Mapping):
+        return partial(_mapping, _key if args[0] is int else _exactly(str), _reader_of(args[1]))
+    if hint is Any:
+        return lambda value: value
+    if hint is float:
+        return _float
+    if dataclasses.is_dataclass(hint) or issubclass(hint, Fields):
+        return partial(read, hint, lenient=True)
+    return partial(_member, hint) if issubclass(hint, enum.Enum) else _exactly(hint)
+
+
+def _exactly(cls: type) -> _Reader:
+    def same(value: Any) -> Any:
+        if type(value) is not cls:
+            raise DamagedError(f"it is no {cls.__name__}")
+        return value
+
+    return same
+
+
+def _float(value: Any) -> float:
+    if type(value) not in (int, float) or not -1e300 < value < 1e300:
+        raise DamagedError("it is no finite number")
+    return float(value)
+
+
+def _member(cls: Any, value: Any) -> Any:
+    try:
+        return cls(value)
+    except ValueError:
+        raise DamagedError(f"it is no {cls.__name__}") from None
+
+
+def _bounded(reader: _Reader, bounds: Bounds, value: Any) -> Any:
+    made = reader(value)
+    size = made if isinstance(made, (int, float)) else len(made)
+    if not bounds.least <= size <= bounds.most:
+        raise DamagedError(f"it is not between {bounds.least:g} and {bounds.most:g}")
+    return made
+
+
+def _optional(reader: _Reader, value: Any) -> Any:
+    return None if value is None else reader(value)
+
+
+def _items(reader: _Reader, value: Any) -> tuple[Any, ...]:
+    if not isinstance(value, (list, tuple)):
+        raise DamagedError("it is no list")
+    return tuple([reader(each) for each in value])
+
+
+def _row(readers: tuple[_Reader, ...], value: Any) -> tuple[Any, ...]:
+    if not isinstance(value, (list, tuple)) or len(value) != len(readers):
+        raise DamagedError(f"it is no list of {len(readers)}")
+    return tuple([reader(each) for reader, each in zip(readers, value)])
+
+
+def _mapping(key: _Reader, reader: _Reader, value: Any) -> dict[Any, Any]:
+    """Return the object without its damaged members, because the others do not depend on them."""
+    if not isinstance(value, Mapping):
+        raise DamagedError("it is no object")
+    made = {}
+    for name, each in value.items():
+        with contextlib.suppress(DamagedError):
+            made[key(name)] = reader(each)
+    return made
+
+
+def _key(value: Any) -> int:
+    """Return a number that is the name of a member of a JSON object."""
+    if type(value) is int:
+        return value
+    if not isinstance(value, str) or not value.isascii() or not value.isdecimal() or len(value) > 18:
+        raise DamagedError("it is no number")
+    return int(value)

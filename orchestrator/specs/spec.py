@@ -1,0 +1,77 @@
+"""The base of what a user writes: parts of a job and of a profile, as frozen dataclasses.
+
+This module and the modules of the documents load no pydantic. `specs/border.py` reads the types of their fields, and
+has pydantic check a document against them. All other code gets plain values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
+
+from orchestrator.protocol.frozen import Frozen, default_of, setting
+
+if TYPE_CHECKING:  # a submit of cached documents must not load pydantic
+    from pydantic import GetCoreSchemaHandler
+    from pydantic_core import CoreSchema
+
+__all__ = ["FORMAT_VERSION", "Spec", "names_of", "place_of", "setting", "to_json"]
+
+FORMAT_VERSION: Final = 1
+KNOWN: Final[dict[str, type[Spec]]] = {}
+"""The parts of documents by their places."""
+
+
+class Spec(Frozen):
+    """A part of a document. It refuses unknown keys, and values of another type."""
+
+    __pydantic_config__: ClassVar[Mapping[str, Any]] = {"extra": "forbid", "strict": True, "hide_input_in_errors": True}
+
+    def __init_subclass__(cls) -> None:
+        """Make the subclass a frozen dataclass, and note its place."""
+        super().__init_subclass__()
+        KNOWN[place_of(cls)] = cls
+
+    @classmethod
+    def before(cls, data: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the mapping that is checked in place of `data`, for a default that depends on other fields."""
+        return data
+
+    def check(self) -> None:
+        """Raise ValueError if fields contradict each other."""
+
+    def given(self) -> dict[str, Any]:
+        """Return the fields whose values differ from the defaults, in the order of their definition."""
+        values = ((each, getattr(self, each.name)) for each in fields(self))
+        return {each.name: value for each, value in values if value != default_of(each)}
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields as JSON types."""
+        return {name: to_json(value) for name, value in vars(self).items()}
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: type[Self], handler: GetCoreSchemaHandler) -> CoreSchema:
+        """Tell pydantic how to check this part. Only the border calls it."""
+        from orchestrator.specs.border import schema_of
+
+        return schema_of(source, handler)
+
+
+def place_of(spec: type[Spec]) -> str:
+    """Return where a part of a document is defined, as `module:Name`."""
+    return f"{spec.__module__}:{spec.__qualname__}"
+
+
+def names_of(spec: type[Spec]) -> tuple[str, ...]:
+    """Return the names of a document's fields."""
+    return tuple(each.name for each in fields(spec))
+
+
+def to_json(value: Any) -> Any:
+    """Return a value of a document as JSON types."""
+    if isinstance(value, Spec):
+        return value.to_json()
+    if isinstance(value, dict):
+        return {name: to_json(each) for name, each in value.items()}
+    return [to_json(each) for each in value] if isinstance(value, tuple) else value
