@@ -45,7 +45,8 @@ def told_to_go(run: RunDir, *nproc: int) -> None:
     """It is known here that so many ranks were started on each node."""
     run.node(0).mkdir(parents=True, exist_ok=True)
     with (run.node(0) / "events.jsonl").open("a") as file:
-        file.write(json.dumps({"kind": "go", "node": 0, "nproc": nproc}) + "\n")
+        told = {"kind": "go", "node": 0, "attempt": 0, "world_size": sum(nproc), "nproc": nproc}
+        file.write(json.dumps(told) + "\n")
 
 
 def here() -> Session:
@@ -136,7 +137,7 @@ def test_where_it_is_not_known_here_that_the_ranks_go_node_0_is_asked_first(run:
         pass
     assert not run.node(1).exists()
     with (tmp_path / "orch/runs/r-1/nodes/0/events.jsonl").open("a") as file:
-        file.write('{"kind": "go", "node": 0, "nproc": [1, 1, 1]}\n')
+        file.write('{"kind": "go", "node": 0, "attempt": 0, "world_size": 3, "nproc": [1, 1, 1]}\n')
     with watching_logs(run, sources, Selection(1)):
         pass
     assert (run.node(1) / "attempt_0/rank_1.log").exists()
