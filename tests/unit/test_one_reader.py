@@ -57,7 +57,6 @@ OTHERS: dict[str, dict[str, str]] = {
     "node/system/host.py": {"_with_ipv6": KERNELS},
     "node/system/inputs.py": {"_fetch": NEW, "_open": USERS},
     "operations/bandwidth.py": {"last": OWN},
-    "operations/placing.py": {"_differs": USERS},
     "prepare/time_limit.py": {"_may_save": USERS},
     "protocol/files.py": {"write_atomic": NEW, "_sync": "it is synced, and not read", "sync_filesystem": "a folder"},
     "runs/files/code_snapshot.py": {"_copy": USERS},
