@@ -31,7 +31,7 @@ for _number, _handler in ((signal.SIGINT, signal.default_int_handler), (signal.S
 
 pytest_configure = report.register
 pytest_xdist_make_scheduler = workers.pytest_xdist_make_scheduler
-FOREIGN = ("ORCH_", "TORCHELASTIC_", "PET_", "SLURM_", "NCCL_", "GLOO_")
+FOREIGN = ("ORCH_", "TORCHELASTIC_", "PET_", "SLURM_", "NCCL_", "GLOO_", "PE_", "PBS_", "OAR_", "LSB_")
 
 
 @pytest.fixture(autouse=True)

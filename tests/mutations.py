@@ -7,6 +7,7 @@ conditions of these lines. A survivor is equivalent to the original, or a test i
 from __future__ import annotations
 
 import ast
+import functools
 import os
 import random
 import shutil
@@ -15,6 +16,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("protocol", "outcome", "specs", "runs", "looking", "supervisor", "node/agent")
@@ -24,27 +26,33 @@ MOST_FILES = 8  # of tests for one module, its own first
 PATIENCE = 900  # seconds: a condition that makes a test wait for ever is detected
 
 
-def mutants(path: Path) -> Iterator[tuple[int, str, str]]:
-    """Yield (line, the change, the changed source) for each condition of a module."""
-    tree = ast.parse(path.read_text())
+def sites(tree: ast.AST) -> Iterator[tuple[ast.expr, ast.AST, str, Any]]:
+    """Yield (condition, node, field of the node, the field's other value) for each condition of a module."""
     for node in ast.walk(tree):
-        before = ast.unparse(node) if isinstance(node, ast.expr) else ""
         if isinstance(node, ast.Compare) and len(node.ops) == 1:
-            kept, node.ops = node.ops, [OTHER[type(node.ops[0])]()]
-            yield node.lineno, f"{before}  ->  {ast.unparse(node)}", ast.unparse(tree)
-            node.ops = kept
+            yield node, node, "ops", [OTHER[type(node.ops[0])]()]
         elif isinstance(node, ast.BoolOp):
-            operator, node.op = node.op, ast.Or() if isinstance(node.op, ast.And) else ast.And()
-            yield node.lineno, f"{before}  ->  {ast.unparse(node)}", ast.unparse(tree)
-            node.op = operator
+            yield node, node, "op", ast.Or() if isinstance(node.op, ast.And) else ast.And()
         elif isinstance(node, ast.If | ast.IfExp | ast.While) and not isinstance(node.test, ast.Constant | ast.Compare):
-            if "TYPE_CHECKING" in ast.unparse(node.test):
-                continue
-            test, node.test = node.test, ast.UnaryOp(ast.Not(), node.test)
-            yield node.lineno, f"if {ast.unparse(test)}  ->  if {ast.unparse(node.test)}", ast.unparse(tree)
-            node.test = test
+            yield node.test, node, "test", ast.UnaryOp(ast.Not(), node.test)
 
 
+def mutant(module: Path, number: int) -> tuple[str, str]:
+    """Return (the change of a module's condition of this number, the changed source)."""
+    tree = ast.parse((ROOT / module).read_text())
+    condition, node, field, other = list(sites(tree))[number]
+    before = ast.unparse(condition)
+    setattr(node, field, other)
+    after = ast.unparse(other if field == "test" else condition)
+    return f"{module}:{condition.lineno}: {before}  ->  {after}", ast.unparse(tree)
+
+
+def numbered(module: Path) -> list[tuple[int, int]]:
+    """Return (number, line) of each condition of a module."""
+    return [(number, site[0].lineno) for number, site in enumerate(sites(ast.parse((ROOT / module).read_text())))]
+
+
+@functools.cache
 def tests_of(module: Path) -> list[str]:
     """Return the unit tests that import a module, those of its own name and package first."""
     name = ".".join(module.with_suffix("").parts)
@@ -85,11 +93,11 @@ def main(places: list[str]) -> int:
     """Try the mutations, and print the survivors."""
     if places:
         named = [(Path(place.partition(":")[0]), int(place.partition(":")[2])) for place in places]
-        drawn = [(module, *each) for module, line in named for each in mutants(ROOT / module) if each[0] == line]
+        drawn = [(module, number) for module, line in named for number, at in numbered(module) if at == line]
     else:
         files = [path for package in PACKAGES for path in sorted((ROOT / "orchestrator" / package).rglob("*.py"))]
         modules = [path.relative_to(ROOT) for path in files if tests_of(path.relative_to(ROOT))]
-        every = [(module, *each) for module in modules for each in mutants(ROOT / module)]
+        every = [(module, number) for module in modules for number, _ in numbered(module)]
         seed, count = int(os.environ.get("SEED", "1")), int(os.environ.get("COUNT", "60"))
         drawn = random.Random(seed).sample(every, min(count, len(every)))
     left = 0
@@ -97,11 +105,12 @@ def main(places: list[str]) -> int:
         copy = Path(folder) / "tree"
         shutil.copytree(ROOT, copy, symlinks=True, ignore=shutil.ignore_patterns(".*", "build", "__pycache__"))
         sound: dict[str, bool] = {}
-        for number, (module, line, change, source) in enumerate(drawn, 1):
+        for tried, (module, number) in enumerate(drawn, 1):
+            change, source = mutant(module, number)
             if survives(copy, module, source, sound):
                 left += 1
-                print(f"{module}:{line}: {change}", flush=True)
-            print(f"{number} tried, {left} survived", end="\r", file=sys.stderr, flush=True)
+                print(change, flush=True)
+            print(f"{tried} tried, {left} survived", end="\r", file=sys.stderr, flush=True)
     print(f"{len(drawn) - left} of {len(drawn)} changed conditions were detected")
     return 0
 

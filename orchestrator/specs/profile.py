@@ -146,9 +146,10 @@ class SshProfile(ProfileBase):
         tuple[Annotated[Host, BeforeValidator(_host), Also("string")], ...],
         Field(min_length=1),
         AfterValidator(_expanded),
-    ]
+        Also("string"),
+    ] = setting("the nodes; allocation: the machines of the scheduler's job in which orch runs")
     spares: Annotated[
-        tuple[Annotated[Host, BeforeValidator(_host), Also("string")], ...], AfterValidator(_expanded)
+        tuple[Annotated[Host, BeforeValidator(_host), Also("string")], ...], AfterValidator(_expanded), Also("integer")
     ] = ()
     user: UserName | None = None
     port: Annotated[int, Field(ge=1, le=65535)] | None = None
@@ -166,7 +167,11 @@ class SshProfile(ProfileBase):
 
     @classmethod
     def before(cls, data: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Use every host as a node if `nodes` is left out."""
+        """Use every host as a node if `nodes` is left out, and the machines of an allocation as hosts."""
+        if data.get("hosts") == "allocation":
+            from orchestrator.specs.allocation import with_allocation
+
+            data = with_allocation(data)
         if "nodes" not in data and isinstance(data.get("hosts"), tuple):
             from orchestrator.protocol.hostlist import expand
 

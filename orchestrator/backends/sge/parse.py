@@ -96,7 +96,7 @@ class JobLine(Job):
             "limit": "its time limit was reached",
             "lost": "one of its hosts failed",
             "deleted": f"it was deleted by {self.by or 'somebody'}",
-        }.get(self.state, "it is in no queue any more, and the accounting (qacct) has no record of its end")
+        }.get(self.state, "it was deleted or lost: no queue has it, and the accounting (qacct) no record of its end")
         if self.state == "failed" and self.code:
             sentence += f" with exit code {self.code}"
         known = next((said for words, _, said in ENDS if words in self.failed), "")

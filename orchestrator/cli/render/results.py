@@ -136,15 +136,15 @@ def members_page(members: Sequence[tuple[str, int]]) -> str:
     return table(["SIZE", "FILE"], [[size(count), name] for name, count in members])
 
 
-def job_use_line(run: str, job: JobUse) -> str:
-    """Return what the scheduler measured of a run's job, in the manner of seff."""
+def job_use_line(run: str, job: JobUse, scheduler: str) -> str:
+    """Return what the scheduler of this name measured of a run's job, in the manner of seff."""
     limit = f" of {duration(job.limit_seconds)}" if job.limit_seconds is not None else ""
     cores = f"{job.cores} core{'s' * (job.cores != 1)}"
     said = [f"{duration(job.seconds)}{limit}"]
     said.append(cores if job.core_share is None else f"{100 * job.core_share:.0f} % of {cores}")
     if job.memory is not None:
         said.append(f"{size(job.memory)}{_share(job.memory, job.memory_limit)} memory")
-    return f"{run}: Slurm job {job.job_id} {job.state}, {', '.join(said)}"
+    return f"{run}: {scheduler} job {job.job_id} {job.state}, {', '.join(said)}"
 
 
 def _share(used: int, given: int | None) -> str:

@@ -33,6 +33,7 @@ WAYS: Mapping[str, Sequence[str]] = {
 """For each kind of scheduler, the command that has another machine's shell run a line; host and line follow."""
 WARN_SECONDS = 90.0  # before the time limit, when the ranks are sent the signal to stop
 WARN_SHARE = 0.25  # of the time limit, if that is shorter
+LEAST_WARNING = 10.0
 LOOK_SECONDS = 2.0
 LEAVING_SECONDS = 30.0  # for the agents that have not ended when node 0's has
 STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)  # Grid Engine warns by USR1 and USR2
@@ -166,4 +167,4 @@ def _watch(agents: Agents, place: Place, run_dir: str, patience: float) -> None:
 
 def warning(limit: float) -> float:
     """Return how many seconds before the time limit the ranks are told to stop."""
-    return min(WARN_SECONDS, limit * WARN_SHARE)
+    return max(LEAST_WARNING, min(WARN_SECONDS, limit * WARN_SHARE))

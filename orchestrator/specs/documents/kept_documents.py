@@ -19,6 +19,7 @@ from orchestrator.errors import OrchError
 from orchestrator.node.system import kept
 from orchestrator.protocol.json_text import parse_json
 from orchestrator.protocol.reading import read_regular
+from orchestrator.specs.allocation import allocation_key
 from orchestrator.specs.documents.loaded import Loaded, code_dir_of
 from orchestrator.specs.documents.paths import both_paths
 from orchestrator.specs.here import check_here
@@ -54,8 +55,8 @@ class _Asked(NamedTuple):
         Raises OSError if a file can't be read.
         """
         read = [hashlib.sha256(_bytes_of(path)).hexdigest() for path in (self.job_file, self.profile_file)]
-        # error messages name places relative to that folder
-        ours = [sys.version, kept.sources(PACKAGE, SOURCES), str(Path.cwd())]
+        # error messages name places relative to that folder; a profile may name the allocation
+        ours = [sys.version, kept.sources(PACKAGE, SOURCES), str(Path.cwd()), allocation_key()]
         return kept.key_of(*ours, str(self.job_file), str(self.profile_file), read, self.sets, dict(self.flags))
 
 

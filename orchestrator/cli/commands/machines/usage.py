@@ -76,7 +76,14 @@ def _of_runs(root: Path, names: tuple[str, ...], *, as_json: bool) -> int:
             for name, used in found.items()
         ])  # fmt: skip
         return 0
-    show("\n".join([_table("run", found), *(job_use_line(name, job) for name, job in jobs.items())]))
+    show(
+        "\n".join(
+            [
+                _table("run", found),
+                *(job_use_line(name, job, folders[name].record().scheduler) for name, job in jobs.items()),
+            ]
+        )
+    )
     return 0
 
 

@@ -1,0 +1,49 @@
+"""`hosts: allocation` in a profile: the machines of the job in which this process runs take the place of a list."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from orchestrator.protocol.allocation import TITLES, Allocation, AllocationError, read_allocation
+from orchestrator.protocol.reading import MOST_RECORD, read_regular
+
+
+def allocation_here() -> Allocation | None:
+    """Return the allocation of this process; None if it runs in no job. Raises AllocationError if it can't be read."""
+    return read_allocation(os.environ, lambda path: read_regular(path, MOST_RECORD).decode())
+
+
+def allocation_key() -> str:
+    """Return a text that differs between allocations; "" outside of a job."""
+    try:
+        return repr(allocation_here() or "")
+    except AllocationError as error:
+        return str(error)
+
+
+def with_allocation(profile: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of an ssh profile with the machines of the allocation as its hosts.
+
+    A number of `spares` means the last machines. Slots count as ranks if the profile does not say how many ranks a node
+    has. Raises ValueError if there is no allocation or it is too small.
+    """
+    try:
+        found = allocation_here()
+    except AllocationError as error:
+        raise ValueError(str(error)) from None
+    if found is None:
+        raise ValueError(f"hosts is 'allocation', but this shell is in no job of {', '.join(TITLES.values())}")
+    takes_counts = profile.get("nproc_per_node", "auto") == "auto"
+    hosts = tuple(
+        {"host": host, **({"nproc_per_node": count} if takes_counts and count else {})}
+        for host, count in zip(found.hosts, found.counts, strict=True)
+    )
+    spares = profile.get("spares", ())
+    if type(spares) is not int:
+        return {**profile, "hosts": hosts}
+    if not 0 <= spares < len(hosts):
+        raise ValueError(f"{found.title} gave {len(hosts)} machines, and spares is {spares}: no node is left")
+    first = len(hosts) - spares
+    return {**profile, "hosts": hosts[:first], "spares": hosts[first:]}
