@@ -317,7 +317,8 @@ def test_a_cancel_while_slurm_does_not_answer_proves_nothing(site: Site) -> None
         started = f'{{"kind": "agent_started", "node": {node}, "host": "n{node + 1}", "time": 1.0, "seq": 0}}\n'
         (site.run.node(node) / "events.jsonl").write_text(started)
     with (site.run.node(1) / "events.jsonl").open("a") as events:  # its own word, after it has looked
-        events.write('{"kind": "agent_ended", "node": 1, "swept": 1, "survivors": [], "time": 2.0, "seq": 1}\n')
+        word = '{"kind": "agent_ended", "node": 1, "outcome": "failed", "swept": 1, "survivors": [], '
+        events.write(f'{word}"time": 2.0, "seq": 1}}\n')
     first, second = site.backend.clean_up(site.run)
     assert (first.host, first.is_unreachable, first.is_clean) == ("n1", True, False)
     assert (second.host, second.is_unreachable, second.is_clean) == ("n2", False, True)
