@@ -10,7 +10,7 @@ NO_EVIDENCE = frozenset({
     Kind.CLOCK, Kind.BATCH_JOB, Kind.CANT_REACH, Kind.STRANGERS, Kind.CONTAINER, Kind.LAUNCHER_IMPORTED,
     Kind.LAUNCHER_STARTED, Kind.REACHED_LEADER, Kind.LISTENING, Kind.HANDED_OVER,
     # how the next start gets its machines, which it has decided by then
-    Kind.REPLACED, Kind.WAITING_FOR_HOSTS,
+    Kind.REPLACED, Kind.WAITING_FOR_HOSTS, Kind.START_PROBLEM,
     # what is observed of ranks that run: the leader blames a rank by an exit report of its own
     Kind.FIRST_STEPS, Kind.STALL, Kind.MOVED, Kind.STACKS, Kind.UNJOINED, Kind.UNUSED, Kind.USED, Kind.FOLDER_LOST,
     Kind.TIME_LIMIT,

@@ -600,6 +600,7 @@ class EventKind:
     SUBMITTED = Submitted.kind
     NOT_RESTORED = NotRestored.kind
     SUBMIT_FAILED = SubmitFailed.kind
+    START_PROBLEM = StartProblem.kind
     CLOCK = Clock.kind
     FOUND_LOST = FoundLost.kind
     RELAUNCH = StartingAgain.kind

@@ -43,7 +43,7 @@ def consumed() -> set[str]:
 
 
 def test_each_event_that_can_be_written_is_evidence_or_is_named_as_none() -> None:
-    assert consumed() | NO_EVIDENCE == KINDS
+    assert consumed() | NO_EVIDENCE == set(KINDS)
     assert not consumed() & NO_EVIDENCE
 
 
