@@ -6,11 +6,10 @@ from collections.abc import Collection, Mapping
 from typing import Callable, NamedTuple
 
 from orchestrator.node.agent.missing_module import Lacking, missing_in_words
+from orchestrator.node.agent.roster import Roster
 from orchestrator.node.container.argv import odd_image, short
 from orchestrator.protocol.messages import Ready
 from orchestrator.protocol.task import NodeTask
-
-Names = Callable[[list[int]], str]
 
 
 class Unfit(NamedTuple):
@@ -20,22 +19,22 @@ class Unfit(NamedTuple):
     node: int | None = None
 
 
-def unfit(task: NodeTask, ready: Mapping[int, Ready], names: Names, host_of: Callable[[int], str]) -> Unfit | None:
+def unfit(task: NodeTask, ready: Mapping[int, Ready], roster: Roster) -> Unfit | None:
     """Return why the ranks can't start; None if they can. Nodes with the same reason are named together."""
     together: dict[str, list[int]] = {}
     for node, each in sorted(ready.items()):
         if each.unfit:
             together.setdefault(each.unfit, []).append(node)
     if together:
-        return Unfit("; ".join(f"{names(nodes)}: {why}" for why, nodes in together.items()))
+        return Unfit("; ".join(f"{roster.names(nodes)}: {why}" for why, nodes in together.items()))
     if lacking := [node for node, each in ready.items() if each.missing]:
-        return Unfit(where_missing(task, ready[lacking[0]].missing, lacking, ready, host_of), lacking[0])
+        return Unfit(where_missing(task, ready[lacking[0]].missing, lacking, ready, roster.host_of), lacking[0])
     images = {node: each.image or "" for node, each in ready.items()}
     if (odd := odd_image(images)) is None:
         return None
     usual = next(each for each in images.values() if each and each != images[odd])
     return Unfit(
-        f"{names([odd])}: its {task.container.image if task.container else 'image'} is {short(images[odd])}, and the "
+        f"{roster.names([odd])}: its {task.container.image if task.container else 'image'} is {short(images[odd])}, and the "
         f"other nodes have {short(usual)}; pull or load the same one everywhere, or set container.pull: always"
     )
 

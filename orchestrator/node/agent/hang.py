@@ -10,22 +10,31 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Callable
 
 from orchestrator.node.agent.missing_rank import missing_rank
+from orchestrator.node.agent.roster import Roster
 from orchestrator.node.agent.stall_detector import culprit_of_hang
-from orchestrator.node.agent.standstill import Silence, Standstill
+from orchestrator.node.agent.standstill import Standstill
 from orchestrator.node.agent.start_watch import why_it_waits
-from orchestrator.protocol.messages import StacksFound, Stalled, Waits
+from orchestrator.protocol import events
+from orchestrator.protocol.messages import Moved, Patience, Report, StacksFound, Stalled, Waits
 from orchestrator.protocol.rank_reports import Culprit, ProcessGroup, RankError, RankStack
+from orchestrator.protocol.typed import Handlers
 
 HANG_SETTLE_SECONDS = 2.5  # so that every node's stalls are known
 STACKS_SECONDS = 8.0  # after this time a node that owes its stacks is not waited for any more
 STACKS_EVERY = 20.0  # seconds between two requests
 
 
+HANDLERS = Handlers(Report)
+WHILE_RANKS_RUN = (Stalled, Waits)  # these reports say nothing once the ranks were told to stop
+
+
 class HangSearch:
     """The stalls and the stacks of one attempt. `ask` requests stacks, and returns the nodes that were asked."""
 
-    def __init__(self, hang: Mapping[str, Any], ask: Callable[[], set[int]]) -> None:
-        self.action, self.ask = hang.get("action"), ask
+    def __init__(
+        self, hang: Mapping[str, Any], attempt: int, ask: Callable[[], set[int]], record: Callable[[events.Event], None]
+    ) -> None:
+        self.action, self.attempt, self.ask, self.record = hang.get("action"), attempt, ask, record
         self.standstill = Standstill()
         self.stacks: dict[int, RankStack] = {}
         self.recorders: dict[int, Mapping[str, ProcessGroup]] = {}  # each rank's flight recorder
@@ -35,24 +44,39 @@ class HangSearch:
         self.waits: Waits | None = None  # node 0's report that its ranks compute nothing, until the reason is known
         self.why_waiting = ""
 
-    def note(self, node: int, stall: Stalled, now: float) -> None:
+    @HANDLERS.add
+    def _on_stalled(self, node: int, stall: Stalled, now: float) -> None:
         """Note a stalled rank, and request stacks unless that was done a moment ago."""
         self.standstill.note(node, stall, now)
         if self.asked is None or now > self.asked + STACKS_EVERY:
             self._request(now)
+        self.look(now)
+
+    @HANDLERS.add
+    def _on_moved(self, node: int, report: Moved, now: float) -> None:
+        if self.standstill.forget(report.rank):
+            self.record(events.Moved(self.attempt, report.rank))
+
+    @HANDLERS.add
+    def _on_patience(self, node: int, report: Patience, now: float) -> None:
+        self.standstill.be_patient(node, report.seconds, now)
 
     def _request(self, now: float) -> None:
         self.asked, self.owed = now, self.ask()
 
-    def answered(self, node: int, found: StacksFound) -> None:
-        """Note the stacks of a node's ranks."""
+    @HANDLERS.add
+    def _on_stacks_found(self, node: int, found: StacksFound, now: float) -> None:
+        self.record(events.Stacks(self.attempt, found.ranks, found.recorders))
         self.owed.discard(node)
         self.stacks.update(found.ranks)
         self.recorders.update({rank: groups for rank, groups in found.recorders.items() if groups})
 
-    def look(self, now: float) -> list[Silence]:
-        """Return the ranks that hang since the last look. Begin the search, or end it if no rank hangs any more."""
+    def look(self, now: float) -> None:
+        """Record the ranks that hang since the last look. Begin the search, or end it if no rank hangs any more."""
         hung = self.standstill.hung(now)
+        for each in self.standstill.newly(hung):
+            facts = (each.rank, round(each.seconds, 1), each.full, each.phase, each.step, each.limit)
+            self.record(events.Stalled(self.attempt, *facts))
         # A program without heartbeats is watched by its output, and is ended for its silence only if the job says so.
         is_enough = self.action == "restart" or (self.action == "auto" and any(each.phase != "output" for each in hung))
         if not (hung and is_enough):
@@ -61,7 +85,6 @@ class HangSearch:
             self.due = now + HANG_SETTLE_SECONDS
             self.stacks, self.recorders = {}, {}  # these may be of an earlier standstill, which passed
             self._request(now)
-        return self.standstill.newly(hung)
 
     def slept(self, seconds: float) -> None:
         """Hold nothing against the ranks of a time in which the leader did not run."""
@@ -74,7 +97,7 @@ class HangSearch:
             return False
         return not self.owed.difference(lost) or now >= self.due + STACKS_SECONDS
 
-    def culprit(self, attempt: int, host_of: Callable[[int], str]) -> Culprit:
+    def culprit(self, host_of: Callable[[int], str]) -> Culprit:
         """Return the end of the rank that the others wait for, and end the search."""
         missing = missing_rank(self.recorders)
         stall = culprit_of_hang(self.standstill.full(), self.stacks, missing)
@@ -88,25 +111,29 @@ class HangSearch:
         )
         self.due = None
         return Culprit(
-            stall.rank, attempt=attempt, error=RankError("Hang", words, "\n".join(seen.frames)),
+            stall.rank, attempt=self.attempt, error=RankError("Hang", words, "\n".join(seen.frames)),
             tail=seen.frames, hang=True, node=stall.node, host=host_of(stall.node), in_collective=seen.in_collective,
         )  # fmt: skip
 
     # -- a start that does not proceed
 
-    def no_rank_computes(self, report: Waits, now: float) -> bool:
-        """Request stacks if no rank of node 0 computes. Return whether an explanation is to be withdrawn."""
+    @HANDLERS.add
+    def _on_waits(self, node: int, report: Waits, now: float) -> None:
+        """Request stacks if no rank of node 0 computes. Withdraw the explanation if a rank computes again."""
         self.waits = report if report.seconds else None
         if self.waits is not None:
             self._request(now)
-            return False
-        was_explained, self.why_waiting = bool(self.why_waiting), ""
-        return was_explained
+        elif self.why_waiting:
+            self.why_waiting = ""
+            self.record(events.Unjoined(self.attempt, ""))
 
-    def explain(self, world: Iterable[int], ended: Iterable[int]) -> str:
-        """Return which ranks the others wait for, once all stacks are there; "" if that is not or no longer open."""
+    def explain(self, roster: Roster, exits: Iterable[Culprit]) -> None:
+        """Record which ranks the others wait for, once all stacks are there, if ranks wait for others to join."""
         if self.waits is None or self.owed:
-            return ""
+            return
         waits, self.waits = self.waits, None
-        self.why_waiting = why_it_waits(self.stacks, world, ended, waits.seconds, waits.unused_port)
-        return self.why_waiting
+        self.why_waiting = why_it_waits(
+            self.stacks, roster.world, [each.rank for each in exits], waits.seconds, waits.unused_port
+        )
+        if self.why_waiting:
+            self.record(events.Unjoined(self.attempt, self.why_waiting))

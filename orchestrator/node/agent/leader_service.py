@@ -78,7 +78,7 @@ class LeaderService:
 
     def _joined(self, hello: Hello, reached_at: str) -> None:
         self.leader.joined(hello, time.monotonic(), reached_at)
-        if len(self.leader.hellos) == self.task.nnodes:
+        if len(self.leader.roster.hellos) == self.task.nnodes:
             self.complete.set()
 
     async def _keep_time(self) -> None:
@@ -89,7 +89,7 @@ class LeaderService:
             self.leader.tick(now)
             if now >= beat:
                 beat = now + HEARTBEAT_SECONDS
-                for node in self.leader.hellos:
+                for node in self.leader.roster.hellos:
                     self.members.send(node, LeaderHeartbeat())
 
     async def close(self) -> None:

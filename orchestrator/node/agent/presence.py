@@ -45,7 +45,8 @@ class Presence:
     def is_settled(self, now: float) -> bool:
         """Tell whether every node that is not lost was heard lately.
 
-        A switch that fails takes several nodes. The others may be on their way to be lost, and are named with the first.
+        A switch that fails takes several nodes. The others may be lost in a moment, and are
+        named with the first.
         """
         known = now - self.link_timeout / 2
         return all(when >= known or node in self.lost for node, when in self.seen.items())

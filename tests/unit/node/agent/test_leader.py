@@ -91,7 +91,7 @@ class Gang:
         end = self.now + seconds
         while self.now < end:
             self.now = min(end, self.now + 0.5)
-            for node in self.leader.hellos:
+            for node in self.leader.roster.hellos:
                 if node not in self.leader.lost:
                     self.say(node, "heartbeat")
             self.leader.tick(self.now)
@@ -991,7 +991,7 @@ def test_a_random_walk_always_ends_with_at_most_one_bye_a_node(seed: int, nnodes
         pytest.fail(f"still {gang.leader.phase}: {gang.events[-3:]}")
     told = [node for node, _ in gang.told("bye")]
     assert len(told) == len(set(told))
-    assert set(told) == set(gang.leader.hellos) - set(gang.leader.lost)
+    assert set(told) == set(gang.leader.roster.hellos) - set(gang.leader.lost)
     assert len(gang.recorded("gang_ended")) == 1
     assert [event["attempt"] for event in gang.recorded("go")] == list(range(len(gang.recorded("go"))))
 
