@@ -88,6 +88,20 @@ class Attempt:
 
     # -- nodes that do nothing
 
+    def note_unused(self, node: int, report: Unused) -> bool:
+        """Note a node that has been idle for long; return whether no node is in use any more."""
+        self.unused[node] = report
+        self.in_use.discard(node)
+        return not self.in_use
+
+    def note_used(self, node: int) -> bool:
+        """Note a node that is not idle any more; return whether no node was in use before."""
+        was_unused = self.unused.pop(node, None) is not None
+        is_first = was_unused and not self.in_use
+        if was_unused:
+            self.in_use.add(node)
+        return is_first
+
     def idleness(self) -> tuple[int, str]:
         """Return for how long all nodes have been idle, and how little they do."""
         use = ", ".join(dict.fromkeys(each.use for _, each in sorted(self.unused.items())))

@@ -8,6 +8,7 @@ from typing import Callable, NamedTuple
 from orchestrator.node.agent.missing_module import Lacking, missing_in_words
 from orchestrator.node.agent.roster import Roster
 from orchestrator.node.container.argv import odd_image, short
+from orchestrator.protocol.checkpoints.checksum import Algorithm, agreed
 from orchestrator.protocol.messages import Ready
 from orchestrator.protocol.task import NodeTask
 
@@ -33,9 +34,10 @@ def unfit(task: NodeTask, ready: Mapping[int, Ready], roster: Roster) -> Unfit |
     if (odd := odd_image(images)) is None:
         return None
     usual = next(each for each in images.values() if each and each != images[odd])
+    image = task.container.image if task.container else "image"
     return Unfit(
-        f"{roster.names([odd])}: its {task.container.image if task.container else 'image'} is {short(images[odd])}, and the "
-        f"other nodes have {short(usual)}; pull or load the same one everywhere, or set container.pull: always"
+        f"{roster.names([odd])}: its {image} is {short(images[odd])}, and the other nodes have {short(usual)}; "
+        "pull or load the same one everywhere, or set container.pull: always"
     )
 
 
@@ -56,3 +58,11 @@ def without_it(ready: Mapping[int, Ready]) -> list[int]:
     """Return the nodes that lack this checkpoint. Another checkpoint of the same name has another mark."""
     wanted = ready[0].checkpoints[:1]
     return sorted(node for node, each in ready.items() if wanted and wanted[0] not in each.checkpoints)
+
+
+def checksum_for(task: NodeTask, ready: Mapping[int, Ready]) -> Algorithm:
+    """Return the algorithm for the checkpoints that the ranks write.
+
+    A spare may lack what the nodes have. So with spares it is the algorithm that every Python has.
+    """
+    return Algorithm.SHA256 if task.has_spares else agreed([each.checksums for each in ready.values()])

@@ -11,11 +11,11 @@ from typing import Any, Callable
 
 from orchestrator.node.agent.missing_rank import missing_rank
 from orchestrator.node.agent.roster import Roster
-from orchestrator.node.agent.stall_detector import culprit_of_hang
+from orchestrator.node.agent.stall_detector import DEFAULT_LIMITS, culprit_of_hang
 from orchestrator.node.agent.standstill import Standstill
 from orchestrator.node.agent.start_watch import why_it_waits
 from orchestrator.protocol import events
-from orchestrator.protocol.messages import Moved, Patience, Report, StacksFound, Stalled, Waits
+from orchestrator.protocol.messages import Moved, Order, Patience, Report, ReportStacks, StacksFound, Stalled, Waits
 from orchestrator.protocol.rank_reports import Culprit, ProcessGroup, RankError, RankStack
 from orchestrator.protocol.typed import Handlers
 
@@ -29,12 +29,17 @@ WHILE_RANKS_RUN = (Stalled, Waits)  # these reports say nothing once the ranks w
 
 
 class HangSearch:
-    """The stalls and the stacks of one attempt. `ask` requests stacks, and returns the nodes that were asked."""
+    """The stalls and the stacks of one attempt. `ask` sends an order to all nodes, and returns these nodes."""
 
     def __init__(
-        self, hang: Mapping[str, Any], attempt: int, ask: Callable[[], set[int]], record: Callable[[events.Event], None]
+        self,
+        hang: Mapping[str, Any],
+        attempt: int,
+        ask: Callable[[Order], set[int]],
+        record: Callable[[events.Event], None],
     ) -> None:
-        self.action, self.attempt, self.ask, self.record = hang.get("action"), attempt, ask, record
+        self.limits, self.action, self.attempt = hang, hang.get("action"), attempt
+        self.ask, self.record = ask, record
         self.standstill = Standstill()
         self.stacks: dict[int, RankStack] = {}
         self.recorders: dict[int, Mapping[str, ProcessGroup]] = {}  # each rank's flight recorder
@@ -62,7 +67,7 @@ class HangSearch:
         self.standstill.be_patient(node, report.seconds, now)
 
     def _request(self, now: float) -> None:
-        self.asked, self.owed = now, self.ask()
+        self.asked, self.owed = now, self.ask(ReportStacks())
 
     @HANDLERS.add
     def _on_stacks_found(self, node: int, found: StacksFound, now: float) -> None:
@@ -85,6 +90,10 @@ class HangSearch:
             self.due = now + HANG_SETTLE_SECONDS
             self.stacks, self.recorders = {}, {}  # these may be of an earlier standstill, which passed
             self._request(now)
+
+    def lose_heartbeats(self, node: int) -> None:
+        """Allow for ranks whose heartbeats are lost: they may be inside a longer phase, up to its limit."""
+        self.standstill.unseen[node] = float(self.limits.get("other", DEFAULT_LIMITS["other"]))
 
     def slept(self, seconds: float) -> None:
         """Hold nothing against the ranks of a time in which the leader did not run."""

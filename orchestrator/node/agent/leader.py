@@ -1,59 +1,33 @@
 """What node 0's agent decides for the gang: when to go, whose failure counts, whether to start again. No I/O.
 
-The table PHASES at the end says what each phase waits for, and what follows. Handlers take the nodes' reports. The clock
-(seconds, monotonic) is an argument. Orders leave through `send`, and facts through `record`.
+The table PHASES at the end says what each phase waits for, and what follows. Handlers take the nodes' reports. The
+clock (seconds, monotonic) is an argument. Orders leave through `send`, and facts through `record`.
 """
 
 from __future__ import annotations
 
-from typing import Any, Callable, NamedTuple
+from typing import Any, Callable
 
 from orchestrator.node.agent import hang
 from orchestrator.node.agent.attempt import Attempt
-from orchestrator.node.agent.fitness import offered, unfit, without_it
+from orchestrator.node.agent.fitness import checksum_for, offered, unfit, without_it
+from orchestrator.node.agent.phases import Phase, Rule
 from orchestrator.node.agent.presence import Presence
 from orchestrator.node.agent.roster import Roster
-from orchestrator.node.agent.stall_detector import DEFAULT_LIMITS
 from orchestrator.outcome import gang, restart
 from orchestrator.outcome.rules import cause_of
 from orchestrator.outcome.verdict import Cause, Outcome
 from orchestrator.protocol import events, messages
-from orchestrator.protocol.checkpoints.checksum import Algorithm, agreed
 from orchestrator.protocol.gang import Hello
-from orchestrator.protocol.messages import OfAttempt, Order, Report
 from orchestrator.protocol.progress import Progress
 from orchestrator.protocol.ranks import EXIT_REQUEUE
-from orchestrator.protocol.str_enum import StrEnum
 from orchestrator.protocol.task import NodeTask
 from orchestrator.protocol.typed import Handlers
 
 SETTLE_SECONDS = 1.5  # a victim's words may arrive before the culprit's: wait for those
 FAILURE_GRACE = 2.0  # the others hang in a collective by now: TERM is only a courtesy
 SAVE_GRACE = 1800.0  # rank 0 may be saving, or handing over a checkpoint, long after the others are ready
-_HANDLERS = Handlers(Report)
-
-
-class Phase(StrEnum):
-    """Where the gang is. Another attempt goes back to preparing."""
-
-    JOINING = "joining"
-    CHECKING = "checking"
-    PREPARING = "preparing"
-    HANDING_OVER = "handing over"
-    RUNNING = "running"
-    STOPPING = "stopping"
-    ENDED = "ended"
-
-
-class Rule(NamedTuple):
-    """A phase: what it waits for, what follows, and what a late node did not do.
-
-    A phase with `late` has a deadline, and ends the gang if a node is lost. In the other phases the ranks run.
-    """
-
-    waits_for: str
-    then: Callable[[Leader, float], None]
-    late: str = ""
+_HANDLERS = Handlers(messages.Report)
 
 
 class Leader:
@@ -66,7 +40,7 @@ class Leader:
         self,
         task: NodeTask,
         *,
-        send: Callable[[int, Order], None],
+        send: Callable[[int, messages.Order], None],
         record: Callable[[events.Event], None],
         progress: Callable[[], Progress],
         strangers: Callable[[], str],
@@ -83,18 +57,8 @@ class Leader:
         self.bye: messages.Bye | None = None
 
     def _new_attempt(self) -> Attempt:
-        search = hang.HangSearch(self.task.hang, self.attempt, self._ask_for_stacks, self.record)
+        search = hang.HangSearch(self.task.hang, self.attempt, self._send_all, self.record)
         return Attempt(self.roster, search, in_use=self.roster.nodes)
-
-    def _ask_for_stacks(self) -> set[int]:
-        for node in self.roster.hellos:
-            self.send(node, messages.ReportStacks())
-        return self.roster.nodes - set(self.lost)
-
-    @property
-    def lost(self) -> dict[int, str]:
-        """Return the nodes that are lost, and why."""
-        return self.presence.lost
 
     @property
     def _ranks_run(self) -> bool:
@@ -113,11 +77,11 @@ class Leader:
         elif self.phase is Phase.JOINING:
             self._answered(node, now)
 
-    def received(self, node: int, report: Report, now: float) -> None:
+    def received(self, node: int, report: messages.Report, now: float) -> None:
         """Handle a report from a node that has joined. A report on a past attempt is ignored."""
         self.presence.seen[node] = now
         kind = type(report)
-        if self.phase is Phase.ENDED or (isinstance(report, OfAttempt) and report.attempt != self.attempt):
+        if self.phase is Phase.ENDED or (isinstance(report, messages.OfAttempt) and report.attempt != self.attempt):
             return
         if kind in _HANDLERS:
             _HANDLERS[kind](self, node, report, now)
@@ -141,13 +105,13 @@ class Leader:
         for node, reason in self.presence.silent(now):
             self._count_out(node, reason, now)
         self._end_before_the_ranks(now)
-        if PHASES[self.phase].late and now >= self.deadline and not self.lost:
+        if PHASES[self.phase].late and now >= self.deadline and not self.presence.lost:
             self._end(Outcome.FAILED, Cause.INFRA, self._what_is_missing())
         elif self.phase is not Phase.RUNNING:
             return
         elif self.ranks.settle_at is not None and now >= self.ranks.settle_at:
             self._stop()
-        elif self.ranks.hang.is_known(now, self.lost):
+        elif self.ranks.hang.is_known(now, self.presence.lost):
             self.ranks.note(self.ranks.hang.culprit(self.roster.host_of))
             self._stop()
         elif self.time_limit is not None and now >= self.time_limit:
@@ -165,7 +129,7 @@ class Leader:
             self.ranks.hang.slept(late)
 
     def _count_out(self, node: int, reason: str, now: float) -> None:
-        if self.phase is Phase.ENDED or node in self.lost:
+        if self.phase is Phase.ENDED or node in self.presence.lost:
             return
         self._notice_sleep(now)  # a connection may end before the next tick
         slept = self.presence.lose(node, reason, now)
@@ -178,7 +142,7 @@ class Leader:
 
     def _end_before_the_ranks(self, now: float) -> None:
         """End for nodes that are lost, once all that will go the same way are known."""
-        if PHASES[self.phase].late and self.lost and self.presence.is_settled(now):
+        if PHASES[self.phase].late and self.presence.lost and self.presence.is_settled(now):
             self._end(Outcome.FAILED, Cause.INFRA, self._who_was_lost())
 
     # -- phases
@@ -186,7 +150,7 @@ class Leader:
     def _answered(self, node: int, now: float) -> None:
         """Go on to what follows the phase, if this was the last node that owed an answer."""
         self.waiting.discard(node)
-        if not self.waiting and (self._ranks_run or not self.lost):
+        if not self.waiting and (self._ranks_run or not self.presence.lost):
             PHASES[self.phase].then(self, now)
 
     def _check_ways(self, now: float) -> None:
@@ -203,9 +167,7 @@ class Leader:
         self.phase, self.waiting = Phase.PREPARING, self.roster.nodes
         self.patience, self.deadline = self.task.join_timeout, now + self.task.join_timeout
         self.ranks = self._new_attempt()
-        store_addr = self.roster.store_addr()
-        for node in self.roster.hellos:
-            self.send(node, messages.Prepare(self.attempt, store_addr))
+        self._send_all(messages.Prepare(self.attempt, self.roster.store_addr()))
 
     def _hand_over(self, now: float) -> None:
         """Have node 0 give the checkpoint to the nodes that lack it, if the ranks can start at all."""
@@ -216,18 +178,13 @@ class Leader:
         else:
             self.phase, self.waiting = Phase.HANDING_OVER, {0}
             self.patience, self.deadline = SAVE_GRACE, now + SAVE_GRACE
-            to = tuple(
-                (each, self.roster.hellos[each].addrs, self.roster.hellos[each].neighbour_port) for each in lacking
-            )
-            self.send(0, messages.HandOver(self.attempt, offered(self.ranks.ready), to))
+            self.send(0, messages.HandOver(self.attempt, offered(self.ranks.ready), self.roster.servers(lacking)))
 
     def _go(self, now: float) -> None:
         """Number the ranks and start them."""
         self.phase, self.waiting = Phase.RUNNING, self.roster.nodes
         bindings, port, resume_from = self.roster.bindings(), self.ranks.ready[0].port, offered(self.ranks.ready)
-        # A spare may lack what the nodes have, so with spares the algorithm is the one that every Python has.
-        able = [each.checksums for each in self.ranks.ready.values()]
-        checksum = Algorithm.SHA256 if self.task.has_spares else agreed(able)
+        checksum = checksum_for(self.task, self.ranks.ready)
         nproc, world = tuple(each.nproc for each in bindings), bindings[0].world_size
         self.record(events.Go(self.attempt, world, port, nproc, resume_from or None))
         for each in bindings:
@@ -247,7 +204,7 @@ class Leader:
         end = gang.end_of(
             gang.Attempt(
                 ranks.exits, all(map(ranks.ended_well, self.roster.hellos)), ranks.stopped, self._who_was_lost(),
-                self._how_folders_were_lost(), ranks.how_idle() if ranks.stopped is Cause.IDLE else "",
+                self.roster.how_folders_were_lost(self.folders_lost), ranks.how_idle(),
                 self.task.retry, self.restarts, restart.stalled(self.begun_at, saved), self.task.has_spares,
             )
         )  # fmt: skip
@@ -273,10 +230,12 @@ class Leader:
         self.bye = messages.Bye(ended.outcome, 0 if outcome == Outcome.SUCCEEDED else EXIT_REQUEUE if again else 1)
         self._send_all(self.bye)
 
-    def _send_all(self, order: Order) -> None:
-        for node in self.roster.hellos:
-            if node not in self.lost:
-                self.send(node, order)
+    def _send_all(self, order: messages.Order) -> set[int]:
+        """Send to all nodes that have joined and are not lost; return these nodes."""
+        nodes = [node for node in self.roster.hellos if node not in self.presence.lost]
+        for node in nodes:
+            self.send(node, order)
+        return set(nodes)
 
     # -- reports before the ranks run
 
@@ -301,7 +260,7 @@ class Leader:
 
     @_HANDLERS.add
     def _on_handed_over(self, node: int, report: messages.HandedOver, now: float) -> None:
-        if self.phase is not Phase.HANDING_OVER or self.lost:
+        if self.phase is not Phase.HANDING_OVER or self.presence.lost:
             return
         if report.given:
             self.record(events.HandedOver(self.attempt, offered(self.ranks.ready), report.given))
@@ -315,12 +274,13 @@ class Leader:
 
     @_HANDLERS.add
     def _on_rank_ended(self, node: int, report: messages.RankEnded, now: float) -> None:
-        self.ranks.note_report(node, report, is_stopping=self.phase is Phase.STOPPING, is_any_lost=bool(self.lost))
+        self.ranks.note_report(
+            node, report, is_stopping=self.phase is Phase.STOPPING, is_any_lost=bool(self.presence.lost)
+        )
         if self.phase is not Phase.RUNNING or report.code == 0:
             return
         if module := self.ranks.seeks(report):
-            for each in self.roster.hellos:
-                self.send(each, messages.FindModule(module))
+            self._send_all(messages.FindModule(module))
         if report.code == EXIT_REQUEUE:
             self._stop(Cause.PREEMPTED, SAVE_GRACE)  # the others are to stop at their step boundary too
         elif report.victim:
@@ -353,7 +313,7 @@ class Leader:
             self._stop(cause, grace)
         elif self.phase is not Phase.STOPPING:
             self._end(cause, cause, f"{cause} before the ranks were started")
-        elif self.ranks.stopped is Cause.NONE and not self.lost:
+        elif self.ranks.stopped is Cause.NONE and not self.presence.lost:
             self.ranks.stopped = cause  # whoever ends us now would end a restarted gang as well
 
     @_HANDLERS.add
@@ -361,8 +321,7 @@ class Leader:
         """Note that a node lost the run's folder or a part of it, perhaps with the heartbeats of its ranks."""
         self.folders_lost[node] = report.path
         if report.with_heartbeats:
-            longest = float(self.task.hang.get("other", DEFAULT_LIMITS["other"]))
-            self.ranks.hang.standstill.unseen[node] = longest
+            self.ranks.hang.lose_heartbeats(node)
         self.record(events.FolderLost(self.roster.host_of(node), report.path, node, report.with_heartbeats))
 
     @_HANDLERS.add
@@ -370,29 +329,20 @@ class Leader:
         """Note a node that has been idle for long. Once all are, record it, and end the run if the job wants that."""
         if self.phase is not Phase.RUNNING:
             return
-        self.ranks.unused[node] = report
-        self.ranks.in_use.discard(node)
-        if not self.ranks.in_use:
+        if self.ranks.note_unused(node, report):
             self.record(events.Unused(self.attempt, *self.ranks.idleness()))
             if self.task.idle.get("do") == "cancel":
                 self._stop(Cause.IDLE, self.task.grace)
 
     @_HANDLERS.add
     def _on_used(self, node: int, report: messages.Used, now: float) -> None:
-        if self.ranks.unused.pop(node, None) is not None:
-            if not self.ranks.in_use:
-                self.record(events.Used(self.attempt, node))
-            self.ranks.in_use.add(node)
+        if self.ranks.note_used(node):
+            self.record(events.Used(self.attempt, node))
 
     # -- in words
 
     def _who_was_lost(self) -> str:
-        return gang.who_was_lost(self.lost, self.presence.deserters, self.roster.names)
-
-    def _how_folders_were_lost(self) -> str:
-        nodes = sorted(self.folders_lost)
-        path = self.folders_lost[nodes[0]] if nodes else ""
-        return f"{self.roster.names(nodes)} lost the run's folder: {path} was removed during the run" if nodes else ""
+        return gang.who_was_lost(self.presence.lost, self.presence.deserters, self.roster.names)
 
     def _what_is_missing(self) -> str:
         late = f"{self.roster.names(sorted(self.waiting))} {PHASES[self.phase].late} within {self.patience:g} s"

@@ -8,9 +8,10 @@ import time
 
 from orchestrator.node.agent.channel import CLOSE_SECONDS, Channel, pair, settled
 from orchestrator.node.agent.checkpoints import saved
-from orchestrator.node.agent.leader import Leader, Phase
+from orchestrator.node.agent.leader import Leader
 from orchestrator.node.agent.listener import Listener
 from orchestrator.node.agent.members import Members
+from orchestrator.node.agent.phases import Phase
 from orchestrator.node.agent.presence import HEARTBEAT_SECONDS
 from orchestrator.node.agent.tls import Tls
 from orchestrator.node.system.event_log import EventLog

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+
 from orchestrator.protocol.gang import Hello
 from orchestrator.protocol.hostlist import nodes_in_words
 from orchestrator.protocol.messages import Check
@@ -36,10 +38,20 @@ class Roster:
         """Return what the node calls its host; before it has joined, the host's name in the plan."""
         return self.hellos[node].host if node in self.hellos else self.task.hosts[node]
 
+    def how_folders_were_lost(self, folders: Mapping[int, str]) -> str:
+        """Return which nodes have lost the run's folder, in words; "" if none has."""
+        if not (nodes := sorted(folders)):
+            return ""
+        return f"{self.names(nodes)} lost the run's folder: {folders[nodes[0]]} was removed during the run"
+
     def check_for(self, node: int) -> Check:
         """Return the order to try the way to the next node."""
         neighbour = self.hellos[(node + 1) % self.task.nnodes]
         return Check(neighbour.addrs, neighbour.neighbour_port, neighbour.host)
+
+    def servers(self, nodes: Iterable[int]) -> tuple[tuple[int, tuple[str, ...], int], ...]:
+        """Return each node with the addresses and the port of its neighbour server."""
+        return tuple((node, self.hellos[node].addrs, self.hellos[node].neighbour_port) for node in nodes)
 
     def bindings(self) -> list[Binding]:
         """Return the ranks of each node."""

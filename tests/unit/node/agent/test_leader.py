@@ -92,7 +92,7 @@ class Gang:
         while self.now < end:
             self.now = min(end, self.now + 0.5)
             for node in self.leader.roster.hellos:
-                if node not in self.leader.lost:
+                if node not in self.leader.presence.lost:
                     self.say(node, "heartbeat")
             self.leader.tick(self.now)
 
@@ -608,7 +608,7 @@ def test_a_silence_shorter_than_the_limit_costs_nothing() -> None:
         gang.leader.tick(gang.now)
     gang.say(1, "heartbeat")
     gang.pass_time(30)
-    assert (gang.leader.phase, gang.leader.lost) == ("running", {})
+    assert (gang.leader.phase, gang.leader.presence.lost) == ("running", {})
 
 
 @pytest.mark.parametrize("first", ["a tick", "a heartbeat"])
@@ -622,7 +622,7 @@ def test_a_leader_that_did_not_run_itself_holds_its_sleep_against_nobody(first: 
     gang.leader.tick(gang.now)
     gang.pass_time(3)
     assert gang.leader.phase == "running"
-    assert gang.leader.lost == {}
+    assert gang.leader.presence.lost == {}
     assert gang.recorded("slept") == [Slept(3600.0)]
     silent = gang.now
     while gang.leader.phase == "running":
@@ -630,7 +630,7 @@ def test_a_leader_that_did_not_run_itself_holds_its_sleep_against_nobody(first: 
         gang.say(0, "heartbeat")
         gang.leader.tick(gang.now)
     assert gang.now - silent < gang.task.link_timeout + 1  # who is silent after it is lost as ever
-    assert list(gang.leader.lost) == [1]
+    assert list(gang.leader.presence.lost) == [1]
 
 
 @pytest.mark.parametrize("first", ["a tick", "the end of the connection"])
@@ -991,7 +991,7 @@ def test_a_random_walk_always_ends_with_at_most_one_bye_a_node(seed: int, nnodes
         pytest.fail(f"still {gang.leader.phase}: {gang.events[-3:]}")
     told = [node for node, _ in gang.told("bye")]
     assert len(told) == len(set(told))
-    assert set(told) == set(gang.leader.roster.hellos) - set(gang.leader.lost)
+    assert set(told) == set(gang.leader.roster.hellos) - set(gang.leader.presence.lost)
     assert len(gang.recorded("gang_ended")) == 1
     assert [event["attempt"] for event in gang.recorded("go")] == list(range(len(gang.recorded("go"))))
 
