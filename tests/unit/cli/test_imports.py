@@ -120,7 +120,7 @@ SUBMIT_DOES_WITHOUT = (
     "orchestrator.runs.reducer",
     "orchestrator.cli.follow", "orchestrator.supervisor.queue", "orchestrator.backends.environments",
 )  # fmt: skip
-OF_STATUS, OF_SUBMIT = 68, 126  # modules of ours, packages as well; a larger number is a longer wait
+OF_STATUS, OF_SUBMIT = 71, 129  # modules of ours, packages as well; a larger number is a longer wait
 
 
 @pytest.fixture
