@@ -90,7 +90,7 @@ def main() -> None:
     with contextlib.closing(ConnectionPool()) as pool:
         session = pool.session(Address(HOST), WORKDIR)
         compare(session, "large", 4, 500_000_000, Target(1.1), how_many(5))
-        compare(session, "small", 10_000, 1_000, Target(1.5), how_many(5))
+        compare(session, "small", 10_000, 1_000, Target(1.2), how_many(5))
 
 
 if __name__ == "__main__":

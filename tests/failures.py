@@ -26,7 +26,7 @@ def causes() -> dict[str, str]:
     """The cell of each row that has a rule."""
     found: dict[str, dict[str, None]] = {}
     for rule in RULES:
-        if rule.what and rule.cause is not None:
+        if rule.what and rule.cause:
             found.setdefault(rule.what, {})[cause_in_words(rule.cause)] = None
     return {what: ", ".join(words) for what, words in found.items()}
 

@@ -31,7 +31,7 @@ class Health(StrEnum):
     SLOW = "slow"  # it answers each request when `wake` is set
 
 
-WRITES = frozenset({"write_file", "unpack", "start_agent", "prepare_array_run", "adopt_wheel", "install_environment"})
+WRITES = frozenset({"write_file", "unpack", "start_agent", "prepare_array_run", "install_environment"})
 
 
 @dataclass

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
-import secrets
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from orchestrator.backends.base import Finding
 from orchestrator.backends.hosts import MachinesError, all_of, on_all
-from orchestrator.backends.mirror.contents import missing_on
+from orchestrator.backends.mirror.contents import send_contents
 from orchestrator.backends.settings import CACHE_DAYS
 from orchestrator.errors import BackendError, OrchError
 from orchestrator.node.environments.folder import interpreter as interpreter_of
@@ -29,7 +26,6 @@ if TYPE_CHECKING:  # most jobs have no lock
     from orchestrator.environments.packages import Packages
     from orchestrator.environments.wheels import WheelStore
 
-BATCH: Final = 8 << 20
 LOOK_SECONDS: Final = 600.0  # at all files of an environment, which may be on a slow network
 M = TypeVar("M")
 T = TypeVar("T")
@@ -174,43 +170,14 @@ def _supplies(run: RunDir, wanted: Iterable[Wanted]) -> dict[str, str]:
 def _install(machine: Machine, workdir: str, store: WheelStore, want: Wanted, uv: str) -> Found:
     """Send what the machine lacks, and have the environment made there."""
     begun, choices = time.monotonic(), want.packages.choices
-    _send(machine, workdir, store, {uv, *(each.sha256 for each in choices)})
+    digests = {uv, *(each.sha256 for each in choices)}
+    send_contents(machine, workdir, "wheels", {digest: store.path(digest) for digest in digests})
     order = {
         "key": want.key, "requirements": want.packages.requirements, "uv": uv, "base": want.interpreter.base,
         "wheels": {each.file: each.sha256 for each in choices}, "paths": want.interpreter.paths,
     }  # fmt: skip
     done, _ = machine.call("install_environment", json.dumps(order).encode(), timeout=None, workdir=workdir)
     return Found(done["folder"], is_whole=True, made=done["made"], seconds=round(time.monotonic() - begun, 3))
-
-
-def _send(machine: Machine, workdir: str, store: WheelStore, digests: Collection[str]) -> None:
-    """Send the contents that the machine lacks: the small ones many at a time, a large one in pieces."""
-    absent = missing_on(machine, workdir, digests, "wheels")
-    sizes = {digest: os.stat(store.path(digest)).st_size for digest in absent}
-    with machine.bulk(sum(sizes.values())) as fast:
-        batch: list[bytes] = []
-        for digest in sorted(absent, key=lambda each: sizes[each]):
-            if sizes[digest] > BATCH:
-                _send_large(fast, workdir, store.path(digest), digest)
-                continue
-            batch.append(store.path(digest).read_bytes())
-            if sum(map(len, batch)) >= BATCH:
-                _unpack(fast, workdir, batch)
-                batch = []
-        if batch:
-            _unpack(fast, workdir, batch)
-
-
-def _unpack(machine: Machine, workdir: str, batch: list[bytes]) -> None:
-    machine.call("unpack", b"".join(batch), workdir=workdir, cache="wheels", sizes=[len(each) for each in batch])
-
-
-def _send_large(machine: Machine, workdir: str, source: Path, digest: str) -> None:
-    from orchestrator.backends.mirror.send import give_file
-
-    name = f".{digest}.{secrets.token_hex(4)}.tmp"  # of this sender: another one may be sending the same
-    give_file(machine, source, f"{workdir}/cache/wheels/{name}")
-    machine.call("adopt_wheel", workdir=workdir, partial=name, sha256=digest)
 
 
 def tidy_cache(machine: Machine, workdir: str) -> list[Finding]:

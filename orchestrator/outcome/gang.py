@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Callable
 
 from orchestrator.outcome import restart
@@ -26,7 +26,7 @@ class Attempt:
     lost: str = ""  # which nodes were lost and why, in words
     folders_lost: str = ""  # which nodes lost the run's folder, in words
     idle: str = ""  # why an idle run was ended, in words
-    retry: Budgets | None = None
+    retry: Budgets = field(default_factory=dict)
     restarts: Sequence[str] = ()  # the causes of this gang's restarts
     stalled: int = 0  # attempts in a row without a new checkpoint
     has_spares: bool = False
@@ -34,12 +34,13 @@ class Attempt:
 
 @dataclass(frozen=True)
 class End:
-    """How an attempt ended: as `outcome`, or with another attempt. The culprit is the exit of the rank to blame."""
+    """How an attempt ended: as `outcome`, or with another attempt. `failure` is the cause of the culprit's end."""
 
     outcome: str  # an Outcome, or PREEMPTED or TIMEOUT
     cause: Cause = Cause.NONE
     reason: str = ""
     culprit: Culprit | None = None
+    failure: Cause = Cause.NONE
     again: bool = False
 
 
@@ -78,17 +79,17 @@ def _after(failure: Culprit, attempt: Attempt) -> End:
     """Return what follows the failure of a rank."""
     cause = cause_of(failure, folder_lost=bool(attempt.folders_lost))
     used = list(attempt.restarts).count(cause)
-    no = restart.refusal(Restarter.LEADER, cause, attempt.retry or {}, used, attempt.stalled)
+    no = restart.refusal(Restarter.LEADER, cause, attempt.retry, used, attempt.stalled)
     if attempt.lost or attempt.folders_lost:  # no rank can start again without the node, or without the code
-        return End(Outcome.FAILED, cause, attempt.lost or attempt.folders_lost, failure)
+        return End(Outcome.FAILED, cause, attempt.lost or attempt.folders_lost, failure, cause)
     if no is Refusal.NO_PROGRESS:
         reason = f"{attempt.stalled} attempts in a row ended without a new checkpoint"
-        return End(Outcome.FAILED, Cause.NO_PROGRESS, reason, failure)
+        return End(Outcome.FAILED, Cause.NO_PROGRESS, reason, failure, cause)
     if no is not None or (attempt.has_spares and is_machines_fault(failure)):
         # With spares, the controlling side starts the ranks again on one of them, out of the same budget.
         unsaved = f"training is done, and its final weights are on no disk: {failure.unsaved}"
-        return End(Outcome.FAILED, cause, unsaved if cause is Cause.CHECKPOINT else "", failure)
-    return End(Outcome.FAILED, cause, "", failure, again=True)
+        return End(Outcome.FAILED, cause, unsaved if cause is Cause.CHECKPOINT else "", failure, cause)
+    return End(Outcome.FAILED, cause, "", failure, cause, again=True)
 
 
 def who_was_lost(lost: Mapping[int, str], deserters: Mapping[int, float], name: Callable[[list[int]], str]) -> str:

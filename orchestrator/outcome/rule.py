@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Callable, NamedTuple, Union
 
-from orchestrator.outcome.verdict import Cause, Event, Party
+from orchestrator.outcome.verdict import Cause, Event, Outcome, Party
 
 NO_TERMINAL = "Inappropriate ioctl for device"  # printed by a program that a rank started
 
@@ -50,11 +50,16 @@ class Rule(NamedTuple):
     """One kind of failure. It applies if `test` is true of what is seen, or if `pattern` is in the words."""
 
     what: str  # the row of docs/failures.md; "" for a rule that only gives a hint
-    cause: Cause | None = None
+    cause: Cause = Cause.NONE  # NONE: a later rule decides
     culprit: Party = Party.RANK
     hint: Hint = ""
     test: Callable[[Seen], bool] | None = None
     pattern: str = ""
+
+    @property
+    def outcome(self) -> str:
+        """Return the outcome that a node records for an end by this rule."""
+        return self.cause if self.cause in (Cause.CANCELLED, Cause.PREEMPTED, Cause.TIMEOUT) else Outcome.FAILED
 
     def applies(self, seen: Seen) -> bool:
         """Tell whether this failure is seen."""

@@ -49,7 +49,7 @@ def _gpu(pattern: str, culprit: Party, hint: str) -> Rule:
         return re.search(pattern, _gpu_words(seen), re.DOTALL) is not None
 
     if culprit is Party.USER:
-        return Rule("", None, culprit, hint, test)
+        return Rule("", Cause.NONE, culprit, hint, test)
     what = "a rank's GPU or driver fails (ECC, NVLink, Xid, no fabric manager), or the network under NCCL"
     return Rule(what, Cause.INFRA, culprit, hint, test)
 
@@ -142,6 +142,11 @@ NO_INPUT = Rule(
     "set the input's source to an address that this node can open, or to a file that every node sees",
     pattern=r"input \S+ can't be fetched",
 )  # fmt: skip
+FOLDER_LOST = Rule(
+    "the run's folder is removed under an agent", Cause.INFRA, Party.NODE, test=lambda seen: seen.folder_lost
+)
+LAUNCHER_LOST = Rule("a launcher is killed", Cause.INFRA, Party.NODE, test=_lost_launcher)
+UNPROVED = Rule("", Cause.INFRA, Party.NODE)  # an agent's key is damaged, or a message of another agent or launcher
 UNFIT = Rule("", Cause.USER_ERROR, Party.USER)  # a node can run no rank, lacks a module, or has another image
 CANCELLED = Rule("`orch cancel`", Cause.CANCELLED, Party.USER)
 STOPPED = Rule("TERM, INT or USR2 to an agent", Cause.PREEMPTED, Party.SCHEDULER)
@@ -234,7 +239,7 @@ _GPU_ERRORS = (
 )  # fmt: skip
 
 RULES: tuple[Rule, ...] = (
-    Rule("the run's folder is removed under an agent", Cause.INFRA, Party.NODE, test=lambda seen: seen.folder_lost),
+    FOLDER_LOST,
     Rule("the last checkpoint can't be written", Cause.CHECKPOINT, Party.MACHINE, test=_has("unsaved")),
     Rule(
         "a rank exits with 0 while others wait for it in a collective (uneven data, `os._exit(0)`, a handler of TERM)",
@@ -322,7 +327,7 @@ RULES: tuple[Rule, ...] = (
         "a launcher is frozen (SIGSTOP)", Cause.INFRA, Party.NODE,
         test=lambda seen: _lost_launcher(seen, "SIGSTOP"),
     ),
-    Rule("a launcher is killed", Cause.INFRA, Party.NODE, test=_lost_launcher),
+    LAUNCHER_LOST,
     Rule("a rank is killed, or crashes", Cause.INFRA, Party.RANK, _HINT_KILLED, _signal("SIGKILL")),
     Rule("", hint=_HINT_KILLED, test=_code(137)),
     Rule("", hint=_HINT_SHARED_MEMORY, test=_signal("SIGBUS")),
@@ -338,16 +343,18 @@ RULES: tuple[Rule, ...] = (
 
 def rule_of(seen: Seen) -> Rule:
     """Return the rule that decides the cause."""
-    return next(rule for rule in RULES if rule.cause is not None and rule.applies(seen))
+    return next(rule for rule in RULES if rule.cause and rule.applies(seen))
 
 
 def cause_of(exit_report: Event, *, folder_lost: bool = False) -> Cause:
     """Return the cause of a rank's failure. A rank is not to blame if a node has lost the run's folder."""
-    return rule_of(Seen.of(exit_report, folder_lost=folder_lost)).cause or Cause.NONE
+    return rule_of(Seen.of(exit_report, folder_lost=folder_lost)).cause
 
 
 def blamed(words: str, cause: Cause) -> Party:
     """Return the party to blame for an end that no rank caused."""
+    if not cause:
+        return Party.NOBODY
     seen = Seen({}, words)
     of_cause = [rule for rule in RULES if rule.cause is cause and rule.test is None]
     rule = next((rule for rule in of_cause if rule.applies(seen)), None) or next(iter(of_cause), None)

@@ -72,7 +72,6 @@ ANSWERS: dict[str, dict[str, Any]] = {
         "find_interpreter": {"found": _INTERPRETER},
         "find_environment": {"whole": bool, "folder": str},
         "install_environment": {"made": bool, "folder": str},
-        "adopt_wheel": {},
         "hash_environments": {"environments": {str: Row((str, (str, None)))}},
     },
     "files": {

@@ -7,6 +7,7 @@ the version that arrives. So a later copy continues an interrupted copy of the s
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -90,6 +91,8 @@ class Arriving:
         except OSError as error:
             error.filename = self.partial
             self.problem = error
+        except ValueError:  # another thread has closed the file, because nobody waits for it any more
+            self.problem = OSError(errno.EBADF, os.strerror(errno.EBADF), self.partial)
 
     def _sync_meanwhile(self) -> None:
         self.pool = self.pool or ThreadPoolExecutor(1)
@@ -115,9 +118,9 @@ class Arriving:
 
     def leave(self) -> None:
         """Close the file. What came stays, so that a later copy can continue it."""
+        self.file.close()
         if self.pool is not None:
             self.pool.shutdown()
-        self.file.close()
 
     def drop(self) -> None:
         """Close the file and delete what came."""

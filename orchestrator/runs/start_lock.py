@@ -46,8 +46,9 @@ def being_started(run: RunDir) -> Iterator[int]:
         except OSError as error:
             raise StoreError(f"{run.path / STARTING} can't be written: {error.strerror}", "make room there") from error
         with contextlib.suppress(OSError):  # of a full disk, on which a run can be cancelled all the same
-            os.ftruncate(descriptor, 0)
-            os.write(descriptor, os.uname().nodename.encode())
+            if os.pread(descriptor, MOST_NAME, 0) != (name := os.uname().nodename.encode()):
+                os.ftruncate(descriptor, 0)
+                os.write(descriptor, name)
         yield descriptor
 
 

@@ -50,7 +50,7 @@ def _adapter(spec: Any) -> TypeAdapter[Any]:
 
 def schema_of(spec: type[Spec], handler: GetCoreSchemaHandler) -> CoreSchema:
     """Return pydantic's schema of a document: the fields, and the document's own `before` and `check`."""
-    for base in spec.__mro__:
+    for base in spec.__mro__:  # pydantic reads a type from its field, and can't find all names in a text by itself
         if is_dataclass(base):
             hints = hints_of(base)
             for each in fields(base):

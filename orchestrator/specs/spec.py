@@ -16,11 +16,11 @@ if TYPE_CHECKING:  # a submit of cached documents must not load pydantic
     from pydantic import GetCoreSchemaHandler
     from pydantic_core import CoreSchema
 
-__all__ = ["FORMAT_VERSION", "Spec", "names_of", "setting", "to_json"]
+__all__ = ["FORMAT_VERSION", "Spec", "names_of", "place_of", "setting", "to_json"]
 
 FORMAT_VERSION: Final = 1
 KNOWN: Final[dict[str, type[Spec]]] = {}
-"""The parts of documents by their names."""
+"""The parts of documents by their places."""
 
 
 class Spec(Frozen):
@@ -29,9 +29,9 @@ class Spec(Frozen):
     __pydantic_config__: ClassVar[Mapping[str, Any]] = {"extra": "forbid", "strict": True, "hide_input_in_errors": True}
 
     def __init_subclass__(cls) -> None:
-        """Make the subclass a frozen dataclass, and note its name."""
+        """Make the subclass a frozen dataclass, and note its place."""
         super().__init_subclass__()
-        KNOWN[cls.__name__] = cls
+        KNOWN[place_of(cls)] = cls
 
     @classmethod
     def before(cls, data: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -56,6 +56,11 @@ class Spec(Frozen):
         from orchestrator.specs.border import schema_of
 
         return schema_of(source, handler)
+
+
+def place_of(spec: type[Spec]) -> str:
+    """Return where a part of a document is defined, as `module:Name`."""
+    return f"{spec.__module__}:{spec.__qualname__}"
 
 
 def names_of(spec: type[Spec]) -> tuple[str, ...]:

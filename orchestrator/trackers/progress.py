@@ -29,7 +29,7 @@ VARIABLES: Final = (
 
 @dataclass(frozen=True)
 class Progress:
-    """How much of a run one tracker has received."""
+    """The part of a run that one tracker has received."""
 
     is_begun: bool = False
     offset: int = 0  # offset in metrics.jsonl behind the last line that was sent

@@ -68,7 +68,7 @@ class Access:
         return self._code
 
     def redeem(self, code: str) -> Session | None:
-        """Return a new session for the code, which is then used up; None if it is not the newest code."""
+        """Return a new session for the code, which can't be used again. None if it is not the newest code."""
         if self._code is None or not _same(code, self._code):
             return None
         self._code = None
@@ -77,7 +77,7 @@ class Access:
         return self._sessions[-1]
 
     def refusal(self, asked: Asked) -> Refusal | None:
-        """Return why a request is not answered; None if it is answered."""
+        """Return the reason for which a request is refused, or None if it is answered."""
         if not self._is_own(asked.host):
             return Refusal(421, "this server answers at its own address alone: open the page by orch ui")
         if asked.origin and asked.origin != f"http://{asked.host}":

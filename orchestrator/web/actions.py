@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import Any, TypeGuard
 
 from orchestrator.errors import UsageError
-from orchestrator.operations import runs as operations
 from orchestrator.runs.labels import change_tags, labels_of, set_note
 from orchestrator.runs.store import find_run
 
 
 def cancel(root: Path, name: str) -> dict[str, Any]:
     """Cancel a run. Return its state and the processes that are left on its machines."""
+    from orchestrator.operations import runs as operations
+
     done = operations.cancel(root, find_run(root, name, newest=False), now=False)
     left = [f"{each} on {proof.host}" for proof in done.proofs for each in proof.survivors]
     away = [proof.host for proof in done.proofs if proof.is_unreachable]

@@ -25,7 +25,6 @@ NEW = "a file that is made anew under a name that was not there"
 PIPE = "a pipe or a socket of this process"
 APPENDED = "orch's own log on this machine, which is only added to"
 OTHERS: dict[str, dict[str, str]] = {
-    "backends/environments.py": {"_send": OWN},
     "backends/slurm/submission.py": {"_submit_command": "the pickle that submitit has just written here"},
     "backends/mirror/local.py": {"_copy": "the copy in a folder that the user has named"},
     "cli/__init__.py": {"open_closed_streams": "/dev/null, in the place of a closed standard stream"},

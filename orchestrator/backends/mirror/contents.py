@@ -1,20 +1,52 @@
-"""Contents by their sha256: which of them a machine lacks, so that only these travel."""
+"""Contents by their sha256, such as files of the code and wheels: only those that a machine lacks are sent."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection
-from typing import Final
+import os
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any, Final
 
+from orchestrator.backends.mirror.send import give_file
 from orchestrator.errors import BackendError
+from orchestrator.protocol.reading import read_regular
 from orchestrator.transport.answers import data_of
 from orchestrator.transport.machine import Machine
 
 HASH_SECONDS: Final = 600.0  # what is there already is hashed
+BATCH: Final = 8 << 20  # bytes of one request
+
+
+def send_contents(machine: Machine, workdir: str, cache: str, paths: Mapping[str, Path], **last: Any) -> int:
+    """Send the contents that a machine lacks, many small ones in a request and a large one in pieces.
+
+    paths: a file here for each sha256. last: further values of the last request, which is sent in any case if there are
+    some. Return the number of bytes.
+    """
+    sizes = {digest: os.stat(paths[digest]).st_size for digest in missing_on(machine, workdir, paths, cache)}
+    batch: list[bytes] = []
+    with machine.bulk(sum(sizes.values())) as fast:
+
+        def unpack(**values: Any) -> None:
+            each = [len(content) for content in batch]
+            fast.call("unpack", b"".join(batch), workdir=workdir, cache=cache, sizes=each, **values)
+            batch.clear()
+
+        for digest in sorted(sizes, key=sizes.__getitem__):
+            if sizes[digest] > BATCH:
+                give_file(fast, paths[digest], f"{workdir}/cache/{cache}/{digest}", sha256=digest)
+                continue
+            batch.append(read_regular(paths[digest], BATCH))
+            if sum(map(len, batch)) >= BATCH:
+                unpack()
+        if batch or last:
+            unpack(**last)
+    return sum(sizes.values())
 
 
 def missing_on(machine: Machine, workdir: str, known: Collection[str], cache: str) -> list[str]:
-    """Return which of these sha256s a machine's cache lacks; BackendError where it names others."""
+    """Return which of these sha256s a machine's cache lacks. Raises BackendError if the machine names others."""
     asked = json.dumps(sorted(known)).encode()
     answer = machine.call("missing", asked, timeout=HASH_SECONDS, workdir=workdir, cache=cache, most=len(asked))
     found: list[str] = data_of(machine.name, "missing", answer[1])

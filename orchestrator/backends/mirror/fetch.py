@@ -11,8 +11,8 @@ from typing import Any, Final, NamedTuple
 
 from orchestrator.backends.mirror.policy import Policy
 from orchestrator.errors import BackendError
-from orchestrator.node.server.sending import HASH_BYTES, PATIENCE, PIECE
-from orchestrator.protocol.arriving import Arriving
+from orchestrator.node.server.sending import HASH_BYTES, PATIENCE
+from orchestrator.protocol.arriving import PIECE, Arriving
 from orchestrator.protocol.checkpoints.checksum import Algorithm, Checksum, NotInstalledError
 from orchestrator.transport.machine import CALL_SECONDS, SLOWEST, Machine
 

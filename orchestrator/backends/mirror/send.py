@@ -3,29 +3,40 @@
 from __future__ import annotations
 
 import os
+import secrets
 from collections import deque
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
+from orchestrator.protocol.arriving import PIECE
 from orchestrator.protocol.checkpoints.checkpoint_dir import COMMIT
 from orchestrator.protocol.reading import opened
 from orchestrator.transport.machine import CALL_SECONDS, SLOWEST, Machine, Reply
 
-PIECE: Final = 1 << 20
 ON_THE_WAY: Final = 8  # pieces that are sent before the first of them is answered
 
 
 def give_checkpoint(session: Machine, source: Path, remote: str) -> None:
     """Send one committed checkpoint to a machine, its COMMIT last."""
     files = sorted((path for path in source.iterdir() if path.is_file()), key=lambda path: path.name == COMMIT)
+    give_files(session, {path: f"{remote}/{path.name}" for path in files})
+
+
+def give_files(session: Machine, files: Mapping[Path, str]) -> None:
+    """Send files in their order over one connection."""
     with session.bulk(sum(path.stat().st_size for path in files)) as fast:
-        for path in files:
-            give_file(fast, path, f"{remote}/{path.name}")
+        for path, remote in files.items():
+            give_file(fast, path, remote)
 
 
-def give_file(session: Machine, source: Path, remote: str) -> None:
-    """Send a file: its first piece makes it new there, its last one, sent when all others are there, names it."""
+def give_file(session: Machine, source: Path, remote: str, sha256: str = "") -> None:
+    """Send a file in pieces. The last piece, sent when all others are there, gives the file its name.
+
+    sha256: what the machine must find then. Several senders may send such a file at once.
+    """
     sent: deque[Reply] = deque()
+    values: dict[str, Any] = {"path": remote, "sha256": sha256, "sender": secrets.token_hex(4) if sha256 else ""}
     with opened(source) as file:
         size, offset = os.fstat(file.fileno()).st_size, 0
         while True:
@@ -33,7 +44,7 @@ def give_file(session: Machine, source: Path, remote: str) -> None:
             last = offset + len(data) >= size
             while sent and (last or len(sent) >= ON_THE_WAY):
                 sent.popleft().wait(CALL_SECONDS + ON_THE_WAY * PIECE / SLOWEST)
-            answer = session.ask("write_file", data, path=remote, offset=offset, last=last)
+            answer = session.ask("write_file", data, offset=offset, last=last, **values)
             if last or offset == 0:
                 answer.wait()
             else:

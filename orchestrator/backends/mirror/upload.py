@@ -11,24 +11,22 @@ from pathlib import Path
 from typing import Any, Final
 
 from orchestrator.backends.hosts import MachinesError
-from orchestrator.backends.mirror.contents import missing_on
+from orchestrator.backends.mirror.contents import send_contents
 from orchestrator.backends.mirror.fetch import read_small
 from orchestrator.backends.mirror.given import Given, give
-from orchestrator.backends.mirror.send import give_checkpoint, give_file
+from orchestrator.backends.mirror.send import give_checkpoint, give_files
 from orchestrator.backends.replay_stage import Order, replay_argv
 from orchestrator.backends.settings import profile_of
 from orchestrator.errors import BackendError
 from orchestrator.protocol.events import Clock, of
 from orchestrator.protocol.quantities import size
-from orchestrator.protocol.reading import MOST_WORD, read_regular
+from orchestrator.protocol.reading import MOST_WORD
 from orchestrator.protocol.task import NodeTask, task_json
 from orchestrator.runs.store import RunDir
 from orchestrator.specs.resources import Has, lacking
 from orchestrator.transport.machine import Machine
 from orchestrator.transport.node_archive import node_archive
 
-BATCH: Final = 8 << 20
-MOST_CONTENT: Final = 8 << 30  # bytes that one file of the code may have
 CLOCKS_DIFFER: Final = 2.0  # seconds; what is less may be the way there
 LEAST_FREE: Final = 64 << 20
 SERVER_PYTHON: Final = "python3"
@@ -38,24 +36,13 @@ def send_code(session: Machine, run: RunDir, workdir: str, code_dir: str) -> int
     """Send the run's code, as far as the machine lacks it; return how many bytes had to travel."""
     listed = run.code_files()
     listing: dict[str, tuple[str, str]] = {}
-    paths: dict[str, str] = {}
+    paths: dict[str, Path] = {}
     for path, (kind, digest) in listed.items():
         link = os.readlink(run.path / "code" / path) if kind == "l" else ""
         listing[path] = (kind, link if kind == "l" else digest)
         if kind in "fx":
-            paths[digest] = path
-    absent = missing_on(session, workdir, paths, "code")
-    sent, batch = 0, b""
-    sizes: list[int] = []
-    values: dict[str, Any] = {"workdir": workdir, "code_dir": code_dir}
-    for digest in absent:
-        content = read_regular(run.path / "code" / paths[digest], MOST_CONTENT, run.path / "code")
-        batch, sizes, sent = batch + content, [*sizes, len(content)], sent + len(content)
-        if len(batch) >= BATCH:
-            session.call("unpack", batch, sizes=sizes, **values)
-            batch, sizes = b"", []
-    session.call("unpack", batch, sizes=sizes, listing=listing, **values)
-    return sent
+            paths[digest] = run.path / "code" / path
+    return send_contents(session, workdir, "code", paths, code_dir=code_dir, listing=listing)
 
 
 def check_shared(sessions: Mapping[int, Machine], task: NodeTask, workdir: str) -> None:
@@ -122,10 +109,7 @@ def _send_records(session: Machine, run: RunDir, task: NodeTask) -> None:
     """Send what the lost machine has recorded, in pieces: a long run may have gigabytes of metrics."""
     names = [f"nodes/{task.node_rank}/{name}" for name in ("events.jsonl", "samples.jsonl", "metrics.jsonl")]
     names += ["metrics.jsonl"] if task.node_rank == 0 else []
-    sizes = {name: (run.path / name).stat().st_size for name in names if (run.path / name).exists()}
-    with session.bulk(sum(sizes.values())) as fast:
-        for name in sizes:
-            give_file(fast, run.path / name, f"{task.run_dir}/{name}")
+    give_files(session, {run.path / name: f"{task.run_dir}/{name}" for name in names if (run.path / name).exists()})
 
 
 def _record_clock(run: RunDir, task: NodeTask, host: str, ahead: float) -> None:

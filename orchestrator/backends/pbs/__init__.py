@@ -1,1 +1,0 @@
-"""PBS: its commands with their parsers."""

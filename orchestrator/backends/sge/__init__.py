@@ -1,1 +1,0 @@
-"""Grid Engine: its commands with their parsers."""

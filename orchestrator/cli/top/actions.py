@@ -7,7 +7,6 @@ from urllib.parse import quote
 
 from orchestrator.cli.output import lines_on_proofs
 from orchestrator.cli.top.page import Act, Confirm
-from orchestrator.operations import runs as operations
 from orchestrator.runs.store import RunDir
 
 
@@ -28,6 +27,8 @@ def cancel_of(root: Path, run: RunDir) -> Confirm:
     """Ask whether to cancel a run."""
 
     def act() -> str:
+        from orchestrator.operations import runs as operations
+
         done = operations.cancel(root, run, now=False)
         return "; ".join([done.said, *lines_on_proofs(done.proofs)])
 

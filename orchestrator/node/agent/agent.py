@@ -43,6 +43,8 @@ from orchestrator.node.system.orphans import adopt_orphans
 from orchestrator.node.system.processes import end_descendants, end_marked, identify
 from orchestrator.node.system.shortages import shortage
 from orchestrator.node.system.threads import in_thread, keep_a_thread
+from orchestrator.outcome import rules
+from orchestrator.outcome.rule import Rule
 from orchestrator.protocol import events
 from orchestrator.protocol.cancelling import keep_room_for_cancel
 from orchestrator.protocol.checkpoints.formats import Format
@@ -114,7 +116,7 @@ class Agent:
         try:
             self.tls = Tls.of(self.task.credentials) if self.task.nnodes > 1 else None
         except NoTlsError as error:
-            self._give_up("failed", "infra", f"this node can't prove itself to the others: {error}")
+            self._give_up(rules.UNPROVED, f"this node can't prove itself to the others: {error}")
             return await self._leave()
         self._begin(self.ranks.start())
         self._begin(self._lead() if self.task.node_rank == 0 else self._join())
@@ -235,9 +237,9 @@ class Agent:
         )  # fmt: skip
         return Hello(*me, addrs, self.neighbours.port)
 
-    def _give_up(self, outcome: str, cause: str, reason: str) -> None:
-        self.events.write(events.GaveUp(outcome, cause, reason))
-        self.outcome = (outcome, EXIT_REQUEUE if outcome == "preempted" else 1)
+    def _give_up(self, rule: Rule, reason: str) -> None:
+        self.events.write(events.GaveUp(rule.outcome, rule.cause, reason))
+        self.outcome = (rule.outcome, EXIT_REQUEUE if rule is rules.STOPPED else 1)
 
     # -- the inbox
 
@@ -273,7 +275,7 @@ class Agent:
         self.ranks.look(now)
 
     async def _fail(self, reason: str) -> None:
-        self._give_up("failed", "infra", reason)
+        self._give_up(rules.LOST, reason)
 
     async def _lose_leader(self, reason: str) -> None:
         await self._fail(f"node {self.task.node_rank} lost node 0: {reason}")
@@ -282,8 +284,7 @@ class Agent:
         cancel = self._cancelled()
         self.events.write(events.SignalReceived(name, cancel is not None))
         if self.channel is None:
-            outcome = "preempted" if cancel is None else "cancelled"
-            self._give_up(outcome, outcome, f"{name} before this node had joined")
+            self._give_up(rules.STOPPED if cancel is None else rules.CANCELLED, f"{name} before this node had joined")
         else:
             now = bool(cancel and cancel.get("now"))
             self._tell(SignalReceived(name, cancel is not None, now))
@@ -308,7 +309,7 @@ class Agent:
         try:
             order = ORDERS.read(line)
         except DamagedError as error:
-            self.ranks.trouble(f"the order {line['kind']!r} of node 0 is not understood: {error}"[:500], "infra")
+            self.ranks.trouble(f"the order {line['kind']!r} of node 0 is not understood: {error}"[:500], rules.UNPROVED)
             return
         handler = _ORDERS.get(type(order))
         if handler is not None:

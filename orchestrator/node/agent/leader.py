@@ -11,11 +11,11 @@ from typing import Any, Callable
 from orchestrator.node.agent import hang
 from orchestrator.node.agent.attempt import Attempt
 from orchestrator.node.agent.fitness import checksum_for, offered, unfit, without_it
-from orchestrator.node.agent.phases import Phase, Rule
+from orchestrator.node.agent.phases import Phase, Row
 from orchestrator.node.agent.presence import Presence
 from orchestrator.node.agent.roster import Roster
-from orchestrator.outcome import gang, restart
-from orchestrator.outcome.rules import cause_of
+from orchestrator.outcome import gang, restart, rules
+from orchestrator.outcome.rule import Rule
 from orchestrator.outcome.verdict import Cause, Outcome
 from orchestrator.protocol import events, messages
 from orchestrator.protocol.gang import Hello
@@ -106,7 +106,7 @@ class Leader:
             self._count_out(node, reason, now)
         self._end_before_the_ranks(now)
         if PHASES[self.phase].late and now >= self.deadline and not self.presence.lost:
-            self._end(Outcome.FAILED, Cause.INFRA, self._what_is_missing())
+            self._fail(rules.NOT_JOINED, self._what_is_missing())
         elif self.phase is not Phase.RUNNING:
             return
         elif self.ranks.settle_at is not None and now >= self.ranks.settle_at:
@@ -143,7 +143,7 @@ class Leader:
     def _end_before_the_ranks(self, now: float) -> None:
         """End for nodes that are lost, once all that will go the same way are known."""
         if PHASES[self.phase].late and self.presence.lost and self.presence.is_settled(now):
-            self._end(Outcome.FAILED, Cause.INFRA, self._who_was_lost())
+            self._fail(rules.LOST, self._who_was_lost())
 
     # -- phases
 
@@ -172,7 +172,7 @@ class Leader:
     def _hand_over(self, now: float) -> None:
         """Have node 0 give the checkpoint to the nodes that lack it, if the ranks can start at all."""
         if (problem := unfit(self.task, self.ranks.ready, self.roster)) is not None:
-            self._end(Outcome.FAILED, Cause.USER_ERROR, problem.reason, failed_node=problem.node)
+            self._fail(rules.UNFIT, problem.reason, failed_node=problem.node)
         elif not (lacking := without_it(self.ranks.ready)):
             self._go(now)
         else:
@@ -210,8 +210,7 @@ class Leader:
         )  # fmt: skip
         if end.culprit is not None:
             culprit = ranks.with_lacking(end.culprit)
-            cause = cause_of(culprit, folder_lost=bool(self.folders_lost))
-            self.record(events.AttemptFailed(self.attempt, culprit, cause.value, **saved.to_event()))
+            self.record(events.AttemptFailed(self.attempt, culprit, end.failure.value, **saved.to_event()))
         if not end.again:
             self._end(end.outcome, end.cause, end.reason)
             return
@@ -220,6 +219,10 @@ class Leader:
         self.attempt += 1
         self.record(events.Restart(self.attempt, end.cause.value, saved.known_step))
         self._prepare(now)
+
+    def _fail(self, rule: Rule, reason: str, **more: Any) -> None:
+        """End for a failure that no rank caused."""
+        self._end(Outcome.FAILED, rule.cause, reason, **more)
 
     def _end(self, outcome: str, cause: str, reason: str, **more: Any) -> None:
         """Record the outcome, and send every node away. A node that joins later is sent away too."""
@@ -242,7 +245,7 @@ class Leader:
     @_HANDLERS.add
     def _on_way_tried(self, node: int, report: messages.WayTried, now: float) -> None:
         if report.error:
-            self._end(Outcome.FAILED, Cause.INFRA, report.error)
+            self._fail(rules.CANT_REACH, report.error)
         elif self.phase is Phase.CHECKING:
             self._answered(node, now)
 
@@ -266,7 +269,7 @@ class Leader:
             self.record(events.HandedOver(self.attempt, offered(self.ranks.ready), report.given))
         if report.failed:
             words = "; ".join(f"{self.roster.names([each])} {said}" for each, said in report.failed)
-            self._end(Outcome.FAILED, Cause.INFRA, words)
+            self._fail(rules.CANT_REACH, words)
         else:
             self._answered(node, now)
 
@@ -350,12 +353,12 @@ class Leader:
 
 
 PHASES = {
-    Phase.JOINING: Rule("a hello of each node", Leader._check_ways, "did not join"),
-    Phase.CHECKING: Rule("each node's try of the way to its neighbour", Leader._prepare,
+    Phase.JOINING: Row("a hello of each node", Leader._check_ways, "did not join"),
+    Phase.CHECKING: Row("each node's try of the way to its neighbour", Leader._prepare,
                          "did not report on the way to its neighbour"),
-    Phase.PREPARING: Rule("each node's launcher", Leader._hand_over, "did not get its launcher ready"),
-    Phase.HANDING_OVER: Rule("node 0, which gives others the checkpoint", Leader._go, "did not hand over a checkpoint"),
-    Phase.RUNNING: Rule("the end of each node's ranks", Leader._end_attempt),
-    Phase.STOPPING: Rule("the end of each node's ranks, which were told to stop", Leader._end_attempt),
-    Phase.ENDED: Rule("nothing", lambda leader, now: None),
+    Phase.PREPARING: Row("each node's launcher", Leader._hand_over, "did not get its launcher ready"),
+    Phase.HANDING_OVER: Row("node 0, which gives others the checkpoint", Leader._go, "did not hand over a checkpoint"),
+    Phase.RUNNING: Row("the end of each node's ranks", Leader._end_attempt),
+    Phase.STOPPING: Row("the end of each node's ranks, which were told to stop", Leader._end_attempt),
+    Phase.ENDED: Row("nothing", lambda leader, now: None),
 }  # fmt: skip

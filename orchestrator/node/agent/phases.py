@@ -22,7 +22,7 @@ class Phase(StrEnum):
     ENDED = "ended"
 
 
-class Rule(NamedTuple):
+class Row(NamedTuple):
     """A phase: what it waits for, what follows, and what a late node did not do.
 
     A phase with `late` has a deadline, and ends the gang if a node is lost. In the other phases the ranks run.

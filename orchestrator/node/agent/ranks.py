@@ -35,6 +35,8 @@ from orchestrator.node.system.own_folder import OwnFolder
 from orchestrator.node.system.processes import STOPPED, end_marked, state_of
 from orchestrator.node.system.shortages import shortage
 from orchestrator.node.system.threads import in_thread
+from orchestrator.outcome import rules
+from orchestrator.outcome.rule import Rule
 from orchestrator.outcome.rules import gpu_error_of
 from orchestrator.protocol import events
 from orchestrator.protocol.checkpoints.checksum import installed
@@ -128,18 +130,18 @@ class Ranks:
             self.launcher.task = replace(self.task, env={**self.task.env, **places})
             await self.launcher.start(self.nproc, self.attempt)
         except (InputError, EngineError, BrokenEnvironmentError) as error:
-            self.trouble(str(error), "infra")
+            self.trouble(str(error), rules.NO_INPUT)
         except (OSError, RuntimeError, MemoryError) as error:
             lack = shortage(error)
             if not lack and not isinstance(error, OSError):
                 raise
-            cause = "infra" if lack else "user_error"
-            self.trouble(f"the launcher can't be started with {self.task.python}: {lack or error}", cause)
+            rule = rules.NO_ROOM if lack else rules.NO_LAUNCHER
+            self.trouble(f"the launcher can't be started with {self.task.python}: {lack or error}", rule)
 
-    def trouble(self, reason: str, cause: str, tail: Sequence[str] = ()) -> None:
+    def trouble(self, reason: str, rule: Rule, tail: Sequence[str] = ()) -> None:
         """Report to the record and to the leader that this node can't take part; `tail` is from its launcher's log."""
-        self.events.write(events.Troubled(reason, cause, tuple(tail)))
-        self.tell(Trouble(reason, cause, tuple(tail)))
+        self.events.write(events.Troubled(reason, rule.cause, tuple(tail)))
+        self.tell(Trouble(reason, rule.cause, tuple(tail)))
 
     # -- orders
 
@@ -149,7 +151,7 @@ class Ranks:
         self.heartbeats, self.oom_kills = HeartbeatReader(self.task.hang), oom_kills()
         self._look_at_folders()
         if self.removed:
-            self.trouble(f"{self.removed[0]} was removed during the run", "infra")
+            self.trouble(f"{self.removed[0]} was removed during the run", rules.FOLDER_LOST)
             return
         if self.is_launcher_gone:
             self._renew_launcher()
@@ -171,7 +173,7 @@ class Ranks:
         try:
             os.makedirs(folder, exist_ok=True)
         except OSError as error:
-            self.trouble(f"the folder {folder} can't be made: {error.strerror}", "infra")
+            self.trouble(f"the folder {folder} can't be made: {error.strerror}", rules.NO_ROOM)
             return
         self.launcher.send(self.prepared)
 
@@ -288,7 +290,7 @@ class Ranks:
     @_HANDLERS.add
     async def _imported(self, report: Imported) -> None:
         if report.failed:
-            self.trouble(report.failed, "user_error")
+            self.trouble(report.failed, rules.NO_LAUNCHER)
             return
         if self.launcher.container:
             self._look_into_container(report)
@@ -322,7 +324,7 @@ class Ranks:
 
     @_HANDLERS.add
     async def _launcher_trouble(self, report: Trouble) -> None:
-        self.trouble(report.reason, "infra")
+        self.trouble(report.reason, rules.NO_ROOM)
 
     @_HANDLERS.add
     async def _rank_ended(self, report: RankEnded) -> None:
@@ -420,7 +422,7 @@ class Ranks:
             self.trouble(
                 "its container is in another network than the node, so no other node can reach MASTER_PORT in it: "
                 f"{known['runtime']} is rootless, or DOCKER_HOST names another machine; use podman, or its own daemon",
-                "user_error",
+                rules.NO_LAUNCHER,
             )
 
     @_HANDLERS.add
@@ -468,7 +470,7 @@ class Ranks:
             tail = list(report.tail)
             last = f"; its last words: {tail[-1]}" if tail else ""
             why = setup_failure(self.task.setup, tail) or refusal(self.task, code, tail) or f"the launcher {how}{last}"
-            self.trouble(why, "user_error" if code > 0 else "infra", tail)
+            self.trouble(why, rules.NO_LAUNCHER if code > 0 else rules.LAUNCHER_LOST, tail)
             return
         self.reap_orphans()
         for rank in sorted(self.running):  # ranks that ended well and that the launcher had no time to report

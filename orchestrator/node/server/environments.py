@@ -12,11 +12,8 @@ from orchestrator.node.environments.install import (
     environments_folder,
     install,
     place_of,
-    wheels_folder,
 )
 from orchestrator.node.server.request import Answer, RefusedError, Request, at_user
-from orchestrator.node.system.hashing import digest_of
-from orchestrator.protocol.files import open_own
 from orchestrator.protocol.json_text import parse_json
 
 
@@ -45,19 +42,6 @@ def install_environment(request: Request, payload: bytes) -> Answer:
     except InstallError as error:
         raise RefusedError(str(error)) from error
     return {"made": made, "folder": place_of(_cache(request), order.key)}, b""
-
-
-def adopt_wheel(request: Request, _: bytes) -> Answer:
-    """Keep a wheel that was sent in pieces under another name, where it is what it should be."""
-    top = wheels_folder(_cache(request))
-    partial, sha256 = f"{top}/{os.path.basename(request['partial'])}", request["sha256"]
-    with open(open_own(partial, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
-        found = digest_of(file)
-    if found != sha256:
-        os.unlink(partial)
-        raise RefusedError(f"what came as {sha256} has the sha256 {found}")
-    os.replace(partial, f"{top}/{sha256}")
-    return {}, b""
 
 
 def hash_environments(request: Request, _: bytes) -> Answer:

@@ -5,17 +5,21 @@ from __future__ import annotations
 import contextlib
 import os
 
-from orchestrator.node.server.request import Answer, Request, at_user
+from orchestrator.node.server.request import Answer, RefusedError, Request, at_user
+from orchestrator.protocol.checkpoints.checksum import checksum_of
 from orchestrator.protocol.files import PRIVATE, open_own, write_json
 from orchestrator.protocol.json_text import parse_json
 from orchestrator.protocol.layout import archive_file, node_folder
 
 
 def write_file(request: Request, payload: bytes) -> Answer:
-    """Write a file as a whole, or the next piece of it. The file is private."""
-    path = at_user(request["path"])
+    """Write a file as a whole, or the next piece of it. The file is private.
+
+    sha256: what the whole file must have. sender: tells apart senders of the same file.
+    """
+    path, sender, sha256 = at_user(request["path"]), request.get("sender"), request.get("sha256")
     os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
-    partial = f"{path}.partial"
+    partial = f"{path}.{sender}.partial" if sender else f"{path}.partial"
     offset = int(request.get("offset", 0))
     flags = os.O_WRONLY
     if not offset:
@@ -29,6 +33,9 @@ def write_file(request: Request, payload: bytes) -> Answer:
             file.flush()
             os.fsync(file.fileno())
     if request.get("last", True):
+        if sha256 and checksum_of(partial).hex != sha256:
+            os.unlink(partial)
+            raise RefusedError(f"{path} did not arrive as it was sent: its sha256 is not {sha256}")
         os.replace(partial, path)
     return {"size": offset + len(payload)}, b""
 

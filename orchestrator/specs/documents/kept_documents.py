@@ -24,7 +24,7 @@ from orchestrator.specs.documents.paths import both_paths
 from orchestrator.specs.here import check_here
 from orchestrator.specs.job import Job
 from orchestrator.specs.kinds import OWN, model_of
-from orchestrator.specs.spec import KNOWN, Spec
+from orchestrator.specs.spec import KNOWN, Spec, place_of
 
 if TYPE_CHECKING:  # these are the slow imports that this module avoids
     from orchestrator.specs.documents.yaml_source import Document
@@ -127,7 +127,7 @@ def _write(path: str, key: str, loaded: Loaded) -> None:
 def _encoded(value: Any) -> Any:
     """Return a document's value as JSON. Tuples become lists; parts of documents and mappings are tagged."""
     if isinstance(value, Spec):
-        return {"spec": type(value).__name__, "given": {name: _encoded(each) for name, each in value.given().items()}}
+        return {"spec": place_of(type(value)), "given": {name: _encoded(each) for name, each in value.given().items()}}
     if isinstance(value, dict):
         return {"mapping": {name: _encoded(each) for name, each in value.items()}}
     if isinstance(value, tuple):

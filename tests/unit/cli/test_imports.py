@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import json
 import os
@@ -170,6 +171,13 @@ def test_a_command_that_only_looks_loads_of_the_supervisor_only_its_start(home: 
         loaded = modules_loaded_by(*argv, home=home)
     assert "orchestrator.runs.store" in loaded
     assert {name for name in loaded if name.startswith("orchestrator.supervisor")} <= MAY_START_IT
+
+
+@pytest.mark.parametrize("module", ["orchestrator.cli.top.app", "orchestrator.web.app", "orchestrator.api"])
+def test_what_shows_runs_loads_the_supervisor_only_when_it_acts(module: str) -> None:
+    program = f"import sys, {module}; print([name for name in sys.modules if name.startswith('orchestrator.sup')])"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=PATIENCE, check=True)
+    assert set(ast.literal_eval(done.stdout)) <= MAY_START_IT
 
 
 def test_the_package_loads_nothing_until_a_name_is_used_and_looking_at_runs_nothing_heavy(home: Path) -> None:

@@ -78,6 +78,16 @@ def test_a_large_file_is_synced_meanwhile(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == []
 
 
+def test_bytes_for_a_file_that_was_closed_meanwhile_are_read_and_dropped(tmp_path: Path) -> None:
+    """The thread that reads a connection goes on, because others wait for what follows on it."""
+    arriving, stream = Arriving(tmp_path / "a", "1", 10), io.BytesIO(b"0123456789")
+    arriving.leave()
+    arriving.fill(stream, 10)
+    assert stream.tell() == 10
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        arriving.finish()
+
+
 def test_a_link_in_the_place_of_a_partial_file_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "other").write_text("mine")
     os.symlink(tmp_path / "other", partial_of(tmp_path / "a", "1"))

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from orchestrator.errors import StoreError
 from orchestrator.protocol.str_enum import member_of
-from orchestrator.runs.record import Dependency, NotifyEntry, PlanRecord, RunRecord, Submitter, SweepPoint
+from orchestrator.runs.record import Dependency, NotifyEntry, PlanRecord, RunRecord, SweepPoint
 from orchestrator.runs.state import (
     Cause,
     Ending,
@@ -40,7 +40,7 @@ WRITTEN: dict[str, Any] = {
 def test_all_that_is_written_is_read() -> None:
     record = RunRecord.from_json("r-234567", json.loads(json.dumps(WRITTEN)))
     assert record == RunRecord(
-        "r-234567", "r", "lab", "slurm-login", 1000, 2, ("n0", "n1"), None, 12.5, Submitter("a", 7, 8),
+        "r-234567", "r", "lab", "slurm-login", 1000, 2, ("n0", "n1"), None, 12.5,
         WRITTEN["job"], WRITTEN["profile"], "/j.yaml", "/p.yaml", "/code", ("A=",), True,
         Dependency("b-333333", succeeds=True), SweepPoint("s-444444", 3, {"lr": "0.1"}, 2), None, "0.4.0", "3.11.7",
         scheduler="Slurm",
@@ -63,8 +63,6 @@ def test_all_that_is_written_is_read() -> None:
         ({"hosts": "n0"}, "hosts", ()),
         ({"kind": None}, "kind", "local"),
         ({"created": "x"}, "created", 0.0),
-        ({"submitter": [1]}, "submitter", Submitter()),
-        ({"submitter": {"pid": "7", "host": "a"}}, "submitter", Submitter("a")),
         ({"job": []}, "retry", {}),
         ({"job": {"retry": {"infra": "3", "preempted": 1}}}, "retry", {"preempted": 1}),
         ({"job": {"notify": ["x", {"on": 1}]}}, "notify", (NotifyEntry(), NotifyEntry())),

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.operations import runs as operations
+from orchestrator.looking import run as looking
 from orchestrator.runs import store
 from tests.unit.views.runs_made import begin, make, tell
 from tests.unit.web.browser import Browser
@@ -99,7 +99,7 @@ def test_what_a_run_has_cost_is_said_without_its_metrics_being_read_through(
     browser, read = Browser(tmp_path), list[str]()
     real = store.read_lines
     monkeypatch.setattr(store, "read_lines", lambda path, below=None: read.append(str(path)) or real(path, below))
-    monkeypatch.setattr(operations, "read_lines", lambda path, below=None: read.append(str(path)) or real(path, below))
+    monkeypatch.setattr(looking, "read_lines", lambda path, below=None: read.append(str(path)) or real(path, below))
     assert browser.get(f"/api/runs/{run.run_id}").status == 200
     assert [each for each in read if each.endswith("metrics.jsonl")] == []
 

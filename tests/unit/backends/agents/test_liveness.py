@@ -47,7 +47,8 @@ def run(tmp_path: Path) -> RunDir:
 def ended_well(run: RunDir) -> None:
     """Node 0 says that the gang has ended."""
     run.node(0).mkdir(parents=True, exist_ok=True)
-    (run.node(0) / "events.jsonl").write_text('{"kind": "gang_ended", "node": 0, "attempt": 0, "outcome": "succeeded", "cause": "", "reason": ""}\n')
+    end = {"kind": "gang_ended", "node": 0, "attempt": 0, "outcome": "succeeded", "cause": "", "reason": ""}
+    (run.node(0) / "events.jsonl").write_text(json.dumps(end) + "\n")
 
 
 @pytest.mark.parametrize(
@@ -120,7 +121,11 @@ def test_the_only_machine_is_not_waited_for_once_all_exits_of_a_success_are_here
 ) -> None:
     handle(0, N1).write(run)
     Seen(0, N1, None, time.time() - LONG, "no route").write(run, 0)
-    said = [{"kind": "go", "world_size": 1}, {"kind": "started", "ranks": [0, 1]}, {"kind": "rank_exit", "rank": 0, "code": code}]
+    said = [
+        {"kind": "go", "world_size": 1},
+        {"kind": "started", "ranks": [0, 1]},
+        {"kind": "rank_exit", "rank": 0, "code": code},
+    ]
     lines = [json.dumps({"node": 0, "attempt": 0, **each}) + "\n" for each in said]
     (run.node(0) / "events.jsonl").write_text("".join(lines))
     run.write("rank0.done", {"attempt": attempt})
