@@ -27,6 +27,7 @@ from orchestrator.protocol.typed import Handlers
 SETTLE_SECONDS = 1.5  # a victim's words may arrive before the culprit's: wait for those
 FAILURE_GRACE = 2.0  # the others hang in a collective by now: TERM is only a courtesy
 SAVE_GRACE = 1800.0  # rank 0 may be saving, or handing over a checkpoint, long after the others are ready
+RANKS_RUN = (Phase.RUNNING, Phase.STOPPING)
 _HANDLERS = Handlers(messages.Report)
 
 
@@ -59,10 +60,6 @@ class Leader:
     def _new_attempt(self) -> Attempt:
         search = hang.HangSearch(self.task.hang, self.attempt, self._send_all, self.record)
         return Attempt(self.roster, search, in_use=self.roster.nodes)
-
-    @property
-    def _ranks_run(self) -> bool:
-        return self.phase in (Phase.RUNNING, Phase.STOPPING)
 
     # -- what happens to the gang
 
@@ -106,7 +103,8 @@ class Leader:
             self._count_out(node, reason, now)
         self._end_before_the_ranks(now)
         if PHASES[self.phase].late and now >= self.deadline and not self.presence.lost:
-            self._fail(rules.NOT_JOINED, self._what_is_missing())
+            late = f"{self.roster.names(sorted(self.waiting))} {PHASES[self.phase].late} within {self.patience:g} s"
+            self._fail(rules.NOT_JOINED, "; ".join(filter(None, [late, self.strangers()])))
         elif self.phase is not Phase.RUNNING:
             return
         elif self.ranks.settle_at is not None and now >= self.ranks.settle_at:
@@ -135,7 +133,7 @@ class Leader:
         slept = self.presence.lose(node, reason, now)
         self.ranks.lose(node)
         self.record(events.LostNode(node, self.task.hosts[node], reason, slept))
-        if self._ranks_run:
+        if self.phase in RANKS_RUN:
             if not self.ranks.ended_well(node):  # else nobody misses it
                 self._stop()
             self._answered(node, now)
@@ -143,14 +141,14 @@ class Leader:
     def _end_before_the_ranks(self, now: float) -> None:
         """End for nodes that are lost, once all that will go the same way are known."""
         if PHASES[self.phase].late and self.presence.lost and self.presence.is_settled(now):
-            self._fail(rules.LOST, self._who_was_lost())
+            self._fail(rules.LOST, self.presence.who_was_lost(self.roster.names))
 
     # -- phases
 
     def _answered(self, node: int, now: float) -> None:
         """Go on to what follows the phase, if this was the last node that owed an answer."""
         self.waiting.discard(node)
-        if not self.waiting and (self._ranks_run or not self.presence.lost):
+        if not self.waiting and (self.phase in RANKS_RUN or not self.presence.lost):
             PHASES[self.phase].then(self, now)
 
     def _check_ways(self, now: float) -> None:
@@ -193,19 +191,19 @@ class Leader:
 
     def _stop(self, cause: Cause = Cause.NONE, grace: float = FAILURE_GRACE) -> None:
         """Have the ranks stop at a step boundary, for a failure if there is no other cause."""
-        if self.phase is not Phase.RUNNING:
-            return
-        self.phase, self.ranks.stopped = Phase.STOPPING, cause
-        self._send_all(messages.Stop(self.attempt, grace))
+        if self.phase is Phase.RUNNING:
+            self.phase, self.ranks.stopped = Phase.STOPPING, cause
+            self._send_all(messages.Stop(self.attempt, grace))
 
     def _end_attempt(self, now: float) -> None:
         """Judge an attempt whose ranks are all gone: end, or begin another with the same agents."""
         saved, ranks = self.progress(), self.ranks
         end = gang.end_of(
             gang.Attempt(
-                ranks.exits, all(map(ranks.ended_well, self.roster.hellos)), ranks.stopped, self._who_was_lost(),
-                self.roster.how_folders_were_lost(self.folders_lost), ranks.how_idle(),
-                self.task.retry, self.restarts, restart.stalled(self.begun_at, saved), self.task.has_spares,
+                ranks.exits, all(map(ranks.ended_well, self.roster.hellos)), ranks.stopped,
+                self.presence.who_was_lost(self.roster.names), self.roster.how_folders_were_lost(self.folders_lost),
+                ranks.how_idle(), self.task.retry, self.restarts, restart.stalled(self.begun_at, saved),
+                self.task.has_spares,
             )
         )  # fmt: skip
         if end.culprit is not None:
@@ -235,8 +233,7 @@ class Leader:
 
     def _send_all(self, order: messages.Order) -> set[int]:
         """Send to all nodes that have joined and are not lost; return these nodes."""
-        nodes = [node for node in self.roster.hellos if node not in self.presence.lost]
-        for node in nodes:
+        for node in (nodes := [each for each in self.roster.hellos if each not in self.presence.lost]):
             self.send(node, order)
         return set(nodes)
 
@@ -277,9 +274,8 @@ class Leader:
 
     @_HANDLERS.add
     def _on_rank_ended(self, node: int, report: messages.RankEnded, now: float) -> None:
-        self.ranks.note_report(
-            node, report, is_stopping=self.phase is Phase.STOPPING, is_any_lost=bool(self.presence.lost)
-        )
+        is_stopping = self.phase is Phase.STOPPING
+        self.ranks.note_report(node, report, is_stopping=is_stopping, is_any_lost=bool(self.presence.lost))
         if self.phase is not Phase.RUNNING or report.code == 0:
             return
         if module := self.ranks.seeks(report):
@@ -298,7 +294,7 @@ class Leader:
 
     @_HANDLERS.add
     def _on_idle(self, node: int, report: messages.RanksIdle, now: float) -> None:
-        if self._ranks_run:
+        if self.phase in RANKS_RUN:
             self._answered(node, now)
 
     @_HANDLERS.add
@@ -330,26 +326,16 @@ class Leader:
     @_HANDLERS.add
     def _on_unused(self, node: int, report: messages.Unused, now: float) -> None:
         """Note a node that has been idle for long. Once all are, record it, and end the run if the job wants that."""
-        if self.phase is not Phase.RUNNING:
+        if self.phase is not Phase.RUNNING or not self.ranks.note_unused(node, report):
             return
-        if self.ranks.note_unused(node, report):
-            self.record(events.Unused(self.attempt, *self.ranks.idleness()))
-            if self.task.idle.get("do") == "cancel":
-                self._stop(Cause.IDLE, self.task.grace)
+        self.record(events.Unused(self.attempt, *self.ranks.idleness()))
+        if self.task.idle.get("do") == "cancel":
+            self._stop(Cause.IDLE, self.task.grace)
 
     @_HANDLERS.add
     def _on_used(self, node: int, report: messages.Used, now: float) -> None:
         if self.ranks.note_used(node):
             self.record(events.Used(self.attempt, node))
-
-    # -- in words
-
-    def _who_was_lost(self) -> str:
-        return gang.who_was_lost(self.presence.lost, self.presence.deserters, self.roster.names)
-
-    def _what_is_missing(self) -> str:
-        late = f"{self.roster.names(sorted(self.waiting))} {PHASES[self.phase].late} within {self.patience:g} s"
-        return "; ".join(filter(None, [late, self.strangers()]))
 
 
 PHASES = {

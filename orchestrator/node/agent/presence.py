@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Callable
+
+from orchestrator.outcome import gang
+
 HEARTBEAT_SECONDS = 2.0
 
 
@@ -50,3 +54,7 @@ class Presence:
         """
         known = now - self.link_timeout / 2
         return all(when >= known or node in self.lost for node, when in self.seen.items())
+
+    def who_was_lost(self, names: Callable[[list[int]], str]) -> str:
+        """Return which nodes were lost and why, in words."""
+        return gang.who_was_lost(self.lost, self.deserters, names)

@@ -671,7 +671,10 @@ def test_a_node_that_is_lost_after_a_short_sleep_or_long_after_it_is_blamed(asle
     gang.leader.left(1, "its agent closed the connection", gang.now)
     (lost,) = gang.recorded("lost_node")
     assert "slept" not in lost
-    assert gang.leader._who_was_lost() == "node 1 (n1) was lost: its agent closed the connection"
+    assert (
+        gang.leader.presence.who_was_lost(gang.leader.roster.names)
+        == "node 1 (n1) was lost: its agent closed the connection"
+    )
 
 
 def test_strangers_are_named_beside_the_nodes_that_are_missing() -> None:
