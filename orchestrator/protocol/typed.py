@@ -181,10 +181,19 @@ class Handlers(dict[type, Callable[..., Any]]):
     def add(self, handler: Handler) -> Handler:
         """Put a handler into the table; to be used as a decorator."""
         hints = [each for name, each in handler.__annotations__.items() if name != "return"]
-        found = [handler.__globals__.get(each) if isinstance(each, str) else each for each in hints]
+        found = [_named(each, handler.__globals__) if isinstance(each, str) else each for each in hints]
         (cls,) = [each for each in found if isinstance(each, type) and issubclass(each, self.base)]
         self[cls] = handler
         return handler
+
+
+def _named(name: str, names: Mapping[str, Any]) -> Any:
+    """Return the class of this name, which may be dotted; None if it is no name."""
+    first, *rest = name.split(".")
+    found = names.get(first)
+    for each in rest:
+        found = getattr(found, each, None)
+    return found
 
 
 # -- the reader of each type

@@ -9,8 +9,9 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-from orchestrator.node.agent.leader import FAILURE_GRACE, HEARTBEAT_SECONDS, SETTLE_SECONDS
+from orchestrator.node.agent.leader import FAILURE_GRACE, SETTLE_SECONDS
 from orchestrator.node.agent.leader_service import CLOSE_PATIENCE, LINGER_SECONDS, TICK_SECONDS
+from orchestrator.node.agent.presence import HEARTBEAT_SECONDS
 from orchestrator.protocol.gang import GANG_PORT_COUNT
 from tests.simulator.gang import KILLED, OWN, Gang
 from tests.simulator.network import Weather

@@ -12,7 +12,7 @@ from orchestrator.backends.settings import Host
 from orchestrator.errors import StoreError
 from orchestrator.outcome.restart import newest_start, pending_start
 from orchestrator.outcome.success import successful_attempt
-from orchestrator.protocol.events import EventKind
+from orchestrator.protocol.events import Cancel, GangEnded, GaveUp
 from orchestrator.runs.state import Event, HandleStatus, Unreachable
 from orchestrator.runs.store import RunDir, read_lines
 
@@ -119,10 +119,10 @@ def _has_succeeded(run: RunDir, events: Sequence[Event], nodes: int) -> bool:
 
 def _count_out(run: RunDir, seen: Mapping[int, Seen], found: dict[int, bool | None]) -> None:
     events = newest_start(run.events())
-    over = any(event["kind"] == EventKind.GANG_ENDED and event.get("node") == 0 for event in events)
+    over = any(isinstance(event, GangEnded) and event.node == 0 for event in events)
     over = over or _has_succeeded(run, events, len(found))
-    deserted = any(event["kind"] == EventKind.GAVE_UP and event.get("node") != 0 for event in events)
-    over = over or any(_is_grace_over(run, event) for event in events if event["kind"] == EventKind.CANCEL)
+    deserted = any(isinstance(event, GaveUp) and event.node != 0 for event in events)
+    over = over or any(_is_grace_over(run, event) for event in events if isinstance(event, Cancel))
     for node, alive in found.items():
         since = seen[node].unreachable_since if node in seen else None
         is_long = since is not None and time.time() - since > UNREACHABLE_SECONDS

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from orchestrator.backends.base import NodeProof
 from orchestrator.backends.batch.site import SNAPSHOT_SECONDS, array_of
 from orchestrator.errors import BackendError, StoreError
+from orchestrator.protocol.events import AgentEnded, AgentStarted
 from orchestrator.runs.scheduler_status import SchedulerStatus
 from orchestrator.runs.state import HandleStatus
 from orchestrator.runs.store import Record, RunDir
@@ -125,7 +126,7 @@ def step_argv(site: Site, run: RunDir, node: int, argv: Sequence[str], *, termin
         words = "waits for its nodes" if phase == "waiting" else "has ended, and its nodes are not the run's any more"
         raise BackendError(f"the {site.scheduler.title} job of run {run.run_id} {words}")
     hosts = [str(event.get("host")) for event in _newest_start(run)
-             if event.get("kind") == "agent_started" and event.get("node") == node]  # fmt: skip
+             if isinstance(event, AgentStarted) and event.get("node") == node]  # fmt: skip
     return site.scheduler.step(job.job_id, node, hosts[-1] if hosts else job.nodes, argv, terminal=terminal)
 
 
@@ -270,8 +271,8 @@ def _goes_by_itself(run: RunDir, phase: str) -> bool:
     if phase == "waiting" or (run.path / "cancel.json").exists():
         return False
     now = _newest_start(run)
-    started = {event.get("node") for event in now if event.get("kind") == "agent_started"}
-    ended = {event.get("node") for event in now if event.get("kind") == "agent_ended"}
+    started = {event.get("node") for event in now if isinstance(event, AgentStarted)}
+    ended = {event.get("node") for event in now if isinstance(event, AgentEnded)}
     return bool(started) and started <= ended
 
 
@@ -311,8 +312,8 @@ def _proof(node: int, own: Sequence[Event], left: str, *, unknown: str) -> NodeP
 
     unknown: why the scheduler does not answer. A node is then unreachable unless its agent reported its end.
     """
-    hosts = [str(event.get("host")) for event in own if event.get("kind") == "agent_started"]
-    ends = [event for event in own if event.get("kind") == "agent_ended"]
+    hosts = [str(event.get("host")) for event in own if isinstance(event, AgentStarted)]
+    ends = [event for event in own if isinstance(event, AgentEnded)]
     said: Mapping[str, Any] = ends[-1] if ends else {}
     stuck = tuple(f"process {pid}" for pid in said.get("survivors") or ())
     stuck += tuple(f"container {each}" for each in said.get("containers") or ())

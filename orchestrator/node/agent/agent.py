@@ -20,11 +20,11 @@ from orchestrator.node.agent.channel import Channel, ChannelError
 from orchestrator.node.agent.checkpoints.replica import ReplicaSender
 from orchestrator.node.agent.checkpoints.transfer import FAILURES, Receiver, parcel_of, send
 from orchestrator.node.agent.joining import join
-from orchestrator.node.agent.leader import HEARTBEAT_SECONDS
 from orchestrator.node.agent.leader_service import LeaderService
 from orchestrator.node.agent.members import introduce
 from orchestrator.node.agent.metrics.loop import WrittenMetrics
 from orchestrator.node.agent.neighbour import NeighbourServer, probe
+from orchestrator.node.agent.presence import HEARTBEAT_SECONDS
 from orchestrator.node.agent.ranks import Ranks
 from orchestrator.node.agent.sampling.loop import Sampling
 from orchestrator.node.agent.tls import NoTlsError, Tls

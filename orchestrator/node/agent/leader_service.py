@@ -8,9 +8,11 @@ import time
 
 from orchestrator.node.agent.channel import CLOSE_SECONDS, Channel, pair, settled
 from orchestrator.node.agent.checkpoints import saved
-from orchestrator.node.agent.leader import HEARTBEAT_SECONDS, Leader, Phase
+from orchestrator.node.agent.leader import Leader
 from orchestrator.node.agent.listener import Listener
 from orchestrator.node.agent.members import Members
+from orchestrator.node.agent.phases import Phase
+from orchestrator.node.agent.presence import HEARTBEAT_SECONDS
 from orchestrator.node.agent.tls import Tls
 from orchestrator.node.system.event_log import EventLog
 from orchestrator.node.system.host import listening_addresses
@@ -77,7 +79,7 @@ class LeaderService:
 
     def _joined(self, hello: Hello, reached_at: str) -> None:
         self.leader.joined(hello, time.monotonic(), reached_at)
-        if len(self.leader.hellos) == self.task.nnodes:
+        if len(self.leader.roster.hellos) == self.task.nnodes:
             self.complete.set()
 
     async def _keep_time(self) -> None:
@@ -88,7 +90,7 @@ class LeaderService:
             self.leader.tick(now)
             if now >= beat:
                 beat = now + HEARTBEAT_SECONDS
-                for node in self.leader.hellos:
+                for node in self.leader.roster.hellos:
                     self.members.send(node, LeaderHeartbeat())
 
     async def close(self) -> None:

@@ -40,7 +40,7 @@ def test_the_status_of_62_nodes_fits_a_screen() -> None:
 def test_who_is_waited_for() -> None:
     run = RunRecord.from_json("x-234567", {"nnodes": 62, "hosts": HOSTS, "kind": "ssh"})
     submitted = {"kind": "submitted"}
-    away = {"kind": "waiting_for_hosts", "hosts": sorted(HOSTS), "why": ["n1: no answer"]}
+    away = {"kind": "waiting_for_hosts", "start": 1, "hosts": sorted(HOSTS), "why": ["n1: no answer"]}
     assert reduce(run, [submitted, away], {}, rank0_done=False).detail == "waiting for n[1-62]: n1: no answer"
     begun = [{"kind": "agent_started", "node": node, "host": HOSTS[node]} for node in range(62)]
     joined = {"kind": "joined", "node": 0, "joined": 0}

@@ -91,8 +91,8 @@ class Gang:
         end = self.now + seconds
         while self.now < end:
             self.now = min(end, self.now + 0.5)
-            for node in self.leader.hellos:
-                if node not in self.leader.lost:
+            for node in self.leader.roster.hellos:
+                if node not in self.leader.presence.lost:
                     self.say(node, "heartbeat")
             self.leader.tick(self.now)
 
@@ -608,7 +608,7 @@ def test_a_silence_shorter_than_the_limit_costs_nothing() -> None:
         gang.leader.tick(gang.now)
     gang.say(1, "heartbeat")
     gang.pass_time(30)
-    assert (gang.leader.phase, gang.leader.lost) == ("running", {})
+    assert (gang.leader.phase, gang.leader.presence.lost) == ("running", {})
 
 
 @pytest.mark.parametrize("first", ["a tick", "a heartbeat"])
@@ -622,7 +622,7 @@ def test_a_leader_that_did_not_run_itself_holds_its_sleep_against_nobody(first: 
     gang.leader.tick(gang.now)
     gang.pass_time(3)
     assert gang.leader.phase == "running"
-    assert gang.leader.lost == {}
+    assert gang.leader.presence.lost == {}
     assert gang.recorded("slept") == [Slept(3600.0)]
     silent = gang.now
     while gang.leader.phase == "running":
@@ -630,7 +630,7 @@ def test_a_leader_that_did_not_run_itself_holds_its_sleep_against_nobody(first: 
         gang.say(0, "heartbeat")
         gang.leader.tick(gang.now)
     assert gang.now - silent < gang.task.link_timeout + 1  # who is silent after it is lost as ever
-    assert list(gang.leader.lost) == [1]
+    assert list(gang.leader.presence.lost) == [1]
 
 
 @pytest.mark.parametrize("first", ["a tick", "the end of the connection"])
@@ -671,7 +671,10 @@ def test_a_node_that_is_lost_after_a_short_sleep_or_long_after_it_is_blamed(asle
     gang.leader.left(1, "its agent closed the connection", gang.now)
     (lost,) = gang.recorded("lost_node")
     assert "slept" not in lost
-    assert gang.leader._who_was_lost() == "node 1 (n1) was lost: its agent closed the connection"
+    assert (
+        gang.leader.presence.who_was_lost(gang.leader.roster.names)
+        == "node 1 (n1) was lost: its agent closed the connection"
+    )
 
 
 def test_strangers_are_named_beside_the_nodes_that_are_missing() -> None:
@@ -991,7 +994,7 @@ def test_a_random_walk_always_ends_with_at_most_one_bye_a_node(seed: int, nnodes
         pytest.fail(f"still {gang.leader.phase}: {gang.events[-3:]}")
     told = [node for node, _ in gang.told("bye")]
     assert len(told) == len(set(told))
-    assert set(told) == set(gang.leader.hellos) - set(gang.leader.lost)
+    assert set(told) == set(gang.leader.roster.hellos) - set(gang.leader.presence.lost)
     assert len(gang.recorded("gang_ended")) == 1
     assert [event["attempt"] for event in gang.recorded("go")] == list(range(len(gang.recorded("go"))))
 
@@ -1067,7 +1070,7 @@ def test_a_hostile_launcher_s_stacks_end_nothing(ranks: Any) -> None:
     gang.run()
     gang.say(1, "stacks", attempt=gang.leader.attempt, **({} if ranks is None else {"ranks": ranks}), recorders=ranks)
     gang.say(1, "found", attempt=gang.leader.attempt)
-    assert gang.leader.stacks == {}
+    assert gang.leader.ranks.hang.stacks == {}
 
 
 def stall(gang: Gang, rank: int, seconds: float, how: dict[str, Any] = OF_A_STEP) -> None:
@@ -1108,7 +1111,7 @@ def test_a_hang_after_a_long_save_is_found_one_limit_later() -> None:
     assert gang.recorded("stall") == []
     gang.pass_time(15)
     assert [(event["rank"], event["full"]) for event in gang.recorded("stall")] == [(2, True)]
-    assert gang.leader.exits[0]["rank"] == 2
+    assert gang.leader.ranks.exits[0]["rank"] == 2
     assert len(gang.told("stop")) == 2
 
 
@@ -1126,8 +1129,8 @@ def test_a_rank_that_hangs_in_its_save_is_blamed_after_the_limit_of_saves(knows_
     if knows_stacks:
         stacks(gang, rank0={"state": "D", "in_collective": False, "where": "save"})
     gang.pass_time(15)
-    assert [(each["rank"], each["error"]["type"]) for each in gang.leader.exits] == [(0, "Hang")]
-    assert "in save at step 7 for 1800 s (limit 1800 s)" in gang.leader.exits[0]["error"]["message"]
+    assert [(each["rank"], each["error"]["type"]) for each in gang.leader.ranks.exits] == [(0, "Hang")]
+    assert "in save at step 7 for 1800 s (limit 1800 s)" in gang.leader.ranks.exits[0]["error"]["message"]
 
 
 def test_a_rank_that_hangs_in_a_step_while_another_waits_for_it_in_its_save_is_blamed_in_the_end() -> None:
@@ -1140,7 +1143,7 @@ def test_a_rank_that_hangs_in_a_step_while_another_waits_for_it_in_its_save_is_b
     stall(gang, 0, 1800.5, OF_A_SAVE)
     stacks(gang, rank3={"state": "S", "in_collective": False, "where": "line 4"})
     gang.pass_time(15)
-    assert [each["rank"] for each in gang.leader.exits] == [3]
+    assert [each["rank"] for each in gang.leader.ranks.exits] == [3]
 
 
 def test_a_node_that_is_through_or_lost_keeps_nobody_from_the_blame() -> None:
@@ -1155,7 +1158,7 @@ def test_a_node_that_is_through_or_lost_keeps_nobody_from_the_blame() -> None:
         gang.pass_time(61)
         stall(gang, 1, 60.5)
         gang.pass_time(15)
-        assert [each["rank"] for each in gang.leader.exits if each.get("hang")] == [1], end
+        assert [each["rank"] for each in gang.leader.ranks.exits if each.get("hang")] == [1], end
 
 
 def test_a_rank_that_moves_on_before_it_is_blamed_is_not() -> None:

@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from orchestrator.node.agent import agent as agent_module
+from orchestrator.node.agent import hang
 from orchestrator.node.agent import leader as leader_module
 from orchestrator.node.agent import ranks as ranks_module
 from orchestrator.node.agent.agent import Agent
@@ -76,7 +77,7 @@ def test_whatever_members_send_the_leader_goes_on_or_ends_the_gang(data: st.Data
         gang.ready()
     for line in data.draw(st.lists(lines(REPORTS) | ANY.map(jsonable), max_size=8)):
         report = read_report(line) if isinstance(line, dict) else None
-        if report is not None and (phase != "joining" or gang.leader.hellos):
+        if report is not None and (phase != "joining" or gang.leader.roster.hellos):
             gang.leader.received(data.draw(st.integers(0, 1)), report, gang.now)
         gang.now += data.draw(st.floats(0, 5))
         gang.leader.tick(gang.now)
@@ -163,7 +164,7 @@ def test_every_message_has_a_handler() -> None:
     """A new message without a handler would be ignored."""
     to_agent = {each for each in ORDERS.values() if each.kind not in ("heartbeat", "ping")}
     assert set(agent_module._ORDERS) == to_agent
-    to_leader, of_launcher = set(leader_module._HANDLERS), set(ranks_module._HANDLERS)
+    to_leader, of_launcher = set(leader_module._HANDLERS) | set(hang.HANDLERS), set(ranks_module._HANDLERS)
     assert to_leader | of_launcher >= {each for each in REPORTS.values() if each not in (Heartbeat, Pong)}
     assert {each.kind for each in launcher_module._HANDLERS} == {
         "prepare",

@@ -1,0 +1,113 @@
+"""One attempt of the gang as its leader knows it: how ranks ended, what nodes can do, who is idle. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field, replace
+
+from orchestrator.node.agent.fitness import where_missing
+from orchestrator.node.agent.hang import HangSearch
+from orchestrator.node.agent.missing_module import missing_module_of
+from orchestrator.node.agent.roster import Roster
+from orchestrator.outcome.verdict import Cause
+from orchestrator.protocol.messages import RankEnded, Ready, Unused
+from orchestrator.protocol.rank_reports import Culprit, RankEnd
+from orchestrator.protocol.samples import lasting
+from orchestrator.protocol.typed import read, to_json
+
+
+@dataclass
+class Attempt:
+    """What is known of one attempt."""
+
+    roster: Roster
+    hang: HangSearch
+    in_use: set[int]  # the nodes that are neither idle nor lost
+    ready: dict[int, Ready] = field(default_factory=dict)
+    exits: list[Culprit] = field(default_factory=list)
+    bad: set[int] = field(default_factory=set)  # the nodes of which a rank has not ended well
+    done: set[int] = field(default_factory=set)  # the nodes whose last rank has ended by itself
+    stopped: Cause = Cause.NONE  # why the ranks were told to stop, if no failure was the reason
+    settle_at: float | None = None  # when a victim is blamed, if nobody else was by then
+    unused: dict[int, Unused] = field(default_factory=dict)  # the nodes that are idle
+    sought: str = ""  # the module that a rank lacked, for which every node is asked
+    lacking: set[int] = field(default_factory=set)  # the nodes that lack it
+
+    def note_report(self, node: int, report: RankEnded, *, is_stopping: bool, is_any_lost: bool) -> None:
+        """Note a rank's end, and whether it ended because the attempt was stopped.
+
+        A rank that its launcher has not stopped ended by itself, however late that is heard of. If a node is lost, the
+        others may have ended because of it.
+        """
+        after_stop = is_stopping and (is_any_lost or report.stopped is not False)
+        by_order = is_stopping or bool(report.stopped)  # or by the signal that the agent received
+        where = {"node": node, "host": self.roster.host_of(node), "after_stop": after_stop, "stopped": by_order}
+        self.note(read(Culprit, {**to_json(report), **where}))
+        self.hang.standstill.forget(report.rank)
+        if report.left == 0:
+            self.done.add(node)
+            self.hang.standstill.drop(node)
+
+    def note(self, end: Culprit) -> None:
+        """Note a rank's end."""
+        self.exits.append(end)
+        if not end.ended_well and end.node is not None:
+            self.bad.add(end.node)
+
+    def ended_well(self, node: int) -> bool:
+        """Tell whether all ranks of the node have exited well; a later loss of the node does not change that."""
+        return node in self.done and node not in self.bad
+
+    def lose(self, node: int) -> None:
+        """Expect nothing more of a node's ranks."""
+        self.in_use.discard(node)
+        self.hang.standstill.drop(node)
+
+    # -- a module that a rank lacks: the others are stopped before they can report it, so every node is asked
+
+    def seeks(self, report: RankEnd) -> str:
+        """Return the module for which every node is to be asked now; "" if there is none."""
+        task, module = self.roster.task, missing_module_of(report)
+        # A `command:` may use another interpreter than the launcher's.
+        if not module or self.sought or task.nnodes == 1 or task.program.kind == "command":
+            return ""
+        self.sought = module
+        return module
+
+    def with_lacking(self, culprit: Culprit) -> Culprit:
+        """Return the culprit with the nodes that lack its module, in words."""
+        module = missing_module_of(culprit)
+        if not module or module != self.sought:
+            return culprit
+        own = {each.node for each in self.exits if each.node is not None and missing_module_of(each) == module}
+        return replace(culprit, lacks=self.where_missing(module, self.lacking | own))
+
+    def where_missing(self, module: str, nodes: Collection[int]) -> str:
+        """Return on which nodes a module is missing, in words."""
+        return where_missing(self.roster.task, module, nodes, self.ready, self.roster.host_of)
+
+    # -- nodes that do nothing
+
+    def note_unused(self, node: int, report: Unused) -> bool:
+        """Note a node that has been idle for long; return whether no node is in use any more."""
+        self.unused[node] = report
+        self.in_use.discard(node)
+        return not self.in_use
+
+    def note_used(self, node: int) -> bool:
+        """Note a node that is not idle any more; return whether no node was in use before."""
+        was_unused = self.unused.pop(node, None) is not None
+        is_first = was_unused and not self.in_use
+        if was_unused:
+            self.in_use.add(node)
+        return is_first
+
+    def idleness(self) -> tuple[int, str]:
+        """Return for how long all nodes have been idle, and how little they do."""
+        use = ", ".join(dict.fromkeys(each.use for _, each in sorted(self.unused.items())))
+        return min((each.seconds for each in self.unused.values()), default=0), use
+
+    def how_idle(self) -> str:
+        """Return why an idle run was ended, in words."""
+        seconds, use = self.idleness()
+        return f"it was idle ({use}) on all nodes for {lasting(seconds)}, and the job says idle.do: cancel"

@@ -1,0 +1,33 @@
+"""The phases of a gang, and what a row of the leader's table says about each."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Callable, NamedTuple
+
+from orchestrator.protocol.str_enum import StrEnum
+
+if TYPE_CHECKING:
+    from orchestrator.node.agent.leader import Leader
+
+
+class Phase(StrEnum):
+    """Where the gang is. Another attempt goes back to preparing."""
+
+    JOINING = "joining"
+    CHECKING = "checking"
+    PREPARING = "preparing"
+    HANDING_OVER = "handing over"
+    RUNNING = "running"
+    STOPPING = "stopping"
+    ENDED = "ended"
+
+
+class Row(NamedTuple):
+    """A phase: what it waits for, what follows, and what a late node did not do.
+
+    A phase with `late` has a deadline, and ends the gang if a node is lost. In the other phases the ranks run.
+    """
+
+    waits_for: str
+    then: Callable[[Leader, float], None]
+    late: str = ""

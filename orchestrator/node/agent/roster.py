@@ -1,0 +1,77 @@
+"""The nodes of a gang as they have introduced themselves: names in sentences, addresses. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from orchestrator.protocol.gang import Hello
+from orchestrator.protocol.hostlist import nodes_in_words
+from orchestrator.protocol.messages import Check
+from orchestrator.protocol.ranks import Binding, bind
+from orchestrator.protocol.task import NodeTask
+
+
+class Roster:
+    """The hellos of the nodes that have joined."""
+
+    def __init__(self, task: NodeTask) -> None:
+        self.task = task
+        self.hellos: dict[int, Hello] = {}
+        self.reached_at: dict[int, str] = {}  # node 0's address on each other node's connection
+
+    def add(self, hello: Hello, reached_at: str) -> None:
+        """Add a node, and the address of node 0 that it has reached."""
+        self.hellos[hello.node_rank] = hello
+        if hello.node_rank:
+            self.reached_at[hello.node_rank] = reached_at
+
+    @property
+    def nodes(self) -> set[int]:
+        """Return the nodes that have joined."""
+        return set(self.hellos)
+
+    def names(self, nodes: list[int]) -> str:
+        """Return the nodes in words, with their hosts."""
+        return nodes_in_words([(node, self.host_of(node)) for node in nodes])
+
+    def host_of(self, node: int) -> str:
+        """Return what the node calls its host; before it has joined, the host's name in the plan."""
+        return self.hellos[node].host if node in self.hellos else self.task.hosts[node]
+
+    def how_folders_were_lost(self, folders: Mapping[int, str]) -> str:
+        """Return which nodes have lost the run's folder, in words; "" if none has."""
+        if not (nodes := sorted(folders)):
+            return ""
+        return f"{self.names(nodes)} lost the run's folder: {folders[nodes[0]]} was removed during the run"
+
+    def check_for(self, node: int) -> Check:
+        """Return the order to try the way to the next node."""
+        neighbour = self.hellos[(node + 1) % self.task.nnodes]
+        return Check(neighbour.addrs, neighbour.neighbour_port, neighbour.host)
+
+    def servers(self, nodes: Iterable[int]) -> tuple[tuple[int, tuple[str, ...], int], ...]:
+        """Return each node with the addresses and the port of its neighbour server."""
+        return tuple((node, self.hellos[node].addrs, self.hellos[node].neighbour_port) for node in nodes)
+
+    def bindings(self) -> list[Binding]:
+        """Return the ranks of each node."""
+        return bind([self.hellos[node].nproc for node in range(self.task.nnodes)])
+
+    @property
+    def world(self) -> range:
+        """Return all ranks."""
+        return range(sum(hello.nproc for hello in self.hellos.values()))
+
+    def store_addr(self) -> str:
+        """Return node 0's address if all others have reached the same one; else "" (all addresses)."""
+        if self.task.nnodes == 1:
+            return "127.0.0.1"
+        found = set(self.reached_at.values())
+        return found.pop() if len(found) == 1 else ""
+
+    def master_addr(self, node: int) -> str:
+        """Return the address at which a node's ranks reach node 0: the one that the node's own connection has reached.
+
+        Node 0's own ranks take the address of another node.
+        """
+        return self.reached_at.get(node) or self.store_addr() or next(iter(self.reached_at.values()))
