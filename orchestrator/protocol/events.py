@@ -294,13 +294,12 @@ class InContainer(Event, kind="container"):
     """The launcher runs in this container."""
 
     runtime: str = ""
+    version: str = ""  # of the runtime
     image: str = ""
+    image_id: Optional[str] = None
     name: str = ""
     id: str = ""
-    image_id: Optional[str] = None
-    argv: Any = None
-    user: Any = None
-    mounts: Any = None
+    attempt: Count = 0
 
 
 class LauncherImported(OfAttempt, kind="launcher_imported"):
