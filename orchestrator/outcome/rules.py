@@ -42,11 +42,20 @@ def _says(pattern: str, hint: str) -> Rule:
     return Rule("", hint=hint, pattern=pattern)
 
 
+_GPU_PATTERNS: list[str] = []  # in the order of `_GPU_ERRORS`
+
+
 def _gpu(pattern: str, culprit: Party, hint: str) -> Rule:
-    """Return the rule of an error of CUDA or NCCL. An error of the program leaves the cause to the rules below."""
+    """Return the rule of an error of CUDA or NCCL. An error of the program leaves the cause to the rules below.
+
+    Only the first pattern that is found counts. Otherwise NCCL's notes on retries, for example, would outweigh an error
+    of the program that stands before them in the table.
+    """
+    _GPU_PATTERNS.append(pattern)
 
     def test(seen: Seen) -> bool:
-        return re.search(pattern, _gpu_words(seen), re.DOTALL) is not None
+        words = _gpu_words(seen)
+        return next((each for each in _GPU_PATTERNS if re.search(each, words, re.DOTALL)), None) == pattern
 
     if culprit is Party.USER:
         return Rule("", Cause.NONE, culprit, hint, test)
@@ -342,8 +351,12 @@ RULES: tuple[Rule, ...] = (
 
 
 def rule_of(seen: Seen) -> Rule:
-    """Return the rule that decides the cause."""
-    return next(rule for rule in RULES if rule.cause and rule.applies(seen))
+    """Return the rule that decides the cause.
+
+    A rule with a pattern is about orch's own words on an end that no rank caused. A rank's last words are the program's.
+    """
+    rules = (rule for rule in RULES if rule.cause and not (rule.pattern and seen.exit))
+    return next(rule for rule in rules if rule.applies(seen))
 
 
 def cause_of(exit_report: Event, *, folder_lost: bool = False) -> Cause:

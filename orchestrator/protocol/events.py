@@ -39,7 +39,7 @@ class Event(Fields):
 
     def to_json(self) -> dict[str, Any]:
         """Return the event as JSON types."""
-        return {"kind": self.kind, **to_json(self)}
+        return {"kind": self.kind, **to_json(self, whole=True)}
 
     def timed(self, time: float) -> "Event":
         """Return the event with this time."""

@@ -51,7 +51,7 @@ Count = Annotated[int, Bounds(0, 1 << 63)]
 Rank = Annotated[int, Bounds(0, 1 << 24)]
 Node = Annotated[int, Bounds(0, 1 << 20)]
 Port = Annotated[int, Bounds(0, (1 << 16) - 1)]
-Seconds = Annotated[float, Bounds(0.0, 1e12)]
+Seconds = Annotated[float, Bounds(0.0, 1e300)]  # a job may set any limit
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field,))
@@ -134,27 +134,28 @@ def read(cls: type[Made], data: Any, *, lenient: bool = False) -> Made:
     return made
 
 
-def to_json(value: Any, *, stamps: bool = True) -> dict[str, Any]:
+def to_json(value: Any, *, stamps: bool = True, whole: bool = False) -> dict[str, Any]:
     """Return a dataclass as JSON types. Fields that have their default are left out, because `read` restores them.
 
-    Without `stamps`, the fields that the constructor does not take are left out too.
+    Without `stamps`, the fields that the constructor does not take are left out too. If `whole` is given, all fields
+    that the constructor takes are in the result, for readers that don't know the defaults.
     """
     found = {}
     for each in _fields_of(value.__class__):
         held = getattr(value, each.name)
-        if each.is_told(held) and (stamps or not each.is_stamp):
-            found[each.name] = _plain(held)
+        if (stamps and each.is_told(held)) if each.is_stamp else (whole or each.is_told(held)):
+            found[each.name] = _plain(held, whole)
     return found
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: Any, whole: bool) -> Any:
     if value is None or isinstance(value, (str, int, float)):
         return value
     if isinstance(value, (tuple, list)):
-        return [_plain(each) for each in value]
+        return [_plain(each, whole) for each in value]
     if isinstance(value, Mapping) and not isinstance(value, Fields):
-        return {str(name): _plain(each) for name, each in value.items()}
-    return to_json(value)
+        return {str(name): _plain(each, whole) for name, each in value.items()}
+    return to_json(value, whole=whole)
 
 
 class Kinds(dict[str, type[Made]]):

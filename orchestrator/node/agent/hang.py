@@ -79,7 +79,7 @@ class HangSearch:
     def look(self, now: float) -> None:
         """Record the ranks that hang since the last look. Begin the search, or end it if no rank hangs any more."""
         hung = self.standstill.hung(now)
-        for each in self.standstill.newly(hung):
+        for each in self.standstill.newly(hung, now):
             facts = (each.rank, round(each.seconds, 1), each.full, each.phase, each.step, each.limit)
             self.record(events.Stalled(self.attempt, *facts))
         # A program without heartbeats is watched by its output, and is ended for its silence only if the job says so.

@@ -34,6 +34,7 @@ from orchestrator.node.system.orphans import reap_orphans
 from orchestrator.node.system.own_folder import OwnFolder
 from orchestrator.node.system.processes import STOPPED, end_marked, state_of
 from orchestrator.node.system.shortages import shortage
+from orchestrator.node.system.signals import name_of
 from orchestrator.node.system.threads import in_thread
 from orchestrator.outcome import rules
 from orchestrator.outcome.rule import Rule
@@ -276,10 +277,17 @@ class Ranks:
     # -- reports
 
     async def report(self, report: Report) -> None:
-        """Handle a report of the launcher."""
+        """Handle a report of the launcher. A report that can't be handled is this node's trouble, and ends no agent.
+
+        A launcher in a container may send anything, because anybody may have built the image.
+        """
         handler = _HANDLERS.get(type(report))
-        if handler is not None:
+        if handler is None:
+            return
+        try:
             await handler(self, self._masked(report))
+        except Exception as error:  # noqa: BLE001 (another process may report anything)
+            self.trouble(f"the launcher's report {report.kind!r} is not understood: {error!r}"[:500], rules.UNPROVED)
 
     def _masked(self, report: Report) -> Report:
         """Return the report with the secrets masked in its texts. The ranks and the launcher's log may show them."""
@@ -476,7 +484,7 @@ class Ranks:
         for rank in sorted(self.running):  # ranks that ended well and that the launcher had no time to report
             if self.orphaned.get(rank) == 0 and not self.told_to_stop:
                 self._note_end(RankEnded(self.attempt, rank, 0, stopped=False))
-        name = signal.Signals(-code).name if code < 0 else None
+        name = name_of(-code) if code < 0 else None
         for rank in sorted(self.running):
             error = RankError("LauncherLost", f"the launcher of this node {how}")
             ended = RankEnded(
@@ -490,7 +498,7 @@ class Ranks:
 
 def _how_it_ended(code: int, *, is_oom: bool) -> str:
     by_whom = ", from the kernel: its cgroup ran out of memory" if is_oom else ""
-    return f"was killed by {signal.Signals(-code).name}{by_whom}" if code < 0 else f"ended with code {code}"
+    return f"was killed by {name_of(-code)}{by_whom}" if code < 0 else f"ended with code {code}"
 
 
 def resolve_launcher(task: NodeTask) -> str:

@@ -71,13 +71,13 @@ class Standstill:
         self.waited += seconds
 
     def hung(self, now: float) -> list[Silence]:
-        """Return the stalls that count as a hang now, with their silence until now."""
+        """Return the stalls that count as a hang now."""
         self._look(now)
-        return [replace(stall, seconds=now - stall.since) for stall in self.stalls.values() if self._counts(stall, now)]
+        return [stall for stall in self.stalls.values() if self._counts(stall, now)]
 
-    def newly(self, hung: list[Silence]) -> list[Silence]:
-        """Return the hangs among these that were not returned before."""
-        new = [stall for stall in hung if stall.rank not in self.counted]
+    def newly(self, hung: list[Silence], now: float) -> list[Silence]:
+        """Return the hangs among these that were not returned before, with their silence until now."""
+        new = [replace(stall, seconds=now - stall.since) for stall in hung if stall.rank not in self.counted]
         self.counted.update(stall.rank for stall in new)
         return new
 

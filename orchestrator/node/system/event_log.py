@@ -43,7 +43,7 @@ class EventLog:
             "time": round(time.time(), 3),
             "mono": round(time.monotonic(), 3),
             "node": self.node_rank,
-            **to_json(event, stamps=False),
+            **to_json(event, stamps=False, whole=True),
         }
         self.sequence += 1
         line = (json.dumps(stamped) + "\n").encode()

@@ -12,6 +12,11 @@ from collections.abc import Iterator
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2)
 
 
+def name_of(number: int) -> str:
+    """Return the name of a signal; "signal 41" for a real-time signal, which has none."""
+    return signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
+
+
 @contextlib.contextmanager
 def held_back() -> Iterator[None]:
     """Block the stop signals, also in processes started within the block, until those call `let_through`."""

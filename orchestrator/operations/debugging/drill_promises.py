@@ -178,7 +178,7 @@ def _said(state: RunState, after: list[Event]) -> str:
         if event["kind"] == EventKind.RELAUNCH:
             return str(event.get("reason", ""))
     for event in after:
-        if event["kind"] == EventKind.ATTEMPT_FAILED and isinstance(event.get("culprit"), dict):
+        if event["kind"] == EventKind.ATTEMPT_FAILED and isinstance(event.get("culprit"), Mapping):
             return culprit_in_words(event["culprit"])
     return state.verdict.reason if state.verdict else state.detail
 

@@ -10,7 +10,7 @@ import pytest
 from orchestrator import outcome
 from orchestrator.outcome.no_evidence import NO_EVIDENCE
 from orchestrator.outcome.rule import Seen
-from orchestrator.outcome.rules import RULES, blamed, rule_of
+from orchestrator.outcome.rules import RULES, blamed, cause_of, rule_of
 from orchestrator.outcome.verdict import Cause, Party
 from orchestrator.protocol.events import KINDS, EventKind
 from tests.failures import PAGE, causes, generated
@@ -76,3 +76,15 @@ def test_the_rule_of_a_failure_names_the_party_to_blame(exit_report: dict[str, o
 )
 def test_the_party_to_blame_for_an_end_that_no_rank_caused(words: str, cause: Cause, party: Party) -> None:
     assert blamed(words, cause) is party
+
+
+def test_a_note_of_nccl_on_a_retry_does_not_outweigh_an_error_of_the_program() -> None:
+    error = {"type": "DistBackendError", "message": "Error while creating shared memory segment /dev/shm/nccl-a"}
+    tail = ["NCCL INFO socketStartConnect: Connect to 10.0.0.2 failed : Connection refused, retrying"]
+    assert cause_of({"code": 1, "error": error, "tail": tail}) is Cause.USER_ERROR
+
+
+@pytest.mark.parametrize("words", ["input train.csv can't be fetched", "worker can't reach node 3", "node 1 was lost"])
+def test_what_a_program_says_is_not_taken_for_orchs_own_words(words: str) -> None:
+    assert cause_of({"code": 1, "error": {"type": "RuntimeError", "message": words}}) is Cause.USER_ERROR
+    assert cause_of({"code": 1, "tail": [words]}) is Cause.USER_ERROR

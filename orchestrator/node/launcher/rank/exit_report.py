@@ -9,6 +9,7 @@ import signal
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Callable
 
+from orchestrator.node.system.signals import name_of
 from orchestrator.protocol.masking import masked_json
 from orchestrator.protocol.reading import MOST_WORD, read_json, read_part
 from orchestrator.protocol.terminal_lines import lines_of
@@ -58,7 +59,7 @@ def failure_report(start: RankStart, code: int, masked: Masker = _as_it_is) -> d
     """
     report: dict[str, Any] = {"code": code if code >= 0 else None, "signal": None}
     if code < 0:
-        report["signal"] = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
+        report["signal"] = name_of(-code)
     if code == 0:
         return report
     try:

@@ -18,6 +18,7 @@ from orchestrator.protocol.messages import (
     LauncherGone,
     OfAttempt,
     RankEnded,
+    RanksIdle,
     Report,
     Stalled,
     Trouble,
@@ -85,3 +86,22 @@ def test_a_launcher_that_the_kernel_kills_for_memory_is_named_so(
     monkeypatch.setattr(module, "oom_kills", lambda: 3 + kills)
     asyncio.run(ranks.report(LauncherGone(-9)))
     assert [each["reason"] for each in told] == [f"the launcher was killed by SIGKILL{by}"]
+
+
+def test_a_report_that_can_not_be_handled_is_the_nodes_trouble(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[Report] = []
+
+    def fail(*_: Any) -> None:
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr(module, "end_marked", fail)
+    asyncio.run(ranks_of(tmp_path, told).report(RanksIdle(0)))
+    (trouble,) = told
+    assert isinstance(trouble, Trouble)
+    assert "Too many open files" in trouble.reason
+
+
+def test_a_launcher_that_a_real_time_signal_has_killed_is_named(tmp_path: Path) -> None:
+    told: list[Report] = []
+    asyncio.run(ranks_of(tmp_path, told).report(LauncherGone(-41)))
+    assert [each.reason for each in told if isinstance(each, Trouble)] == ["the launcher was killed by signal 41"]
