@@ -353,7 +353,7 @@ RULES: tuple[Rule, ...] = (
 def rule_of(seen: Seen) -> Rule:
     """Return the rule that decides the cause.
 
-    A rule with a pattern is about orch's own words on an end that no rank caused. A rank's last words are the program's.
+    A rule with a pattern is about orch's own words on an end that no rank caused. A rank's words are the program's.
     """
     rules = (rule for rule in RULES if rule.cause and not (rule.pattern and seen.exit))
     return next(rule for rule in rules if rule.applies(seen))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import hashlib
 import os
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -17,13 +18,16 @@ from orchestrator.protocol.checkpoints.checksum import Algorithm, Hasher, hasher
 from orchestrator.protocol.files import PRIVATE, open_own
 
 PIECE = 1 << 20
+LONGEST_NAME = 180  # bytes; with the version a name must stay below the 255 that file systems take
 SYNC_AFTER = 8 << 20  # bytes from which on the disk is at work while more bytes come
 _Path = Union[str, "Path"]
 
 
 def partial_of(target: _Path, version: str) -> str:
-    """Return the name of the file while this version of it arrives."""
+    """Return the name of the file while this version of it arrives. A long name is replaced by its hash."""
     folder, name = os.path.split(target)
+    if len(os.fsencode(name)) > LONGEST_NAME:
+        name = hashlib.sha256(os.fsencode(name)).hexdigest()[:32]
     return os.path.join(folder, f".{name}.{version[:40]}.partial")
 
 

@@ -7,7 +7,7 @@ default, so that a newer orch can read the runs of an older one. docs/events.md 
 
 from collections.abc import Iterable, Mapping
 from dataclasses import field
-from typing import Any, ClassVar, Optional, TypeVar, Union
+from typing import Any, ClassVar, Optional, TypeVar
 
 from orchestrator.protocol.rank_reports import Culprit, ProcessGroup, RankEnd, RankStack
 from orchestrator.protocol.typed import Count, DamagedError, Fields, Kinds, Node, Port, Rank, Seconds, to_json
@@ -584,9 +584,6 @@ class GangEnded(OfAttempt, kind="gang_ended"):
     step: Optional[int] = UNREPORTED
     beat: Optional[int] = None
     saved: Optional[float] = None
-
-
-Saying = Union[AttemptFailed, GangEnded, StartingAgain]  # these events say how far the run has come
 
 
 class EventKind:

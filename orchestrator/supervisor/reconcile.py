@@ -13,7 +13,7 @@ from typing import Final
 from orchestrator.backends import backend
 from orchestrator.backends.base import Backend
 from orchestrator.looking.state import explained
-from orchestrator.protocol.events import CleanedUp, Dropped, EventKind, FoundLost, StartingAgain
+from orchestrator.protocol.events import CleanedUp, Dropped, FoundLost, StartingAgain
 from orchestrator.runs.files.file_cache import FileCache
 from orchestrator.runs.record import RunRecord
 from orchestrator.runs.state import Ending, Verdict
@@ -21,7 +21,6 @@ from orchestrator.runs.store import RunDir, check_own, retire, tidy
 from orchestrator.supervisor.decide import Action, CleanUp, Drop, Finish, PassOnCancel, RecordLost, StartAgents, decide
 from orchestrator.supervisor.observe import Observation, observe
 
-SIGNS_OF_LOSS: Final = (EventKind.LOST_NODE, EventKind.GAVE_UP, EventKind.RELAUNCH)
 ROUNDS: Final = 4  # of a pass: what is recorded or ended in one is seen by the next
 
 

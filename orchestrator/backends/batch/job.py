@@ -5,6 +5,7 @@ The run's own files are read in its folder here, to which a run on a login node 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Mapping, Sequence
@@ -109,7 +110,8 @@ def scheduler_status(site: Site, run: RunDir, ident: Ident | None = None) -> Sch
         return SchedulerStatus(phase, outcome="cancelled")
     if job is None or job.ending == "completed":
         return SchedulerStatus(phase)  # the run's own files tell the rest
-    job = site.ended(job.job_id, ident.name, job) or job
+    with contextlib.suppress(BackendError):  # without more details, the queue's word counts
+        job = site.ended(job.job_id, ident.name, job) or job
     reason = job.how_it_ended(site.user_name(job.by))
     if job.ending == "failed":
         reason += _last_words(run, job.job_id, kind)

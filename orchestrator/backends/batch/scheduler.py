@@ -167,7 +167,8 @@ class Scheduler(ABC):
     An object has no state, and any thread may use it.
 
     - **Queries.** `queue`, `details`, `accounting`, `use` and `ping` return a command with its parser. A parser is
-      pure. It leaves out a line of a shape that it does not know, and never raises. The commands run without the
+      pure. It leaves out a line of a shape that it does not know, and raises BackendError if nothing can be read. The
+      commands run without the
       variables that `hide` names, and with those of `plain`, so that their output does not depend on the user's shell.
     - **Unknown is not ended.** A job is over only if the scheduler says so, or if it answers and does not know the job
       (`is_unknown`). Everything else is "unknown now", from which nothing is concluded.

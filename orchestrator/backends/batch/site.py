@@ -173,8 +173,10 @@ class Site:
         """
         jobs = self.queue().jobs or {}
         if job_id is not None:
-            found = jobs.get(job_id)
-            return found if found is not None and found.is_named(name) else None
+            if (found := jobs.get(job_id)) is None or not found.is_named(name):
+                return None
+            self._missed.pop(job_id, None)
+            return found
         named = (job for job in jobs.values() if job.is_named(name) and job.job_id.partition("_")[2] == task)
         return max(named, key=lambda job: int(array_of(job.job_id)), default=None)
 
@@ -197,6 +199,9 @@ class Site:
             is_known = False
         elif seen is None and shown is not None and self.scheduler.is_unreachable(shown.err):
             raise BackendError(first_line(shown.err), transient=True)
+        elif query is not None and seen is None and shown is None:
+            self.need(query.argv[0])  # a missing program is an error of its own
+            raise BackendError(f"{query.argv[0]} does not answer", transient=True)
         if found is None:
             found = self._in_accounting(job_id, name)
             if not is_known and not _has_end(found):

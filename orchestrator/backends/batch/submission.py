@@ -14,6 +14,7 @@ from orchestrator.backends.hosts import all_of, on_all
 from orchestrator.errors import BackendError
 from orchestrator.protocol.ranks import RANK_VARIABLES
 from orchestrator.protocol.task import NodeTask, at_home
+from orchestrator.runs.record import notify_entries
 from orchestrator.transport.node_archive import kept_archive
 
 if TYPE_CHECKING:
@@ -73,7 +74,8 @@ def queued(site: Site, order: Order) -> str | None:
 
     Raises BackendError if the scheduler refuses the job.
     """
-    machine, hidden = site.machine(), (*RANK_VARIABLES, *order.launch.secret_names)
+    told = (entry.variable for entry in notify_entries(order.launch.job) if entry.variable)
+    machine, hidden = site.machine(), (*RANK_VARIABLES, *order.launch.secret_names, *told)
 
     def put(path: str, data: bytes) -> None:
         machine.call("write_file", data, path=path)

@@ -135,6 +135,13 @@ class _File:
             self.arriving = Arriving(wanted.target, wanted.version, size, algorithm, durable=policy.durable)
         except NotInstalledError as error:
             raise BackendError(f"{wanted.target} can't be verified: {error}") from error
+        self.was_begun = self.arriving.size > 0
+
+    @property
+    def is_unproved(self) -> bool:
+        """Tell whether the file is complete, was continued, and has no checksum that covers the whole."""
+        is_whole = self.is_right and self.arriving.problem is None and self.arriving.size == self.row.size
+        return self.was_begun and is_whole and self.wanted.checksum is None and not self.row.is_known
 
     @property
     def lacks(self) -> bool:
@@ -231,9 +238,21 @@ class _Request:
                 break
             self._ask(lacking)
         while self.files:
+            if self.files[0].is_unproved:
+                self._compare(self.files[0])
             yield self.files.pop(0).land()
 
+    def _compare(self, file: _File) -> None:
+        """Have the machine compare a continued file with its own: no hash has covered what came before the cut."""
+        wanted, digest = file.wanted, file.arriving.digest.hexdigest()
+        row = json.dumps([[0, wanted.path, 0, 0, file.facts, digest]]).encode()
+        patience = CALL_SECONDS + wanted.size / HASH_SLOWEST
+        values, _ = self.machine.call("read_files", row, timeout=patience, below=[wanted.below], hashed=False, most=0)
+        rows = [_Row(*row) for row in values["files"] if row]
+        file.is_right &= bool(rows) and rows[0].is_known
+
     def leave(self) -> None:
-        """Close the files; what came of them stays."""
+        """Close the files. What came of them stays, unless it is known to be wrong."""
         for each in self.files:
-            each.arriving.leave() if self.policy.continued and each.arriving.size else each.arriving.drop()
+            is_kept = self.policy.continued and each.is_right and each.arriving.size
+            each.arriving.leave() if is_kept else each.arriving.drop()

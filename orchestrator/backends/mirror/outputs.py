@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import shutil
@@ -234,7 +235,8 @@ class Outputs:
         """Record a file that is here in the version that arrived."""
         name = landed.wanted.target[len(str(self.folder)) + 1 :]
         if landed.problem is not None:
-            Path(partial_of(landed.wanted.target, landed.wanted.version)).unlink(missing_ok=True)  # gives its room back
+            with contextlib.suppress(OSError):
+                Path(partial_of(landed.wanted.target, landed.wanted.version)).unlink()  # gives its room back
             self._refuse(name, landed.problem)
         elif landed.sha256:
             entry = found.files[name] = found.files[name]._replace(size=landed.size, mtime_ns=landed.mtime_ns)

@@ -138,7 +138,7 @@ class RunWatcher:
                     self.steps = found.steps
                     self.new_step.set()
             except Exception as error:  # noqa: BLE001 (a full disk here, whatever a machine sends: the thread goes on)
-                with contextlib.suppress(OrchError, OSError):  # no room for that either: it is tried again
+                with contextlib.suppress(Exception):  # no room for that either, for example: it is tried again
                     follower.record_loss(_in_words(error))
                 pause, backoff = backoff, min(LONGEST_PAUSE, backoff * 2)
             if is_news:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from orchestrator.backends.batch.scheduler import Job
+from orchestrator.errors import BackendError
 from orchestrator.protocol.json_text import parse_json
 from orchestrator.runs.job_use import JobUse
 
@@ -24,6 +25,9 @@ WAITING: Final = {
     "M": "it was moved to another server",
 }
 FINISHED: Final = ("F", "X")
+ENVIRONMENT: Final = re.compile(
+    r'"(Variable_List|Submit_arguments)":\s*(\{.*?\n\s*\}|"(?:[^"\\\n]|\\.)*"),?', re.DOTALL
+)
 BY_SIGNAL: Final = 256  # added to the number of the signal that ended the script
 # What PBS itself has ended a job for, by the exit code that it then records: (the state here, the sentence)
 ENDS: Final = {
@@ -133,10 +137,18 @@ def parse_qstat(text: str) -> list[JobLine]:
 
 
 def _jobs(text: str) -> list[tuple[JobLine, Mapping[str, Any]]]:
-    try:
-        shown = parse_json(text).get("Jobs", {})
-    except (ValueError, AttributeError):
+    """Return the jobs with all that qstat shows of them.
+
+    PBS does not escape a job's environment, so one shell function in it makes the whole output unreadable (issues 1255
+    and 2541 of OpenPBS). The environment is left out first. Raises a transient BackendError if the rest can't be read,
+    because an output that can't be read says nothing about a job.
+    """
+    if not text.strip():
         return []
+    try:
+        shown = parse_json(re.sub(r",(\s*\})", r"\1", ENVIRONMENT.sub("", text))).get("Jobs", {})
+    except (ValueError, AttributeError) as error:
+        raise BackendError("qstat prints JSON that can't be read", transient=True) from error
     found: list[tuple[JobLine, Mapping[str, Any]]] = []
     for identifier, entry in shown.items() if isinstance(shown, dict) else ():
         if isinstance(entry, dict) and (number := number_of(identifier)) and "[]" not in identifier:

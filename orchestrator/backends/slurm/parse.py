@@ -23,10 +23,7 @@ JOB_ID: Final = re.compile(r"\d+(_\d+)?")  # 17, or 17_3: a task of an array
 NOTHING: Final = ("", "(null)", "None", "N/A", "Unknown", "n/a")
 
 WAITING: Final = frozenset({"PENDING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD"})
-ACTIVE: Final = frozenset(
-    {"RUNNING", "CONFIGURING", "COMPLETING", "SUSPENDED", "STOPPED", "RESIZING", "SIGNALING", "STAGE_OUT",
-     "POWER_UP_NODE", "UPDATE_DB", "LAUNCH_FAILED", "RECONFIG_FAIL", "EXPEDITING"}
-)  # fmt: skip
+
 FORGOTTEN: Final = "FORGOTTEN"  # not a word of Slurm: the state of a job that Slurm has lost
 ENDED: Final = {
     "COMPLETED": "the job is over",

@@ -57,6 +57,11 @@ class Agents:
         """Return the nodes whose agents have not ended."""
         return [node for node, process in self.by_node.items() if process.poll() is None]
 
+    def kill(self) -> None:
+        """Kill all agents that were started."""
+        for process in self.by_node.values():
+            process.kill()
+
     def stop_leader(self, number: int) -> None:
         """Send node 0's agent a signal, if it has not ended."""
         if self.by_node[0].poll() is None:
@@ -87,8 +92,16 @@ def run_job(kind: str, run_dir: str, number: str, start: str, limit: str) -> int
     agents = Agents()
     for node in range(len(hosts)):
         path = f"{run_dir}/{job_folder(kind)}/agent.{number}.{start}.{node}.log"
-        with open(path, "ab") as log:
-            agents.start(node, agent_argv(place, run_dir, node), log)
+        try:
+            with open(path, "ab") as log:
+                agents.start(node, agent_argv(place, run_dir, node), log)
+        except OSError as error:
+            why = f"{error.filename}: {error.strerror}"
+            print(
+                f"orch: the agent of node {node} ({hosts[node]}) can't be started: {why}", file=sys.stderr, flush=True
+            )
+            agents.kill()
+            return 1
     _watch(agents, place, run_dir, task.link_timeout + LEAVING_SECONDS)
     if os.path.exists(word_path(run_dir, place)) and not os.path.exists(f"{run_dir}/cancel.json"):
         return EXIT_REQUEUE

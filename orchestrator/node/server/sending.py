@@ -85,8 +85,12 @@ class _Part:
         """Write the bytes without reading them into this process, as far as the file has them."""
         sink.flush()
         at, end = self.offset, self.offset + self.count
-        while at < end and (sent := os.sendfile(sink.fileno(), self.descriptor, at, end - at)):
-            at += sent
+        try:
+            while at < end and (sent := os.sendfile(sink.fileno(), self.descriptor, at, end - at)):
+                at += sent
+        except OSError as error:  # `blocks` goes on, with zeros for what a failing disk does not give
+            if error.errno not in (errno.EIO, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP):
+                raise
         sink.writelines(_Part(self.descriptor, at, end - at, self.facts).blocks())
 
     def sha256(self, sink: BinaryIO | None = None) -> bytes:

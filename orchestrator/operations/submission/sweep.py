@@ -157,7 +157,8 @@ def submit_sweep(root: Path, asked: Sweep) -> list[RunDir]:
     machine = backend(kind_of(launches[0].profile))
     launches = _completed(machine, launches)
     queued = submit.as_queued(root, machine, launches[0], first.after)
-    is_array = machine.takes_sweeps and queued is not None and asked.search is None
+    may_be_array = machine.takes_sweeps and queued is not None and asked.search is None
+    is_array = may_be_array and len(launches) > 1  # PBS refuses an array of one job
     parallel = asked.parallel or (None if is_array else kind_named(first.profile.kind).parallel)
     if is_array:
         machine.check_alike(launches)

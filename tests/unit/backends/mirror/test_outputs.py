@@ -172,7 +172,7 @@ def test_a_copy_that_broke_off_goes_on(run: RunDir) -> None:
     assert partial.read_bytes() == LARGE[: 2 << 20]
     calls = Machine("n1", 10)
     assert Outputs(run, 0).bring(calls, final=True) == Left()  # type: ignore[arg-type]
-    assert calls.left == 10 - 2  # the listing, and the last piece
+    assert calls.left == 10 - 3  # the listing, the last piece, and the comparison of the whole
     assert here(run) == {"model.pt": LARGE}
 
 

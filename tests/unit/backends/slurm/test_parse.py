@@ -8,7 +8,6 @@ import pytest
 
 from orchestrator.backends.slurm.errors import refusal
 from orchestrator.backends.slurm.parse import (
-    ACTIVE,
     ENDED,
     WAITING,
     JobLine,
@@ -27,6 +26,10 @@ from orchestrator.backends.slurm.parse import (
 from orchestrator.backends.slurm.settings import SlurmSettings
 from orchestrator.runs.job_use import JobUse
 
+ACTIVE = (
+    "RUNNING", "CONFIGURING", "COMPLETING", "SUSPENDED", "STOPPED", "RESIZING", "SIGNALING", "STAGE_OUT",
+    "POWER_UP_NODE", "UPDATE_DB", "LAUNCH_FAILED", "RECONFIG_FAIL", "EXPEDITING",
+)  # fmt: skip
 SQUEUE = """\
 101|PENDING|Resources|2026-03-01T10:00:00||train-abc234
 102|PENDING|ReqNodeNotAvail, UnavailableNodes:n[1-3]|N/A||other-abc234
