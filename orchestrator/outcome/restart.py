@@ -45,7 +45,7 @@ MENDS: Mapping[Restarter, Sequence[Cause]] = {
 
 
 class Refusal(StrEnum):
-    """The reason against another start."""
+    """Why no other start follows."""
 
     NOT_MENDED = "not_mended"
     """Another start would end in the same way."""

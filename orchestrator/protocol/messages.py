@@ -248,7 +248,7 @@ class Pong(OfAttempt, kind="pong"):
 
 
 class RankEnded(RankEnd, OfAttempt, kind="exit"):
-    """A rank has ended. `left` ranks of its node still run; None: they are ended with it."""
+    """A rank has ended. `left` ranks of its node still run; if `left` is None, all of them end."""
 
     left: Optional[Count] = None
 

@@ -15,7 +15,7 @@ Row = TypeVar("Row")
 
 
 class Axis(StrEnum):
-    """Names the x of a curve."""
+    """The quantity on a curve's x axis."""
 
     STEP = "step"
     EPOCH = "epoch"

@@ -155,7 +155,7 @@ class Reader:
             return span_map("step time", "s", spans, columns=columns, rows=rows, least=LEAST_SLOWER)
 
     def step_times(self, run: RunDir) -> Histogram:
-        """Return how many steps took how long."""
+        """Return a histogram of the times of steps."""
         with self._lock:
             return histogram_of(self._sampled(run).look())
 

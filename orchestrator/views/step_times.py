@@ -58,9 +58,9 @@ def step_spans(nodes: Iterable[NodeSamples]) -> Iterator[Span]:
 
 
 def _told(node: NodeSamples) -> Iterator[tuple[Sample, dict[int, float], set[int]]]:
-    """Yield each sample with the seconds a step of its ranks, and the ranks of which these are the first of an attempt.
+    """Yield each sample with the ranks' seconds per step, and the ranks whose attempt starts with this sample.
 
-    The oldest sample that is kept may be from the middle of an attempt: then more steps than fit into it were made.
+    The oldest kept sample may be from the middle of an attempt. Its step count then covers more time than the sample.
     """
     attempt, begun = None, set[int]()
     for number, sample in enumerate(node.samples):

@@ -82,7 +82,7 @@ class UseView:
 def use_view(
     nodes: Sequence[NodeSamples], measure: str | None = None, *, columns: int, rows: int | None = None
 ) -> UseView:
-    """Return the view, with a map of one measure: that which is asked for, where the run has it."""
+    """Return the view with a map of one measure: `measure`, if the run has it."""
     there = {name: each.title for name, each in MEASURES.items() if _has(nodes, each)}
     shown = measure if measure in there else next(iter(there), "")
     newest = tuple(NodeUse(each.node, _newest(each.samples)) for each in nodes)

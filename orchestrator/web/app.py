@@ -34,7 +34,7 @@ _PING_SECONDS: Final = 15.0  # a proxy or an SSH tunnel ends a connection that s
 
 
 class Page:
-    """One server's answers: the sessions, the table, the watcher."""
+    """The state of one server: its sessions, its table of runs, and the watcher of files."""
 
     def __init__(self, root: Path, note: Note, access: Access) -> None:
         self.root, self.access, self.reader = root, access, Reader(root, note, has_facts=True)

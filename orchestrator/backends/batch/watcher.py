@@ -13,7 +13,7 @@ from orchestrator.transport.address import parse_address
 
 
 def source_of(run: RunDir, site: Site) -> Source:
-    """Return the login node as the source of the files of all nodes. Nothing is concluded while it can't be reached."""
+    """Return the login node as the source of all nodes' files. If it can't be reached, no verdict is made."""
     nodes = range(max(1, run.record().nnodes))
     return Source(parse_address(site.where).host, tuple(nodes), site.machine, is_vital=True)
 

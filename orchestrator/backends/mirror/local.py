@@ -51,7 +51,7 @@ def _copy(reading: BinaryIO, facts: os.stat_result, target: str) -> tuple[str, s
 
 
 def is_continued_by(target: Path, source: Path) -> bool:
-    """Tell whether a copy of the source loses nothing of the target: it is missing, or the source begins with it."""
+    """Tell whether copying the source loses nothing: the target is missing, or the source begins with its contents."""
     try:
         with opened(source) as reading, opened(target.resolve()) as writing:
             return _begins_with(reading, writing, os.fstat(writing.fileno()).st_size, hasher(Algorithm.SHA256))

@@ -133,7 +133,7 @@ class Home:
         return bool(before or self.lacking)
 
     def forget_lost(self) -> None:
-        """Forget the files that are not here any more as they were written: deleted, or cut off by a crash."""
+        """Forget files that were deleted, or that a crash cut off."""
         folder = Path(output_folder(str(self.run.path)))
         for name, kept in list(self.files.items()):
             try:

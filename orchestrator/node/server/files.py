@@ -155,9 +155,9 @@ def has_begun(request: Request, _: bytes) -> Answer:
 
 
 def _grown(run_dir: str, name: str, known: Any, room: int, is_new: bool) -> _Piece | None:
-    """Return the next piece of a file that only grows, of the one rotated away first; None when there is none.
+    """Return the next piece of a growing file, or None if there is no more. The rotated file comes first.
 
-    is_new: the asker has no copy of a rotated one.
+    is_new: the reader has no copy of a rotated file.
     """
     path = f"{run_dir}/{name}"
     size, tail = (int(known[0]), str(known[1])) if known else (0, "")

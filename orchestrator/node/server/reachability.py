@@ -40,7 +40,7 @@ def _answer_all(sock: socket.socket) -> None:
 
 
 def _answer(peer: socket.socket, free: threading.BoundedSemaphore) -> None:
-    """Greet, and send the padding back: all that a probe wants to see."""
+    """Greet the peer and send its padding back. A probe needs no more."""
     with peer, contextlib.suppress(OSError):
         peer.settimeout(PROBE_SECONDS)
         peer.sendall(GREETING)

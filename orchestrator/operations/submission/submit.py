@@ -94,7 +94,7 @@ def _supervisor_to_start_it(
 
 @contextmanager
 def withdrawn_if_refused(root: Path, runs: Sequence[RunDir]) -> Iterator[None]:
-    """End what was started of refused runs, and remove the runs. A run is kept as failed if something is left of it."""
+    """End the processes of refused runs, and remove the runs. A run that leaves something is kept as failed."""
     try:
         yield
     except OrchError as error:

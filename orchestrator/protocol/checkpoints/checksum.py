@@ -69,7 +69,7 @@ def agreed(sides: Iterable[Collection[str]]) -> Algorithm:
 
 
 def chosen(environment: Mapping[str, str]) -> Algorithm:
-    """Return the algorithm for this process's new files: as its agents say, or the best one outside of a run."""
+    """Return the hash algorithm for new files: the agents' choice, or the best algorithm outside of a run."""
     told = environment.get(VARIABLE, Algorithm.SHA256 if "ORCH_RUN_ID" in environment else Algorithm.BLAKE3)
     return agreed(({told}, installed()))
 

@@ -49,7 +49,7 @@ class EventFile:
                 self.followed.keep_mark(file)
 
     def _record(self, file: BinaryIO, size: int) -> tuple[bytes, int] | None:
-        """Return the data and the checksum of the next record; None if it is incomplete. A large record has no data."""
+        """Return the next record as (data, checksum); None if it is incomplete. Data of a large record is left out."""
         at = self.followed.offset
         header = file.read(_HEADER.size)
         if len(header) < _HEADER.size:
