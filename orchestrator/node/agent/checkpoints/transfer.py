@@ -276,6 +276,8 @@ def _check_manifest(path: Path, files: Mapping[str, Facts]) -> None:
 
 def _checked(files: Any, name: str) -> dict[str, Facts]:
     """Return a checkpoint's files. Raises ValueError for a file elsewhere than in it, or than `latest` beside it."""
+    if not isinstance(files, dict) or any(int(facts["bytes"]) < 0 for facts in files.values()):
+        raise ValueError(f"the list of files of {name} is damaged")
     for path in files:
         parts = path.split("/")
         if any(part in ("", ".", "..") or "\0" in part for part in parts) or not (parts[0] == name or path == "latest"):
