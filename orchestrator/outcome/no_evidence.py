@@ -12,7 +12,7 @@ NO_EVIDENCE = frozenset({
     # how the next start gets its machines, which it has decided by then
     Kind.REPLACED, Kind.WAITING_FOR_HOSTS, Kind.START_PROBLEM,
     # what is observed of ranks that run: the leader blames a rank by an exit report of its own
-    Kind.FIRST_STEPS, Kind.STALL, Kind.MOVED, Kind.STACKS, Kind.UNJOINED, Kind.UNUSED, Kind.USED, Kind.FOLDER_LOST,
+    Kind.FIRST_STEPS, Kind.STALL, Kind.MOVED, Kind.STACKS, Kind.UNJOINED, Kind.UNUSED, Kind.USED,
     Kind.TIME_LIMIT,
     # what was lost without an effect on the ranks
     Kind.LAUNCHER_LOG_ERROR, Kind.REPORT_FAILED, Kind.LAUNCHER_KILLED, Kind.LAUNCHER_GONE, Kind.SAMPLING_FAILED,

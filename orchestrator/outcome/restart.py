@@ -180,9 +180,12 @@ def next_start(
     """Return the start that follows an end with this cause. None if none follows; a sentence if it would be pointless.
 
     `retry` has the budgets by cause, from which the leaders' restarts are subtracted too. A run that has never begun is
-    restarted only if a node was `lost`, because another start would cure nothing else.
+    restarted only if a node was `lost`, because another start would cure nothing else. Ranks that fail after somebody
+    has removed the run's folder on a node are not started again, because checkpoints may have gone with the folder.
     """
     events = list(events)
+    if not lost and any(event.get("kind") == EventKind.FOLDER_LOST for event in events):
+        return None
     began = lost or any(event.get("kind") in (EventKind.GO, EventKind.LOST_NODE) for event in events)
     ended = any(event.get("kind") in NEVER_AGAIN for event in events)
     saved = newest_saved(events)

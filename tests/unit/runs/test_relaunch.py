@@ -143,3 +143,10 @@ def test_times_of_a_node_whose_clock_is_off_are_shown_as_this_machine_would_have
     assert corrected(*replaced)[-1] == 120.0
     assert corrected(*events[1:]) == [101.0, 7301.0, 7302.5]
     assert corrected({**clock, "ahead": "?"}, {**agent(1), "time": None}) == [0.0]
+
+
+def test_ranks_that_fail_after_the_runs_folder_was_removed_are_not_started_again() -> None:
+    events = [{"kind": "go", "attempt": 0, "node": 0}, {"kind": "folder_lost", "node": 0, "of": 0}]
+    assert isinstance(next_start(RETRY, events[:1], "infra", "why"), Relaunch)
+    assert next_start(RETRY, events, "infra", "why") is None
+    assert isinstance(next_start(RETRY, events, "infra", "why", lost=True), Relaunch)
