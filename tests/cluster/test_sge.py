@@ -223,7 +223,8 @@ def test_a_sweep_is_one_array_whose_accounting_can_be_read(alice: User) -> None:
     runs = [f"{sweep}.{index}" for index in range(3)]
     said = [alice.orch("logs", run).out for run in runs]
     assert all(f"value {letter}" in text for letter, text in zip("abc", said, strict=True)), said
-    assert re.search(r"Grid Engine job \d+_0 done, ", alice.orch("usage", runs[0]).out)
+    used = r"Grid Engine job \d+_0 done, "
+    wait_until(lambda: re.search(used, alice.orch("usage", runs[0]).out), "the job in the accounting")
 
 
 def test_a_run_through_a_submit_host(alice: User) -> None:
