@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Wanted:
-    """What is to be installed on a machine."""
+    """The environment that is to be installed on a machine."""
 
     interpreter: Interpreter
     packages: Packages

@@ -18,7 +18,7 @@ STOPPED_BY_US = ("SIGTERM", "SIGKILL")
 
 @dataclass(frozen=True)
 class Attempt:
-    """What the leader knows as an attempt ends."""
+    """The leader's facts at the end of an attempt."""
 
     exits: Sequence[Culprit]  # of all ranks, in the order of their arrival
     ended_well: bool  # every rank of every node

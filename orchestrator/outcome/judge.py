@@ -16,7 +16,7 @@ from orchestrator.protocol.str_enum import member_of
 
 @dataclass(frozen=True)
 class Records:
-    """What is known of a run's newest start. Events of one node are in order; clocks of hosts are never compared."""
+    """The facts about a run's newest start. Events of one node are in order; clocks of hosts are never compared."""
 
     own: Sequence[Event]  # of the submitting machine
     by_node: Mapping[int, Sequence[Event]]

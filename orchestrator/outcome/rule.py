@@ -1,4 +1,4 @@
-"""What a rule of the table of failures is, and what it is applied to."""
+"""A rule of the table of failures, and the facts that it is applied to."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ NO_TERMINAL = "Inappropriate ioctl for device"  # printed by a program that a ra
 
 
 class Seen(NamedTuple):
-    """What is known of a failure: the exit report of the culprit, if it is a rank, and the error in words."""
+    """The facts about a failure: the exit report of the culprit, if it is a rank, and the error in words."""
 
     exit: Event
     words: str

@@ -18,7 +18,7 @@ UNREPORTED = -1  # the step in events of versions that did not report it
 
 
 class Event(Fields):
-    """What every event has: when it was written, and by which node (None: by the submitting machine)."""
+    """The fields of every event: when it was written, and by which node (None: by the submitting machine)."""
 
     kind: ClassVar[str] = ""
     time: float = field(default=0.0, init=False)  # seconds since 1970, for people

@@ -1,4 +1,4 @@
-"""What a launcher reports of its ranks: how one ended, and where one stands. Python 3.9, pure."""
+"""The launcher's reports on its ranks: how a rank ended, and where it stands. Python 3.9, pure."""
 
 from collections.abc import Mapping
 from dataclasses import field
@@ -46,11 +46,6 @@ class RankEnd(Fields):
     saves_failed: Optional[int] = None
     unsaved: str = ""  # why the last checkpoint was not written
     kernel: tuple[str, ...] = ()  # the kernel's messages about the node's GPUs
-
-    @property
-    def error_type(self) -> Optional[str]:
-        """Return the type of the error; None if no error is known."""
-        return self.error.type if self.error is not None else None
 
     @property
     def ended_well(self) -> bool:

@@ -11,7 +11,7 @@ from orchestrator.errors import BackendError
 
 @dataclass(frozen=True)
 class Refusals:
-    """What the messages of a scheduler's qsub mean.
+    """Explains the error messages of a scheduler's qsub.
 
     is_up: a hint on how to see whether the server is up. table: words of the message, their meaning, and a hint.
     `{name}` in a meaning is a field of the profile.

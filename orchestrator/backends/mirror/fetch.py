@@ -46,7 +46,7 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Landed:
-    """What became of a file: its hash, size and time if it is here or known, else the reason why this disk refused it.
+    """The result for one file: its hash, size and time if it is here or known, else why this disk refused it.
 
     Without either it was changed or removed meanwhile.
     """
@@ -110,7 +110,7 @@ def _batches(files: Iterable[Wanted], most: int) -> Iterator[list[Wanted]]:
 
 
 class _Row(NamedTuple):
-    """What a machine says of a file: the bytes that follow, its size and time, and whether its hash was known."""
+    """A machine's answer about a file: the bytes that follow, its size and time, and whether its hash was known."""
 
     sent: int
     size: int

@@ -1,4 +1,4 @@
-"""What is recorded here of a node's outputs: which files came as they are there, and what is not here."""
+"""The record of a node's outputs: the files that are here in the node's version, and the files that are not here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run's program has written elsewhere, brought here: changed files only, verified, resumable, within a limit."""
+"""Copies a run's outputs here: changed files only, verified, resumable, within a limit."""
 
 from __future__ import annotations
 
@@ -245,7 +245,7 @@ class Outputs:
 
 @dataclass(frozen=True)
 class _Listing:
-    """What a look at a machine has found, by the names at home."""
+    """The files that a look at a machine has found, by their names at home."""
 
     files: dict[str, Entry]
     roots: Mapping[str, str]

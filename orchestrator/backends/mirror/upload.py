@@ -1,4 +1,4 @@
-"""What a machine is sent before an agent starts there: the code, of which only new contents travel."""
+"""Sends a machine the code before an agent starts there. Only contents that it lacks are sent."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ class Source:
 
 @dataclass(frozen=True)
 class Update:
-    """What one look at a machine has brought."""
+    """The result of one look at a machine."""
 
     steps: list[str] | None = None  # the committed checkpoints there; None where this machine doesn't tell
     pause: float = 0.0  # seconds until the next look; 0 where the machine holds a look until something is new
@@ -63,7 +63,7 @@ class Update:
 
 
 class Follower(ABC):
-    """What one thread of a watcher does again and again with one machine."""
+    """The work that one thread of a watcher repeats with one machine."""
 
     @abstractmethod
     def update(self) -> Update:

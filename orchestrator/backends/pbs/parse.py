@@ -29,7 +29,7 @@ ENVIRONMENT: Final = re.compile(
     r'"(Variable_List|Submit_arguments)":\s*(\{.*?\n\s*\}|"(?:[^"\\\n]|\\.)*"),?', re.DOTALL
 )
 BY_SIGNAL: Final = 256  # added to the number of the signal that ended the script
-# What PBS itself has ended a job for, by the exit code that it then records: (the state here, the sentence)
+# PBS records these exit codes if it ends a job itself: (the state here, the sentence)
 ENDS: Final = {
     -29: ("limit", "its time limit was reached"),
     -28: ("limit", "its limit of CPU time was reached"),

@@ -18,7 +18,7 @@ from orchestrator.protocol.typed import read, to_json
 
 @dataclass
 class Attempt:
-    """What is known of one attempt."""
+    """The leader's facts about one attempt."""
 
     roster: Roster
     hang: HangSearch

@@ -56,7 +56,7 @@ class Place:
 
 @dataclass(frozen=True)
 class History:
-    """What the starts before this one have left: node 0's events, and the word that the last one left."""
+    """The records of earlier starts: node 0's events, and the last start's request for this one."""
 
     events: tuple[Event, ...]
     word: Event | None

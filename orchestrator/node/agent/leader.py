@@ -1,4 +1,4 @@
-"""What node 0's agent decides for the gang: when to go, whose failure counts, whether to start again. No I/O.
+"""The decisions of node 0's agent for the gang: when to go, whose failure counts, whether to start again. No I/O.
 
 The table PHASES at the end says what each phase waits for, and what follows. Handlers take the nodes' reports. The
 clock (seconds, monotonic) is an argument. Orders leave through `send`, and facts through `record`.

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class Phase(StrEnum):
-    """Where the gang is. Another attempt goes back to preparing."""
+    """The phase of the gang. Another attempt begins with preparing again."""
 
     JOINING = "joining"
     CHECKING = "checking"

@@ -42,7 +42,7 @@ class Stall:
 
 @dataclass
 class RankHeartbeats:
-    """What is known of one rank's heartbeats."""
+    """The facts about one rank's heartbeats."""
 
     step: int = -1
     phase: str = ""

@@ -1,4 +1,4 @@
-"""What this machine says of its GPUs: their state, their users, the ways between them, and that they compute."""
+"""Reports this machine's GPUs: their state, their users, the links between them, and whether they compute."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What runs have left on this machine: folders, agents, marked processes, containers, contents that nothing uses."""
+"""Lists what runs left on this machine: folders, agents, marked processes, containers, unused contents."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from orchestrator.protocol.reading import names_in
 
 @dataclass
 class Leftovers:
-    """What is here of one run."""
+    """The leftovers of one run on this machine."""
 
     processes: list[Process] = field(default_factory=list)
     containers: list[Found] = field(default_factory=list)

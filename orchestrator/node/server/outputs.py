@@ -1,4 +1,4 @@
-"""What a run's program has written on this machine: found; links are never followed."""
+"""Lists the files that a run's program wrote on this machine. Links are never followed."""
 
 from __future__ import annotations
 
