@@ -6,8 +6,8 @@
     ROOT/index                     run ids in the order of their creation; rebuilt from the runs if it is lost
     ROOT/labelled                  the id of a run for each change of its tags or its note
 
-A live mark is created before its run directory and removed after the verdict. So a crash leaves at worst a
-superfluous mark, never a run that nobody looks after.
+A live mark is created before its run directory and removed after the verdict. So a crash leaves at worst a superfluous
+mark, and never a run that no supervisor watches.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ class RunDir:
     def made_of(self, name: str, make: Callable[[RunDir], _Made]) -> _Made:
         """Return the result of `make` for a record, cached as long as the record's file does not change.
 
-        Some records list every node and are needed at every node, so reading them each time would take quadratic time.
+        Some records list every node and are read once for every node. Without the cache that would take quadratic time.
         """
         signature = signature_of(f"{self.path}/{name}")
         return make(self) if signature is None else _made_of(make, self, signature)
@@ -143,9 +143,9 @@ class RunDir:
         return files if isinstance(files, dict) else {}
 
     def handle_status(self) -> HandleStatus | None:
-        """Return how far the submit got, or None if nothing was to be started yet.
+        """Return how far the submit got, or None if it had not begun to start anything.
 
-        Raises StoreError for a damaged handle.
+        Raises StoreError if the handle is damaged.
         """
         handle = self.read("handle.json")
         return member_of(HandleStatus, handle.get("state")) if handle is not None else None
@@ -216,7 +216,7 @@ class RunDir:
 
 
 def _timed(events: list[Event]) -> list[Event]:
-    """Return the events with the times that this machine's clock had."""
+    """Return the events with their times on this machine's clock."""
     if not any(isinstance(event, Clock) for event in events):
         return events
     from orchestrator.runs.clock_skew import correct_clock_skew

@@ -31,7 +31,7 @@ if TYPE_CHECKING:  # the border reads the types of fields; a submit of cached do
 
 
 class Training(TrainingOptions, Spec):
-    """Options of the shared entrypoint `python -m orchestrator.training`; its task is a Python file."""
+    """The options of the shared entrypoint `python -m orchestrator.training`. The task is a Python file."""
 
     task: Line
     workers: Literal["auto"] | int
@@ -50,7 +50,7 @@ class Training(TrainingOptions, Spec):
 
 
 class Code(Spec):
-    """The folder that is shipped; the ranks start in a snapshot of it."""
+    """The code folder. The ranks start in a copy of it."""
 
     dir: Line = setting("the folder, relative to the job file", default=".")
     ignore: Line = setting("file of patterns to leave out, in addition to .gitignore", default=".orchignore")
@@ -116,7 +116,7 @@ class Outputs(Spec):
 
 
 class Retry(Spec):
-    """How often all ranks are started again, by cause of failure; null is unlimited while progress is made."""
+    """The number of restarts of all ranks for each cause of failure. null is unlimited while the run makes progress."""
 
     user_error: Budget = 0
     infra: Budget = 3
@@ -137,7 +137,7 @@ MIN_LINK: Final = 8  # four heartbeats, and longer than the 6.4 s after which TC
 
 
 class Limits(Spec):
-    """How long orch waits before it reports what is missing, and how much a rank may log."""
+    """Time limits in seconds for nodes and ranks, and the size of a rank's log."""
 
     join: Seconds = setting("for all nodes to join and be ready", default=300)
     link: Annotated[Seconds, Field(ge=MIN_LINK)] = setting(
@@ -148,7 +148,7 @@ class Limits(Spec):
 
 
 class Hang(Spec):
-    """When a rank counts as hanging, and what is done about it."""
+    """The time without progress after which a rank counts as hanging, and the action that follows."""
 
     action: Literal["auto", "restart", "report", "off"] = setting(
         "auto: restart all ranks of a program that sends heartbeats, only report others", default="auto"
@@ -164,7 +164,7 @@ def _hang(value: object) -> object:
 
 
 class Idle(Spec):
-    """When a run counts as idle, and what is done about it."""
+    """The use of GPUs or cores below which a run counts as idle, and the action that follows."""
 
     gpu: Percent | None = setting("mean use of each node's GPUs below which it is idle", default=5.0)
     cpu: Percent | None = setting(

@@ -69,7 +69,7 @@ class ProfileBase(Spec):
         return ()
 
     def problems(self, job: Job) -> Sequence[Problem]:
-        """Return what can't work about this job on this profile, in ways that only this kind of profile knows."""
+        """Return the problems of the job on this profile that are specific to its kind."""
         return ()
 
 
@@ -81,7 +81,7 @@ class LocalProfile(ProfileBase):
 
 
 class Host(Spec):
-    """One SSH host; a range such as `n[1-3]` stands for several."""
+    """One SSH host, or several if `host` is a range such as `n[1-3]`."""
 
     host: Line
     user: UserName | None = None
@@ -108,7 +108,7 @@ def _host(value: object) -> object:
 
 
 def _name_in(entry: object) -> str:
-    """Return the name in an entry of `hosts`, without user and port; a range is kept as it is."""
+    """Return the name in an entry of `hosts`, without user and port. A range of hosts is not expanded."""
     host = _host(entry)
     return str(host.get("host", "")) if isinstance(host, dict) else ""
 
@@ -167,7 +167,7 @@ class SshProfile(ProfileBase):
 
     @classmethod
     def before(cls, data: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Use every host as a node if `nodes` is left out, and the machines of an allocation as hosts."""
+        """Replace `hosts: allocation` by the allocation's machines, and a missing `nodes` by the number of hosts."""
         if data.get("hosts") == "allocation":
             from orchestrator.specs.allocation import with_allocation
 

@@ -1,4 +1,4 @@
-"""The job's `environment` section: the lock file, the interpreter, and whose packages stay visible."""
+"""The job's `environment` section: the lock file, the interpreter, and another interpreter whose packages are used."""
 
 from __future__ import annotations
 

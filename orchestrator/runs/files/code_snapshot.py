@@ -79,12 +79,12 @@ def measure(code_dir: Path, ignore_file: str, max_size: int, named: Sequence[str
 def take(
     code_dir: Path, destination: Path, ignore_file: str, max_size: int, named: Sequence[str] | None = None
 ) -> Snapshot:
-    """Copy the folder into `destination`, which must be empty or not exist.
+    """Copy the code folder into `destination`, which must be empty or missing.
 
-    Links to files outside of the folder become copies of these files. Left out are links to folders that are not sent,
-    sockets, pipes, devices and dangling links. `named` are ignored files that are copied anyway, or None if the run can
-    reach the folder itself: ignored files are then not missing, and are not measured. Raises UsageError before any file
-    is copied.
+    A link to a file outside the folder becomes a copy of that file. Links to folders that are not sent, dangling links,
+    sockets, pipes and devices are left out. `named` lists ignored files that are copied anyway. It is None if the run
+    can reach the code folder itself, and then the ignored files are not measured. Raises UsageError before any file is
+    copied.
     """
     code_dir = code_dir.resolve()
     entries, ignored, rules = _survey(code_dir, destination.resolve(), ignore_file, max_size, named)
@@ -107,7 +107,7 @@ def take(
 
 
 def left_out(code_dir: Path, ignore_file: str, named: Sequence[str]) -> LeftOut:
-    """Return the sizes of what `take` would leave out because of ignore files, and the links to folders."""
+    """Return the files that ignore files keep out of the copy, with their sizes, and the links to folders."""
     rules = Rules.of(code_dir.resolve(), ignore_file)
     return measure_left_out(code_dir.resolve(), ignored_paths(code_dir, ignore_file), rules, named)
 

@@ -21,20 +21,20 @@ _MEANS_MORE: Final = frozenset(("true", "false", "null", "yes", "no", "on", "off
 
 
 def choice_text(value: bool | float | str) -> str:
-    """Return a choice as `--set` takes it; text that YAML would read otherwise is quoted."""
+    """Return a choice in the form of `--set`. A text that YAML would not read as text is quoted."""
     if isinstance(value, str) and re.fullmatch(_PLAIN, value) and value.lower() not in _MEANS_MORE:
         return value
     return json.dumps(value, ensure_ascii=False)  # ASCII escapes would be surrogate pairs, which YAML does not have
 
 
 def argument_text(value: bool | float | str) -> str:
-    """Return a choice for a program's argument. A point removes its quotes but reads no escapes."""
+    """Return a choice for a program's argument. `Axis.argument` removes the quotes, but does not read escapes."""
     text = choice_text(value)
     return f"'{value}'" if "\\" in text else text
 
 
 class Range(Spec):
-    """The values of one key: a range of numbers, or choices."""
+    """The possible values of one key: a range of numbers, or a list of choices."""
 
     low: int | Finite | None = setting("the lowest value; whole numbers where both ends are", default=None)
     high: int | Finite | None = setting("the highest value", default=None)
