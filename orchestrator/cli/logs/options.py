@@ -14,7 +14,7 @@ from orchestrator.specs.units import seconds
 def line_filter(since: str | None, grep: str | None, level: str | None, now: float) -> LineFilter | None:
     """Return the filter that the options describe, or None without options.
 
-    Raises UsageError if one can't be parsed.
+    Raises UsageError if an option can't be parsed.
     """
     if since is None and grep is None and level is None:
         return None
@@ -28,7 +28,7 @@ def line_filter(since: str | None, grep: str | None, level: str | None, now: flo
 def compiled(text: str) -> re.Pattern[str]:
     """Compile a regular expression. Raises UsageError with the position of a mistake."""
     try:
-        # warnings about later versions of Python
+        # Python warns about expressions that later versions will read differently.
         with warnings.catch_warnings(action="ignore", category=FutureWarning):
             return re.compile(text)
     except re.error as error:

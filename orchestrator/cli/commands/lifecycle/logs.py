@@ -1,4 +1,4 @@
-"""orch logs: print what the ranks have printed."""
+"""orch logs: print the output of the ranks."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def logs(
 
 
 def _no_log(state: RunState, rank: int | None, node: int | None) -> OrchError:
-    """Return the error for logs that don't exist."""
+    """Return the error for a rank, a node or a run without a log."""
     which = f"rank {rank} has" if rank is not None else f"node {node} has" if node is not None else "the run has"
     if state.is_final:
         return OrchError(f"{which} no log here; the run {_ENDS[state.state]}",
@@ -95,7 +95,7 @@ def _no_log(state: RunState, rank: int | None, node: int | None) -> OrchError:
 
 
 def _check(state: RunState, rank: int | None, node: int | None) -> None:
-    """Raise OrchError for a rank or a node that the run does not have."""
+    """Raise OrchError if the run does not have the rank or the node."""
     if rank is not None and state.world_size is not None and rank >= state.world_size:
         raise OrchError(f"no rank {rank}: the run has {_span('rank', state.world_size)}")
     if node is not None and node >= len(state.nodes):

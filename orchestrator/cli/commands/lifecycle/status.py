@@ -33,7 +33,7 @@ NO_METRICS_SECONDS = 60.0  # after this time, a run without metrics gets a hint 
     "--number", "-n", default=20, show_default=True, type=click.IntRange(1), metavar="N", help="Show the newest N runs."
 )
 @click.option("--watch", "-w", is_flag=True, help="Refresh every second until Ctrl-C.")
-@click.option("--all-users", is_flag=True, help="List everybody's runs on the hosts of --profile (ssh).")
+@click.option("--all-users", is_flag=True, help="List all users' runs on the hosts of --profile (ssh).")
 @profile_option
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @delegated
@@ -130,7 +130,7 @@ def _trackers(run: RunDir) -> list[dict[str, Any]]:
 
 
 def _name_the_others(root: Path) -> None:
-    """Print the runs that other machines look after, without contacting those machines."""
+    """Print the runs that other machines supervise, without contacting those machines."""
     if not (root / "elsewhere").is_dir():
         return
     from orchestrator.operations.submission.delegate import pointers
@@ -140,7 +140,7 @@ def _name_the_others(root: Path) -> None:
 
 
 def _overview(root: Path, everything: bool, number: int, as_json: bool) -> str:
-    """Return the table of the newest runs with a line for each sweep; as JSON, every run is listed."""
+    """Return the table of the newest runs, with one line for each sweep. JSON lists the runs of a sweep too."""
     from orchestrator.cli.render import runs as render
     from orchestrator.looking.sweep import grouped
     from orchestrator.runs.files.logs import beat_of, last_line
