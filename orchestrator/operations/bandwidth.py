@@ -52,7 +52,7 @@ def measure(root: Path, profile: str, tell: Callable[[str], None], sets: tuple[s
         raise
     result = result_of(run)
     if state.state != RunStatus.SUCCEEDED or result is None:
-        raise BackendError(f"run {run.run_id} has measured nothing", f"orch why {run.run_id}")
+        raise BackendError(f"run {run.run_id} has failed, and measured no bandwidth", f"orch why {run.run_id}")
     figures = figures_of(result, last(root, profile))
     keep(root, profile, figures)
     with contextlib.suppress(OrchError):

@@ -276,7 +276,7 @@ def _copy_checkpoint(source: Checkpoint, target: Path) -> list[Copied]:
             (target / COMMIT).unlink()  # another save of the same step: the present copy is about to be overwritten
         return [_verified(source.path / name, target / name, checksum) for name, checksum in files.items()]
     except FileNotFoundError as error:
-        raise _ChangedError(f"{error.filename} went away while it was copied") from error
+        raise _ChangedError(f"{error.filename} was removed while it was copied") from error
     except OSError as error:
         raise _failed(target, error) from error
     except NotInstalledError as error:

@@ -120,7 +120,7 @@ def _wait_for_verdict_of(host: str, run: RunDir) -> None:
     end = time.monotonic() + CANCEL_MARGIN
     while run.ending() is None:
         if time.monotonic() > end:
-            said = f"run {run.run_id} was started on {host}, where nobody has taken up the cancel yet"
+            said = f"run {run.run_id} was started on {host}, and orch on that machine has not acted on the cancel yet"
             raise BackendError(said, f"cancel it there: ssh {host} orch cancel {run.run_id}")
         time.sleep(POLL_SECONDS)  # another machine writes the verdict, which sends no events here
 

@@ -68,10 +68,10 @@ def check_own(root: Path, run: RunDir | None = None) -> None:
     said = next(filter(None, (why_exposed(str(folder)) for folder in folders)), None)
     if said is None:
         return
-    hint = "set ORCH_HOME to a folder of yours; orch status and orch logs read another's all the same"
+    hint = "set ORCH_HOME to a folder of your own; orch status and orch logs work in other folders too"
     if (path := said.partition(" may be written by others")[0]) != said:
         hint = f"remove their right to write: chmod go-w {shlex.quote(path)}"
-    raise StoreError(f"{said}: orch starts, ends and writes nothing there", hint)
+    raise StoreError(f"{said}: orch does not start, end or change runs there", hint)
 
 
 def why_full(root: Path) -> str:
@@ -490,9 +490,7 @@ def find_run(root: Path, reference: str, *, newest: bool = True) -> RunDir:
         return RunDir(root / "runs" / matches[0])
     deleted = [name for name in _names(root / "live") if reference and name.startswith(reference)]
     if not matches and len(deleted) == 1:
-        raise RunNotFoundError(
-            f"the folder of run {deleted[0]} was deleted while the run may have been going on", DELETED
-        )
+        raise RunNotFoundError(f"the folder of run {deleted[0]} was deleted, and the run may still be live", DELETED)
     if not matches and (elsewhere := _handed_over(root, reference)) is not None:
         run_id, host, command = elsewhere
         raise RunNotFoundError(

@@ -104,7 +104,7 @@ def resolve(job: Job, shell: Mapping[str, str], given: Mapping[str, str]) -> Env
     set.
     """
     if taken := sorted(name for name in {*job.env, *job.secrets, *given} if set_by_orch(name)):
-        raise UsageError(f"{', '.join(taken)}: set by orch for each rank, so neither the job nor --env may")
+        raise UsageError(f"{', '.join(taken)}: set by orch for each rank, so the job and --env can't set it")
     found = {**shell, **given}
     wanted = [*(name for name, value in job.env.items() if value is None), *job.secrets]
     if missing := [name for name in wanted if name not in found]:

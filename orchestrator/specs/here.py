@@ -64,14 +64,14 @@ def check_code_place(code_dir: Path, job_file: Path, *, allowed: bool) -> list[P
     never shipped.
     """
     if why := why_never_shipped(code_dir):
-        return [Problem(("code", "dir"), f"{why}, and is never shipped; put job and code into a folder of their own")]
+        return [Problem(("code", "dir"), f"{why}, so it is never sent; put job and code into a folder of their own")]
     own = job_file.resolve().parent
     roots = [own, *([own.parent] if own.name == "jobs" else [])]
     roots += [folder for folder in (own, *own.parents) if (folder / ".git").exists()][:1]
     if allowed or any(code_dir.is_relative_to(root) for root in roots if not why_never_shipped(root)):
         return []
     said = f"{code_dir} lies outside of the job file's folder and repository"
-    return [Problem(("code", "dir"), f"{said}; to ship it all the same, add --allow-code-dir")]
+    return [Problem(("code", "dir"), f"{said}; to send it anyway, add --allow-code-dir")]
 
 
 def check_launcher(job: Job, profile: AnyProfile, code_dir: Path) -> list[Problem]:

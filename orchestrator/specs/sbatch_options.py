@@ -48,9 +48,7 @@ def known_options(options: Mapping[str, str | int | bool]) -> dict[str, str | in
         if (name, value) == EXPEDITE:
             continue
         if name in CLUSTERS:
-            raise ValueError(
-                f"'{name}': orch asks one cluster for its jobs; name a login node of that cluster in login:"
-            )
+            raise ValueError(f"'{name}': orch submits to one cluster; name a login node of that cluster in login:")
         if not _NAME.fullmatch(name):
             raise ValueError(f"'{name}' can't be an option of sbatch: lower-case letters, digits and '-'")
         if name in FIELDS:

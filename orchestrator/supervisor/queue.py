@@ -239,4 +239,4 @@ def recorded_start(run: RunDir) -> tuple[LaunchPlan, Record]:
             run.write(QUEUED, held, private=True)  # replaces a link to the file that all points of a sweep share
         return plan, {**held, "secrets": dict(held["secrets"])}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise StoreError(f"what was recorded of run {run.run_id} can't be started: {error}") from error
+        raise StoreError(f"the record of run {run.run_id} is damaged, so it can't be started: {error}") from error

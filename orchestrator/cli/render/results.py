@@ -97,7 +97,7 @@ def pulled_page(pulled: Pulled) -> str:
     """Return a line for each file, copied or present before, and the chosen checkpoint."""
     rows = [[file.how, size(file.bytes), file.path] for file in pulled.files]
     lines = [table(["", "SIZE", "FILE"], rows)] if rows else ["there are no files to copy"]
-    lines += [f"passed over: {reason}" for reason in pulled.skipped]
+    lines += [f"skipped: {reason}" for reason in pulled.skipped]
     if pulled.choice and not any(file.path.startswith("checkpoints/") for file in pulled.files):
         lines.append(pulled.choice)
     return "\n".join([*lines, f"in {pulled.folder}"])

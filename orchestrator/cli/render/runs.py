@@ -128,7 +128,7 @@ def out_of_reach(state: RunState, now: float) -> str:
         return ""
     first = min((node.unreachable for node in nodes if node.unreachable is not None), key=lambda each: each.since)
     why = f": {first.why.splitlines()[0]}" if first.why else ""
-    old = "; what is shown is of then" if any(node.node == 0 for node in nodes) else ""
+    old = "; its progress and logs are from before" if any(node.node == 0 for node in nodes) else ""
     names = nodes_in_words([(node.node, node.host) for node in nodes])
     return f"{names} out of reach for {duration(now - first.since)}{why}{old}"
 
@@ -237,11 +237,11 @@ def left_lines(state: RunState) -> list[str]:
     """Return the places of outputs that were not copied, the reasons, and the command that fetches them."""
     if not state.left:
         return []
-    lines = ["", "  not all that it has written is here:"]
+    lines = ["", "  some outputs are still on its machines:"]
     for each in state.left:
         count = f"{counted(each.files, 'file')}, {size(each.bytes)}" if each.files is not None else "files not counted"
         lines.append(f"    {each.host}:{each.folder}: {count}: {one_line(each.reason)}")
-    return [*lines, f"  fetch it: orch pull {state.run_id} --outputs"]
+    return [*lines, f"  fetch them: orch pull {state.run_id} --outputs"]
 
 
 def removals_page(removals: Sequence[Removal], now: float, style: Style = plain) -> str:
@@ -317,7 +317,7 @@ def tracker_lines(trackers: Iterable[Mapping[str, Any]]) -> list[str]:
     """Return a line for each tracker, with its link to the run, or with the reason why it lacks data."""
     lines = []
     for each in trackers:
-        what = "NOT TOLD" if each["done"] else "not told yet"
+        what = "NOT SENT" if each["done"] else "not sent yet"
         problem = f"{what}: {one_line(each['problem'])}" if each["problem"] else ""
         lines.append(
             f"tracked by {each['name']}: {'; '.join(filter(None, [each['link'], problem])) or 'not begun yet'}"

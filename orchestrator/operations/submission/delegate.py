@@ -65,7 +65,8 @@ def hand_over(
     launch = plan_for(root, prepared)
     if prepared.repeats is not None or prepared.after or Path(launch.tasks[0].resume).is_absolute():
         raise UsageError(
-            f"what a run left on this machine can't be handed over to {host}", "submit there, or with supervisor: here"
+            f"files of another run (--from, --resume, --after) can't be handed over to {host}",
+            "submit there, or with supervisor: here",
         )
     head = {
         "format": FORMAT if points is None else WITH_POINTS,
@@ -180,10 +181,10 @@ def _unpack(stream: IO[bytes], folder: Path) -> None:
                 is_plain = member.isfile() or member.isdir() or member.issym()
                 is_inside = ".." not in path.parts and target.parent.resolve().is_relative_to(folder)
                 if not is_plain or not is_inside or target.is_symlink():
-                    raise UsageError(f"the code that was sent holds {member.name}, which leads elsewhere")
+                    raise UsageError(f"the code that was sent holds {member.name}, which leads out of the code folder")
                 tar.extract(member, folder)
     except (tarfile.TarError, EOFError) as error:
-        raise UsageError(f"the code that was sent is cut short: {error}", "submit again") from error
+        raise UsageError(f"the code that was sent is incomplete: {error}", "submit again") from error
 
 
 def pointers(root: Path) -> list[Pointer]:

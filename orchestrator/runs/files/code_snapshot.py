@@ -91,7 +91,9 @@ def take(
     if named is not None and all(entry.is_folder for entry in entries):
         for path in ignored:
             if why := rules.why_left_out(f"{path}x" if path.endswith("/") else path):
-                raise UsageError(f"{code_dir}: every file in it is left out, {path} by {why}", "change that line")
+                raise UsageError(
+                    f"{code_dir}: every file in this folder is ignored, {path} by {why}", "change that line"
+                )
     total = sum(entry.size for entry in entries)
     git = git_state(code_dir)
     fresh = not destination.exists()
@@ -127,7 +129,7 @@ def _survey(
     if not code_dir.is_dir():
         raise UsageError(f"{code_dir}: the code folder does not exist or is not a folder", "set code.dir in the job")
     if why := why_never_shipped(code_dir):
-        raise UsageError(f"{why}, and is never shipped", "put job and code into a folder of their own")
+        raise UsageError(f"{why}, so it is never sent", "put job and code into a folder of their own")
     rules, ignored = Rules.of(code_dir, ignore_file), list[str]()
     found = {entry.path: entry for entry in _walk(code_dir, destination, rules, ignored)}
     for path in named or ():

@@ -177,7 +177,7 @@ def _named(root: Node, path: Path) -> Node:
 def _profile(root: Node, path: Path) -> AnyProfile:
     kind = root.get("kind")
     if kind is None:
-        raise SpecError(root.where, "kind is missing", f"say what kind of profile it is: {', '.join(OWN)}")
+        raise SpecError(root.where, "kind is missing", f"add a line kind: with one of {', '.join(OWN)}")
     found = find(kind.value) if isinstance(kind.value, str) else None
     if found is None:
         known = [each.name for each in every()]

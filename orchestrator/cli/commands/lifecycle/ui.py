@@ -43,7 +43,7 @@ def ui(
 
     check_packages()
     if sum((detach, stop, export is not None)) > 1:
-        raise UsageError("--detach, --stop and --export exclude each other", "leave all but one out")
+        raise UsageError("--detach, --stop and --export exclude each other", "give only one of them")
     if runs and export is None:
         raise UsageError("RUN belongs to --export", "the page shows all runs")
     if metrics_token is not None and metrics_port is None:

@@ -41,7 +41,9 @@ def pull(
     from orchestrator.runs.store import find_run, state_root
 
     if metric is not None and not best:
-        raise UsageError("--metric belongs to --best", "a run's best checkpoint goes by checkpoint.keep_best or metric")
+        raise UsageError(
+            "--metric belongs to --best", "--checkpoint best goes by checkpoint.keep_best or metric of the job"
+        )
     if in_place and (to is not None or checkpoint is not None):
         raise UsageError("--in-place copies outputs to the code folder", "leave --to and --checkpoint out")
     if force and not in_place:
