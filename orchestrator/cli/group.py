@@ -11,7 +11,7 @@ from typing import Any, Final
 import click
 
 from orchestrator.cli.render import escapes
-from orchestrator.errors import printable
+from orchestrator.errors import UsageError, printable
 from orchestrator.version import __version__
 
 ROOMS: Final = {
@@ -144,3 +144,13 @@ def print_json(value: Any) -> None:
     """Print a value as JSON, on stdout."""
     release_held()
     click.echo(json.dumps(value, indent=1))
+
+
+def duration(option: str, text: str) -> int:
+    """Return the seconds of an option's value, such as `10m`. Raises UsageError if it is not a duration."""
+    from orchestrator.specs.units import seconds
+
+    try:
+        return seconds(text)
+    except ValueError as error:
+        raise UsageError(f"{option}: {error}") from None

@@ -173,13 +173,13 @@ def _median_of_others(order: Sequence[float], own: float) -> float:
     return (order[below] + order[above]) / 2 if others else 0.0
 
 
-def step_seconds(node: NodeSamples, within: float = PACE_SECONDS) -> dict[int, float]:
+def step_seconds(node: NodeSamples) -> dict[int, float]:
     """Return the recent time per step of each rank of a node that trains and has made a step."""
     last = node.samples[-1]
     first: dict[int, tuple[int, float]] = {}
     after = 0.0
     for sample in reversed(node.samples):
-        if (sample.start, sample.attempt) != (last.start, last.attempt) or after > within:
+        if (sample.start, sample.attempt) != (last.start, last.attempt) or after > PACE_SECONDS:
             break
         for rank in sample.ranks:
             if rank.phase == "train" and rank.step >= 0:

@@ -40,6 +40,11 @@ def sweep_of(run_id: str) -> str | None:
     return match[1] if match else None
 
 
+def index_of(run_id: str) -> int:
+    """Return a point's number in its sweep, or 0 for a run that is not a point."""
+    return int(run_id.rpartition(".")[2]) if sweep_of(run_id) is not None else 0
+
+
 def name_of(run_id: str) -> str:
     """Return the name of a run, or of its sweep, without the six characters."""
     name, _, characters = (sweep_of(run_id) or run_id).rpartition("-")

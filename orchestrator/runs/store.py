@@ -33,7 +33,7 @@ from orchestrator.protocol.reading import MOST_LINES, MOST_RECORD, read_json, re
 from orchestrator.protocol.str_enum import member_of
 from orchestrator.runs.files.file_cache import FileCache, Signature, signature_of
 from orchestrator.runs.record import PlanRecord, RunRecord
-from orchestrator.runs.run_id import name_of, sweep_of
+from orchestrator.runs.run_id import index_of, name_of, sweep_of
 from orchestrator.runs.state import Ending, HandleStatus
 
 Record = dict[str, Any]
@@ -208,7 +208,7 @@ class RunDir:
     def _event_files(self) -> dict[str, int | None]:
         """Return the files of events, each with its node (None: the submitting machine)."""
         try:
-            nodes = sorted(_names(f"{self.path}/nodes"), key=lambda name: int(name) if name.isdecimal() else -1)
+            nodes = sorted(names_in(f"{self.path}/nodes"), key=lambda name: int(name) if name.isdecimal() else -1)
         except OSError as error:
             raise StoreError(f"{self.path}/nodes can't be read: {error.strerror}") from error
         paths: dict[str, int | None] = {f"{self.path}/events.jsonl": None}
@@ -362,7 +362,7 @@ def is_any_live(root: Path) -> bool:
 
 
 def _live_names(root: Path) -> Iterator[str]:
-    return (name for name in _names(root / "live") if os.path.exists(f"{root}/runs/{name}/run.json"))
+    return (name for name in names_in(root / "live") if os.path.exists(f"{root}/runs/{name}/run.json"))
 
 
 def is_live(root: Path, run: RunDir) -> bool:
@@ -401,9 +401,9 @@ def newest_groups(root: Path, count: int | None = None) -> list[list[RunDir]]:
     found = (sweep_of(run.run_id) or run.run_id for run in _newest_first(root))
     names = list(islice(_unique(found), count))
     points: dict[str, list[str]] = {}
-    for name in _names(root / "runs"):
+    for name in names_in(root / "runs"):
         points.setdefault(sweep_of(name) or name, []).append(name)
-    return [[RunDir(root / "runs" / each) for each in sorted(points.get(name, ()), key=_index_of)] for name in names]
+    return [[RunDir(root / "runs" / each) for each in sorted(points.get(name, ()), key=index_of)] for name in names]
 
 
 def _unique(names: Iterable[str]) -> Iterator[str]:
@@ -414,11 +414,6 @@ def _unique(names: Iterable[str]) -> Iterator[str]:
             yield name
 
 
-def _index_of(run_id: str) -> int:
-    """Return a point's number in its sweep, or 0 for a run that is not a point."""
-    return int(run_id.rpartition(".")[2]) if sweep_of(run_id) is not None else 0
-
-
 def _newest_first(root: Path, wanted: Callable[[str], bool] = bool) -> Iterator[RunDir]:
     """Yield wanted runs in the order of the index. Runs that the index lacks (it was lost or cut) come last, by age."""
     names = _indexed(root)
@@ -426,7 +421,7 @@ def _newest_first(root: Path, wanted: Callable[[str], bool] = bool) -> Iterator[
         if os.path.isdir(f"{root}/runs/{name}"):
             yield RunDir(root / "runs" / name)
     known = set(names)
-    missed = [name for name in _names(root / "runs") if name not in known and wanted(name)]
+    missed = [name for name in names_in(root / "runs") if name not in known and wanted(name)]
     for name in sorted(missed, key=lambda name: _changed(root / "runs" / name), reverse=True):
         yield RunDir(root / "runs" / name)
 
@@ -451,7 +446,8 @@ def _changed(path: Path) -> float:
         return 0.0
 
 
-def _names(folder: Path | str) -> list[str]:
+def names_in(folder: Path | str) -> list[str]:
+    """Return the names in a folder, except hidden names; empty if the folder does not exist."""
     try:
         return [name for name in os.listdir(folder) if not name.startswith(".")]
     except (FileNotFoundError, NotADirectoryError):
@@ -481,14 +477,14 @@ def find_run(root: Path, reference: str, *, newest: bool = True) -> RunDir:
                 )
             return runs[0]
         raise RunNotFoundError("there are no runs yet", "start one: orch submit JOB --profile PROFILE")
-    names = _names(root / "runs")
+    names = names_in(root / "runs")
     matches = [name for name in names if name == reference] or [name for name in names if name.startswith(reference)]
     sweeps = {sweep_of(name) for name in matches}
     if reference and len(sweeps) == 1 and (sweep := sweeps.pop()) is not None and sweep.startswith(reference):
         raise RunNotFoundError(f"{sweep} is a sweep of {len(matches)} runs", f"name one of them: {min(matches)}")
     if len(matches) == 1 and reference:
         return RunDir(root / "runs" / matches[0])
-    deleted = [name for name in _names(root / "live") if reference and name.startswith(reference)]
+    deleted = [name for name in names_in(root / "live") if reference and name.startswith(reference)]
     if not matches and len(deleted) == 1:
         raise RunNotFoundError(f"the folder of run {deleted[0]} was deleted, and the run may still be live", DELETED)
     if not matches and (elsewhere := _handed_over(root, reference)) is not None:
@@ -505,7 +501,7 @@ def find_run(root: Path, reference: str, *, newest: bool = True) -> RunDir:
 
 def _handed_over(root: Path, reference: str) -> tuple[str, str, str] | None:
     """Return (run, host, the command that runs orch there) of the only handed-over run whose id begins like this."""
-    names = [name for name in _names(root / "elsewhere") if reference and name.startswith(reference)]
+    names = [name for name in names_in(root / "elsewhere") if reference and name.startswith(reference)]
     if len(names) != 1:
         return None
     kept = RunDir(root / "elsewhere").read(names[0]) or {}
@@ -551,7 +547,7 @@ def remove_run(root: Path, run: RunDir) -> None:
         raise StoreError(f"{run.path} can't be removed: {error}") from error
     retire(root, run)
     sweep = sweep_of(run.run_id)
-    if sweep is not None and not any(sweep_of(name) == sweep for name in _names(root / "runs")):
+    if sweep is not None and not any(sweep_of(name) == sweep for name in names_in(root / "runs")):
         remove_sweep(root, sweep)
 
 

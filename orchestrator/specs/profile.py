@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from orchestrator.specs.documents.problem import Problem
 from orchestrator.specs.spec import FORMAT_VERSION, Spec, setting
@@ -75,6 +75,10 @@ class ProfileBase(Spec):
     def problems(self, job: Job) -> Sequence[Problem]:
         """Return the problems of the job on this profile that are specific to its kind."""
         return ()
+
+    def with_one_rank(self, nodes: int | None) -> Self:
+        """Return the profile with one rank per node, and with `nodes` nodes unless that is None."""
+        return replace(self, nproc_per_node=1, nodes=self.nodes if nodes is None else nodes)
 
 
 class LocalProfile(ProfileBase):
@@ -193,3 +197,8 @@ class SshProfile(ProfileBase):
             raise ValueError(f"nodes is {self.nodes}, but {_counted(len(self.hosts))} listed")
         if (self.min_nodes or 0) > self.nodes:
             raise ValueError(f"min_nodes is {self.min_nodes}, but nodes is {self.nodes}")
+
+    def with_one_rank(self, nodes: int | None) -> Self:
+        """Return the profile with one rank on each host, and with `nodes` nodes unless that is None."""
+        hosts = tuple(replace(host, nproc_per_node=None) for host in self.hosts)
+        return replace(super().with_one_rank(nodes), hosts=hosts)

@@ -7,11 +7,8 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
-
-if TYPE_CHECKING:  # a submit of files that were read before must not wait for pydantic
-    from orchestrator.specs.profiles import AnyProfile
+from dataclasses import dataclass
+from typing import Final
 
 _SPAWNS: Final = ("torch.multiprocessing.spawn", "torch.multiprocessing.start_processes")
 _OF_A_LAUNCHER: Final = frozenset({"LOCAL_RANK"})
@@ -61,16 +58,6 @@ def _spawning_in(tree: ast.AST, script: str) -> Spawning | None:
         return None
     call, line = min(found, key=lambda each: each[1])
     return Spawning(script, line, call, bool(read & _OF_A_NODE))
-
-
-def once(profile: AnyProfile, *, nodes: int | None) -> AnyProfile:
-    """Return the profile with one rank per node, and with `nodes` nodes unless that is None."""
-    part: dict[str, Any] = {"nproc_per_node": 1}
-    if nodes is not None:
-        part["nodes"] = nodes
-    if profile.kind == "ssh":
-        part["hosts"] = tuple(replace(host, nproc_per_node=None) for host in profile.hosts)
-    return replace(profile, **part)
 
 
 def _imported(tree: ast.AST) -> Iterator[tuple[str, str]]:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from orchestrator.protocol.training_options import not_taken
 from orchestrator.specs.documents.problem import Problem
@@ -102,10 +101,7 @@ def fit(job: Job, profile: AnyProfile) -> AnyProfile:
     """Return the part of the profile that the job uses. A one-process strategy uses one rank on one node."""
     if job.training is None or job.training.strategy not in ONE_PROCESS:
         return profile
-    part: dict[str, Any] = {"nodes": 1, "nproc_per_node": 1}
-    if isinstance(profile, SshProfile):
-        part["hosts"] = tuple(replace(host, nproc_per_node=None) for host in profile.hosts)
-    return replace(profile, **part)
+    return profile.with_one_rank(1)
 
 
 def _check_runtime(job: Job, profile: AnyProfile) -> list[Problem]:

@@ -66,15 +66,12 @@ class Reader:
         """Return the folder of the run with this full id."""
         return RunDir(self.root / "runs" / run_id)
 
-    def runs(
-        self, wanted: RunFilter | None = None, *, first: int = 0, most: int | None = None,
-        seconds: float = FIRST_SECONDS,
-    ) -> RunsView:  # fmt: skip
+    def runs(self, wanted: RunFilter | None = None, *, seconds: float = FIRST_SECONDS) -> RunsView:
         """Return the wanted runs. If reading takes too long, older runs are left to the next look and counted."""
         with self._lock:
-            return self._runs(wanted, first, most, seconds)
+            return self._runs(wanted, seconds)
 
-    def _runs(self, wanted: RunFilter | None, first: int, most: int | None, seconds: float) -> RunsView:
+    def _runs(self, wanted: RunFilter | None, seconds: float) -> RunsView:
         for run_id in self._relabelled.look():
             self._ended.pop(run_id, None)
         ids, rows, spent = newest_ids(self.root), list[RunRow](), 0.0
@@ -92,7 +89,7 @@ class Reader:
         for kept in (self._ended, self._known, self._series, self._step_times, self._samples):
             for gone in [run_id for run_id in kept if run_id not in there]:
                 del kept[gone]
-        return runs_view(rows, wanted, first=first, most=most, unread=len(ids) - len(rows))
+        return runs_view(rows, wanted, unread=len(ids) - len(rows))
 
     def state(self, run: RunDir) -> RunState:
         """Return the state of a run."""

@@ -61,10 +61,9 @@ class RunFilter:
 
 @dataclass(frozen=True)
 class RunsView:
-    """A part of the runs that match a filter, newest first."""
+    """The runs that match a filter, newest first."""
 
     rows: tuple[RunRow, ...]
-    found: int  # number of runs that match the filter
     total: int
     states: Mapping[str, int]  # number of all runs in each state
     unread: int = 0  # number of older runs that were not read yet
@@ -79,11 +78,8 @@ def row_of(state: RunState, note: str, labels: Labels = NO_LABELS, facts: Facts 
     )  # fmt: skip
 
 
-def runs_view(
-    rows: Iterable[RunRow], wanted: RunFilter | None = None, *, first: int = 0, most: int | None = None, unread: int = 0
-) -> RunsView:
-    """Return at most `most` rows that match the filter, without the newest `first` of them."""
+def runs_view(rows: Iterable[RunRow], wanted: RunFilter | None = None, *, unread: int = 0) -> RunsView:
+    """Return the rows that match the filter, and the counts of all rows."""
     rows, wanted = tuple(rows), wanted or RunFilter()
-    found = [row for row in rows if wanted.takes(row)]
-    shown = found[first:] if most is None else found[first : first + most]
-    return RunsView(tuple(shown), len(found), len(rows) + unread, Counter(str(row.state) for row in rows), unread)
+    found = tuple(row for row in rows if wanted.takes(row))
+    return RunsView(found, len(rows) + unread, Counter(str(row.state) for row in rows), unread)

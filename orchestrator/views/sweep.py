@@ -9,6 +9,7 @@ from typing import Final
 
 from orchestrator.protocol.metric import Better, JobMetric
 from orchestrator.runs.files.metrics import Ranked
+from orchestrator.runs.run_id import index_of
 from orchestrator.views.facts import Fact, short_name, typed
 
 LEAST_RUNS: Final = 3  # with fewer values, every correlation is perfect
@@ -75,12 +76,6 @@ def sweep_view(
     if of_job is not None and metric and of_job.name not in (metric, *names):
         note = f"No point has a value of the job's metric '{of_job.name}'. The points are ranked by {metric}."
     return SweepView(title, metric, better, names, rows, found, note)
-
-
-def index_of(run_id: str) -> int:
-    """Return the number of a sweep's point from its id; 0 if it has none."""
-    number = run_id.rpartition(".")[2]
-    return int(number) if number.isdecimal() else 0
 
 
 def importances(settings: Sequence[Mapping[str, str]], values: Sequence[float | None]) -> tuple[Importance, ...]:

@@ -44,7 +44,7 @@ class RunsPage(Page[RunsView]):
         states = ", ".join(f"{count} {state}" for state, count in sorted(self.data.states.items()))
         said = [f"{self.data.total} run{'s' * (self.data.total != 1)}", states]
         if self.words:
-            said.append(f"{self.data.found} with '{self.words}'")
+            said.append(f"{len(self.data.rows)} with '{self.words}'")
         if self.data.unread:
             said.append(f"{self.data.unread} are still being read")
         return Text(f"orch top  {'; '.join(filter(None, said))}")

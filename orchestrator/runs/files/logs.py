@@ -293,18 +293,18 @@ def last_line(run: RunDir, attempt: int) -> str:
     return next((line for line in reversed(lines) if line.strip() and not _NOISE.match(line)), "")
 
 
-def beat_of(run: RunDir, attempt: int, rank: int = 0) -> dict[str, Any] | None:
-    """Return the last heartbeat of a rank: step, total, phase, loss, rate, eta. None if the rank has written none.
+def beat_of(run: RunDir, attempt: int) -> dict[str, Any] | None:
+    """Return the last heartbeat of rank 0: step, total, phase, loss, rate, eta. None if it has written none.
 
     Without heartbeats, the step and a field `metrics` with the newest values come from the program's own metric files.
     """
-    for path in run.path.glob(f"nodes/{'*' if rank else 0}/attempt_{attempt}/beat_{rank}"):
-        try:
-            data = reading.read_json(path, MOST_BEAT, run.path)
-        except (OSError, ValueError):  # read during a write; the next look reads it whole
-            return None
-        return data if isinstance(data, dict) else None
-    return None if rank else newest_metrics(run, attempt)
+    try:
+        data = reading.read_json(run.path / f"nodes/0/attempt_{attempt}/beat_0", MOST_BEAT, run.path)
+    except FileNotFoundError:
+        return newest_metrics(run, attempt)
+    except (OSError, ValueError):  # read during a write; the next look reads it whole
+        return None
+    return data if isinstance(data, dict) else None
 
 
 def beats_of(run: RunDir, attempt: int) -> dict[int, dict[str, Any]]:

@@ -16,7 +16,7 @@ from orchestrator.errors import SpecError, UsageError
 from orchestrator.specs.border import valid
 from orchestrator.specs.documents.diagnostics import did_you_mean, explain, near_field, raise_problems
 from orchestrator.specs.documents.loaded import Loaded, code_dir_of
-from orchestrator.specs.documents.paths import both_paths, job_path, profile_path, shown
+from orchestrator.specs.documents.paths import both_paths, profile_path, shown
 from orchestrator.specs.documents.yaml_source import (
     Document,
     Node,
@@ -28,7 +28,7 @@ from orchestrator.specs.documents.yaml_source import (
     plain,
     read_yaml,
 )
-from orchestrator.specs.here import check_code, check_here
+from orchestrator.specs.here import check_here
 from orchestrator.specs.job import Job, Training
 from orchestrator.specs.kinds import OWN, every, find, kind_named, model_of
 from orchestrator.specs.profile import ProfileBase
@@ -116,33 +116,10 @@ def _notes_on_sizes(sizes: Iterable[Node | None]) -> tuple[str, ...]:
     )
 
 
-def load_job(
-    job: str | Path,
-    *,
-    sets: Iterable[str] = (),
-    flags: Mapping[str, Any] = _NONE_GIVEN,
-    cwd: Path | None = None,
-) -> Job:
-    """Read and check a job file alone. Raises SpecError or UsageError for mistakes."""
+def load_profile(profile: str | Path, *, sets: Iterable[str] = (), cwd: Path | None = None) -> AnyProfile:
+    """Read and check a profile alone, with its `defaults`. Raises SpecError or UsageError if it has a mistake."""
     cwd = cwd or Path.cwd()
-    for_job, _ = _overrides(sets, flags)
-    path = job_path(job, cwd)
-    root = merge(_read(path, "job", cwd), for_job)
-    loaded = _validate(_named(root, path), Job, shown(path, cwd))
-    raise_problems(check_code(loaded, code_dir_of(loaded, path)), root, shown(path, cwd))
-    return loaded
-
-
-def load_profile(
-    profile: str | Path,
-    *,
-    sets: Iterable[str] = (),
-    flags: Mapping[str, Any] = _NONE_GIVEN,
-    cwd: Path | None = None,
-) -> AnyProfile:
-    """Read and check a profile alone, with its `defaults`. Raises SpecError or UsageError for mistakes."""
-    cwd = cwd or Path.cwd()
-    _, for_profile = _overrides(sets, flags)
+    _, for_profile = _overrides(sets, {})
     path = profile_path(profile, cwd)
     root = merge(_read(path, "profile", cwd), for_profile)
     loaded = _profile(root, path)

@@ -20,7 +20,7 @@ from orchestrator.specs.documents import loader as loading
 from orchestrator.specs.documents import lookup
 from orchestrator.specs.documents.default_profile import default_profile
 from orchestrator.specs.documents.loaded import Loaded
-from orchestrator.specs.documents.loader import load, load_job, load_profile
+from orchestrator.specs.documents.loader import load, load_profile
 from orchestrator.specs.documents.lookup import known_profiles
 from orchestrator.specs.documents.paths import job_path, profile_path, shadowed_profile
 from orchestrator.specs.profile import SshProfile
@@ -109,7 +109,7 @@ def test_null_takes_a_value_away(place: Place) -> None:
 
 def test_names_come_from_the_files(place: Place) -> None:
     (place.folder / "_my job!.yaml").write_text("command: [ls]\n")
-    assert load_job("_my job!.yaml", cwd=place.folder).name == "my-job-"
+    assert load("_my job!.yaml", "local", cwd=place.folder).job.name == "my-job-"
     assert place.load().job.name == "job"
     assert place.load().profile.name == "p"
 
@@ -486,8 +486,6 @@ def test_broken_files_are_never_a_traceback(seed: int, job: str, profile: str) -
         load("j.yaml", "p.yaml", cwd=folder)
     with contextlib.suppress(UsageError):
         load_profile("p.yaml", cwd=folder)
-    with contextlib.suppress(UsageError):
-        load_job("j.yaml", cwd=folder)
 
 
 JUNK = st.recursive(

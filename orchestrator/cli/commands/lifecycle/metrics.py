@@ -10,10 +10,9 @@ import click
 
 from orchestrator.cli import complete
 from orchestrator.cli.delegated import delegated
-from orchestrator.cli.group import orch, print_json, say, show, style
+from orchestrator.cli.group import duration, orch, print_json, say, show, style
 from orchestrator.cli.terminal import speaks_utf8
 from orchestrator.errors import UsageError
-from orchestrator.specs.units import seconds
 
 if TYPE_CHECKING:
     from orchestrator.protocol.samples import Sample
@@ -47,7 +46,7 @@ def metrics(run: str, since: str | None, node: int | None, plain: bool, as_json:
         asked = folder.record().job.get("sampling", True)
         why = "a first sample takes 2 s" if asked else "its job says sampling: false"
         raise UsageError(f"run {folder.run_id} has no samples{'' if node is None else f' of node {node}'}", why)
-    limit = _seconds(since)
+    limit = None if since is None else max(1, duration("--since", since))
     if limit is not None:
         found = [replace(each, samples=_newest(each, limit)) for each in found]
     hosts = {each.node: each.host for each in state_of(folder).nodes}
@@ -77,13 +76,6 @@ def metrics(run: str, since: str | None, node: int | None, plain: bool, as_json:
     if lines := findings.in_words(said, hosts, most=None):
         show("\n" + "\n".join(lines))
     return 0
-
-
-def _seconds(since: str | None) -> int | None:
-    try:
-        return None if since is None else max(1, seconds(since))
-    except ValueError as error:
-        raise UsageError(f"--since: {error}") from None
 
 
 def _newest(node: NodeSamples, limit: float) -> tuple[Sample, ...]:

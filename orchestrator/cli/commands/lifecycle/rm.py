@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from orchestrator.cli import complete
-from orchestrator.cli.group import orch, say, show, style
+from orchestrator.cli.group import duration, orch, say, show, style
 from orchestrator.errors import UsageError
 
 if TYPE_CHECKING:
@@ -81,18 +81,9 @@ def _meant(
     meant, holding = select(
         candidates,
         states=[RunStatus(word) for word in states],
-        before=None if older is None else time.time() - _seconds(older),
+        before=None if older is None else time.time() - duration("--older", older),
         keep=keep or 0,
     )
     for folder in holding:
         say(f"{folder.run_id} is kept: some of its outputs are only on its machines (orch status {folder.run_id})")
     return meant
-
-
-def _seconds(text: str) -> int:
-    from orchestrator.specs.units import seconds
-
-    try:
-        return seconds(text)
-    except ValueError as error:
-        raise UsageError(f"--older: {error}") from error

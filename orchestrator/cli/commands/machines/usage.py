@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 import click
 
 from orchestrator.cli import complete
-from orchestrator.cli.group import orch, print_json, say, show
+from orchestrator.cli.group import duration, orch, print_json, say, show
 from orchestrator.errors import OrchError, UsageError
-from orchestrator.specs.units import seconds
 
 if TYPE_CHECKING:
     from orchestrator.operations.usage import Used
@@ -38,10 +37,7 @@ def usage(runs: tuple[str, ...], by: str | None, since: str | None, as_json: boo
         if by is not None or since is not None:
             raise UsageError("--by and --since can't be combined with named runs", "leave them out")
         return _of_runs(root, runs, as_json=as_json)
-    try:
-        limit = None if since is None else float(seconds(since))
-    except ValueError as error:
-        raise UsageError(f"--since: {error}") from None
+    limit = None if since is None else duration("--since", since)
     by = by or "profile"
     found, unreadable = sums(root, by, limit)
     if unreadable:
