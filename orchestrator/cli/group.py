@@ -116,6 +116,12 @@ def say(text: str) -> None:
     show(text, err=True)
 
 
+def say_all(*lines: str) -> None:
+    """Print each line that is not empty, on stderr."""
+    for line in filter(None, lines):
+        say(line)
+
+
 def say_unless_refused(text: str) -> None:
     """Hold a line back until the command's next output. `drop_held` discards the line if the command fails first."""
     _HELD.append(text)
@@ -138,6 +144,12 @@ def show(text: str, *, err: bool = False) -> None:
     """Print text for people. Its control characters are escaped, so that they can't control the terminal."""
     release_held()
     click.echo(escapes.page(text) if colour_is_wanted() else printable(text), err=err)
+
+
+def print_id(name: str) -> None:
+    """Print the id of a new run or sweep on stdout if a script reads it. A person has read it on stderr."""
+    if not sys.stdout.isatty():
+        click.echo(name)
 
 
 def print_json(value: Any) -> None:

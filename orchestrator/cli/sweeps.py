@@ -10,9 +10,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import click
-
-from orchestrator.cli.group import print_json, say, show, style, width_of
+from orchestrator.cli.group import print_id, print_json, say, say_all, show, style, width_of
 from orchestrator.errors import EXIT_ORCH_FAILED
 
 if TYPE_CHECKING:
@@ -52,8 +50,7 @@ def submit_points(
     _say_fields(found)
     if found.search is not None:
         say(searches.search_line(found.search))
-    for note in notes.notes_on_request(found.prepared[0], asked.profile):
-        say(note)
+    say_all(*notes.notes_on_request(found.prepared[0], asked.profile))
     if dry_run:
         if not as_json:
             page = sweeps.points_page(found.points) if found.search is None else searches.space_page(found.search)
@@ -67,21 +64,17 @@ def submit_points(
     sweep = str(sweep_of(runs[0].run_id))
     on_supervisor = notes.note_on_supervisor(found.prepared[0], starts_later=was_queued(runs[0]))
     events = runs[0].events()
-    on_python = notes.note_on_python(found.prepared[0])
-    for note in (
-        on_python,
+    say_all(
+        notes.note_on_python(found.prepared[0]),
         code_note(events),
         one_line(left_out_note(events)),
         on_supervisor,
         note_on_profile(runs[0]),
-    ):
-        if note:
-            say(note)
+    )
     if as_json:
         print_json({"sweep": sweep, "runs": [run.run_id for run in runs], "folder": str(root / "sweeps" / sweep)})
         return 0
-    if not sys.stdout.isatty():
-        click.echo(sweep)  # stdout has only the id, so that a script can read it
+    print_id(sweep)
     by = "" if found.prepared[0].loaded.job.metric else "--metric NAME "
     job = (job_of(runs[0]) or "").partition("_")[0]
     array = f", {runs[0].record().scheduler} job array {job}" if job else ""
@@ -108,8 +101,7 @@ def _delegate(root: Path, found: Sweep, *, as_json: bool) -> int:
     if as_json:
         print_json({"sweep": pointer.run_id, "supervisor": pointer.host})
         return 0
-    if not sys.stdout.isatty():
-        click.echo(pointer.run_id)
+    print_id(pointer.run_id)
     count = f"{len(found.points)} run{'s' * (len(found.points) != 1)}"
     what = f"{pointer.run_id}: {count}, which {pointer.host} supervises"
     say(f"submitted {what}: you can shut down this machine")

@@ -23,6 +23,12 @@ def event_lines(events: Iterable[Mapping[str, Any]]) -> Iterator[str]:
         yield one_line(f"{_clock(event.get('time'))}  {where:<8}  {event['kind']:<18}  {_details(event)}").rstrip()
 
 
+def time_of(event: Mapping[str, Any]) -> float:
+    """Return the time of an event; 0 if its record is damaged, so that it comes first."""
+    when = event.get("time")
+    return float(when) if isinstance(when, int | float) else 0.0
+
+
 def _clock(when: object) -> str:
     """Return date and time in this machine's zone, with milliseconds; a dash if `when` is not a time."""
     if not isinstance(when, int | float):

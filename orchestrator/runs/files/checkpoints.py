@@ -212,10 +212,6 @@ class NotHere:
     name: str
     time: float
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the checkpoint as JSON types."""
-        return asdict(self)
-
 
 def not_here(run: RunDir) -> list[NotHere]:
     """Return each node's newest checkpoints that were not copied yet, by their names among the outputs."""

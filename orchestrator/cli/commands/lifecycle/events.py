@@ -69,7 +69,7 @@ class _Printer:
             if seen[source] > self.printed[source] and self._is_asked_for(event):
                 new.append(event)
         self.printed = seen
-        self._print(sorted(new, key=_time))
+        self._print(new)
 
     def _is_asked_for(self, event: Record) -> bool:
         return (self.node is None or event.get("node") == self.node) and (not self.kinds or event["kind"] in self.kinds)
@@ -77,12 +77,8 @@ class _Printer:
     def _print(self, found: list[Record]) -> None:
         import json
 
-        from orchestrator.cli.render.events import event_lines
+        from orchestrator.cli.render.events import event_lines, time_of
 
+        found = sorted(found, key=time_of)
         for line in map(json.dumps, found) if self.as_json else event_lines(found):
             show(line)
-
-
-def _time(event: Record) -> float:
-    when = event.get("time")
-    return float(when) if isinstance(when, int | float) else 0.0

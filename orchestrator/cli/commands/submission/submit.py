@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,7 +10,7 @@ import click
 
 from orchestrator.cli import complete
 from orchestrator.cli.awaiting import naming_who_is_awaited
-from orchestrator.cli.group import orch, print_json, say
+from orchestrator.cli.group import orch, print_id, print_json, say, say_all
 from orchestrator.cli.request import (
     TakesArguments,
     default_choice,
@@ -156,18 +155,13 @@ def start(root: Path, asked: Any, *, follow: bool, as_json: bool, dry_run: bool 
     try:
         prepared = prepare.prepare(root, asked)
     except OrchError:
-        _say_all(*(f"note: {each}" for each in line_notes))
+        say_all(*(f"note: {each}" for each in line_notes))
         raise
     first = "" if why is None else f"{notes.ranks_of_profile(prepared)}{reason}"
-    _say_all(first, *(f"note: {each}" for each in line_notes), *notes.notes_on_request(prepared, asked.profile))
+    say_all(first, *(f"note: {each}" for each in line_notes), *notes.notes_on_request(prepared, asked.profile))
     if dry_run:
         return _show_dry_run(root, prepared, as_json=as_json, check=check)
     return _submit(root, prepared, as_json=as_json, follow=follow)
-
-
-def _say_all(*lines: str) -> None:
-    for line in filter(None, lines):
-        say(line)
 
 
 def _submit(root: Path, prepared: Any, *, as_json: bool, follow: bool) -> int:
@@ -187,11 +181,14 @@ def _submit(root: Path, prepared: Any, *, as_json: bool, follow: bool) -> int:
     wait = submit.wait_for_places(run)
     on_supervisor = notes.note_on_wait() if wait else notes.note_on_supervisor(prepared, starts_later=was_queued(run))
     events = run.events()
-    on_python = notes.note_on_python(prepared)
-    for note in (on_python, code_note(events), one_line(left_out_note(events)), on_supervisor,
-                 submit.note_on_profile(run), submit.note_on_queue(run)):  # fmt: skip
-        if note:
-            say(note)
+    say_all(
+        notes.note_on_python(prepared),
+        code_note(events),
+        one_line(left_out_note(events)),
+        on_supervisor,
+        submit.note_on_profile(run),
+        submit.note_on_queue(run),
+    )
     job = submit.job_of(run)
     submitted = f"submitted {run.run_id}{f' as {run.record().scheduler} job {job}' if job else ''}"
     if as_json and not follow:
@@ -202,8 +199,7 @@ def _submit(root: Path, prepared: Any, *, as_json: bool, follow: bool) -> int:
         say(f"{submitted}; Ctrl-C detaches, and the run continues")
         return follow_run(run, as_json=as_json)
     else:
-        if not sys.stdout.isatty():
-            click.echo(run.run_id)  # stdout has only the id, so that a script can read it
+        print_id(run.run_id)
         say(f"{submitted}{f': {wait}' if wait else ''}\n{render.next_commands(run.run_id)}")
     return 0
 
@@ -232,8 +228,7 @@ def _delegate(root: Path, prepared: Any, *, as_json: bool, follow: bool) -> int:
     if as_json:
         print_json({"run_id": pointer.run_id, "supervisor": pointer.host})
         return 0
-    if not sys.stdout.isatty():
-        click.echo(pointer.run_id)
+    print_id(pointer.run_id)
     say(f"submitted {pointer.run_id}, which {pointer.host} supervises: you can shut down this machine")
     say(render.next_commands(pointer.run_id))
     return 0
