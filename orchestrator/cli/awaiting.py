@@ -28,7 +28,7 @@ class Elsewhere:
 def naming_who_is_awaited(kind: str) -> Iterator[Elsewhere]:
     """Within the block, print the machines of a kind of backend that have not answered for a second.
 
-    This process may wait for them, or another process, which reports them to the yielded object.
+    Either this process waits for the machines, or another process that reports them to the yielded object.
     """
     elsewhere = Elsewhere()
     if not sys.stderr.isatty():

@@ -20,7 +20,10 @@ def found_in(folder: RunDir) -> tuple[Finding, ...]:
 
 
 def findings_of(folder: RunDir, state: RunState) -> list[str]:
-    """Return a line for each finding, now or before the run's end; empty if the run succeeded."""
+    """Return a line for each finding in the newest samples of a run; empty if the run succeeded.
+
+    The newest samples of a run that has ended are the last before its end.
+    """
     if state.state == RunStatus.SUCCEEDED:
         return []
     from orchestrator.runs.findings import in_words

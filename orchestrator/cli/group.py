@@ -147,7 +147,7 @@ def show(text: str, *, err: bool = False) -> None:
 
 
 def print_id(name: str) -> None:
-    """Print the id of a new run or sweep on stdout if a script reads it. A person has read it on stderr."""
+    """Print the id of a new run or sweep on stdout for a script. On a terminal, a message on stderr has it."""
     if not sys.stdout.isatty():
         click.echo(name)
 

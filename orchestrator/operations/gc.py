@@ -1,8 +1,8 @@
-"""Removes what ended and crashed runs left behind. It is found by marks, labels, records and age, never by a name.
+"""Removes what ended and crashed runs left behind.
 
-Live runs, other users' processes and processes without a run's mark are never touched. A run that this state folder
-does not know may belong to another state folder, so its leftovers are only listed. On request they are removed, unless
-one of its agents is alive.
+Leftovers are found by marks, labels, records and age, never by a name. Live runs, other users' processes and processes
+without a run's mark are never touched. A run that this state folder does not know may belong to another state folder,
+so its leftovers are only listed. On request they are removed, unless one of its agents is alive.
 """
 
 from __future__ import annotations

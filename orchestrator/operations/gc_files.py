@@ -88,7 +88,7 @@ def _folders_without_record(root: Path) -> Iterator[Finding]:
 
 
 def _partial_inputs(root: Path, *, dry_run: bool) -> Iterator[Finding]:
-    """Remove inputs whose download was interrupted. A download in progress holds a lock."""
+    """Remove inputs whose download was interrupted. A download in progress holds a lock, and is kept."""
     for path in sorted((root / "inputs").glob("*.partial")):
         with contextlib.suppress(OSError), locked_if_free(path.with_suffix(".lock")) as is_free:
             if not is_free:

@@ -242,9 +242,9 @@ def _drop_unfinished(folder: Path) -> None:
 def choose(
     found: list[Checkpoint], which: str, folder: Path, metric: JobMetric | None = None
 ) -> tuple[Checkpoint | None, str]:
-    """Return (the checkpoint for best, latest or a step, why), or (None, why) if no checkpoint is usable.
+    """Return the checkpoint that `which` means (best, latest or a step) and the reason.
 
-    Raises UsageError if there is no usable checkpoint of the step.
+    The checkpoint is None if none is usable. Raises UsageError if there is no usable checkpoint of the step.
     """
     usable = [each for each in found if each.is_whole]
     if which.isdigit():

@@ -57,11 +57,13 @@ class Cancelled:
 
 
 def cancel(root: Path, run: RunDir, *, now: bool) -> Cancelled:
-    """Stop a run at its next step boundary, with a checkpoint, or at once with `now`. Then verify that nothing is left.
+    """Stop a run at its next step boundary, with a checkpoint, or at once with `now`. Verify that no process is left.
 
     The cancel is recorded before any signal is sent, so that nothing starts the run again. A run that has ended is left
     unchanged. If the disk is too full for the record, the run is ended first, which frees space. Raises StoreError if
-    that does not free enough. If the record of the run is lost, only its processes on this machine can be ended.
+    that does not free enough.
+
+    If the record of the run is lost, only its processes on this machine can be ended.
     """
     from orchestrator.supervisor import queue
 

@@ -20,7 +20,7 @@ HOUR: Final = 3600.0
 
 @dataclass(frozen=True)
 class Used:
-    """The hours and energy that one run or several runs used. Rank and GPU hours count each rank and GPU."""
+    """The hours and energy that one run or several runs used. In an hour, 8 GPUs use 8 GPU-hours."""
 
     runs: int = 0
     hours: float = 0.0  # from the start of the ranks to the end
@@ -59,7 +59,10 @@ KEYS: Final[dict[str, Callable[[RunDir], str]]] = {
 
 
 def usage(root: Path, by: str, since: float | None) -> tuple[dict[str, Used], list[str]]:
-    """Return the use of runs submitted within the last `since` seconds, by key, and the ids of unreadable runs."""
+    """Return the use of runs, summed by user, profile or job, and the ids of unreadable runs.
+
+    `since` limits the sums to runs that were submitted within that many last seconds.
+    """
     found: dict[str, Used] = {}
     unreadable = []
     now = time.time()

@@ -23,7 +23,10 @@ class WatchedLogs:
         self._asked: dict[tuple[str, int], threading.Event] = {}
 
     def ask(self, run: RunDir, rank: int) -> None:
-        """Copy one rank's log from now on, until a minute after the last request. Ignored if MOST logs are copied."""
+        """Copy one rank's log from now on, until a minute after the last request.
+
+        The request is ignored if MOST logs are being copied already.
+        """
         if come_anyway(run, Selection(rank)):
             return
         with self._lock:

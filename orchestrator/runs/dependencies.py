@@ -105,7 +105,7 @@ def wait_of(root: Path, after: Dependency | None) -> Wait | None:
 
 
 def _end_of(run: RunDir) -> str:
-    """Return a run's outcome, or `removed`; empty if it has none yet."""
+    """Return a run's outcome, or `removed`; empty if the run has not ended."""
     if (ending := run.ending()) is not None:
         return Outcome.SUCCEEDED if ending.verdict.is_stopped_early else ending.verdict.outcome
     return "" if run.path.exists() else REMOVED

@@ -152,7 +152,7 @@ class RunState:
 
     @property
     def is_stopped_early(self) -> bool:
-        """Tell whether the run's search ended it, as intended."""
+        """Tell whether the stop rule of the run's search ended the run."""
         return self.verdict is not None and self.verdict.is_stopped_early
 
     def to_json(self) -> dict[str, Any]:

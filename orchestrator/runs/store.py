@@ -266,7 +266,7 @@ def read_lines(path: Path | str, below: Path | None = None) -> Iterator[Record]:
 
 
 def write_durably(path: Path, data: bytes, *, private: bool = False) -> None:
-    """Write a file atomically and durably. Raises StoreError, with the path, on failure."""
+    """Write a file atomically and durably. Raises StoreError with the path if that fails."""
     with _said_of(path):
         files.write_atomic(path, data, mode=files.PRIVATE if private else files.READABLE)
 
@@ -282,7 +282,7 @@ def _said_of(path: Path) -> Iterator[None]:
 
 
 def append_line(path: Path, line: str) -> None:
-    """Append a line to a file to which several processes may append. Raises StoreError, with the path, on failure."""
+    """Append a line to a file to which several processes may append. Raises StoreError with the path if that fails."""
     append_lines(path, [line])
 
 

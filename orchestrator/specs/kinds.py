@@ -61,7 +61,7 @@ class Kind:
     """How many points of a sweep run at a time by default."""
 
     def nodes(self, profile: Any) -> Nodes:
-        """Return the nodes of a plan. The default is for nodes that a scheduler chooses."""
+        """Return the nodes of a plan. This default is for kinds whose scheduler chooses the nodes."""
         names = tuple(f"{self.name} node {rank}" for rank in range(profile.nodes))
         return Nodes(names, (None,) * profile.nodes, (), "node 0's address inside the allocation")
 

@@ -83,7 +83,7 @@ def _imports(tree: ast.Module, path: Path, code_dir: Path) -> Iterator[_Import]:
 
 
 def _absolute(node: ast.ImportFrom, path: Path, code_dir: Path) -> str:
-    """Return the module of `from .module import name` as seen from the code folder."""
+    """Return the full name of the module in `from .module import name`, counted from the code folder."""
     if not node.level:
         return node.module or ""
     package = path.resolve().parents[node.level - 1] if node.level <= len(path.resolve().parents) else code_dir
@@ -127,10 +127,10 @@ def _trains(tree: ast.Module, local: dict[_Import, Path], code_dir: Path) -> str
     calls = {ast.unparse(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
     mains = [each for each in local if each.name == "main" or f"{each.called}.main" in calls]
     chosen = next(iter(mains), next(iter(local), None))
-    return _relative(_behind(local[chosen], code_dir), code_dir) if chosen is not None else ""
+    return _relative(_source_of_main(local[chosen], code_dir), code_dir) if chosen is not None else ""
 
 
-def _behind(file: Path, code_dir: Path) -> Path:
+def _source_of_main(file: Path, code_dir: Path) -> Path:
     """Return the file from which a package's __init__.py imports `main`, or the same file if it is not a package."""
     if file.name != "__init__.py" or (tree := _parsed(file, needs="main")) is None:
         return file

@@ -31,7 +31,7 @@ def words_of_task(task: Path) -> frozenset[str] | None:
             return None
         waiting += _neighbours(trees[path], task.parent)
     own = {path.relative_to(task.parent).parts[0].removesuffix(".py") for path in trees}
-    if waiting or any(_hands_on(tree, own) for tree in trees.values()):
+    if waiting or any(_passes_all_on(tree, own) for tree in trees.values()):
         return None
     return frozenset(word for tree in trees.values() for word in _words(tree))
 
@@ -64,7 +64,7 @@ def _words(tree: ast.Module) -> Iterator[str]:
                 yield name
 
 
-def _hands_on(tree: ast.Module, neighbours: set[str]) -> bool:
+def _passes_all_on(tree: ast.Module, neighbours: set[str]) -> bool:
     """Tell whether a module uses the options as a whole instead of looking each up by its name."""
     parents = {child: node for node in ast.walk(tree) for child in ast.iter_child_nodes(node)}
     known = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.ClassDef)}

@@ -147,7 +147,7 @@ def _start(run: RunDir, asked: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _tell(submit: socket.socket, words: Mapping[str, Any]) -> bool:
-    """Send a message to the submit. Return False if the submit is gone."""
+    """Send a message to the waiting submit. Return False if the submit is gone."""
     with contextlib.suppress(TimeoutError):  # the submit is stopped (Ctrl-Z), and has not read earlier messages
         try:
             submit.sendall(json.dumps(words).encode() + b"\n")

@@ -174,7 +174,10 @@ def _keep_place(run: RunDir, is_over: threading.Event) -> None:
 
 
 def start_by_this_program(run: RunDir) -> None:
-    """Start a queued run from a process that exists only for this start, and give it the environment of the submit."""
+    """Start a queued run from a process that exists only for this start.
+
+    The process gets the environment of the run's submit first.
+    """
     from orchestrator.supervisor.surroundings import restore
 
     # the start itself reports a damaged file

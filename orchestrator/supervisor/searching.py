@@ -118,7 +118,7 @@ def _with_ends(root: Path, sweep: str, search: Search) -> list[Trial]:
 
 
 class SearchStopper:
-    """Stops the trials of all searches that their search's rule ends early."""
+    """Stops trials that the stop rule of their search ends early, for all searches."""
 
     def __init__(self, root: Path) -> None:
         self._root = root

@@ -38,11 +38,14 @@ def ask(search: Search, trials: Iterable[Trial], number: int) -> dict[str, Value
 
 
 class Halving:
-    """Asynchronous successive halving (ASHA): a trial at a rung continues if it is among the best quarter at that rung.
+    """Asynchronous successive halving (ASHA), which stops trials early.
 
+    A rung is a step at which trials are compared. A trial continues after a rung if it is among the best quarter there.
     The journal's entries are passed to `take` in order. `stopped` has the trials to stop, each with the value that
-    decided. The first rung is at a hundredth of the steps of the first completed trial. Values that were reported
-    before its completion are taken then, so that they count too. With optuna's own "auto" they would not count.
+    decided.
+
+    The first rung is at a hundredth of the steps of the first completed trial. Values that were reported before its
+    completion are taken then, so that they count too. With optuna's own "auto" they would not count.
     """
 
     def __init__(self, search: Search) -> None:

@@ -46,7 +46,7 @@ def step_spans(nodes: Iterable[NodeSamples]) -> Iterator[Span]:
     """
     for node in nodes:
         since = min((sample.time - sample.seconds for sample in node.samples), default=0.0)
-        for sample, told, first in _told(node):
+        for sample, told, first in _steps_of(node):
             for is_startup in (True, False):
                 seconds = {rank: each for rank, each in told.items() if (rank in first) is is_startup}
                 short = {rank: each for rank, each in seconds.items() if each <= sample.seconds}
@@ -57,7 +57,7 @@ def step_spans(nodes: Iterable[NodeSamples]) -> Iterator[Span]:
                         yield Span(max(since, sample.time - each), sample.time, {rank: each}, is_startup)
 
 
-def _told(node: NodeSamples) -> Iterator[tuple[Sample, dict[int, float], set[int]]]:
+def _steps_of(node: NodeSamples) -> Iterator[tuple[Sample, dict[int, float], set[int]]]:
     """Yield each sample with the ranks' seconds per step, and the ranks whose attempt starts with this sample.
 
     The oldest kept sample may be from the middle of an attempt. Its step count then covers more time than the sample.
@@ -95,7 +95,7 @@ def histogram_of(nodes: Iterable[NodeSamples], bins: int = 40) -> Histogram:
     steps = sorted(
         (seconds, max(1.0, sample.seconds / seconds))
         for node in nodes
-        for sample, told, first in _told(node)
+        for sample, told, first in _steps_of(node)
         for rank, seconds in told.items()
         if rank not in first and seconds > 0
     )

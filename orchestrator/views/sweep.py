@@ -133,7 +133,7 @@ def _explained(settings: Sequence[Fact], ranks: Sequence[float]) -> float | None
 
 
 def best_so_far(values: Iterable[float | None], better: Better) -> list[float | None]:
-    """Return for each run the best value up to it; None before the first value."""
+    """Return for each run the best value among this run and all runs before it; None before the first value."""
     found: list[float | None] = []
     best: float | None = None
     for value in values:

@@ -121,7 +121,7 @@ def shown_line(line: str) -> str:
 def out_of_reach(state: RunState, now: float) -> str:
     """Return `node 1 (n2) out of reach for 40 s: No route to host`; empty if all machines answer or the run has ended.
 
-    If node 0 is out of reach, the progress that is shown is out of date.
+    If node 0 is out of reach, the line says that progress and logs are out of date.
     """
     nodes = [node for node in state.nodes if node.unreachable is not None]
     if not nodes or state.is_final:

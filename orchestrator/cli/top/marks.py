@@ -42,7 +42,10 @@ _WORST_FIRST: Final = (
 
 
 def level(value: float, usual: float) -> int:
-    """Return the slowness of a step from 0 to 7: 1 is the usual time, 5 is twice and 7 almost three times as long."""
+    """Return the slowness of a step from 0 to 7.
+
+    The usual time has level 1, twice the usual time has level 5, and almost three times the usual time has level 7.
+    """
     if value <= 0 or usual <= 0:
         return 0
     return min(7, max(0, 1 + round(4 * math.log2(value / usual))))

@@ -16,7 +16,7 @@ Data = TypeVar("Data")
 
 @dataclass(frozen=True)
 class Look:
-    """The size, the characters and the time for which a page is drawn."""
+    """The size of a page, the characters to draw it with (Unicode or ASCII), and the present time."""
 
     width: int
     height: int
@@ -26,7 +26,7 @@ class Look:
 
 @dataclass(frozen=True)
 class Open:
-    """Open another page, on top of this one or instead of it."""
+    """A step that opens another page, on top of this one or instead of it."""
 
     page: Page[Any]
     instead: bool = False
@@ -34,7 +34,7 @@ class Open:
 
 @dataclass(frozen=True)
 class Ask:
-    """Ask for a line of text, and pass it to `done`."""
+    """A step that asks for a line of text, and passes it to `done`."""
 
     question: str
     done: Callable[[str], None]
@@ -43,7 +43,7 @@ class Ask:
 
 @dataclass(frozen=True)
 class Confirm:
-    """Ask for confirmation. `y` calls `act` in a thread and shows its result; any other key cancels."""
+    """A step that asks for confirmation. `y` calls `act` in a thread and shows its result; any other key cancels."""
 
     question: str
     act: Callable[[], str]
@@ -51,21 +51,21 @@ class Confirm:
 
 @dataclass(frozen=True)
 class Act:
-    """Call `act` in a thread, and show its result."""
+    """A step that calls `act` in a thread, and shows its result."""
 
     act: Callable[[], str]
 
 
 @dataclass(frozen=True)
 class Say:
-    """Show a message until the next key."""
+    """A step that shows a message until the next key."""
 
     words: str
 
 
 @dataclass(frozen=True)
 class Again:
-    """Read the page's data again at once."""
+    """A step that reads the page's data again at once."""
 
 
 Step = Open | Ask | Confirm | Act | Say | Again | None
@@ -73,7 +73,7 @@ Press = Callable[[], Step]
 
 
 class Page(ABC, Generic[Data]):
-    """A page with its newest data."""
+    """The base class of pages. A page keeps the data of its last read."""
 
     keys: ClassVar[tuple[tuple[str, str], ...]] = ()  # (key, description) for the last line, the most important first
 

@@ -83,14 +83,14 @@ def hand_over(
     done = subprocess.run(_argv(host, [program, "accept"]), input=payload, capture_output=True, check=False)
     if done.returncode != 0:
         raise _refusal(host, program, done.returncode, done.stderr.decode("utf-8", "replace"))
-    run_id = run_id_from(_told(done.stdout), f"{host}, the supervisor of this profile,")
+    run_id = run_id_from(_answered_id(done.stdout), f"{host}, the supervisor of this profile,")
     pointer = Pointer(run_id, host, program, time.time(), gateway_of(host).ssh_command)
     make_private(str(root / FOLDER), exist_ok=True)
     RunDir(root / FOLDER).write(f"{pointer.run_id}.json", asdict(pointer))
     return pointer
 
 
-def _told(answer: bytes) -> object:
+def _answered_id(answer: bytes) -> object:
     """Return the run id in the other machine's answer, or None if the answer is not valid."""
     try:
         told = parse_json(answer)

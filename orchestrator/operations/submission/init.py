@@ -139,9 +139,10 @@ def slurm_seconds(text: str) -> int | None:
 
 
 def job_from_command(command: str, name: str | None = None) -> Draft:
-    """Return a draft of the job and the profile for a launch line. The job is called `name`, or else after its program.
+    """Return a draft of the job and the profile for a launch line.
 
-    Raises UsageError if the line can't be parsed, or if it starts a script of this folder that starts a launcher.
+    The job's name is `name`, or the program's if `name` is None. Raises UsageError if the line can't be parsed, or if
+    it starts a script of this folder that starts a launcher.
     """
     folder = Path.cwd()
     pasted = read_command(command, LauncherFiles(folder, os.environ))

@@ -84,7 +84,7 @@ class Pasted:
 
 
 def job_of(pasted: Pasted, name: str | None = None) -> dict[str, Any]:
-    """Return the job's fields for a launch line. The job is called `name`, or else after its program."""
+    """Return the job's fields for a launch line. The job's name is `name`, or the program's if `name` is None."""
     job: dict[str, Any] = {"name": name or _name_of(pasted)}
     if pasted.kind == "command":
         job["command"] = [pasted.target, *pasted.args]

@@ -70,7 +70,7 @@ class LineFilter:
         position = self._positions.get(log) or self._begin(log)
         if self.since is not None and not self._is_new(position, line):
             return False
-        if self.level is not None and not self._is_grave(position, line):
+        if self.level is not None and not self._reaches_level(position, line):
             return False
         return self.pattern is None or self.pattern.search(line) is not None
 
@@ -94,7 +94,7 @@ class LineFilter:
             position.time = said
         return position.time is None or self.since is None or position.time >= self.since
 
-    def _is_grave(self, position: _Position, line: str) -> bool:
+    def _reaches_level(self, position: _Position, line: str) -> bool:
         """Tell whether a line has at least the wanted level.
 
         An indented line has the level of the line above it. All lines of a traceback have the level ERROR.

@@ -85,7 +85,7 @@ def raise_problems(problems: Iterable[Problem], root: Node, name: str) -> None:
 
 
 def _sentence_at(problem: Problem, where: str) -> str:
-    """Return the problem's message, without the field's name if the place names it, as in `job.name (command line)`."""
+    """Return the problem's message. The field's name is left out if the place names it (`job.name (command line)`)."""
     named = where.endswith(f".{problem.dotted} (command line)") and not re.match(r"(is|belongs) ", problem.message)
     return sentence(replace(problem, path=()) if named else problem)
 

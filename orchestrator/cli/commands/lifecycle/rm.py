@@ -46,7 +46,7 @@ def rm(
     from orchestrator.runs.store import state_root
 
     root = state_root()
-    removals = [removal_of(folder) for folder in _meant(root, runs, states, older, keep)]
+    removals = [removal_of(folder) for folder in _selected(root, runs, states, older, keep)]
     if dry_run or (removals and asks(yes=yes)):
         show(removals_page(removals, time.time(), style) if removals else "no run would be removed", err=not dry_run)
     total = f"{len(removals)} run{'s' * (len(removals) != 1)} ({size(sum(each.bytes for each in removals))})"
@@ -61,7 +61,7 @@ def rm(
     return 0
 
 
-def _meant(
+def _selected(
     root: Path, names: tuple[str, ...], states: tuple[str, ...], older: str | None, keep: int | None
 ) -> list[RunDir]:
     """Return the named runs, or all runs, that match the options."""

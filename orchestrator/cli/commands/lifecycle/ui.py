@@ -85,7 +85,7 @@ def _serve(root: Path, wanted: _Wanted, *, detach: bool, opens: bool) -> int:
     from orchestrator.web.server import listen_all, new_code, serve, serve_detached
 
     if (found := files.server_of(root)) is not None:
-        return _open_anothers(root, found[0], wanted, opens=opens)
+        return _open_running_server(root, found[0], wanted, opens=opens)
     ports = listen_all(wanted.port, wanted.metrics_port, token_file=wanted.token_file, any_user=wanted.any_user)
     with closing(ports):
         if not detach:
@@ -97,13 +97,13 @@ def _serve(root: Path, wanted: _Wanted, *, detach: bool, opens: bool) -> int:
         server = serve_detached(root, ports, PROGRAM)
         own = port_of(ports.page)
     if server.port != own:  # another process started its server first
-        return _open_anothers(root, server, wanted, opens=opens)
+        return _open_running_server(root, server, wanted, opens=opens)
     _open(root, server, new_code(server), opens=opens)
     say("it stays until: orch ui --stop")
     return 0
 
 
-def _open_anothers(root: Path, server: Server, wanted: _Wanted, *, opens: bool) -> int:
+def _open_running_server(root: Path, server: Server, wanted: _Wanted, *, opens: bool) -> int:
     """Open the page of a running server. Raises UsageError if the server lacks the requested options."""
     from orchestrator.web.server import new_code
 

@@ -147,7 +147,8 @@ def start(root: Path, asked: Any, *, follow: bool, as_json: bool, dry_run: bool 
           why: str | None = None, line_notes: tuple[str, ...] = ()) -> int:  # fmt: skip
     """Submit a request, or print its plan. With `follow`, follow the run to its end. Return the exit code.
 
-    `why` is the reason for a default profile. Unless it is None, the first line names the ranks and the profile.
+    If orch chose the profile, `why` is the reason. The first printed line names the ranks and the profile, unless `why`
+    is None.
     """
     from orchestrator.prepare import notes, prepare
 
