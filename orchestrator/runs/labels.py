@@ -81,7 +81,7 @@ def set_note(run: RunDir, text: str) -> Labels:
 
 
 class Relabelled:
-    """Detects the runs whose labels have changed since the last look, from one file that lists the changes of all runs."""
+    """Detects the runs whose labels have changed since the last look. One file lists the changes of all runs."""
 
     def __init__(self, root: Path) -> None:
         self._path = root / CHANGES
