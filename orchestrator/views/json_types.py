@@ -12,7 +12,7 @@ TOO_DEEP: Final = "…"
 
 
 def to_json(value: Any, depth: int = MOST_DEPTH) -> Any:
-    """Return a view as JSON types. NaN and infinities become null. Values below `depth` levels of nesting become `…`."""
+    """Return a view as JSON types. NaN and infinities become null. Values nested deeper than `depth` become `…`."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, str):
