@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Annotated, Any, Union
 
 from pydantic import Field
 
 from orchestrator.specs import border
-from orchestrator.specs.kinds import every, kind_named, model_of
+from orchestrator.specs.kinds import every, model_of
 from orchestrator.specs.pbs_profile import PbsProfile
 from orchestrator.specs.profile import LocalProfile, SshProfile
 from orchestrator.specs.sge_profile import SgeProfile
 from orchestrator.specs.slurm_profile import SlurmProfile
 
 AnyProfile = LocalProfile | SshProfile | SlurmProfile | SgeProfile | PbsProfile
-
-
-def valid_profile(values: Mapping[str, Any]) -> Any:
-    """Return the profile with these values, which are JSON types. Raises pydantic's ValidationError."""
-    return border.valid(model_of(kind_named(values["kind"])), values)
 
 
 def json_schema() -> dict[str, Any]:

@@ -19,7 +19,7 @@ from orchestrator.operations.submission.sweep import SearchOptions, prepare_aske
 from orchestrator.prepare.prepare import Request, prepare
 from orchestrator.runs.searches import Sampler, Stop
 from orchestrator.runs.store import create_run
-from orchestrator.specs.profiles import valid_profile
+from tests.profiles import valid_profile
 
 
 def point(root: Path, run_id: str, when: float) -> Pointer:

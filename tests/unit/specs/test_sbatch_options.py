@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from orchestrator.specs.profiles import valid_profile
 from orchestrator.specs.sbatch_options import CLUSTERS, FIELDS, OPTIONS, OURS, known_options, note_on_unknown
 from orchestrator.specs.slurm_profile import SlurmProfile
+from tests.profiles import valid_profile
 
 
 def test_both_spellings_are_one_option() -> None:
