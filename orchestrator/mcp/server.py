@@ -58,12 +58,12 @@ def server_with(*, allow_actions: bool) -> MCPServer[Any]:
 
 
 def sentence(error: Exception) -> str:
-    """Return orch's own message and hint, or a sentence about the arguments; else the error's text."""
+    """Return orch's own message and hint without secrets, or a sentence about the arguments; else the error's text."""
     from pydantic import ValidationError
 
+    from orchestrator.runs.leaving import redaction_of_message
+
     cause = error.__cause__
-    if isinstance(cause, OrchError):
-        return str(cause)
     if isinstance(cause, ValidationError):
         return "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in cause.errors())
-    return str(error)
+    return redaction_of_message().text(str(cause if isinstance(cause, OrchError) else error))
