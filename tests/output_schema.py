@@ -28,7 +28,9 @@ def validator(command: str) -> Draft202012Validator:
 
 def problems(command: str, printed: Any) -> list[str]:
     """What a command has printed against its schema."""
-    return [f"{each.json_path}: {each.message}" for each in validator(ALIASES.get(command, command)).iter_errors(printed)]
+    return [
+        f"{each.json_path}: {each.message}" for each in validator(ALIASES.get(command, command)).iter_errors(printed)
+    ]
 
 
 def check(argv: tuple[str, ...], printed: Any) -> None:

@@ -119,9 +119,7 @@ _COPIED = _fields(
 )  # fmt: skip
 _PULLED = _fields("Pulled", Pulled, files=_list(_COPIED), skipped=list[str])
 _CURVE = _fields("Curve", run_id=str, metric=str, points=list[tuple[float, float]])
-_BUNDLE = _fields(
-    "Bundle", file=str, unknown_secrets=list[str], members=_list(_fields("Member", path=str, bytes=int))
-)
+_BUNDLE = _fields("Bundle", file=str, unknown_secrets=list[str], members=_list(_fields("Member", path=str, bytes=int)))
 _MACHINE = _fields(
     "Machine", is_open=True, maybe=("cores", "gpus", "free", "python", "places", "tickets", "uid", "now"), host=str,
     spare=bool, cores=int, gpus=JsonValue, free=int, python=str, places=dict[str, Object | None],

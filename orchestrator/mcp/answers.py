@@ -44,7 +44,9 @@ def list_runs(limit: Annotated[int, Field(ge=1, le=100, description="How many of
     """
     root = attended_root()
     found = known.rows(root, everything=False, limit=limit)[: 2 * limit]
-    runs = [{**{name: row[name] for name in _OF_A_ROW}, "reason": (row["verdict"] or {}).get("reason")} for row in found]
+    runs = [
+        {**{name: row[name] for name in _OF_A_ROW}, "reason": (row["verdict"] or {}).get("reason")} for row in found
+    ]
     folders = [RunDir(root / "runs" / row["run_id"]) for row in found]
     return answer({"runs": runs}, redaction_of_message(*folders))
 
@@ -74,7 +76,9 @@ def logs(
     rank: Annotated[int, Field(ge=0)] = 0,
     lines: Annotated[int, Field(ge=1, le=500, description="How many of the last lines")] = 100,
     since: Annotated[str | None, Field(description="Only lines since then: 10m, 14:30, 2026-11-22T14:30")] = None,
-    grep: Annotated[str | None, Field(description="Only lines in which this Python regular expression is found")] = None,
+    grep: Annotated[
+        str | None, Field(description="Only lines in which this Python regular expression is found")
+    ] = None,
     level: Literal["debug", "info", "warning", "error", "critical"] | None = None,
 ) -> Answer:
     """Return the last lines that a rank has printed, by attempt.
@@ -89,9 +93,7 @@ def logs(
     last = [(log, line[:MOST_LINE]) for log, line in deque(reader.read(ended=True), lines)]
     texts = redaction.json([line for _, line in last])  # together, because a key may have several lines
     shown = _newest(list(zip((log for log, _ in last), texts, strict=True)))
-    attempts = [
-        {"attempt": attempt, "lines": [line for _, line in of]} for attempt, of in groupby(shown, _attempt_of)
-    ]
+    attempts = [{"attempt": attempt, "lines": [line for _, line in of]} for attempt, of in groupby(shown, _attempt_of)]
     told = {"run_id": folder.run_id, "rank": None if selection.launchers else rank, "attempts": attempts}
     unknown = {"not_masked": secrets} if (secrets := unknown_secrets(folder)) else {}
     return answer({**told, **unknown}, redaction)

@@ -54,7 +54,7 @@ def _tidy(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def tidied(value: Any, *, names: bool = False) -> Any:
-    """Return a schema without the titles that pydantic derives from names of fields, and with JSON Schema's keywords."""
+    """Return a schema with JSON Schema's keywords, and without the titles that pydantic derives from field names."""
     if isinstance(value, list):
         return [tidied(item) for item in value]
     if not isinstance(value, dict):

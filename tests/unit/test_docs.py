@@ -314,7 +314,9 @@ def test_llms_txt_has_links_to_pages_of_the_site_and_commands_that_can_be_typed(
 
 
 def test_each_command_is_in_the_table_of_safe_commands_once_with_its_json() -> None:
-    rows = re.findall(r"^\| (`.*?) \| (yes|no) \|", section((ROOT / "docs" / "agents.md").read_text(), "Safe commands"), re.M)
+    rows = re.findall(
+        r"^\| (`.*?) \| (yes|no) \|", section((ROOT / "docs" / "agents.md").read_text(), "Safe commands"), re.M
+    )
     found = [(name, has_json == "yes") for names, has_json in rows for name in re.findall(r"`([^`]+)`", names)]
     shown = orch.list_commands(CONTEXT)
     assert sorted(found) == sorted((name, name in OUTPUTS) for name in shown)
@@ -328,9 +330,8 @@ def test_each_tool_is_described_with_its_arguments() -> None:
 
 
 def test_the_exit_codes_of_agents_are_those_of_the_command_line() -> None:
-    tables = [
-        section((ROOT / "docs" / page).read_text(), title) for page, title in (("cli.md", "Exit codes"), ("agents.md", "Wait"))
-    ]
+    places = (("cli.md", "Exit codes"), ("agents.md", "Wait"))
+    tables = [section((ROOT / "docs" / page).read_text(), title) for page, title in places]
     codes = [sorted(re.findall(r"^\| (\d+) \|", table, re.MULTILINE)) for table in tables]
     assert codes[0] == codes[1]
 

@@ -9,6 +9,7 @@ import pytest
 from orchestrator.mcp import server
 from tests.result import Result
 
+
 @pytest.mark.parametrize("missing", ["mcp", "mcp.server.mcpserver"])
 def test_without_the_package_the_command_to_install_it_is_said(
     missing: str, in_process: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
