@@ -45,7 +45,9 @@ def server_with(*, allow_actions: bool) -> MCPServer[Any]:
             try:
                 return await super().call_tool(name, arguments, context)
             except ToolError as error:
-                raise ToolError(sentence(error)) from error.__cause__
+                if not (said := sentence(error.__cause__)):
+                    raise
+                raise ToolError(said) from error.__cause__
 
     told = INSTRUCTIONS.format(actions=ACTIONS if allow_actions else NO_ACTIONS)
     server = Server("orch", version=__version__, instructions=told, log_level="ERROR")
@@ -57,13 +59,12 @@ def server_with(*, allow_actions: bool) -> MCPServer[Any]:
     return server
 
 
-def sentence(error: Exception) -> str:
-    """Return orch's own message and hint without secrets, or a sentence about the arguments; else the error's text."""
+def sentence(error: BaseException | None) -> str:
+    """Return orch's own message and hint without secrets, or a sentence about the arguments; empty for other errors."""
     from pydantic import ValidationError
 
     from orchestrator.runs.leaving import redaction_of_message
 
-    cause = error.__cause__
-    if isinstance(cause, ValidationError):
-        return "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in cause.errors())
-    return redaction_of_message().text(str(cause if isinstance(cause, OrchError) else error))
+    if isinstance(error, ValidationError):
+        return "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors())
+    return redaction_of_message().text(str(error)) if isinstance(error, OrchError) else ""
