@@ -24,10 +24,12 @@ _STEPS: Final = ((1000, 8000), (100, 2000), (20, 500), (5, 200))  # items of a l
 
 
 def answer(value: Any, redaction: Redaction) -> dict[str, Any]:
-    """Return a value as an answer: redacted, marked, bounded, with the notice. Raises UsageError if it is too large."""
-    marked = _marked(redaction.json(to_json(value)))
+    """Return a value as an answer: redacted, marked, bounded, with the notice. Raises UsageError if it is too large.
+
+    Long texts are cut after the redaction, because it would not find a part of a secret.
+    """
     for items, characters in _STEPS:
-        found = {"notice": NOTICE, **_bounded(marked, items, characters)}
+        found = {"notice": NOTICE, **_short(_marked(redaction.json(_few(to_json(value), items))), characters)}
         if len(json.dumps(found)) <= MOST_CHARACTERS:
             return found
     raise UsageError(f"the answer is longer than {MOST_CHARACTERS:,} characters", "the command line has it: --json")
@@ -44,15 +46,22 @@ def _marked(value: Any, name: str = "", *, is_inside: bool = False) -> Any:
     return printable(value) if isinstance(value, str) else value
 
 
-def _bounded(value: Any, items: int, characters: int) -> Any:
-    """Return the value with long lists and objects cut at their ends, and long texts in their middles."""
+def _few(value: Any, items: int) -> Any:
+    """Return the value with long lists and objects cut at their ends."""
+    left = max(0, len(value) - items) if isinstance(value, list | dict) else 0
+    if isinstance(value, list):
+        return [*(_few(each, items) for each in value[:items]), *([f"[{left} left out]"] if left else [])]
+    if isinstance(value, dict):
+        kept = {key: _few(value[key], items) for key in list(value)[:items]}
+        return {**kept, **({"[left out]": left} if left else {})}
+    return value
+
+
+def _short(value: Any, characters: int) -> Any:
+    """Return the value with long texts cut in their middles."""
     if isinstance(value, str) and len(value) > characters:
         half = characters // 2
         return f"{value[:half]} [{len(value) - 2 * half} characters left out] {value[-half:]}"
     if isinstance(value, list):
-        left = [f"[{len(value) - items} left out]"] if len(value) > items else []
-        return [*(_bounded(each, items, characters) for each in value[:items]), *left]
-    if isinstance(value, dict):
-        left = {"[left out]": len(value) - items} if len(value) > items else {}
-        return {key: _bounded(value[key], items, characters) for key in list(value)[:items]} | left
-    return value
+        return [_short(each, characters) for each in value]
+    return {key: _short(each, characters) for key, each in value.items()} if isinstance(value, dict) else value
