@@ -33,9 +33,9 @@ from orchestrator.runs.store import (
     remove_run,
 )
 from orchestrator.supervisor import queue, searching
+from orchestrator.supervisor.background import RECORD, supervisor_lock
 from orchestrator.supervisor.reconcile import Reconciler
 from orchestrator.supervisor.searching import SearchStopper
-from orchestrator.supervisor.start import RECORD, supervisor_lock
 
 if TYPE_CHECKING:
     from orchestrator.supervisor.outbox import Outbox

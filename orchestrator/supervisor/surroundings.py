@@ -18,19 +18,27 @@ LIMITS: Final = {name: getattr(resource, name) for name in dir(resource) if name
 UNLIMITED: Final = resource.RLIM_INFINITY
 
 
-def surroundings(hidden: Collection[str]) -> dict[str, Any]:
-    """Return the surroundings of this process as JSON types, without the variables that are `hidden`."""
-    folder = ""
-    with contextlib.suppress(OSError):  # it was removed
-        folder = os.getcwd()
+def surroundings(hidden: Collection[str], folder: str | None = None) -> dict[str, Any]:
+    """Return the surroundings of this process as JSON types, without the variables that are `hidden`.
+
+    folder: the folder of the submit, if this process was started by the submit and has another folder.
+    """
     return {
         "environment": {name: value for name, value in os.environ.items() if name not in hidden},
-        "folder": folder,
+        "folder": own_folder() if folder is None else folder,
         "umask": umask(),
         "limits": {name: resource.getrlimit(number) for name, number in LIMITS.items()},
         "processors": sorted(os.sched_getaffinity(0)),
         "cgroup": own_path(),
     }
+
+
+def own_folder() -> str:
+    """Return the working folder of this process; "" if the folder was removed."""
+    try:
+        return os.getcwd()
+    except OSError:
+        return ""
 
 
 def umask() -> int:

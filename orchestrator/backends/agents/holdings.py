@@ -9,7 +9,7 @@ from orchestrator.backends.environments import tidy_cache
 from orchestrator.backends.hosts import on_all
 from orchestrator.backends.mirror.output_record import record_removed
 from orchestrator.backends.mirror.outputs import left_on
-from orchestrator.backends.settings import Host, SshSettings
+from orchestrator.backends.settings import AgentsSettings, Host
 from orchestrator.runs.run_id import run_id_from
 from orchestrator.transport.machine import Machines
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:  # loads fabric
     from orchestrator.transport.machine import Machine
 
 
-def holdings(settings: SshSettings, pool: Machines) -> list[dict[str, Any]]:
+def holdings(settings: AgentsSettings, pool: Machines) -> list[dict[str, Any]]:
     """List every machine's cores, GPUs, free space and the holder of each place, or why it did not answer."""
     machines, nodes = settings.machines, len(settings.hosts)
 
@@ -34,7 +34,7 @@ def holdings(settings: SshSettings, pool: Machines) -> list[dict[str, Any]]:
     return [found[number] for number in sorted(found)]
 
 
-def collect_garbage(settings: SshSettings, pool: Machines, judge: Judge, *, dry_run: bool) -> list[Finding]:
+def collect_garbage(settings: AgentsSettings, pool: Machines, judge: Judge, *, dry_run: bool) -> list[Finding]:
     """List what runs have left on every machine, and end what the judge rules. A machine out of reach is named."""
     machines, workdir = settings.machines, settings.workdir
 
