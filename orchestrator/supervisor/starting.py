@@ -86,7 +86,7 @@ def enqueue(run: RunDir, secrets: Mapping[str, str], folder: str | None = None) 
 
 
 def values_for_later(secrets: Mapping[str, str], folder: str | None = None) -> dict[str, object]:
-    """Return the values of this process that a later start needs. The environment holds no secret. folder: as of `start`."""
+    """Return what a later start needs of this process; the environment holds no secret. folder: as of `start`."""
     from orchestrator.supervisor.surroundings import surroundings
 
     return {**surroundings(secrets, folder), "secrets": dict(secrets)}

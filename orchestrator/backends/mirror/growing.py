@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from orchestrator.errors import BackendError
-from orchestrator.node.server.files import MOST_OF_A_LOOK, is_of_progress, is_written_by, tail_hash
+from orchestrator.node.server.files import MOST_OF_A_LOOK, files_of, is_appended, is_of_progress, tail_hash
 from orchestrator.protocol.checkpoints.checkpoint_dir import step_of
 from orchestrator.protocol.files import locked, open_own, write_atomic
 from orchestrator.runs.store import RunDir
@@ -40,7 +39,7 @@ class Copy:
     def update(self, session: Machine, wait: float, *, only_logs: bool = False) -> bool:
         """Bring what is new, waiting up to `wait` seconds for it; tell whether there is more."""
         try:
-            with sole_writer(self.run.path, WRITING):
+            with locked(self.run.path / WRITING):
                 sizes = self._sizes()
                 have = self._have(sizes)
             reply, data = session.call(
@@ -48,7 +47,7 @@ class Copy:
                 start=self.start, agent=self.agent, ranks=self.ranks, wait=wait, alive=self.alive, steps=self.steps,
                 most=MOST_OF_A_LOOK, checkpoints="" if only_logs else self.checkpoints, only_logs=only_logs,
             )  # fmt: skip
-            with sole_writer(self.run.path, WRITING):
+            with locked(self.run.path / WRITING):
                 self._keep_all(reply["files"], data, sizes)
         except ValueError as error:
             raise BackendError(f"{session.name}: {error}") from error
@@ -72,20 +71,8 @@ class Copy:
 
     def _sizes(self) -> dict[str, int]:
         """Return the size of each file here that grows."""
-        return {name: (self.run.path / name).stat().st_size for name in self._growing()}
-
-    def _growing(self) -> Iterator[str]:
-        folder = self.run.node(self.node)
-        paths = [*folder.glob("attempt_*/rank_*.log"), *folder.glob("attempt_*/result_*"), *folder.glob("*.log")]
-        paths += [folder / "events.jsonl", folder / "samples.jsonl", folder / "metrics.jsonl"]
-        whole = (
-            [self.run.path / "metrics.jsonl", *self.run.path.glob("slurm/*.log"), *self.run.path.glob("batch/*.log")]
-            if self.node == 0
-            else []
-        )
-        for path in [*paths, *whole]:
-            if path.exists():
-                yield str(path.relative_to(self.run.path))
+        here = files_of(str(self.run.path), self.node)
+        return {name: (self.run.path / name).stat().st_size for name, grows in here if grows}
 
     def _keep_all(self, files: list[list[Any]], data: bytes, asked: Mapping[str, int]) -> None:
         """Keep the pieces that came; ValueError where one is not what a node writes, OSError of the disk here.
@@ -117,16 +104,9 @@ class Copy:
 
     def _inside(self, name: str) -> Path:
         """Return the path here of a file that the node has named. Raises ValueError if nodes write no such file."""
-        if not is_written_by(self.node, name):
+        if is_appended(self.node, name) is None:
             raise ValueError(f"node {self.node} names a file that is not its own: {name[:200]!r}")
         return self.run.path / name
-
-
-@contextmanager
-def sole_writer(folder: Path, name: str) -> Iterator[None]:
-    """Hold a lock of the run's folder: of two processes that bring the same files one waits."""
-    with locked(folder / name):
-        yield
 
 
 def update_all(copies: Sequence[Copy], session: Machine, wait: float = 0.0, *, only_logs: bool = False) -> None:

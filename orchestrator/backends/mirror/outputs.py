@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 import shutil
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -13,14 +14,13 @@ from typing import TYPE_CHECKING, Final
 
 from orchestrator.backends.mirror.checkpoints import remote_checkpoints
 from orchestrator.backends.mirror.fetch import Landed, Wanted, fetch
-from orchestrator.backends.mirror.growing import sole_writer
 from orchestrator.backends.mirror.output_record import Home, Kept, Left, Sizes
 from orchestrator.backends.mirror.policy import CHANGING, REWRITTEN, STANDING, Policy
 from orchestrator.backends.settings import remote_folder
 from orchestrator.errors import BackendError
-from orchestrator.protocol.arriving import partial_of
+from orchestrator.protocol.arriving import partial_of, stem_of
 from orchestrator.protocol.checkpoints.weight_files import names_weights
-from orchestrator.protocol.files import sync_filesystem
+from orchestrator.protocol.files import locked, sync_filesystem
 from orchestrator.protocol.layout import output_folder
 from orchestrator.protocol.outputs import (
     ABOVE_IN_CONTAINER,
@@ -50,6 +50,7 @@ LEAST_FREE: Final = 64 << 20
 MOST_NAMED: Final = 3
 LOOKS_IN_VAIN: Final = 1  # a file that changed in so many looks in a row is copied between two changes
 SMALL: Final = 1 << 18  # files up to here come first
+_PART: Final = re.compile(r"\..+\.\d+--?\d+\.partial", re.DOTALL)  # the name of a file while it arrives
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)  # the other files won't fit either
 
 
@@ -75,7 +76,7 @@ class Outputs:
         found, host = _Listing.of(session, self.run, self.node), session.name
         if found.is_empty and not Home.read(self.run, self.node, host).files:  # as most of many nodes: none waits
             return Left()
-        with sole_writer(self.run.path, "outputs.lock"):
+        with locked(self.run.path / "outputs.lock"):
             home = Home.read(self.run, self.node, host)
             if final:
                 home.forget_lost()
@@ -91,6 +92,8 @@ class Outputs:
                 missing = {name for name, entry in found.files.items() if not home.has(name, entry)}
                 if missing.isdisjoint(wanted):
                     break
+            if final:
+                self._remove_old_parts(home, missing)
             if final and home.files:
                 sync_filesystem(self.run.path)
         count = len(missing) + len(found.unreadable)
@@ -163,6 +166,16 @@ class Outputs:
                     above.rmdir()
             except OSError:  # a folder that holds more
                 pass
+
+    def _remove_old_parts(self, home: Home, missing: Collection[str]) -> None:
+        """Remove the parts of earlier versions that interrupted copies have left, except of files that are to come."""
+        kept = {stem_of(partial_of(self.folder / name, "")) for name in missing}
+        for above, folders, names in os.walk(self.folder / f"node_{self.node}" if self.node else self.folder):
+            if above == str(self.folder):
+                folders[:] = [each for each in folders if not each.startswith("node_")]
+            for part in (f"{above}/{name}" for name in names if _PART.fullmatch(name)):
+                if part.removeprefix(f"{self.folder}/") not in home.files and stem_of(part) not in kept:
+                    os.unlink(part)
 
     # -- from there
 

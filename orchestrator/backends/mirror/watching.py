@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING, Final
 
 from orchestrator.backends.hosts import all_of, on_all
 from orchestrator.backends.mirror.checkpoints import bring_newest, remote_checkpoints
-from orchestrator.backends.mirror.growing import Copy, sole_writer, update_all
+from orchestrator.backends.mirror.growing import Copy, update_all
 from orchestrator.backends.mirror.output_record import Left, Sizes, record_left
 from orchestrator.backends.mirror.outputs import Outputs
 from orchestrator.backends.settings import profile_of, remote_folder
 from orchestrator.errors import BackendError, OrchError, StoreError
 from orchestrator.protocol.events import LeftBehind
+from orchestrator.protocol.files import locked
 from orchestrator.runs.files.file_cache import FileCache
 from orchestrator.runs.files.logs import Selection, nodes_with
 from orchestrator.runs.reducer import left_outputs
@@ -262,7 +263,7 @@ def finish(
     `unreachable` and those of earlier starts, `former`, which are not asked, as the verdict does not wait for them;
     and one that has outputs which could not be brought (`outputs_left`). BackendError where a vital one is lost.
     """
-    with sole_writer(run.path, "collect.lock"):
+    with locked(run.path / "collect.lock"):
         if not (run.path / "verdict.json").exists():
             bring_home(run, sources, unreachable)
             for source in former:
@@ -331,7 +332,7 @@ def bring_outputs(run: RunDir, sources: Iterable[Source]) -> None:
     if (run.path / "verdict.json").exists():
         left = {each.node for each in left_outputs(run.events())}
         machines = [source for source in sources if left & {source.nodes[0]}]
-        with sole_writer(run.path, "collect.lock"):
+        with locked(run.path / "collect.lock"):
             bring_home(run, machines, limited=False)
         return
     for source in sources:

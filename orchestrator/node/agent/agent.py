@@ -45,29 +45,12 @@ from orchestrator.node.system.shortages import shortage
 from orchestrator.node.system.threads import in_thread, keep_a_thread
 from orchestrator.outcome import rules
 from orchestrator.outcome.rule import Rule
-from orchestrator.protocol import events
+from orchestrator.protocol import events, messages
 from orchestrator.protocol.cancelling import keep_room_for_cancel
 from orchestrator.protocol.checkpoints.formats import Format
 from orchestrator.protocol.files import write_json
 from orchestrator.protocol.gang import Hello
 from orchestrator.protocol.layout import node_folder, output_folder
-from orchestrator.protocol.messages import (
-    ORDERS,
-    Bye,
-    Check,
-    FindModule,
-    Go,
-    HandedOver,
-    HandOver,
-    Heartbeat,
-    Order,
-    Prepare,
-    Report,
-    ReportStacks,
-    SignalReceived,
-    Stop,
-    WayTried,
-)
 from orchestrator.protocol.places.devices import VISIBLE, words_of
 from orchestrator.protocol.ranks import EXIT_REQUEUE
 from orchestrator.protocol.reading import MOST_RECORD, MOST_WORD, read_json
@@ -75,7 +58,7 @@ from orchestrator.protocol.task import NodeTask, copies_checkpoints
 from orchestrator.protocol.typed import DamagedError, Handlers
 
 Message = dict[str, Any]
-_ORDERS = Handlers(Order)
+_ORDERS = Handlers(messages.Order)
 
 
 class Agent:
@@ -104,7 +87,7 @@ class Agent:
         self.outcome: tuple[str, int] | None = None
         self.tasks: list[asyncio.Task[None]] = []
         self.lead: LeaderService | None = None
-        self.untold: list[Report] = []
+        self.untold: list[messages.Report] = []
 
     async def run(self) -> int:
         """Take part in the gang until its end; the exit code is the same on all nodes."""
@@ -131,7 +114,7 @@ class Agent:
         self.on_outcome(self, self.outcome[1])
         return await self._leave()
 
-    def _hear_launcher(self, report: Report) -> None:
+    def _hear_launcher(self, report: messages.Report) -> None:
         self.inbox.put_nowait(partial(self._receive, report))
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> None:
@@ -146,7 +129,7 @@ class Agent:
             words = f"an error in orch's agent itself: {type(error).__name__}: {error}"
             self.inbox.put_nowait(partial(self._fail, f"{socket.gethostname()}: {lack}" if lack else words))
 
-    def _tell(self, report: Report) -> None:
+    def _tell(self, report: messages.Report) -> None:
         """Report to the leader, as soon as there is one."""
         if self.channel is None:
             self.untold.append(report)
@@ -268,7 +251,7 @@ class Agent:
             self.ranks.slept(slept)
         self.ticked = now
         if self.channel is not None:
-            self.channel.send(Heartbeat().to_json())
+            self.channel.send(messages.Heartbeat().to_json())
             silent = now - self.heard
             if silent > self.task.link_timeout:
                 await self._lose_leader(f"no heartbeat for {silent:.0f} s")
@@ -287,7 +270,7 @@ class Agent:
             self._give_up(rules.STOPPED if cancel is None else rules.CANCELLED, f"{name} before this node had joined")
         else:
             now = bool(cancel and cancel.get("now"))
-            self._tell(SignalReceived(name, cancel is not None, now))
+            self._tell(messages.SignalReceived(name, cancel is not None, now))
 
     def _cancelled(self) -> dict[str, Any] | None:
         """Return the record of a cancel, which is written before its signal is sent; None when there is none."""
@@ -297,7 +280,7 @@ class Agent:
             return None
         return data if isinstance(data, dict) else None
 
-    async def _receive(self, report: Report) -> None:
+    async def _receive(self, report: messages.Report) -> None:
         """Handle a report of this node's launcher."""
         await self.ranks.report(report)
         self.metrics.note(self.ranks.started)
@@ -307,7 +290,7 @@ class Agent:
     async def _obey(self, line: Message) -> None:
         """Carry out an order. A damaged order is this node's trouble, of which the leader makes the run's end."""
         try:
-            order = ORDERS.read(line)
+            order = messages.ORDERS.read(line)
         except DamagedError as error:
             self.ranks.trouble(f"the order {line['kind']!r} of node 0 is not understood: {error}"[:500], rules.UNPROVED)
             return
@@ -316,42 +299,42 @@ class Agent:
             handler(self, order)
 
     @_ORDERS.add
-    def _check(self, order: Check) -> None:
+    def _check(self, order: messages.Check) -> None:
         # Beside the loop: a way that takes small packets only is waited for longer than a heartbeat may be late.
         self._begin(self._check_way(order))
 
     @_ORDERS.add
-    def _prepare(self, order: Prepare) -> None:
+    def _prepare(self, order: messages.Prepare) -> None:
         if self.sender is not None:
             self.sender.begin_attempt()
         self.ranks.prepare(order)
 
     @_ORDERS.add
-    def _on_hand_over(self, order: HandOver) -> None:
+    def _on_hand_over(self, order: messages.HandOver) -> None:
         self._begin(self._hand_over(order))
 
     @_ORDERS.add
-    def _go(self, order: Go) -> None:
+    def _go(self, order: messages.Go) -> None:
         """Start the ranks; node 0's address is the leader's word, as any other could be somebody's in between."""
         self.ranks.go(replace(order, network=network_environment(order.master_addr, self.task.interface)))
 
     @_ORDERS.add
-    def _stop(self, order: Stop) -> None:
+    def _stop(self, order: messages.Stop) -> None:
         self.ranks.stop(order)
 
     @_ORDERS.add
-    def _report_stacks(self, order: ReportStacks) -> None:
+    def _report_stacks(self, order: messages.ReportStacks) -> None:
         self.ranks.pass_on(order)
 
     @_ORDERS.add
-    def _find_module(self, order: FindModule) -> None:
+    def _find_module(self, order: messages.FindModule) -> None:
         self.ranks.pass_on(order)
 
     @_ORDERS.add
-    def _bye(self, order: Bye) -> None:
+    def _bye(self, order: messages.Bye) -> None:
         self.outcome = (order.outcome, order.code)
 
-    async def _check_way(self, order: Check) -> None:
+    async def _check_way(self, order: messages.Check) -> None:
         """Tell the leader whether this node reaches its neighbour; node 0 then hands it the checkpoints."""
         assert self.tls is not None
         assert self.channel is not None
@@ -361,9 +344,9 @@ class Agent:
             self._begin(self.sender.keep_up(order.addrs, order.port))
             self._begin(self.sender.keep_up_with_others(order.addrs, order.port))
         here = f"node {self.task.node_rank} ({socket.gethostname()})"
-        self._tell(WayTried(way and f"{here} can't reach its neighbour {order.host}: {way}"))
+        self._tell(messages.WayTried(way and f"{here} can't reach its neighbour {order.host}: {way}"))
 
-    async def _hand_over(self, order: HandOver) -> None:
+    async def _hand_over(self, order: messages.HandOver) -> None:
         """As node 0, give the nodes that lack it what the attempt goes on from; tell the leader who could not be."""
         assert self.tls is not None
         name, to, given, problem = order.checkpoint, list(order.to), list[int](), ""
@@ -378,7 +361,7 @@ class Agent:
             except FAILURES as error:
                 problem = f"can't be given {name}: {error or type(error).__name__}"
         failed = ((to[0][0], problem),) if problem else ()
-        self._tell(HandedOver(order.attempt, tuple(given), failed))
+        self._tell(messages.HandedOver(order.attempt, tuple(given), failed))
 
     # -- the end
 

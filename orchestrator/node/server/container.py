@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from orchestrator.node.container.engine import (
-    EngineError,
-    ask,
-)
+from orchestrator.node.container.engine import EngineError, ask
 from orchestrator.node.container.prepare import ready
 from orchestrator.node.server.request import Answer, RefusedError, Request
 from orchestrator.protocol.json_text import parse_json

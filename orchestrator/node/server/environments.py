@@ -6,13 +6,7 @@ import os
 from typing import Any
 
 from orchestrator.node.environments import folder, interpreters
-from orchestrator.node.environments.install import (
-    InstallError,
-    Order,
-    environments_folder,
-    install,
-    place_of,
-)
+from orchestrator.node.environments.install import InstallError, Order, environments_folder, install, place_of
 from orchestrator.node.server.request import Answer, RefusedError, Request, at_user
 from orchestrator.protocol.json_text import parse_json
 

@@ -12,13 +12,7 @@ from typing import Callable
 from orchestrator.node.server.request import Answer, Request, at_user
 from orchestrator.protocol.checkpoints import checkpoint_dir
 from orchestrator.protocol.code_baseline import Baseline, read_baseline
-from orchestrator.protocol.layout import (
-    container_view,
-    is_own_file,
-    is_own_file_of_sweep,
-    is_run_folder,
-    output_folder,
-)
+from orchestrator.protocol.layout import container_view, is_own_file, is_own_file_of_sweep, is_run_folder, output_folder
 from orchestrator.protocol.outputs import (
     ABOVE,
     ABOVE_IN_CONTAINER,
