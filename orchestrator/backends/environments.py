@@ -1,4 +1,4 @@
-"""The environment of a run on its machines: the wheels sent that they lack, installed once a machine, and used."""
+"""The environment of a run on its machines: missing wheels are sent, and it is installed once on each machine."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Found:
-    """A machine's environment: its folder, whether it is whole, whether it had to be made, and how long that took."""
+    """A machine's environment: its folder, whether it is complete, whether it was made now, and the time that took."""
 
     folder: str
     is_whole: bool
@@ -57,10 +57,10 @@ class Found:
 def with_environment(
     run: RunDir, tasks: tuple[NodeTask, ...], machines: Mapping[int, Machine], workdir: str, *, shared: bool = False
 ) -> tuple[NodeTask, ...]:
-    """Return the tasks with the interpreter of the run's environment, which is on all machines by then.
+    """Return the tasks with the interpreter of the run's environment, which is then installed on all machines.
 
-    BackendError names each machine that can't have it; nothing is installed while one can't. With `shared` the machines
-    have one workdir, and it is installed once. A single machine stands for all tasks.
+    Raises BackendError, which names each machine that can't have it; then nothing is installed. With `shared` the
+    machines have one workdir, and the environment is installed once. A single machine stands for all tasks.
     """
     if run.record().job.get("environment") is None:
         return tasks
@@ -120,7 +120,7 @@ def _on_all(work: Callable[[int, M], T], machines: Mapping[int, M]) -> dict[int,
 def _packages(
     run: RunDir, lock: Lock, tasks: tuple[NodeTask, ...], machines: Mapping[int, Machine]
 ) -> dict[int, Wanted]:
-    """Return what is to be installed on each machine, by what its interpreter is."""
+    """Return the packages to install on each machine, chosen for its interpreter."""
     from orchestrator.environments.interpreter import Interpreter
     from orchestrator.environments.packages import packages_for
 
@@ -156,7 +156,10 @@ def _find(machine: Machine, workdir: str, want: Wanted) -> Found:
 
 
 def _supplies(run: RunDir, wanted: Iterable[Wanted]) -> dict[str, str]:
-    """Have all that is to be sent here; return the uv for each kind of interpreter. WheelError, LockError."""
+    """Get all wheels and programs that are to be sent. Return the uv for each kind of interpreter.
+
+    Raises WheelError or LockError.
+    """
     from orchestrator.environments.program import uv_for
     from orchestrator.environments.wheels import WheelStore
 
@@ -168,7 +171,7 @@ def _supplies(run: RunDir, wanted: Iterable[Wanted]) -> dict[str, str]:
 
 
 def _install(machine: Machine, workdir: str, store: WheelStore, want: Wanted, uv: str) -> Found:
-    """Send what the machine lacks, and have the environment made there."""
+    """Send the wheels that the machine lacks, and let it install the environment."""
     begun, choices = time.monotonic(), want.packages.choices
     digests = {uv, *(each.sha256 for each in choices)}
     send_contents(machine, workdir, "wheels", {digest: store.path(digest) for digest in digests})
@@ -181,7 +184,7 @@ def _install(machine: Machine, workdir: str, store: WheelStore, want: Wanted, uv
 
 
 def tidy_cache(machine: Machine, workdir: str) -> list[Finding]:
-    """Remove what of a machine's cache nothing has used for long: code, wheels, environments."""
+    """Remove code, wheels and environments of a machine's cache that have not been used for CACHE_DAYS."""
     tidied, _ = machine.call("tidy_cache", workdir=workdir, days=CACHE_DAYS)
     if not tidied["removed"]:
         return []

@@ -1,4 +1,4 @@
-"""Machines reached from here: the connections to them, the same work on several at once, one error for several."""
+"""Machines that are reached from here: connections to them, parallel work on several, and one error for several."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def unexpected(host: str, error: Exception) -> BackendError:
 
 
 def all_of(failed: Mapping[int, BackendError]) -> MachinesError:
-    """Return one error for those of several machines: a line for each thing that is wrong, and every hint once."""
+    """Return one error for several machines: a line for each different problem, and every hint once."""
     errors = [failed[number] for number in sorted(failed)]
     hints = each_once((re.split(r"[ :]", error.message)[0], error.hint) for error in errors if error.hint)
     lines = by_words((host, words) for host, _, words in (error.message.partition(": ") for error in errors))

@@ -1,4 +1,4 @@
-"""What the backends read of a profile, from the JSON types in which a plan and a run's record keep it."""
+"""The backends' view of a profile, which a plan and a run's record keep as JSON types."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def workdir_of(profile: Mapping[str, Any]) -> str:
 
 
 def profile_of(run: RunDir) -> Mapping[str, Any]:
-    """Return the profile of a run as JSON types; empty where its record has lost it."""
+    """Return the profile of a run as JSON types; empty if the run's record has lost it."""
     return run.record().profile
 
 

@@ -1,4 +1,4 @@
-"""Starts the supervisor if runs are live and none is running. Nothing of the supervisor's own work is loaded."""
+"""Starts the supervisor, the background process, if runs are live and none is running. Its own code is not loaded."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def attended_root() -> Path:
 
 
 def attend(root: Path) -> None:
-    """Start a supervisor if runs are live and none is running; a supervisor that was stopped (SIGSTOP) continues.
+    """Start a supervisor if runs are live and none is running. Continue a supervisor that was stopped (SIGSTOP).
 
     Commands that only show runs work even if the disk has no room for the files of a supervisor.
     """

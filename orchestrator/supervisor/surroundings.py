@@ -1,6 +1,6 @@
-"""The surroundings of a submit: what the agents on this machine inherit from the process that starts them.
+"""The surroundings of a submit, which the agents on this machine inherit from the process that starts them.
 
-A run that is started later is started from a process that has them again, as far as the kernel permits that.
+A later start happens in a process with the same surroundings, as far as the kernel permits that.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def own_folder() -> str:
 
 
 def umask() -> int:
-    """Return the umask that this process was started with; setting it to find it out would affect other threads."""
+    """Return the umask that this process was started with. Reading it by setting it would affect other threads."""
     if (users := users_umask()) >= 0:
         return users
     with open("/proc/self/status") as file:

@@ -60,7 +60,7 @@ class Agents(Backend):
         self._leave_queue(run)
 
     def _remove_sent(self, run: RunDir) -> None:
-        """Remove the files of a start that came to no agent: without a handle, nobody else knows of them."""
+        """Remove the files that a refused start has sent. Without a handle, nobody else knows of these files."""
 
     def turn(self, run: RunDir) -> Turn | None:
         """Return the run's place among the runs that wait for places of its machines."""

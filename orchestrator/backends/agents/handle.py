@@ -23,8 +23,8 @@ NOBODY: Final = Process(0, 0)  # an agent that was started and whose record is d
 class Handle:
     """One start of a run's agents.
 
-    A node of the plan keeps its number through all starts. The nodes of a start have numbers of their own: nodes that
-    are lost have none, and the machine with the newest checkpoint comes first.
+    A node of the plan keeps its number through all starts. A start numbers its own nodes: the machine with the newest
+    checkpoint is node 0, and a lost node gets no number.
     """
 
     state: HandleStatus

@@ -75,7 +75,7 @@ class AgentsOverSsh(Agents):
             self._start(with_given_checkpoint(tasks), run, AgentsSettings.of(plan.profile))
 
     def _remove_sent(self, run: RunDir) -> None:
-        """Remove the files of a start that came to no agent: without a handle, nobody else knows of them."""
+        """Remove the files that a refused start has sent. Without a handle, nobody else knows of these files."""
         if read_handle(run) is not None:
             return
         from orchestrator.backends.hosts import on_all
@@ -106,7 +106,7 @@ class AgentsOverSsh(Agents):
         self.watcher(run).relaunch(again)
 
     def reserves(self, run: RunDir) -> Reserves | None:
-        """Return the machines of the next start by the rules of `relaunch.machines`, as far as no machine is asked."""
+        """Return the machines for the next start, by the rules of `relaunch.machines`. No machine is contacted."""
         from orchestrator.runs.restarts.recovery import Reserves
 
         settings = AgentsSettings.of(profile_of(run))
@@ -123,7 +123,7 @@ class AgentsOverSsh(Agents):
     # -- looking
 
     def look(self, run: RunDir, *, recorded: bool = False) -> Sight:
-        """Return what the supervisor saw last of each agent."""
+        """Return the supervisor's last observation of each agent."""
         from orchestrator.backends.agents import liveness
 
         handle = read_handle(run)
@@ -203,7 +203,7 @@ class AgentsOverSsh(Agents):
         return set(unreachable_nodes(run))
 
     def collect(self, run: RunDir) -> None:
-        """Copy the rest of the files here, then remove the run's folders on the nodes; record what stays there."""
+        """Copy the remaining files here, then remove the run's folders on the nodes. Record outputs that stay there."""
         from orchestrator.backends.agents.watcher import former_sources, sources
         from orchestrator.backends.mirror.watching import finish
 
@@ -230,7 +230,7 @@ class AgentsOverSsh(Agents):
         return holdings(AgentsSettings.of(profile.to_json()), self.pool)
 
     def collect_garbage(self, profile: AnyProfile, judge: Judge, *, dry_run: bool) -> list[Finding]:
-        """List, and remove, what ended runs have left on the machines, spares included."""
+        """List and remove the leftovers of ended runs on the machines, spares included."""
         from orchestrator.backends.agents.holdings import collect_garbage
 
         return collect_garbage(AgentsSettings.of(profile.to_json()), self.pool, judge, dry_run=dry_run)
@@ -238,7 +238,7 @@ class AgentsOverSsh(Agents):
 
 @contextlib.contextmanager
 def _sending(run: RunDir) -> Iterator[None]:
-    """Mark a run while its first start is at work. A mark that nobody has locked is that of a start that was killed."""
+    """Mark a run while its first start is at work. If nobody holds the lock of the mark, the start was killed."""
     from orchestrator.protocol.files import locked
 
     mark = run.path / SENDING

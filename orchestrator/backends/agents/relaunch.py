@@ -150,7 +150,7 @@ def _newest_of_each(
 
 
 def _said(run: RunDir, kind: type[Said], again: Relaunch) -> list[Said]:
-    """Return the events of this kind for this start; a start that is tried again records none of them twice."""
+    """Return the events of this kind for this start. A start that is tried again records no event twice."""
     return [each for each in of(run.events(), kind) if each.start == again.start]
 
 

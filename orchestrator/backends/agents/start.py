@@ -1,4 +1,4 @@
-"""One start of a run's agents: every machine is prepared, then the agents of all nodes are started, or none."""
+"""One start of a run's agents: every machine is prepared, and then the agents of all nodes are started, or no agent."""
 
 from __future__ import annotations
 

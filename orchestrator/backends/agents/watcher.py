@@ -107,7 +107,7 @@ class NodeFollower(Follower):
 
 
 def sources(run: RunDir, pool: Machines) -> list[Source]:
-    """Return the machine of each node in this start; nothing before the first start."""
+    """Return the machine of each node in this start; an empty list before the first start."""
     handle, workdir = read_handle(run), workdir_of(profile_of(run))
     return [
         Source(host.name, (node,), functools.partial(pool.session, host.address, workdir))
@@ -130,9 +130,9 @@ def current_sources(run: RunDir, pool: Machines) -> list[Source]:
 
 
 def former_sources(run: RunDir, pool: Machines) -> list[Source]:
-    """Return the machines of earlier starts that take no part in this one.
+    """Return the machines of earlier starts that take no part in this start.
 
-    Their outputs are those of nodes that follow the plan's; where the folder is shared, they have none of their own.
+    Their outputs get node numbers after the plan's. If the folder is shared, they have no outputs of their own.
     """
     handle, settings = read_handle(run), AgentsSettings.of(profile_of(run))
     if handle is None or settings.shared:

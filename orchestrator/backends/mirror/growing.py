@@ -1,4 +1,4 @@
-"""The controlling side's copy of what a node writes: continued by offset, so that either side may die at any moment."""
+"""The submitting machine's copy of a node's logs and records. It continues by offset if either side was killed."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ ANSWER_SECONDS: Final = 8.0  # a machine that takes longer to say that nothing i
 
 
 class Copy:
-    """The copy of one node's part of a run; `ranks` are those whose logs it takes, None for all.
+    """The copy of one node's part of a run. `ranks` are the ranks whose logs are copied; None for all.
 
-    Several processes may make it at once: the supervisor, and whoever looks at the log of another rank.
+    Several processes may update it at once: the supervisor, and a command that shows the log of another rank.
     """
 
     def __init__(self, run: RunDir, node: int, remote: str, checkpoints: str, ranks: list[int] | None) -> None:
@@ -37,7 +37,7 @@ class Copy:
         self.has_news = False  # did the last look bring more than beats, samples and the ranks' words?
 
     def update(self, session: Machine, wait: float, *, only_logs: bool = False) -> bool:
-        """Bring what is new, waiting up to `wait` seconds for it; tell whether there is more."""
+        """Copy new parts, waiting up to `wait` seconds for them. Return True if there are more."""
         try:
             with locked(self.run.path / WRITING):
                 sizes = self._sizes()
@@ -75,9 +75,9 @@ class Copy:
         return {name: (self.run.path / name).stat().st_size for name, grows in here if grows}
 
     def _keep_all(self, files: list[list[Any]], data: bytes, asked: Mapping[str, int]) -> None:
-        """Keep the pieces that came; ValueError where one is not what a node writes, OSError of the disk here.
+        """Write the parts that have arrived. Raises ValueError if nodes write no such file, and OSError for this disk.
 
-        `asked`: the sizes that they follow on. A file that another process has brought more of meanwhile is its.
+        `asked`: the sizes at which the parts continue. A file to which another process has added meanwhile is left out.
         """
         offset, now = 0, self._sizes()
         others = {name for name, *_ in files if now.get(name, 0) != asked.get(name, 0)}  # one rotated away here is gone
@@ -110,7 +110,7 @@ class Copy:
 
 
 def update_all(copies: Sequence[Copy], session: Machine, wait: float = 0.0, *, only_logs: bool = False) -> None:
-    """Bring all that is new; of a single copy, wait up to `wait` seconds for it."""
+    """Copy all new parts. If there is one copy, wait up to `wait` seconds for news."""
     for copy in copies:
         more = copy.update(session, wait if len(copies) == 1 else 0.0, only_logs=only_logs)
         while more:

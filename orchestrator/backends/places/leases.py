@@ -1,4 +1,4 @@
-"""The GPUs and slots of one start: they are held on every machine before any agent is started, or on none."""
+"""Holds the GPUs and slots of one start on every machine before any agent is started, or on no machine."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ class _Host:
         return reply["places"], reply.get("why", "")
 
     def held(self) -> list[str]:
-        """Return the places that the server there holds for the run; a server that was started anew holds none."""
+        """Return the places that the machine's server holds for the run. A restarted server holds no places."""
         places: list[str] = self._call("still_held")["places"]
         return places
 

@@ -1,7 +1,7 @@
-"""The queue of a run: it has a ticket on each of its hosts for as long as it waits.
+"""The queue of a run, which has a ticket on each of its hosts while it waits.
 
-orchestrator.protocol.places.tickets says how tickets are ordered and which of them count. The answers of the hosts are
-recorded with the run, so that `orch status` asks no machine.
+orchestrator.protocol.places.tickets defines the order of tickets and which tickets count. The answers of the hosts are
+recorded with the run, so `orch status` contacts no machine.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Waiting:
-    """One run and its hosts; `needs` has the places that it needs of each host, by the host's number."""
+    """One run and its hosts. `needs` has the places that the run needs on each host, by the host's number."""
 
     machines: Machines
     run: RunDir
@@ -59,7 +59,7 @@ class Waiting:
     def obstacle(self) -> str:
         """Return why it is not the run's turn, in a sentence about one host; "" if it is the run's turn.
 
-        A host with too few places in all is passed over here: its own server refuses the request.
+        A host that has too few places even if all are free is not mentioned, because its server refuses the request.
         """
         for number, answer in sorted(self._look().items()):
             queue, count = host_queue(answer, self.run.run_id), self.needs[number].count

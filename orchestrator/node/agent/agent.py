@@ -1,4 +1,4 @@
-"""One per node, on the host: take a NodeTask, join the gang, run the launcher, forward signals, keep the record.
+"""The agent of one node: takes a NodeTask, joins the gang, runs the launcher, forwards signals and keeps the record.
 
 A single loop reads one inbox, into which the leader, the launcher, the signals and the clock put their messages.
 """
@@ -65,7 +65,7 @@ class Agent:
     """The agent of one node, from its start to its exit code."""
 
     def __init__(self, task: NodeTask, on_outcome: Callable[[Agent, int], None] = lambda *_: None) -> None:
-        """`on_outcome` is told the exit code as soon as it is certain: to leave takes a moment."""
+        """`on_outcome` receives the exit code as soon as it is certain, which is a moment before the agent ends."""
         task = told_gpus(task)
         self.node_dir = node_folder(task.run_dir, task.node_rank)
         self.on_outcome = on_outcome
@@ -118,7 +118,7 @@ class Agent:
         self.inbox.put_nowait(partial(self._receive, report))
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> None:
-        """Let it run beside the loop; what it raises ends the agent, loudly."""
+        """Run it beside the loop. An exception ends the agent, with an error message."""
         task = asyncio.create_task(work)
         self.tasks.append(task)
         task.add_done_callback(self._ended)
@@ -130,7 +130,7 @@ class Agent:
             self.inbox.put_nowait(partial(self._fail, f"{socket.gethostname()}: {lack}" if lack else words))
 
     def _tell(self, report: messages.Report) -> None:
-        """Report to the leader, as soon as there is one."""
+        """Send a report to the leader, or keep it until there is one."""
         if self.channel is None:
             self.untold.append(report)
         else:
@@ -199,7 +199,7 @@ class Agent:
         await self._hear(channel)
 
     async def _hello_at(self, own_addr: str) -> Hello:
-        """Return the hello of a node that has reached node 0 from this address: gloo's will be the same."""
+        """Return the hello of a node that has reached node 0 from this address. Its gloo uses the same address."""
         if self.task.only_loopback:
             return await self._hello((own_addr,))
         named = interface_address(self.task.interface)
@@ -208,7 +208,7 @@ class Agent:
         return await self._hello((named or own_addr,))
 
     async def _hello(self, addrs: tuple[str, ...]) -> Hello:
-        """Return what this node says of itself; where there are others, with its neighbour server there."""
+        """Return this node's hello. If there are other nodes, it names this node's neighbour server."""
         me = (self.task.node_rank, socket.gethostname(), self.nproc)
         if self.tls is None:
             return Hello(*me)
@@ -242,7 +242,7 @@ class Agent:
             self.inbox.put_nowait(self._look)
 
     async def _look(self) -> None:
-        """Do what the time demands: a heartbeat, what this node's ranks need, and an end if node 0 is silent."""
+        """Send a heartbeat, check on this node's ranks, and end the agent if node 0 is silent."""
         now = time.monotonic()
         if (
             slept := now - self.ticked
@@ -273,7 +273,7 @@ class Agent:
             self._tell(messages.SignalReceived(name, cancel is not None, now))
 
     def _cancelled(self) -> dict[str, Any] | None:
-        """Return the record of a cancel, which is written before its signal is sent; None when there is none."""
+        """Return the record of a cancel, which is written before its signal is sent; None if there is no cancel."""
         try:
             data = read_json(f"{self.task.run_dir}/cancel.json", MOST_WORD)
         except (OSError, ValueError):
@@ -315,7 +315,7 @@ class Agent:
 
     @_ORDERS.add
     def _go(self, order: messages.Go) -> None:
-        """Start the ranks; node 0's address is the leader's word, as any other could be somebody's in between."""
+        """Start the ranks. The leader names node 0's address, because a connection's peer may be a relay."""
         self.ranks.go(replace(order, network=network_environment(order.master_addr, self.task.interface)))
 
     @_ORDERS.add
@@ -335,7 +335,7 @@ class Agent:
         self.outcome = (order.outcome, order.code)
 
     async def _check_way(self, order: messages.Check) -> None:
-        """Tell the leader whether this node reaches its neighbour; node 0 then hands it the checkpoints."""
+        """Report to the leader whether this node reaches its neighbour. Node 0 then begins to send it checkpoints."""
         assert self.tls is not None
         assert self.channel is not None
         way = await probe(self.tls, order.addrs, order.port, (self.task.node_rank + 1) % self.task.nnodes)
@@ -347,7 +347,7 @@ class Agent:
         self._tell(messages.WayTried(way and f"{here} can't reach its neighbour {order.host}: {way}"))
 
     async def _hand_over(self, order: messages.HandOver) -> None:
-        """As node 0, give the nodes that lack it what the attempt goes on from; tell the leader who could not be."""
+        """As node 0, send the attempt's checkpoint to the nodes that lack it. Report the node that could not get it."""
         assert self.tls is not None
         name, to, given, problem = order.checkpoint, list(order.to), list[int](), ""
         saved = self.ranks.resumable.get(name)
@@ -366,7 +366,7 @@ class Agent:
     # -- the end
 
     async def _leave(self) -> int:
-        """End what this node still runs, prove it, and go together with the others."""
+        """End the processes that this node still runs, prove their end, and leave together with the other nodes."""
         assert self.outcome is not None
         outcome, code = self.outcome
         left = await self.ranks.end()
@@ -392,7 +392,7 @@ class Agent:
 
 
 def run_agent(path: str) -> int:
-    """Run the agent of the task in this file, which is removed at once: it holds the credentials and the secrets."""
+    """Run the agent of the task in this file, which is removed at once because it holds credentials and secrets."""
     try:
         task = NodeTask.from_json(read_json(path, MOST_RECORD))
         os.unlink(path)

@@ -1,6 +1,6 @@
-"""The ranks of one node, from attempt to attempt: their launcher is started and ordered about, its reports understood.
+"""The ranks of one node through all attempts: starts their launcher, sends it orders, and handles its reports.
 
-What the rest of the gang must know of is told to the leader; everything goes into the node's record.
+News for the rest of the gang goes to the leader, and everything goes into the node's record.
 """
 
 from __future__ import annotations
@@ -60,10 +60,10 @@ MOST_CHECKPOINTS, MOST_CHARS = 20, 1000  # that the leader is told of, and of th
 
 
 class Ranks:
-    """The ranks of this node, and the launcher that they are children of.
+    """The ranks of this node, and the launcher whose children they are.
 
-    `tell` takes what is for the leader, `hear` what the launcher says, which comes back as `report`, and `begin` work
-    that goes on beside.
+    `tell` sends a report to the leader. `hear` gets the launcher's reports, which come back to `report`. `begin` runs
+    work in the background.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class Ranks:
         self.held: int | None = None  # what keeps the environment from being removed, until this process ends
 
     async def start(self) -> None:
-        """Place the inputs, then start the launcher; orders that come meanwhile wait for it."""
+        """Place the inputs, then start the launcher. Orders that arrive meanwhile are kept for it."""
         try:
             if self.task.environment and self.held is None:  # later the ranks themselves may have changed it
                 self.held = await in_thread(hold, self.task.environment)
@@ -119,14 +119,14 @@ class Ranks:
             self.trouble(f"the launcher can't be started with {self.task.python}: {lack or error}", rule)
 
     def trouble(self, reason: str, rule: Rule, tail: Sequence[str] = ()) -> None:
-        """Report to the record and to the leader that this node can't take part; `tail` is from its launcher's log."""
+        """Record and report that this node can't take part. `tail` is from its launcher's log."""
         self.events.write(events.Troubled(reason, rule.cause, tuple(tail)))
         self.tell(messages.Trouble(reason, rule.cause, tuple(tail)))
 
     # -- orders
 
     def prepare(self, order: messages.Prepare) -> None:
-        """Make ready for an attempt, with a new launcher where the last one is gone."""
+        """Prepare an attempt, with a new launcher if the last one is gone."""
         self.attempt, self.prepared, self.stop_deadline = order.attempt, order, None
         self.heartbeats, self.oom_kills = HeartbeatReader(self.task.hang), oom_kills()
         self._look_at_folders()
@@ -178,21 +178,21 @@ class Ranks:
         self.launcher.send(replace(order, resume_from=self._place(order.resume_from)))
 
     def _place(self, checkpoint: str) -> str:
-        """Return where the checkpoint of this name is, which may have been handed over since; empty where it isn't."""
+        """Return the path of the checkpoint of this name, which may just have been received; "" if it is not here."""
         if checkpoint in self.resumable:
             return self.resumable[checkpoint].path
         place = saved.place_of(self.task, checkpoint) if checkpoint else ""
         return place if os.path.exists(place) else ""
 
     def stop(self, order: messages.Stop) -> None:
-        """Have the ranks stop at their next boundary; the launcher is killed where that takes too long."""
+        """Stop the ranks at their next boundary. The launcher is killed if that takes too long."""
         if self.running:
             self.told_to_stop = True
             self.launcher.send(order)
             self.stop_deadline = time.monotonic() + order.grace + KILL_MARGIN
 
     def pass_on(self, order: messages.Order) -> None:
-        """Have the launcher carry out an order that needs nothing of this agent."""
+        """Pass an order on to the launcher."""
         self.launcher.send(order)
 
     def watch_start(self, sample: Sample) -> None:
@@ -202,7 +202,7 @@ class Ranks:
         self.tell(messages.Waits(sample.attempt, seconds, self.unused_port))
 
     def slept(self, seconds: float) -> None:
-        """Hold nothing against the ranks of a time in which this agent did not run: they hardly did."""
+        """Do not count a pause of this agent against the ranks, because they hardly ran either."""
         self.heartbeats.detector.forgive(seconds)
         if self.stop_deadline is not None:
             self.stop_deadline += seconds
@@ -210,7 +210,7 @@ class Ranks:
             self.launcher.asked += seconds
 
     def look(self, now: float) -> None:
-        """Tell of ranks that stand still; end those that did not stop in time, and a launcher that stands still."""
+        """Report stalled ranks. End ranks that did not stop in time, and a launcher that is frozen."""
         self._look_at_folders()
         if self.offer is not None:
             self.offer.look()
@@ -241,9 +241,9 @@ class Ranks:
             self.tell(messages.FolderLost(removed[0], self.node_dir in removed))
 
     def _why_launcher_is_frozen(self, silent: float) -> str:
-        """Return why a launcher that has been silent for so long is to be ended, in words; empty where it is not.
+        """Return why a launcher that is silent for so long must be ended; "" if it must not.
 
-        One that waits for a disk is not: it would not end before the disk answers, and then it goes on by itself.
+        A launcher that waits for a disk is left alone: it can't end before the disk answers, and continues then.
         """
         if silent <= self.task.link_timeout or self.launcher.pid is None:
             return ""
@@ -338,17 +338,16 @@ class Ranks:
 
     @contextlib.contextmanager
     def _going_on(self, what: str) -> Iterator[None]:
-        """Record an error in the details of a rank's end; the end itself is reported anyway."""
+        """Record an error in the details of a rank's end. The end itself is reported in any case."""
         try:
             yield
         except Exception as error:  # noqa: BLE001 (a rank's files may hold anything)
             self.events.write(events.ReportFailed(what, repr(error)[:500]))
 
     async def _became_ready(self, report: messages.Ready) -> None:
-        """Tell the leader, and which checkpoints are here: in a large folder that look takes a while.
+        """Report to the leader, with the checkpoints that are here. The search in a large folder takes a while.
 
-        A checkpoint is verified by ranks, and by the agent that keeps the second copy: both must have what makes its
-        checksum.
+        The ranks verify a checkpoint, and so does the agent that keeps the second copy: both must have the algorithm.
         """
         if copies_checkpoints(self.task):
             own = installed()
@@ -363,12 +362,12 @@ class Ranks:
         )  # fmt: skip
 
     async def end(self) -> list[str]:
-        """End the launcher, and with it the ranks; return what could not be removed of its container."""
+        """End the launcher, and with it the ranks. Return the containers that could not be removed."""
         await self.launcher.end()
         return self.launcher.left
 
     def _saves(self, code: int | None) -> dict[str, Any]:
-        """Return how many of rank 0's checkpoints were not written, and why the last was not: its last heartbeat."""
+        """Return how many of rank 0's checkpoints could not be written, and the last error, by its last heartbeat."""
         last = read_heartbeat(f"{attempt_folder(self.node_dir, self.attempt)}/beat_0")
         if last is None or not last.get("saves_failed") or (code != 0 and last.get("phase") != "done"):
             return {}
@@ -376,7 +375,7 @@ class Ranks:
         return {"saves": saves, "saves_failed": failed, "unsaved": self.launcher.masked(str(last.get("unsaved") or ""))}
 
     def _take_result(self) -> None:
-        """Take what rank 0 has left as its result in a container to where it is looked for."""
+        """Copy rank 0's result from the attempt's folder, which a container sees, to its place in the run's folder."""
         if self.task.container is None:
             return
         place = result_file(self.task.run_dir)
@@ -391,7 +390,7 @@ class Ranks:
             self.events.write(events.DiskFull(place, error.strerror))
 
     def _mark_done(self) -> None:
-        """Mark that rank 0 has exited with 0 by itself; a success needs this marker and all other ranks' exits."""
+        """Mark that rank 0 has exited with 0 by itself. A success needs this marker and all other ranks' exits."""
         marker = {"attempt": self.attempt, "time": time.time()}
         try:
             write_json(f"{self.task.run_dir}/rank0.done", marker, durable=False)
@@ -402,7 +401,7 @@ class Ranks:
                 write_json(f"{self.task.run_dir}/rank0.done", marker, durable=False)
 
     def _look_into_container(self, report: messages.Imported) -> None:
-        """Record in which container the launcher runs, and see that it is in the node's network."""
+        """Record the launcher's container, and check that it is in the node's network."""
         known = {name: value for name, value in self.launcher.container.items() if name != "cidfile"}
         self.events.write(events.InContainer(**known, id=container_id(self.launcher.container["cidfile"])))
         if self.task.nnodes > 1 and report.network != network_here():
@@ -440,7 +439,7 @@ class Ranks:
 
     @_HANDLERS.add
     async def _lost_launcher(self, report: messages.LauncherGone) -> None:
-        """Report that the launcher ended by itself: its ranks are gone with it, which is a failure of this node."""
+        """Report that the launcher ended by itself. Its ranks ended with it, which is a failure of this node."""
         self.is_launcher_gone = True
         if self.launcher.is_dismissed and not self.running:
             self._renew_launcher()
@@ -481,7 +480,7 @@ def _how_it_ended(code: int, *, is_oom: bool) -> str:
 
 
 def resolve_launcher(task: NodeTask) -> str:
-    """Return fork or exec where the job says auto: a command is exec'd, and so is Python on a node with GPUs."""
+    """Return fork or exec if the job says auto: exec for a command, and for Python on a node with GPUs."""
     if task.launcher != "auto":
         return task.launcher
     return "exec" if task.program.kind == "command" or gpus() else "fork"

@@ -1,4 +1,4 @@
-"""A node's container, looked at before its run: is the engine there, the image, its mounts?"""
+"""Checks a node's container before its run: the engine, the image and the mounts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from orchestrator.protocol.task import NodeTask
 
 
 def container(request: Request, payload: bytes) -> Answer:
-    """Make ready for a container, its image pulled where need be; without a task, ask only for its runtime."""
+    """Prepare a container, and pull its image if necessary. Without a task, only report on the runtime."""
     try:
         if not payload:
             engine, image = ask(request["runtime"]), ""
