@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final
 
 from orchestrator.backends.base import Finding
-from orchestrator.backends.hosts import MachinesError, all_of, on_all
+from orchestrator.backends.hosts import MachinesError, all_of, on_all, on_each
 from orchestrator.backends.mirror.contents import send_contents
 from orchestrator.backends.settings import CACHE_DAYS
 from orchestrator.errors import BackendError, OrchError
@@ -27,8 +27,6 @@ if TYPE_CHECKING:  # most jobs have no lock
     from orchestrator.environments.wheels import WheelStore
 
 LOOK_SECONDS: Final = 600.0  # at all files of an environment, which may be on a slow network
-M = TypeVar("M")
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -82,7 +80,7 @@ def _with_environment(
     if lock is None:
         raise BackendError(f"run {run.run_id} has lost its lock", "submit the job file instead")
     wanted = _packages(run, lock, tasks, machines)
-    found = _on_all(lambda node, machine: _find(machine, workdir, wanted[node]), machines)
+    found = on_each(lambda node, machine: _find(machine, workdir, wanted[node]), machines)
     lacking = [node for node in sorted(found) if not found[node].is_whole]
     if lacking:
         try:
@@ -98,7 +96,7 @@ def _with_environment(
 
         # Where they share the folder, the first one's is everybody's: the others only look at it.
         for group in [lacking[:1], lacking[1:]] if shared else [lacking]:
-            found |= _on_all(install, {node: machines[node] for node in group})
+            found |= on_each(install, {node: machines[node] for node in group})
     for node, each in sorted(found.items()):
         run.append_event(Environment(of=node, start=tasks[0].start, host=machines[node].name, **asdict(each)))
     alone = found[min(found)]
@@ -107,14 +105,6 @@ def _with_environment(
         replace(task, environment=folder, python=interpreter_of(folder))
         for task, folder in zip(tasks, folders, strict=True)
     )
-
-
-def _on_all(work: Callable[[int, M], T], machines: Mapping[int, M]) -> dict[int, T]:
-    """Do the work on every machine; BackendError names those where it failed."""
-    done, failed = on_all(work, machines)
-    if failed:
-        raise all_of(failed)
-    return done
 
 
 def _packages(

@@ -6,7 +6,7 @@ The rows are shown for machines that have GPUs.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from orchestrator.backends.base import Check, CheckResult, Level
@@ -58,15 +58,10 @@ def ask(machine: Machine, python: str | None) -> Rows:
     return rows_of(said, tried)
 
 
-def as_checks(by_node: Mapping[int, Rows], names: Mapping[int, str]) -> list[Check]:
-    """Return the rows of all machines, check by check; an empty list if no machine has GPUs."""
-    made = [what for what in CHECKS if any(what in rows for rows in by_node.values())]
-    unknown = CheckResult(Level.UNKNOWN)
-    return [
-        Check(node, names[node], what, *by_node.get(node, {}).get(what, unknown))
-        for what in made
-        for node in sorted(names)
-    ]
+def as_checks(whats: Iterable[str], by_node: Mapping[int, Rows], names: Mapping[int, str]) -> list[Check]:
+    """Return these rows of all machines, check by check. A row that a machine lacks is unknown."""
+    unknown, rows = CheckResult(Level.UNKNOWN), [(node, what) for what in whats for node in sorted(names)]
+    return [Check(node, names[node], what, *by_node.get(node, {}).get(what, unknown)) for node, what in rows]
 
 
 def compare(by_node: Mapping[int, Rows]) -> None:

@@ -54,7 +54,8 @@ def on_all(work: Callable[[int, M], T], machines: Mapping[int, M]) -> tuple[dict
         except (OrchError, OSError):  # an error of this machine, such as a full disk
             raise
         except Exception as error:  # noqa: BLE001 (an answer can cause any error; the other machines continue)
-            failed[number] = unexpected(getattr(machines[number], "name", f"node {number}"), error)
+            host, kind = getattr(machines[number], "name", f"node {number}"), type(error).__name__
+            failed[number] = BackendError(f"{host}: what it answered led to an error: {kind}: {error!s:.300}")
 
     if all(each == machines[min(machines)] for each in machines.values()):  # one machine, perhaps with several nodes
         for number in machines:
@@ -68,9 +69,12 @@ def on_all(work: Callable[[int, M], T], machines: Mapping[int, M]) -> tuple[dict
     return done, failed
 
 
-def unexpected(host: str, error: Exception) -> BackendError:
-    """Return an unexpected error as an error of the machine whose answer caused it."""
-    return BackendError(f"{host}: what it answered led to an error: {type(error).__name__}: {error!s:.300}")
+def on_each(work: Callable[[int, M], T], machines: Mapping[int, M]) -> dict[int, T]:
+    """Do the work on every machine in parallel. Raises MachinesError, which names the machines that failed."""
+    done, failed = on_all(work, machines)
+    if failed:
+        raise all_of(failed)
+    return done
 
 
 def all_of(failed: Mapping[int, BackendError]) -> MachinesError:

@@ -96,10 +96,9 @@ def examine(profile: AnyProfile, pool: Machines) -> list[Check]:
     gpu_checks.compare(with_gpus)
     whats = [what for what in (CHECKS if on_host else IN_CONTAINERS) if not (is_here and what in OF_OTHERS)]
     whats += [ENVIRONMENTS] if any(ENVIRONMENTS in node.checks for node in nodes.values()) else []
-    unknown = CheckResult(Level.UNKNOWN)
-    rows = [(number, what) for what in whats for number in sorted(nodes)]
-    made = [Check(number, nodes[number].host, what, *nodes[number].checks.get(what, unknown)) for number, what in rows]
-    return [*made, *gpu_checks.as_checks(with_gpus, {number: node.host for number, node in nodes.items()})]
+    whats += [what for what in gpu_checks.CHECKS if any(what in rows for rows in with_gpus.values())]
+    rows = {number: {**node.checks, **node.gpus} for number, node in nodes.items()}
+    return gpu_checks.as_checks(whats, rows, {number: node.host for number, node in nodes.items()})
 
 
 def _check_machine(

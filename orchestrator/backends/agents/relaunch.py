@@ -101,7 +101,10 @@ def machines(
         free.remove(spare)
         with contextlib.suppress(BackendError):
             check(number, spare)
-            _record_replaced(run, again, number, hosts[number], spare, replaced, lost[number].message)
+            if replaced.get(number) != spare.name:  # otherwise an earlier try of this start has recorded it
+                why = lost[number].message
+                run.append_event(Replaced(again.start, number, hosts[number].name, by=spare.name, why=why))
+                replaced[number] = spare.name
             hosts[number] = spare
             del lost[number]
         if not (lost and free):
@@ -118,15 +121,6 @@ def machines(
         return {number: host for number, host in hosts.items() if number not in lost}
     _wait_for(run, again, names, settings.node_wait)
     return None
-
-
-def _record_replaced(
-    run: RunDir, again: Relaunch, number: int, host: Host, spare: Host, said: dict[Any, Any], why: str
-) -> None:
-    """Record that the spare takes the host's place, unless the last recorded replacement (`said`) says the same."""
-    if said.get(number) != spare.name:
-        run.append_event(Replaced(again.start, number, host.name, by=spare.name, why=why))
-        said[number] = spare.name
 
 
 def in_order(plan_nodes: Collection[int], newest: Mapping[int, Progress], here: Progress) -> list[int]:

@@ -68,20 +68,17 @@ class Sizes:
 
     def __init__(self, run: RunDir, nodes: Iterable[int]) -> None:
         self.run, self.nodes = run, nodes
-        self.total = 0
         self.known: dict[int, int] | None = None  # until it is asked for
 
     def beside(self, node: int) -> int:
         """Return the bytes that are here of the other nodes."""
         if self.known is None:
             self.known = {each: Home.read(self.run, each).bytes for each in self.nodes}
-            self.total = sum(self.known.values())
-        return self.total - self.known.get(node, 0)
+        return sum(size for each, size in self.known.items() if each != node)
 
     def note(self, node: int, size: int) -> None:
         """Note the bytes that are here of a node now."""
         if self.known is not None:
-            self.total += size - self.known.get(node, 0)
             self.known[node] = size
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
-from orchestrator.backends.hosts import all_of, on_all
+from orchestrator.backends.hosts import on_each
 from orchestrator.backends.places.needs import Need
 from orchestrator.backends.settings import AgentsSettings, Host, profile_of
 from orchestrator.errors import BackendError
@@ -142,10 +142,7 @@ class Waiting:
         def one(number: int, host: Host) -> T:
             return work(number, self.machines.session(host.address, self.settings.workdir))
 
-        done, failed = on_all(one, self.hosts)
-        if failed:
-            raise all_of(failed)
-        return done
+        return on_each(one, self.hosts)
 
     def _record(self, record: Mapping[str, Any]) -> None:
         """Record the state of the wait if it has changed."""

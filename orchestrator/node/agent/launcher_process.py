@@ -34,11 +34,6 @@ _SHELL = re.compile(r"orch-setup: (-c: )?line \d+: ")  # what bash puts in front
 _SYNTAX = re.compile(_SHELL.pattern + "`")
 
 
-def launcher_argv(task: NodeTask) -> list[str]:
-    """Return the argv of the launcher on the node itself: the profile's set-up lines, the training interpreter."""
-    return after_setup(task, [task.python, *archive_argv(task), "launcher"])
-
-
 def after_setup(task: NodeTask, argv: list[str]) -> list[str]:
     """Return an argv that runs the profile's setup lines on the node, and then executes `argv`."""
     if not task.setup:
@@ -71,11 +66,6 @@ def setup_failure(setup: tuple[str, ...], tail: list[str]) -> str:
     return f"setup line {number} failed: {line.partition(chr(10))[0]}{shell}"
 
 
-def archive_argv(task: NodeTask) -> list[str]:
-    """Return the arguments that make an interpreter run this code: the archive that was sent along."""
-    return [archive_file(task.run_dir)]
-
-
 def launcher_environment(task: NodeTask, nproc: int) -> dict[str, str]:
     """Return the variables for the launcher's interpreter and its libraries. Secrets are sent over stdin instead."""
     environment = {
@@ -87,7 +77,7 @@ def launcher_environment(task: NodeTask, nproc: int) -> dict[str, str]:
         path = environment.get("PATH", os.defpath)
         environment.update({"VIRTUAL_ENV": task.environment, "PATH": f"{task.environment}/bin{os.pathsep}{path}"})
         environment.pop("PYTHONHOME", None)
-    paths = [*archive_argv(task), *filter(None, [environment.get("PYTHONPATH")])]
+    paths = [archive_file(task.run_dir), *filter(None, [environment.get("PYTHONPATH")])]
     environment.update(
         {"PYTHONPATH": os.pathsep.join(paths), "PYTHONUNBUFFERED": "1", MARK: mark(task.run_id, task.node_rank)}
     )
@@ -126,7 +116,8 @@ class LauncherProcess:
     async def start(self, nproc: int, attempt: int) -> None:
         """Start it and send it its task. Raises OSError or EngineError if it can't be started."""
         self.attempt = attempt
-        task, argv = self.task, launcher_argv(self.task)
+        task = self.task
+        argv = after_setup(task, [task.python, archive_file(task.run_dir), "launcher"])
         environment = launcher_environment(task, nproc)
         if task.container is not None:
             threads = max(1, cores() // nproc)

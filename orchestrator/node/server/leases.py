@@ -64,7 +64,7 @@ def lease(request: Request, _: bytes) -> Answer:
             return {"places": list(taken)}, b""
         _close(taken)
         if time.monotonic() >= end:
-            return {"places": None, "why": why_taken(_holders_of(names), count)}, b""
+            return {"places": None, "why": why_taken(holders_of(names), count)}, b""
         time.sleep(WAIT_SECONDS)  # there is nothing to wait on for any of several names
 
 
@@ -131,12 +131,8 @@ def of_run(run_id: str, names: list[str]) -> list[str]:
     return [name for name in names if (each := known.get(name)) and (each["run"], each["uid"]) == (run_id, os.getuid())]
 
 
-def holders_of_all(slots: int | None) -> dict[str, dict[str, Any] | None]:
-    """Return every place of this machine and who holds it, be it a program of nobody's run."""
-    return _holders_of(places(slots))
-
-
-def _holders_of(names: list[str]) -> dict[str, dict[str, Any] | None]:
+def holders_of(names: list[str]) -> dict[str, dict[str, Any] | None]:
+    """Return the holder of each of these places, which may be a program outside of runs; None if it is free."""
     known = holders()
     used = used_by_others() if any(map(is_gpu, names)) else {}
     return {name: known.get(name) or used.get(name) for name in names}

@@ -38,7 +38,7 @@ def look_at_queue(request: Request, _: bytes) -> Answer:
     """Return every place of this machine with its holder, and the tickets. `uid` is the asker's, and `now` the time."""
     found = [each.ticket for each in _bounded(_tickets(_shared()))]
     shown = [{**each._asdict(), "user": user_name(each.uid)} for each in found]
-    places = leases.holders_of_all(request.get("slots"))
+    places = leases.holders_of(leases.places(request.get("slots")))
     return {"places": places, "tickets": shown, "uid": os.getuid(), "now": time.time_ns()}, b""
 
 
