@@ -1,7 +1,7 @@
-"""`python -m orchestrator.supervisor [KIND]`: look after the live runs of $ORCH_HOME until there are none.
+"""`python -m orchestrator.supervisor [KIND]`: looks after the live runs of $ORCH_HOME until there are none.
 
-With a kind of backend, first start the run of that kind which the standard input asks for. `... start RUN`: start a
-queued run, in a process that has the surroundings of its submit, and end.
+With a kind of backend, it first starts the run that the standard input requests. `... start RUN` starts a queued run in
+a process that has the surroundings of its submit, and ends.
 """
 
 import sys

@@ -1,8 +1,8 @@
-"""A start by the process that will follow the run, so that each machine is dialled once, and not by its submit as well.
+"""A start by the supervisor that will follow the run, so that only one process connects to each machine.
 
-The submit starts the supervisor before it needs it. It sends the plan, the secrets and the lock of the run's start
-over a pair of sockets. The supervisor reports the machines that are awaited, then the result. Both processes hold the
-lock, so the start goes on if the submit dies, and the submit ends the run if the supervisor dies.
+The submit starts the supervisor before it needs it. It sends the plan, the secrets and the lock of the run's start over
+a pair of sockets. The supervisor reports the machines that are awaited, then the result. Both processes hold the lock,
+so the start goes on if the submit dies, and the submit ends the run if the supervisor dies.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from orchestrator.protocol.events import SubmitFailed
 from orchestrator.protocol.json_text import parse_json
 from orchestrator.runs.store import RunDir
 from orchestrator.supervisor import starting
-from orchestrator.supervisor.start import continue_if_stopped, start_supervisor
+from orchestrator.supervisor.background import continue_if_stopped, start_supervisor
+from orchestrator.supervisor.surroundings import own_folder
 
 if TYPE_CHECKING:  # a submit of files that were read before must not wait for pydantic
     from orchestrator.specs.plan import LaunchPlan
@@ -38,7 +39,7 @@ ERRORS: Final = {each.__name__: each for each in (OrchError, UsageError, Backend
 
 
 class Handover:
-    """A supervisor that waits for a run of this process's to start; closed, it looks after the live runs, if any."""
+    """A supervisor that waits for a run to start for this process. Once closed, it looks after live runs, if any."""
 
     def __init__(self, root: Path, kind: str, without: Iterable[str]) -> None:
         self.log = root / "supervisor.log"
@@ -59,7 +60,7 @@ class Handover:
         lock: the descriptor that holds the run's start. `on_awaited` receives each second the machines whose first
         answer is awaited. Raises BackendError if the supervisor has died.
         """
-        asked = {"run": str(run.path), "plan": plan.to_json(), "secrets": dict(secrets)}
+        asked = {"run": str(run.path), "plan": plan.to_json(), "secrets": dict(secrets), "folder": own_folder()}
         with contextlib.suppress(ConnectionError):  # reported below: the same as an end without an answer
             request = json.dumps(asked).encode() + b"\n"
             sent = socket.send_fds(self.socket, [request], [lock])
@@ -99,9 +100,9 @@ def _raise_if_refused(answer: Mapping[str, Any]) -> None:
 
 
 def start_what_is_asked_for(kind: str) -> None:
-    """Start the run of the submit at the other end of the standard input; return when the submit knows the result.
+    """Start the run that the submit requests over the standard input. Return when the submit has the result.
 
-    The code for the start is loaded while the submit still plans. A submit that ends without a request wanted nothing.
+    The code for the start is loaded while the submit still plans. A submit may also end without a request.
     """
     machine = backend(kind)
     if machine.pool is not None:
@@ -138,7 +139,7 @@ def _start(run: RunDir, asked: Mapping[str, Any]) -> dict[str, Any]:
     from orchestrator.specs.plan import LaunchPlan
 
     try:
-        starting.start(run, LaunchPlan.from_json(asked["plan"]), asked["secrets"])
+        starting.start(run, LaunchPlan.from_json(asked["plan"]), asked["secrets"], folder=asked["folder"])
     except OrchError as error:
         known = next(each.__name__ for each in type(error).__mro__ if each.__name__ in ERRORS)
         return {"refused": known, "message": error.message, "hint": error.hint, "transient": error.transient}
@@ -146,7 +147,7 @@ def _start(run: RunDir, asked: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _tell(submit: socket.socket, words: Mapping[str, Any]) -> bool:
-    """Say something to the submit; False if the submit is gone."""
+    """Send a line to the submit. Return False if the submit is gone."""
     with contextlib.suppress(TimeoutError):  # it is stopped (Ctrl-Z), and has much to read already
         try:
             submit.sendall(json.dumps(words).encode() + b"\n")
@@ -157,7 +158,7 @@ def _tell(submit: socket.socket, words: Mapping[str, Any]) -> bool:
 
 @contextlib.contextmanager
 def _reported(submit: socket.socket, awaited: Collection[str]) -> Iterator[None]:
-    """While the context lasts, tell the submit each second which machines are awaited."""
+    """While the context lasts, report each second to the submit which machines are awaited."""
     is_over = threading.Event()
 
     def report() -> None:

@@ -1,7 +1,7 @@
-"""Runs that are recorded and wait to be started: for another run's end, their turn among a sweep's points, or places.
+"""Starts recorded runs that wait: for another run's end, for their turn among a sweep's points, or for places.
 
-`held.json` puts a run into the queue. From then on the supervisor starts the run when its time has come. Whoever
-starts the run, or takes it out of the queue, holds the run's start; an interrupted start is completed, not done twice.
+`held.json` puts a run into the queue, and from then on the supervisor starts it in its turn. A process that starts the
+run, or takes it out of the queue, holds the run's start. An interrupted start is completed, not repeated.
 """
 
 from __future__ import annotations
@@ -90,7 +90,8 @@ def _place_in_line(record: RunRecord) -> int:
 def may_start(run: RunDir) -> bool:
     """Tell whether a queued run has its turn on hosts that it shares with other users, and keep its place there.
 
-    It has not while a host is out of reach. An interrupted start is completed, or releases the places that it holds.
+    It has no turn while a host is out of reach. An interrupted start is completed, or releases the places that it
+    holds.
     """
     machine = backend(run.record().kind)
     with being_started(run):  # a process that drops the run takes it out of the hosts' queues afterwards
@@ -127,7 +128,7 @@ def start_queued(root: Path, run: RunDir) -> None:
 
 
 def _can_start_here(run: RunDir, held: Mapping[str, object]) -> bool:
-    """Tell whether this process has the environment that the start needs; it never has the submit's secrets."""
+    """Tell whether this process has the environment that the start needs, without the secrets, which it never has."""
     if backend(run.record().kind).pool is None:
         return False
     if held.get("secrets") and _has_packages(run):
@@ -208,7 +209,7 @@ def start_here(run: RunDir, *, is_last_try: bool = True) -> bool:
 
 
 def _give_values(run: RunDir) -> None:
-    """Let the trial of a search ask for its values; all other runs have theirs."""
+    """Request the values of a search's trial. All other runs have their values."""
     point = run.record().point
     if point is not None and point.is_trial:
         from orchestrator.supervisor import searching

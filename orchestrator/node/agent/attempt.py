@@ -1,4 +1,4 @@
-"""One attempt of the gang as its leader knows it: how ranks ended, what nodes can do, who is idle. Pure."""
+"""The leader's view of one attempt: the ends of ranks, the abilities of nodes, and the idle nodes. Pure."""
 
 from __future__ import annotations
 

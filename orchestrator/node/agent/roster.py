@@ -35,7 +35,7 @@ class Roster:
         return nodes_in_words([(node, self.host_of(node)) for node in nodes])
 
     def host_of(self, node: int) -> str:
-        """Return the node's own host name; before the node has joined, the host's name in the plan."""
+        """Return the node's own host name; before it has joined, the host's name in the plan."""
         return self.hellos[node].host if node in self.hellos else self.task.hosts[node]
 
     def how_folders_were_lost(self, folders: Mapping[int, str]) -> str:
@@ -72,9 +72,8 @@ class Roster:
         return found.pop() if len(found) == 1 else ""
 
     def master_addr(self, node: int) -> str:
-        """Return the address at which a node's ranks reach node 0: the address that the node's own connection has
-        reached.
+        """Return the address at which a node's ranks reach node 0: the one that the node's connection has reached.
 
-        Node 0's own ranks take the address of another node.
+        Node 0's own ranks use the address that another node has reached.
         """
         return self.reached_at.get(node) or self.store_addr() or next(iter(self.reached_at.values()))

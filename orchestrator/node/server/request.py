@@ -1,4 +1,4 @@
-"""A request to a machine's server, and its refusal."""
+"""The types of requests to a machine's server and of its answers, and the error that refuses a request."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ Answer = tuple[dict[str, Any], Union[bytes, "Parts"]]
 
 
 class RefusedError(Exception):
-    """A request that can't be carried out. Its text is a sentence without the host, which the requester knows.
+    """A request that can't be carried out. Its text is a sentence without the host, which the asker knows.
 
-    transient: whether the same request may succeed later.
+    transient: the same request may succeed later.
     """
 
     def __init__(self, sentence: str, *, transient: bool = False) -> None:

@@ -52,7 +52,7 @@ def logs(
     from orchestrator.runs.files.logs import Selection, launchers_instead, log_files
     from orchestrator.runs.store import find_run
     from orchestrator.runs.sweeps import find_sweep, points_in
-    from orchestrator.supervisor.start import attended_root
+    from orchestrator.supervisor.background import attended_root
 
     if everything and (rank is not None or node is not None):
         raise UsageError("--all excludes --rank and --node", "leave it out")

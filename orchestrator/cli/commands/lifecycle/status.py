@@ -64,7 +64,7 @@ def status(
 
 
 def _status_text(run: str | None, everything: bool, number: int, as_json: bool) -> str:
-    from orchestrator.supervisor.start import attended_root
+    from orchestrator.supervisor.background import attended_root
 
     root = attended_root()
     if run is None:

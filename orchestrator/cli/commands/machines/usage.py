@@ -31,7 +31,7 @@ def usage(runs: tuple[str, ...], by: str | None, since: str | None, as_json: boo
     the job has used.
     """
     from orchestrator.operations.usage import usage as sums
-    from orchestrator.supervisor.start import attended_root
+    from orchestrator.supervisor.background import attended_root
 
     root = attended_root()
     if runs:

@@ -63,7 +63,7 @@ class ReplicaSender:
     async def keep_up(self, addrs: tuple[str, ...], port: int) -> None:
         """Send each checkpoint to node 1 soon after its commit, the newest first, until cancelled.
 
-        The folder is polled, because ranks send no message when they have saved.
+        This polls, because ranks do not report their saves.
         """
         folder = Places.of(self.task).checkpoints
         while True:
@@ -76,7 +76,7 @@ class ReplicaSender:
             await asyncio.sleep(LOOK_SECONDS)
 
     async def keep_up_with_others(self, addrs: tuple[str, ...], port: int) -> None:
-        """Send the newest checkpoint of another format to node 1 when two looks found it unchanged, until cancelled."""
+        """Send the newest checkpoint of another format to node 1, once it is the same in two looks, until cancelled."""
         before: object = None
         sent: object = None
         while True:
@@ -95,7 +95,7 @@ class ReplicaSender:
             await asyncio.sleep(max(LOOK_AROUND_SECONDS, 9 * (time.monotonic() - started)))
 
     def _others(self) -> dict[str, Saved]:
-        """Return the run's checkpoints of other formats, the newest first. orch's own are all in one folder."""
+        """Return the run's checkpoints except orch's own, which are in a folder of their own, the newest first."""
         found = Places.of(self.task).own()
         return {name: saved for name, saved in found.items() if saved.format is not Format.ORCH}
 
@@ -125,9 +125,7 @@ class ReplicaSender:
 
 
 def _committed(folder: str) -> set[tuple[str, int]]:
-    """Return (name, time of the commit) of each checkpoint. A checkpoint that is written again counts as another
-    one.
-    """
+    """Return (name, time of commit) of each checkpoint. A checkpoint that is written again counts as another one."""
     found = set()
     for name in committed(folder):
         with contextlib.suppress(OSError):  # deleted meanwhile

@@ -1,4 +1,4 @@
-"""The checkpoints that a run has saved on this node, in any format: where to resume, and how far the run has come."""
+"""Finds the run's checkpoints on this node, in any format: for resuming, and to measure the run's progress."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from orchestrator.protocol.task import NodeTask
 
 
 def progress(task: NodeTask) -> Progress:
-    """Return how far the run has come, according to the files on this node.
+    """Return the progress of the run, by the files on this node.
 
-    If there is no checkpoint of a framework, every file that the program writes counts, and every step of its
+    If no checkpoint of a framework shows it, every file that the program writes counts, and every step in its
     heartbeats.
     """
     places = Places.of(task)
@@ -33,7 +33,7 @@ def progress(task: NodeTask) -> Progress:
 
 
 def _last_beat(task: NodeTask) -> int:
-    """Return the highest step in the heartbeats of this node's ranks, over all attempts; -1 if there is no step."""
+    """Return the highest step in the heartbeats of this node's ranks, in all attempts; -1 if there is none."""
     node, highest = node_folder(task.run_dir, task.node_rank), -1
     for path in glob.iglob(f"{glob.escape(node)}/attempt_*/beat_*"):
         step = (read_heartbeat(path) or {}).get("step")
@@ -42,7 +42,7 @@ def _last_beat(task: NodeTask) -> int:
 
 
 def mark_of(saved: Saved) -> str:
-    """Return a mark that shows whether two nodes have the same checkpoint under a name that is overwritten."""
+    """Return a text that differs between nodes if their checkpoints of one name differ, as the name may be reused."""
     if saved.is_counted:
         return str(saved.step)
     try:
@@ -53,9 +53,7 @@ def mark_of(saved: Saved) -> str:
 
 
 def place_of(task: NodeTask, name: str) -> str:
-    """Return the path on this node of a checkpoint of this name. Raises ValueError if the name leads outside the
-    folder.
-    """
+    """Return the path of a checkpoint of this name on this node. Raises ValueError if the name leads elsewhere."""
     root, _, below = name.partition("/")
     if root == GIVEN and below and "/" not in below and below not in (".", ".."):
         return f"{given_folder(task.run_dir)}/{below}"
@@ -65,8 +63,7 @@ def place_of(task: NodeTask, name: str) -> str:
 def resumable(task: NodeTask, attempt: int) -> dict[str, Saved]:
     """Return the checkpoints from which an attempt may resume, the newest first. Their names are the same on all nodes.
 
-    These are the run's own checkpoints, or else the checkpoint that the run was given to start from. The result is
-    empty for a new run that was given none.
+    They are the run's own, else the checkpoint that it was given. A new run that was given none has none.
     """
     given = "" if task.resume in ("auto", "never") else os.path.join(task.code_dir, os.path.expanduser(task.resume))
     if not (attempt or task.start or given):

@@ -213,14 +213,14 @@ class Receiver:
         channel.send({"kept": name})
 
     def _temporary(self, name: str, place: str) -> str:
-        """Return the folder in which the files arrive: on the disk of their place, and nowhere that is copied back."""
+        """Return the folder in which the files arrive, on the disk of their place. It is not copied as an output."""
         above, last = os.path.split(place)
         if _is_orchs(name):  # as a writer's, so that the folder of a writer that was killed is removed
             return f"{above}/{checkpoint_dir.temporary_name('tmp', last)}"
         return f"{above}/.{last}.receiving" if name.startswith(f"{CHECKPOINTS}/") else self.own
 
     def _note(self, name: str, above: str, files: Mapping[str, Facts], keeps: Sequence[str] | None) -> None:
-        """Record the received checkpoint, and delete those that node 0 has deleted."""
+        """Record the received files, and delete checkpoints that node 0 has deleted."""
         own = {each for each in self.received if not each.startswith(f"{GIVEN}/")}
         for each in own - {name, *keeps} if keeps is not None else ():
             _delete(place_of(self.task, each))
@@ -279,7 +279,7 @@ def _check_manifest(path: Path, files: Mapping[str, Facts]) -> None:
 
 
 def _checked(files: Any, name: str) -> dict[str, Facts]:
-    """Return a checkpoint's files. Raises ValueError for a file elsewhere than in it, or than `latest` beside it."""
+    """Return a checkpoint's files. Raises ValueError for a file that is neither in it nor `latest` beside it."""
     if not isinstance(files, dict) or any(int(facts["bytes"]) < 0 for facts in files.values()):
         raise ValueError(f"the list of files of {name} is damaged")
     for path in files:
@@ -326,9 +326,7 @@ def _delete(path: str) -> None:
 
 
 def _put_in_place(temp: str, place: str) -> None:
-    """Rename the received files into place, the checkpoint first, because `latest` beside it says that it is
-    complete.
-    """
+    """Rename the received files, the checkpoint first, because `latest` beside it shows that it is complete."""
     folder, first = os.path.split(place)
     os.makedirs(folder, exist_ok=True)
     if os.path.isdir(place) and not os.path.islink(place):

@@ -20,7 +20,7 @@ class UnreadableError(ValueError):
 
 
 class Point(NamedTuple):
-    """The metrics of one step, as a file has them."""
+    """The metrics of one step in a file."""
 
     step: float
     time: float | None  # seconds since 1970; None if the file does not say it
@@ -53,7 +53,7 @@ class Followed:
         return file, self.offset == 0
 
     def keep_mark(self, file: BinaryIO) -> None:
-        """Keep a hash of the bytes before the offset."""
+        """Remember the bytes before the offset."""
         self.mark = _mark(file, self.offset)
 
 

@@ -1,4 +1,4 @@
-"""The GPUs of a run's samples, read through NVIDIA's library. If that library is missing, there are no GPUs."""
+"""Samples the GPUs that a run may use, by NVIDIA's library; none if the library is missing."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from orchestrator.protocol.samples import GpuSample
 
 
 def gpu_samples(visible: str | None) -> tuple[GpuSample, ...]:
-    """Return the GPUs as they are now; `visible` are those of CUDA_VISIBLE_DEVICES, None for all."""
+    """Return samples of the GPUs. `visible` is the value of CUDA_VISIBLE_DEVICES; None for all GPUs."""
     library = open_nvml()
     return tuple(sample_of(gpu) for gpu in chosen(library.levels(), visible)) if library is not None else ()
 
@@ -16,7 +16,7 @@ def gpu_samples(visible: str | None) -> tuple[GpuSample, ...]:
 def chosen(gpus: tuple[Gpu, ...], visible: str | None) -> tuple[Gpu, ...]:
     """Return the GPUs that CUDA_VISIBLE_DEVICES names, by numbers, UUIDs or beginnings of UUIDs.
 
-    A MIG instance matches no GPU, because the library does not report the use of an instance.
+    Instances of a divided card are left out, because the library does not report how busy they are.
     """
     if visible is None:
         return gpus

@@ -1,4 +1,4 @@
-"""For how long a node has done next to nothing: a pure count over its samples, by the job's `idle`."""
+"""Measures for how long a node has been idle by the job's `idle`, from its samples. Pure."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ LONGEST_WINDOW, WINDOWS = 60.0, 10
 
 @dataclass
 class IdleWatch:
-    """Counts windows in which the mean use was below the job's limit. A window is a minute, or a tenth of the job's
-    time.
+    """Counts idle windows: a minute, or a tenth of `after`, in which the mean use was below the job's limit.
 
     So one busy moment does not end an idle hour, and a busy hour does not hide the idle hour that follows.
     """
@@ -29,13 +28,13 @@ class IdleWatch:
 
     @staticmethod
     def of(asked: Mapping[str, Any]) -> IdleWatch | None:
-        """Return the watch for a job's `idle` limit; None if the job has no such limit."""
+        """Return the watch for a job's `idle`; None if the job has no `idle`."""
         if not asked:
             return None
         return IdleWatch(asked.get("gpu"), asked.get("cpu"), float(asked.get("after", 1800.0)))
 
     def add(self, sample: Sample) -> bool:
-        """Count a sample. Return whether the node has been idle for the time that the job allows."""
+        """Count a sample. Return True if the node has been idle for as long as the job allows."""
         found = use_of(sample, gpu=self.gpu, cpu=self.cpu)
         if found is None:
             self.reset()
@@ -49,14 +48,12 @@ class IdleWatch:
         return self.seconds > 0 and self.seconds >= self.after
 
     def reset(self) -> None:
-        """Begin again, because the ranks have changed."""
+        """Start again, because the ranks have changed or ended."""
         self.seconds = self.used = self.window = 0.0
 
 
 def use_of(sample: Sample, *, gpu: float | None, cpu: float | None) -> tuple[str, float, float] | None:
-    """Return (resource, percentage in use, limit) by which a sample is judged; None if the sample has neither
-    resource.
-    """
+    """Return (device, percentage in use, limit) by which a sample is judged; None if it can't be judged."""
     known = [each.use for each in sample.gpus if each.use is not None]
     if not sample.ranks:
         return None
