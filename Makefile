@@ -142,6 +142,7 @@ gpu-wheels: .venv/demo.stamp
 docs: .venv-docs/bin/mkdocs
 	rm -rf build/pages && mkdir -p build/pages
 	cp -r --parents *.md docs docker/README.md bench/README.md build/pages
+	sed 's/\.md)/.html)/g' llms.txt > build/pages/llms.txt
 	.venv-docs/bin/mkdocs build --quiet --strict
 	@echo "build/site/index.html"
 
