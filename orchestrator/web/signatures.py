@@ -9,12 +9,15 @@ from hashlib import blake2s
 from typing import Any, Final
 
 from orchestrator.protocol.layout import samples_file
+from orchestrator.runs import labels
 from orchestrator.runs.store import RunDir
 
 _FILES: Final = {
-    "state": ("run.json", "events.jsonl", "cancel.json", "verdict.json", "result.json", "checkpoints", "outputs"),
+    "state": (
+        "run.json", "events.jsonl", "cancel.json", "verdict.json", "result.json", "checkpoints", "outputs", labels.FILE,
+    ),
     "metrics": ("metrics.jsonl", "nodes/0/metrics.jsonl"),
-}
+}  # fmt: skip
 Signatures = Mapping[str, str]
 
 

@@ -1,7 +1,7 @@
 // Several runs side by side: the columns in which they differ, and their curves.
 import { Columns, column, textOf } from "./columns.js";
 import { curvesPanel } from "./curves.js";
-import { emptyNote, fill, make, runLink, section, select, stateBadge, wide } from "./dom.js";
+import { addressOf, addressOfDiff, emptyNote, fill, make, runLink, section, select, stateBadge, wide } from "./dom.js";
 import { ask } from "./source.js";
 
 const OWN = ["state", "profile", "ranks", "submitted", "took", "restarts", "tag", "note", "reason"];
@@ -29,10 +29,10 @@ export async function showCompare(main, _words, query) {
     fill(main, make("h1", {}, "Compare"), emptyNote("No run is chosen. Choose runs in ", make("a", { href: "#/" }, "the table"), "."));
     return () => {};
   }
-  const none = (error) => ({ element: emptyNote(`The curves can't be shown: ${error.message}.`), close: () => {} }); // of an exported page
-  const panel = await curvesPanel(rows.map((row) => row.run_id), "").catch(none);
+  const runs = rows.map((row) => row.run_id);
+  const panel = await curvesPanel(runs, "", { query, place: addressOf("compare", runs) });
   fill(main, make("h1", {}, `Compare ${rows.length} runs`), select("Show", [["", "what differs"], ["all", "all columns"]], "", (value) => { all = value === "all"; draw(); }), place, make("div", { class: "curves" }, panel.element),
-    rows.length === 2 ? section("Code", make("p", {}, make("a", { href: `#/diff/${rows.map((row) => encodeURIComponent(row.run_id)).join("/")}` }, "What changed in the job, the code and the versions"))) : null);
+    rows.length === 2 ? section("Code", make("p", {}, make("a", { href: addressOfDiff(...runs) }, "What changed in the job, the code and the versions"))) : null);
   draw();
   return () => panel.close();
 }

@@ -1,7 +1,8 @@
 // Metrics of one run or several: a panel for each, which the reader chooses, arranges, scales, smooths and saves.
-import { button, emptyNote, fill, make, menu, runLink, select } from "./dom.js";
+import { addressOf, button, emptyNote, fill, make, menu, runLink, select } from "./dom.js";
 import { chart, colour, csv, drawing, save } from "./chart.js";
 import { number } from "./format.js";
+import { savedViews } from "./saved.js";
 import { ask, exported, follow, paced } from "./source.js";
 
 const FIRST = 12; // panels of a run with many metrics
@@ -9,6 +10,7 @@ const AGAIN = 1000; // ms between two looks at what grows
 const BOOKKEEPING = new Set(["epoch", "step", "steps", "time", "seconds"]);
 const DASHES = [[], [8, 4], [2, 3], [10, 3, 2, 3]];
 const AXES = [["step", "step"], ["epoch", "epoch"], ["time", "time since its start"], ["clock", "wall clock"], ["share", "% of the run"]];
+const CHOICES = ["show", "log", "x", "smooth", "columns"]; // in the address; a saved view has the same
 const LACKS = { epoch: "no epochs", time: "no times", clock: "no times" };
 const HEIGHT = 220;
 const MIDDLE = 320;
@@ -16,24 +18,16 @@ const TALL = 460;
 
 export async function showCurves(main, _words, query, onlink) {
   const runs = query.getAll("run");
-  const panels = await curvesPanel(runs, query.get("metric") ?? "", { query, place: "#/curves" });
+  const panels = await curvesPanel(runs, query.get("metric") ?? "", { query, place: addressOf("curves", runs) });
   fill(main, make("h1", {}, runs.length === 1 ? "Curves" : `Curves of ${runs.length} runs`), panels.element);
   const stops = runs.map((run) => follow(run, (told) => { if (told.changed.includes("metrics")) panels.refresh().catch((error) => onlink(error.message)); }, onlink));
   return () => { stops.forEach((stop) => stop()); panels.close(); };
 }
 
 // Returns {element, refresh, close}. `only` shows one metric without tools; `labels` names runs; `place` is the address
-// whose query keeps the reader's choices.
+// that keeps the reader's choices, and that can show saved ones.
 export async function curvesPanel(given, first = "", { query = new URLSearchParams(), place = null, only = false, labels = {} } = {}) {
-  const chosen = {
-    runs: [...given],
-    metrics: query.getAll("show"),
-    x: query.get("x") ?? "step",
-    log: new Set(query.getAll("log")),
-    smoothing: Number(query.get("smooth") ?? 0),
-    baseline: query.get("baseline") ?? "",
-    columns: query.get("columns") ?? "",
-  };
+  const chosen = { runs: [...given, ...query.getAll("with")], baseline: query.get("baseline") ?? "", ...choicesIn(query) };
   const group = uPlot.sync(`curves-${Math.random()}`);
   const known = new Map(); // metric -> its curves
   const panels = new Map(); // metric -> its panel
@@ -150,18 +144,41 @@ export async function curvesPanel(given, first = "", { query = new URLSearchPara
 
   // -- the reader's choices
 
-  function keep() {
-    if (place === null) return;
+  // The choices that a view saves, as a query.
+  function choices() {
     const words = new URLSearchParams();
-    for (const run of place === "#/curves" ? chosen.runs : []) words.append("run", run);
-    for (const run of place === "#/curves" ? [] : chosen.runs.slice(1)) words.append("with", run);
     for (const metric of chosen.metrics) words.append("show", metric);
     for (const metric of chosen.log) words.append("log", metric);
-    for (const [name, value, usual] of [["x", chosen.x, "step"], ["smooth", String(chosen.smoothing), "0"], ["baseline", chosen.baseline, ""], ["columns", chosen.columns, ""]]) {
+    for (const [name, value, usual] of [["x", chosen.x, "step"], ["smooth", String(chosen.smoothing), "0"], ["columns", chosen.columns, ""]]) {
       if (value !== usual) words.set(name, value);
     }
+    return words;
+  }
+
+  function address(words) {
+    for (const run of chosen.runs.slice(given.length)) words.append("with", run);
+    if (chosen.baseline) words.set("baseline", chosen.baseline);
     const text = words.toString();
-    history.replaceState(null, "", text ? `${place}?${text}` : place);
+    return text ? `${place}${place.includes("?") ? "&" : "?"}${text}` : place;
+  }
+
+  function keep() {
+    if (place === null) return;
+    history.replaceState(null, "", address(choices()));
+    views.draw();
+  }
+
+  // A run opens with the view that has the name of its job; else with the view `default`.
+  const job = (given[0] ?? "").replace(/-[^-]*$/, "");
+  const views = place === null ? null : savedViews("curves", { usual: "the first panels", offered: job,
+    about: `The choice, order and scales of the panels get a name. Runs called ${job} open with the view ${job}; others open with the view default, if there is one.`,
+    present: () => choices().toString(), open: (view) => { location.hash = address(new URLSearchParams(view || "x=step")); } }); // x=step: no saved view takes its place
+
+  async function chooseSaved() {
+    if (CHOICES.some((name) => query.has(name))) return;
+    const saved = await views.ready;
+    const view = saved[job] ?? saved.default;
+    if (view) Object.assign(chosen, choicesIn(new URLSearchParams(view)));
   }
 
   function offer() {
@@ -208,11 +225,11 @@ export async function curvesPanel(given, first = "", { query = new URLSearchPara
       make("label", {}, "Smoothing ", slider, " ", amount), make("label", {}, all, " Log y"),
       chosen.runs.length > 1 ? select("Baseline", [["", "none"], ...chosen.runs.map((run) => [run, labels[run] ?? run])], chosen.baseline, (value) => { chosen.baseline = value; redraw(); keep(); }) : null,
       select("Columns", columns, chosen.columns, (value) => { chosen.columns = value; grid.dataset.columns = value; keep(); }),
-      button("Reset zoom", redraw), exported ? null : add];
+      button("Reset zoom", redraw), exported ? null : add, views?.element];
   }
 
   async function start() {
-    await read([]);
+    await Promise.all([read([]), views && chooseSaved()]);
     const there = shown();
     arrange();
     if (!there.length) return;
@@ -231,6 +248,10 @@ export async function curvesPanel(given, first = "", { query = new URLSearchPara
     refresh,
     close: () => { isClosed = true; sizes.disconnect(); seen.disconnect(); dark.removeEventListener("change", redraw); for (const panel of panels.values()) panel.close(); },
   };
+}
+
+function choicesIn(query) {
+  return { metrics: query.getAll("show"), log: new Set(query.getAll("log")), x: query.get("x") ?? "step", smoothing: Number(query.get("smooth") ?? 0), columns: query.get("columns") ?? "" };
 }
 
 function wide(grid) {

@@ -81,8 +81,25 @@ export function menu(summary, ...children) {
   return element;
 }
 
+// The addresses of the page: of one run, and of a view of several.
+export function addressOfRun(id, tab = "") {
+  return `#/run/${encodeURIComponent(id)}${tab && `/${tab}`}`;
+}
+
+export function addressOf(view, runs) {
+  return `#/${view}?${new URLSearchParams(runs.map((run) => ["run", run]))}`;
+}
+
+export function addressOfDiff(one, other) {
+  return `#/diff/${encodeURIComponent(one)}/${encodeURIComponent(other)}`;
+}
+
 export function runLink(id, words = id) {
-  return make("a", { href: `#/run/${encodeURIComponent(id)}` }, words);
+  return make("a", { href: addressOfRun(id) }, words);
+}
+
+export function sweepLink(sweep, words = sweep, attributes = {}) {
+  return make("a", { href: `#/sweep/${encodeURIComponent(sweep)}`, ...attributes }, words);
 }
 
 export function stateBadge(state) {

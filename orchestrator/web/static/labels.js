@@ -1,9 +1,18 @@
-// The dialog for a run's tags and its note.
+// A run's tags and its note: the button that opens their dialog.
 import { button, fill, make } from "./dom.js";
-import { post } from "./source.js";
+import { pathOf, post, wordsOf } from "./source.js";
+
+// `labels` returns the labels as they are; `changed` receives those that the user has saved.
+export function labelsButton(run, labels, changed) {
+  const open = async () => {
+    const saved = await edited(run, labels());
+    if (saved) changed(saved);
+  };
+  return button("✎", open, { class: "edit", "data-key": `edit:${run}`, "aria-label": `tags and note of ${run}`, title: labels().note || "Tags and note" });
+}
 
 // Returns the labels that the run has afterwards; null if the user leaves without saving.
-export function editLabels(run, labels) {
+function edited(run, labels) {
   const tags = make("input", { type: "text", value: labels.tags.join(" "), autocomplete: "off", "aria-describedby": "tags-help" });
   const note = make("textarea", { rows: 5, value: labels.note });
   const said = make("p", { role: "alert", class: "problem" });
@@ -15,10 +24,10 @@ export function editLabels(run, labels) {
       const words = tags.value.split(/[\s,]+/).filter(Boolean);
       try {
         const changes = { add: words.filter((each) => !labels.tags.includes(each)), remove: labels.tags.filter((each) => !words.includes(each)) };
-        result = await post(`/api/runs/${encodeURIComponent(run)}/labels`, note.value === labels.note ? changes : { ...changes, note: note.value });
+        result = await post(`${pathOf(run)}/labels`, note.value === labels.note ? changes : { ...changes, note: note.value });
         dialog.close();
       } catch (error) {
-        fill(said, [error.message, error.hint].filter(Boolean).join("; "));
+        fill(said, wordsOf(error));
       }
     };
     fill(dialog, make("form", { onsubmit: save }, make("h2", {}, run), make("label", {}, "Tags", tags), make("p", { class: "small muted", id: "tags-help" }, "Words, with blanks between them. The filter finds them by tag:WORD."),

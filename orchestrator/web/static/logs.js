@@ -1,7 +1,7 @@
 // One rank's log: a window onto it, moved by buttons, by a search, or with its end.
 import { button, fill, make, section, select } from "./dom.js";
 import { bytes } from "./format.js";
-import { ask, exported } from "./source.js";
+import { ask, exported, pathOf } from "./source.js";
 
 const MOST = 4000; // lines on the page
 const AGAIN = 20000; // ms: a log is brought from its node for a minute after it was asked for
@@ -12,7 +12,7 @@ export async function logPanel(run, logs, chosen = null) {
   let page = null; // {lines, start, end, size}
   let follows = true;
   let mark = null; // the offset that a search has found
-  const where = `/api/runs/${encodeURIComponent(run)}/log`;
+  const where = `${pathOf(run)}/log`;
   const text = make("pre", { class: "log", tabindex: "0", role: "region", "aria-label": "Lines of the log" });
   const said = make("p", { role: "status" });
   const tools = make("div", { class: "tools" });

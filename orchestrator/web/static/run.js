@@ -1,12 +1,13 @@
 // One run: a header that stays visible, with its tiles and actions, and a tab for each subject; each tab has its address.
-import { button, emptyNote, fill, make, runLink, section, stateBadge, table } from "./dom.js";
+import { addressOfDiff, addressOfRun, button, emptyNote, fill, make, runLink, section, stateBadge, sweepLink, table } from "./dom.js";
 import { curvesPanel } from "./curves.js";
 import { filesTab } from "./files.js";
 import { timeOfDay } from "./chart.js";
 import { ago, clock, duration, isFinal, number, took } from "./format.js";
+import { labelsButton } from "./labels.js";
 import { logPanel } from "./logs.js";
 import { ranksTab } from "./ranks.js";
-import { ask, exported, follow, paced, post } from "./source.js";
+import { ask, exported, follow, paced, pathOf, post, wordsOf } from "./source.js";
 import { systemTab } from "./system.js";
 
 const TABS = { overview: overviewTab, curves: curvesTab, ranks: ranksTab, system: systemTab, logs: logsTab, files: filesTab, config: configTab, why: whyTab };
@@ -15,7 +16,7 @@ const TROUBLE = new Set(["failed", "lost"]);
 const AGAIN = 1000; // ms between two looks at a run whose ranks tell something all the time
 
 export async function showRun(main, [name, asked], query, onlink) {
-  const path = `/api/runs/${encodeURIComponent(name)}`;
+  const path = pathOf(name);
   let run = await ask(path);
   let tab = null; // the one that is shown: {name, refresh, close}
   let turn = 0;
@@ -23,6 +24,8 @@ export async function showRun(main, [name, asked], query, onlink) {
   const head = make("div", { class: "run-head" });
   const live = make("span", { class: "live", role: "status" });
   const title = make("h1", {}, name, " ");
+  const labels = make("span", { class: "labels-of" });
+  const relabel = exported ? null : labelsButton(name, () => run.row.labels, (changed) => { run.row.labels = changed; draw(); });
   const note = make("p", { class: "note", role: "status" });
   const tiles = make("dl", { class: "tiles" });
   const tabs = make("nav", { class: "tabs", "aria-label": "Views of the run" });
@@ -32,7 +35,8 @@ export async function showRun(main, [name, asked], query, onlink) {
 
   function draw() {
     const { tags, note: remark } = run.row.labels;
-    fill(title, name, " ", stateBadge(run.row.state), tags.map((each) => [" ", make("span", { class: "tag" }, each)]).flat(), remark ? make("span", { class: "remark muted small" }, ` ${remark}`) : null);
+    fill(title, name, " ", stateBadge(run.row.state));
+    fill(labels, tags.map((each) => make("span", { class: "tag" }, each)), remark ? make("span", { class: "remark muted small", title: remark }, remark) : null);
     const hasFailed = run.row.state === "failed";
     fill(note, run.progress && !run.final && run.row.note.startsWith("step ") ? "" : run.row.note); // the tiles tell that
     note.classList.toggle("failure", hasFailed);
@@ -55,7 +59,7 @@ export async function showRun(main, [name, asked], query, onlink) {
     const shown = wanted in TABS ? wanted : run.row.state === "failed" ? "why" : "overview";
     tab?.close();
     tab = null;
-    fill(tabs, Object.keys(TABS).map((each) => make("a", { href: `#/run/${encodeURIComponent(name)}/${each}`, "aria-current": each === shown ? "page" : null }, each)));
+    fill(tabs, Object.keys(TABS).map((each) => make("a", { href: addressOfRun(name, each), "aria-current": each === shown ? "page" : null }, each)));
     requestAnimationFrame(() => tabs.scrollTo({ left: tabs.querySelector("[aria-current]").offsetLeft - tabs.clientWidth / 2 })); // on a phone, the row of tabs is wider than the screen
     const inside = make("div");
     fill(place, inside);
@@ -83,7 +87,7 @@ export async function showRun(main, [name, asked], query, onlink) {
     again().catch((error) => onlink(error.message));
   }
 
-  fill(head, make("div", { class: "run-title" }, title, live, exported ? null : does.element), note, tiles, tabs);
+  fill(head, make("div", { class: "run-title" }, title, live, labels, relabel, exported ? null : does.element), note, tiles, tabs);
   fill(main, make("div", { class: "run" }, head, problemsOf(run), place));
   draw();
   const opening = open(asked, query).catch((error) => onlink(error.message)); // nobody waits for it to read the header
@@ -127,7 +131,7 @@ function problemsOf({ problems }) {
 // What outlives each drawing of the rest: the sentence that says how it went, and the keyboard's place.
 function actions(name) {
   const said = make("span", { role: "status" });
-  const path = `/api/runs/${encodeURIComponent(name)}`;
+  const path = pathOf(name);
   const act = async (what, body, element) => {
     element.disabled = true;
     fill(said, `${what} …`);
@@ -135,7 +139,7 @@ function actions(name) {
       const done = await post(`${path}/${what}`, body);
       fill(said, done.said, " ", done.id ? runLink(done.id) : "");
     } catch (error) {
-      fill(said, make("span", { role: "alert" }, [error.message, error.hint].filter(Boolean).join("; ")));
+      fill(said, make("span", { role: "alert" }, wordsOf(error)));
     }
     element.disabled = false;
   };
@@ -192,7 +196,7 @@ async function overviewTab(place, { name, path, run, onlink }) {
 }
 
 async function curvesTab(place, { name, query, run }) {
-  const panels = await curvesPanel([name, ...query.getAll("with")], run().headline?.name ?? "", { query, place: `#/run/${encodeURIComponent(name)}/curves` });
+  const panels = await curvesPanel([name], run().headline?.name ?? "", { query, place: addressOfRun(name, "curves") });
   fill(place, panels.element);
   return { refresh: (changed) => (changed.includes("metrics") ? panels.refresh() : null), close: panels.close };
 }
@@ -234,7 +238,7 @@ async function configTab(place, { run }) {
     fill(body, shown.length ? table(`${shown.length} of ${rows.length} settings`, ["Setting", "Value"], shown) : emptyNote(rows.length ? "No setting has these words." : "The job of this run can't be read, or it is the program of a launch line."));
   }
   const compare = make("input", { type: "text", placeholder: "another run", "aria-label": "Another run" });
-  const go = (event) => { event.preventDefault(); location.hash = `#/diff/${encodeURIComponent(compare.value)}/${encodeURIComponent(row.run_id)}`; };
+  const go = (event) => { event.preventDefault(); location.hash = addressOfDiff(compare.value, row.run_id); };
   const own = Object.entries(values);
   fill(place, own.length ? section("Values of its point", facts(own)) : null,
     section("Job", make("div", { class: "tools" }, search, exported ? null : make("form", { class: "tools", onsubmit: go }, make("label", {}, "Diff to ", compare), make("button", {}, "Show"))), body));
@@ -254,7 +258,7 @@ async function whyTab(place, { run }) {
     const trace = verdict.error?.traceback ?? verdict.tail.join("\n");
     const where = [verdict.rank === null ? null : ["Rank", verdict.rank], verdict.host ? ["Host", verdict.host] : null, ["Attempt", verdict.attempt],
       verdict.code === null ? null : ["Exit code", verdict.code], verdict.signal ? ["Signal", verdict.signal] : null, verdict.cause === "none" ? null : ["Cause", verdict.cause.replaceAll("_", " ")]].filter(Boolean);
-    const log = logs.length && verdict.rank !== null ? make("p", {}, make("a", { href: `#/run/${encodeURIComponent(row.run_id)}/logs` }, `The log of rank ${verdict.rank}`)) : null;
+    const log = logs.length && verdict.rank !== null ? make("p", {}, make("a", { href: addressOfRun(row.run_id, "logs") }, `The log of rank ${verdict.rank}`)) : null;
     fill(place, section("Why", facts(where), verdict.hint ? make("p", { class: "sentence" }, verdict.hint) : null,
       trace ? make("pre", { class: "trace", tabindex: "0", role: "region", "aria-label": "Traceback" }, trace) : make("p", { class: "muted" }, "The rank has left no traceback and no output."), log), before);
   }
@@ -270,7 +274,7 @@ function aboutOf(run) {
   const found = [["Profile", row.profile], ["Nodes", run.nodes.length || "?"], ["Ranks", row.world_size ?? "?"], ["Submitted", `${clock(row.created)} (${ago(row.created)})`], ["Folder", run.folder]];
   if (run.job) found.push(["Job", run.job]);
   if (run.repeats) found.push(["Repeats", runLink(run.repeats)]);
-  if (run.sweep) found.push(["Sweep", make("a", { href: `#/sweep/${encodeURIComponent(run.sweep)}` }, run.sweep)]);
+  if (run.sweep) found.push(["Sweep", sweepLink(run.sweep)]);
   for (const each of run.notes) found.push(["Note", each]);
   return [...found, ...Object.entries(run.values)];
 }

@@ -1,9 +1,9 @@
 // The table of all runs: a summary, a filter, columns, order and groups that the user chooses. Changes come as rows.
 import { Columns, DEFAULTS, KINDS, column, grouped, isWaiting, meanAndSpread, sorted, textOf } from "./columns.js";
-import { button, emptyNote, fill, make, runLink, select, stateBadge, table } from "./dom.js";
+import { addressOf, addressOfDiff, button, emptyNote, fill, make, runLink, select, stateBadge, sweepLink, table } from "./dom.js";
 import { compile } from "./filter.js";
 import { isFinal } from "./format.js";
-import { editLabels } from "./labels.js";
+import { labelsButton } from "./labels.js";
 import { ask, exported, follow } from "./source.js";
 import { savedViews } from "./saved.js";
 
@@ -41,16 +41,13 @@ export async function showRuns(main, _words, query, onlink) {
   const search = make("input", { type: "search", value: settings.filter, size: 48, "aria-describedby": "filter-problem",
     placeholder: 'state:failed lr>0.1 tag:ablation "out of memory"', oninput: () => { settings.filter = search.value; change(); } });
   const grouping = make("span");
-  const views = savedViews(() => addressOf(settings), onlink);
+  const views = savedViews("runs", { usual: "all runs", about: "The filter, order, groups and columns of the table get a name.",
+    present: () => queryOf(settings), open: (view) => { location.hash = `#/${view}`; } });
   const does = {
-    compare: button("Compare", () => { location.hash = `#/compare?${chosenWords()}`; }),
-    curves: button("Curves", () => { location.hash = `#/curves?${chosenWords()}`; }),
-    diff: button("Diff", () => { location.hash = `#/diff/${[...chosen].map(encodeURIComponent).join("/")}`; }),
+    compare: button("Compare", () => { location.hash = addressOf("compare", [...chosen]); }),
+    curves: button("Curves", () => { location.hash = addressOf("curves", [...chosen]); }),
+    diff: button("Diff", () => { location.hash = addressOfDiff(...chosen); }),
   };
-
-  function chosenWords() {
-    return [...chosen].map((each) => `run=${encodeURIComponent(each)}`).join("&");
-  }
 
   // The columns that the user chose; else the usual ones, with the settings and metrics that tell the runs apart.
   function columnsToShow() {
@@ -63,7 +60,7 @@ export async function showRuns(main, _words, query, onlink) {
 
   // Takes new settings into the page's address, and draws by them.
   function change() {
-    history.replaceState(null, "", `#/${addressOf(settings)}`);
+    history.replaceState(null, "", `#/${queryOf(settings)}`);
     most = SHOWN;
     views.draw();
     draw();
@@ -154,20 +151,15 @@ export async function showRuns(main, _words, query, onlink) {
 
   function cellOf(each, row) {
     if (each.key === "run") {
-      const sweep = row.sweep && make("a", { href: `#/sweep/${encodeURIComponent(row.sweep)}`, class: "small" }, "sweep");
+      const sweep = row.sweep && sweepLink(row.sweep, "sweep", { class: "small" });
       const link = runLink(row.run_id);
       link.dataset.key = `run:${row.run_id}`;
-      return [link, " ", sweep, exported ? null : button("✎", () => edit(row), { class: "edit", "data-key": `edit:${row.run_id}`, "aria-label": `tags and note of ${row.run_id}`, title: row.labels.note || "Tags and note" })];
+      return [link, " ", sweep, exported ? null : labelsButton(row.run_id, () => row.labels, (labels) => told({ rows: [{ ...known.get(row.run_id), labels }] }))];
     }
     if (each.key === "state") return [stateBadge(row.state)];
     if (each.key === "tag") return row.labels.tags.map((tag) => [make("span", { class: "tag" }, tag), " "]).flat();
     if (each.key === "reason") return [make("div", { class: "clamp", title: row.note }, ...reasonOf(row))];
     return [textOf(each, row)];
-  }
-
-  async function edit(row) {
-    const changed = await editLabels(row.run_id, row.labels).catch((error) => onlink(error.message));
-    if (changed) told({ rows: [{ ...known.get(row.run_id), labels: changed }] });
   }
 
   function groupsOf(rows, group) {
@@ -302,7 +294,7 @@ function settingsOf(query) {
     columns, isDefault: columns.length === 0 };
 }
 
-function addressOf({ filter, sort, group, columns, isDefault }) {
+function queryOf({ filter, sort, group, columns, isDefault }) {
   const words = new URLSearchParams();
   if (filter) words.set("filter", filter);
   if (sort !== "-submitted") words.set("sort", sort);

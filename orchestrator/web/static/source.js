@@ -13,9 +13,17 @@ export class Refused extends Error {
   }
 }
 
+export function wordsOf(error) {
+  return [error.message, error.hint].filter(Boolean).join("; ");
+}
+
 export function ask(path, query = {}) {
   if (exported) return fromExport(path, query);
   return sent(address(path, query), { headers: headers() });
+}
+
+export function pathOf(run) {
+  return `/api/runs/${encodeURIComponent(run)}`;
 }
 
 // Returns {data, size}: a part of a file as an ArrayBuffer, and the size of the whole file.
@@ -64,9 +72,19 @@ async function answered(where, options) {
 }
 
 async function fromExport(path, query) {
+  if (path === "/api/curves") return curvesFromExport(path, query);
   const found = exported[address(path, query)] ?? exported[path];
   if (found === undefined) throw new Refused("this is not among the exported pages", "", 404);
   return found;
+}
+
+// An export has the curves of each run alone. Those of several runs are put together here.
+function curvesFromExport(path, { run, metric }) {
+  const answers = (name) => [run].flat().map((each) => exported[address(path, { run: each, metric: name })]).filter(Boolean);
+  const all = answers("loss"); // each run has this answer, with the names of all its metrics
+  const [names, kinds] = ["names", "kinds"].map((key) => [...new Set(all.flatMap((each) => each[key]))]);
+  const curves = answers(metric).flatMap((each) => each.panels).flatMap((panel) => panel.curves);
+  return { panels: [{ metric, curves }], names, kinds, hint: names.length ? "" : all[0]?.hint ?? "" };
 }
 
 // `seen` is what the page of a run knows of its files already. Calls `tell` with each message of the server's stream until the returned function is called; connects again by itself.
