@@ -10,7 +10,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from orchestrator.errors import StoreError, UsageError
+from orchestrator.errors import OrchError, StoreError, UsageError
 from orchestrator.protocol.reading import opened
 from orchestrator.runs.files import checkpoints, metrics
 from orchestrator.runs.files.logs import Selection, log_files
@@ -141,6 +141,22 @@ def curves(reader: Reader, names: list[str], wanted: list[str], query: Query) ->
         "kinds": found[0].kinds,
         "hint": "" if found[0].names else HOW_TO_WRITE,
     }
+
+
+def trends(reader: Reader, names: list[str]) -> Json:
+    """Return the trend of each run's first metric, and null for a run without metrics or that can't be read."""
+    found: Json = {}
+    for name in names[:MOST_CURVES]:
+        found[name] = None
+        with contextlib.suppress(OrchError):
+            found[name] = to_json(reader.trend(reader.find(name)))
+    return found
+
+
+def totals(reader: Reader, name: str) -> Json:
+    """Return what a run used in all: memory, GPUs, the time of a step, and hours."""
+    run = reader.find(name)
+    return {**to_json(reader.totals(run)), "hours": to_json(reader.hours(run))}
 
 
 def ranks(reader: Reader, name: str) -> Json:

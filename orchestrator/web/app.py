@@ -49,6 +49,7 @@ class Page:
             "/api/runs/{run}/files": lambda ask: answers.files_page(reader, ask.path_params["run"]),
             "/api/runs/{run}/ranks": lambda ask: answers.ranks(reader, ask.path_params["run"]),
             "/api/runs/{run}/pace": lambda ask: answers.pace(reader, ask.path_params["run"]),
+            "/api/runs/{run}/totals": lambda ask: answers.totals(reader, ask.path_params["run"]),
             "/api/runs/{run}/use": lambda ask: answers.use(
                 reader, ask.path_params["run"], ask.query_params.get("measure")
             ),
@@ -60,6 +61,7 @@ class Page:
             "/api/curves": lambda ask: answers.curves(
                 reader, ask.query_params.getlist("run"), ask.query_params.getlist("metric"), ask.query_params
             ),
+            "/api/trends": lambda ask: answers.trends(reader, ask.query_params.getlist("run")),
             "/api/diff": lambda ask: answers.diff_page(reader, _text(ask, "one"), _text(ask, "other")),
             "/api/sweeps/{sweep}": lambda ask: answers.sweep_page(
                 reader, ask.path_params["sweep"], ask.query_params.get("metric")

@@ -92,6 +92,8 @@ def _of_run(reader: Reader, run: RunDir) -> Answers:
     found: Answers = {Asked(where): page, Asked((*where, "files")): answers.files_page(reader, run.run_id)}
     found[Asked((*where, "ranks"))] = answers.ranks(reader, run.run_id)
     found[Asked((*where, "pace"))] = answers.pace(reader, run.run_id)
+    found[Asked((*where, "totals"))] = answers.totals(reader, run.run_id)
+    found[Asked(("trends",), (("run", run.run_id),))] = answers.trends(reader, [run.run_id])
     found[Asked((*where, "use"))] = use = answers.use(reader, run.run_id, None)
     for name in use["measures"]:
         found[Asked((*where, "use"), (("measure", name),))] = answers.use(reader, run.run_id, name)

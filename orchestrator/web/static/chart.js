@@ -1,6 +1,6 @@
 // One chart of lines, drawn by uPlot: its axes, the cursor that it shares with other charts, and what is saved of it.
 import { make, svg } from "./dom.js";
-import { duration, number } from "./format.js";
+import { day, duration, number, timeOfDay } from "./format.js";
 
 const SVG = "http://www.w3.org/2000/svg";
 const FONT = "12px system-ui";
@@ -71,12 +71,7 @@ function nearest(plot, line, at) {
 
 // The wall clock as precisely as marks that are `step` seconds apart need it.
 function moment(value, step) {
-  return step >= 86400 ? new Date(value * 1000).toLocaleDateString() : timeOfDay(value).slice(0, step >= 60 ? 5 : 8);
-}
-
-export function timeOfDay(value) {
-  const time = new Date(value * 1000);
-  return [time.getHours(), time.getMinutes(), time.getSeconds()].map((each) => String(each).padStart(2, "0")).join(":");
+  return step >= 86400 ? day(value) : timeOfDay(value).slice(0, step >= 60 ? 5 : 8);
 }
 
 export function atX(value, x) {

@@ -61,8 +61,19 @@ export function ago(moment) {
   return moment ? `${duration(Date.now() / 1000 - moment)} ago` : NOTHING;
 }
 
+// 2026-11-25 17:00:42, and the parts of it.
 export function clock(moment) {
-  return moment ? new Date(moment * 1000).toLocaleString() : NOTHING;
+  return moment ? `${day(moment)} ${timeOfDay(moment)}` : NOTHING;
+}
+
+export function day(moment) {
+  const date = new Date(moment * 1000);
+  return [date.getFullYear(), date.getMonth() + 1, date.getDate()].map(padded).join("-");
+}
+
+export function timeOfDay(moment) {
+  const date = new Date(moment * 1000);
+  return [date.getHours(), date.getMinutes(), date.getSeconds()].map(padded).join(":");
 }
 
 export function took(row) {

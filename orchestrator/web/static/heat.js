@@ -1,6 +1,7 @@
 // Ranks x time as a map of cells with its axes and its scale; the arrow keys go from cell to cell, and words tell the cell.
 import { fill, make } from "./dom.js";
-import { timeOfDay, variable } from "./chart.js";
+import { variable } from "./chart.js";
+import { timeOfDay } from "./format.js";
 
 const TALLEST = 420; // CSS pixels of all rows, if the caller says nothing else
 const [LEAST, MOST] = [3, 26]; // of one row

@@ -2,13 +2,13 @@
 import { addressOfDiff, addressOfRun, button, emptyNote, fill, make, runLink, section, stateBadge, sweepLink, table } from "./dom.js";
 import { curvesPanel } from "./curves.js";
 import { filesTab } from "./files.js";
-import { timeOfDay } from "./chart.js";
-import { ago, clock, duration, isFinal, number, took } from "./format.js";
+import { ago, clock, duration, isFinal, number, timeOfDay, took } from "./format.js";
 import { labelsButton } from "./labels.js";
 import { logPanel } from "./logs.js";
 import { ranksTab } from "./ranks.js";
 import { ask, exported, follow, paced, pathOf, post, wordsOf } from "./source.js";
 import { systemTab } from "./system.js";
+import { drawTrend } from "./trend.js";
 
 const TABS = { overview: overviewTab, curves: curvesTab, ranks: ranksTab, system: systemTab, logs: logsTab, files: filesTab, config: configTab, why: whyTab };
 const MOST_IN_TROUBLE = 5; // ranks in the overview
@@ -28,6 +28,7 @@ export async function showRun(main, [name, asked], query, onlink) {
   const relabel = exported ? null : labelsButton(name, () => run.row.labels, (changed) => { run.row.labels = changed; draw(); });
   const note = make("p", { class: "note", role: "status" });
   const tiles = make("dl", { class: "tiles" });
+  const trend = make("span", { class: "trend" });
   const tabs = make("nav", { class: "tabs", "aria-label": "Views of the run" });
   const place = make("div", { class: "tab" });
   const does = actions(name);
@@ -40,10 +41,12 @@ export async function showRun(main, [name, asked], query, onlink) {
     const hasFailed = run.row.state === "failed";
     fill(note, run.progress && !run.final && run.row.note.startsWith("step ") ? "" : run.row.note); // the tiles tell that
     note.classList.toggle("failure", hasFailed);
-    fill(tiles, tilesOf(run));
+    fill(tiles, tilesOf(run, trend));
     does.cancel.hidden = run.final;
     tick();
   }
+
+  const lookAtTrend = paced(AGAIN, async () => drawTrend(trend, (await ask("/api/trends", { run: name }))[name]));
 
   // How long ago the run has told something, so that a reader can see that what is shown is live.
   function tick() {
@@ -79,6 +82,7 @@ export async function showRun(main, [name, asked], query, onlink) {
       run = await ask(path);
       draw();
     }
+    if (all.includes("metrics")) lookAtTrend().catch((error) => onlink(error.message));
     Promise.resolve(tab?.refresh(all)).catch((error) => onlink(error.message)); // each tab has a pace of its own
   });
   function take({ changed }) {
@@ -90,6 +94,7 @@ export async function showRun(main, [name, asked], query, onlink) {
   fill(head, make("div", { class: "run-title" }, title, live, labels, relabel, exported ? null : does.element), note, tiles, tabs);
   fill(main, make("div", { class: "run" }, head, problemsOf(run), place));
   draw();
+  lookAtTrend().catch((error) => onlink(error.message));
   const opening = open(asked, query).catch((error) => onlink(error.message)); // nobody waits for it to read the header
   const stop = follow(name, take, onlink, run.seen);
   const ticking = exported ? 0 : setInterval(tick, 1000);
@@ -100,7 +105,7 @@ export async function showRun(main, [name, asked], query, onlink) {
 
 // -- the header
 
-function tilesOf(run) {
+function tilesOf(run, trend) {
   const { row, progress, headline, hours } = run;
   const known = progress ?? {};
   const step = known.step ?? run.result?.step ?? null;
@@ -110,7 +115,7 @@ function tilesOf(run) {
   return [
     tile("State", row.state, [of, row.restarts ? `, ${row.restarts} restart${row.restarts > 1 ? "s" : ""}` : ""], row.state),
     tile("Step", step === null ? "-" : number(step), [known.total ? `of ${number(known.total)}` : "", share === null ? "" : make("progress", { max: 1, value: share, "aria-label": "Steps done" })]),
-    tile(headline ? headline.name : "Loss", headline ? number(headline.value) : "-", headline ? "" : run.final ? "no metric" : "no metric yet"),
+    tile(headline ? headline.name : "Loss", headline ? number(headline.value) : "-", headline ? trend : run.final ? "no metric" : "no metric yet"),
     tile("Rate", known.rate ? number(known.rate, 3) : "-", known.rate ? `samples/s${run.final ? " at its end" : ""}` : ""),
     run.final ? tile("Ended", row.ended ? timeOfDay(row.ended) : "-", ago(row.ended)) : tile("ETA", known.eta ? duration(known.eta) : "-", known.eta ? `at ${timeOfDay(Date.now() / 1000 + known.eta)}` : known.total ? "" : "total unknown"),
     tile("Cost", cost ? amount(hours[cost[0]]) : "-", cost ? [cost[1], hours.gpu_watt_hours ? `, ${number(hours.gpu_watt_hours, 3)} Wh` : ""] : "")];
@@ -248,9 +253,8 @@ async function configTab(place, { run }) {
 
 async function whyTab(place, { run }) {
   function draw() {
-    const { verdict, timeline: { spans }, logs, row } = run();
-    const attempts = spans.filter((each) => each.kind === "attempt" && each.failed && each.attempt !== verdict?.attempt);
-    const before = attempts.length ? section("Attempts before", table("Attempts that failed", ["Attempt", "Why"], attempts.map((each) => [each.attempt, each.note || "-"]))) : null;
+    const { verdict, logs, row } = run();
+    const before = attemptsOf(run());
     if (!verdict || verdict.outcome === "succeeded") {
       fill(place, section("Why", emptyNote(verdict ? "This run has succeeded: if a run fails, this view says which rank failed first, where and why." : "This run has not ended: if it fails, this view says which rank failed first, where and why.")), before);
       return;
@@ -265,6 +269,25 @@ async function whyTab(place, { run }) {
 
   draw();
   return { refresh: (changed) => { if (changed.includes("state")) draw(); }, close: () => {} };
+}
+
+// The starts of a run: which one resumed from which checkpoint, and how each ended.
+function attemptsOf({ attempts, verdict, row, final }) {
+  const started = attempts.filter((each) => each.began !== null);
+  if (!started.length) return null;
+  const rows = started.map((each, at) => {
+    const isLast = at === started.length - 1;
+    const until = each.ended ?? (isLast ? row.ended : null);
+    const end = isLast && each.number === verdict?.attempt ? (verdict.outcome === "failed" ? "failed, as said above" : verdict.outcome) : each.end || "-";
+    return [each.number, clock(each.began), duration((until ?? Date.now() / 1000) - each.began), resumed(each), isLast && !final ? "still running" : end];
+  });
+  const said = started.length > 1 ? `Attempts: orch restarted the run ${row.restarts === 1 ? "once" : `${row.restarts} times`}` : "Attempts: orch has not restarted the run";
+  return section("Attempts", table(said, ["Attempt", "Began", "Took", "Started from", "End"], rows));
+}
+
+function resumed({ resumed_from: loaded, offered }) {
+  if (loaded) return `checkpoint ${loaded}`;
+  return offered ? `the beginning, although checkpoint ${offered} was offered` : "the beginning";
 }
 
 // -- what the tabs are made of
@@ -301,7 +324,8 @@ function timeline(run) {
     bar.style.left = `${(100 * (span.start - start)) / whole}%`;
     bar.style.width = `${Math.max(0.3, (100 * (until - span.start)) / whole)}%`;
     const isLast = run.verdict?.attempt === span.attempt; // the header says why that one failed
-    const words = [duration(until - span.start), span.failed ? "failed" : "", span.failed && isLast ? "" : span.note].filter(Boolean).join(", ");
+    const from = span.kind === "attempt" ? run.attempts.find((each) => each.number === span.attempt)?.resumed_from : null;
+    const words = [duration(until - span.start), from ? `resumed from ${from}` : "", span.failed ? "failed" : "", span.failed && isLast ? "" : span.note].filter(Boolean).join(", ");
     return make("li", {}, make("span", { class: "name" }, span.name), make("span", { class: "track", "aria-hidden": "true" }, bar), make("span", { class: "words" }, words));
   });
   return section("Time", make("ol", { class: "timeline" }, rows));

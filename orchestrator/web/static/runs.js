@@ -4,10 +4,13 @@ import { addressOf, addressOfDiff, button, emptyNote, fill, make, runLink, selec
 import { compile } from "./filter.js";
 import { isFinal } from "./format.js";
 import { labelsButton } from "./labels.js";
-import { ask, exported, follow } from "./source.js";
+import { ask, exported, follow, paced } from "./source.js";
 import { savedViews } from "./saved.js";
+import { drawTrend } from "./trend.js";
 
 const SHOWN = 40; // rows at first, and each time that their end comes near
+const MOST_TRENDS = 20; // of live runs
+const AGAIN = 2000; // ms between two looks at what grows
 const ARROWS = { ArrowDown: 1, ArrowUp: -1 };
 
 const TERMS = [
@@ -31,6 +34,9 @@ export async function showRuns(main, _words, query, onlink) {
   let isNew = true; // the rows have changed since `columns` were made
   let offered = null; // the columns in the choice of groups
   let most = SHOWN;
+  let listed = []; // the rows on the page
+  const trends = new Map(); // run id -> the element with the course of its first metric
+  let isClosed = false;
 
   const summary = make("ul", { class: "summary", "aria-label": "Summary" });
   const count = make("p", { role: "status", class: "count" });
@@ -94,8 +100,9 @@ export async function showRuns(main, _words, query, onlink) {
     const by = column(settings.sort.replace(/^-/, "")) ?? column("submitted");
     const found = sorted(rows, by, settings.sort.startsWith("-"));
     const group = settings.group ? column(settings.group) : null;
+    listed = found.slice(0, most);
     const focused = grid.contains(document.activeElement) ? document.activeElement.dataset.key : null;
-    fill(grid, make("caption", { class: "hidden" }, "Runs"), head(by), group ? groupsOf(found, group) : bodyOf(found.slice(0, most)));
+    fill(grid, make("caption", { class: "hidden" }, "Runs"), head(by), group ? groupsOf(found, group) : bodyOf(listed));
     if (focused) grid.querySelector(`[data-key="${CSS.escape(focused)}"]`)?.focus({ preventScroll: true });
     more.hidden = group !== null || found.length <= most;
     grid.hidden = rows.length === 0;
@@ -158,9 +165,20 @@ export async function showRuns(main, _words, query, onlink) {
     }
     if (each.key === "state") return [stateBadge(row.state)];
     if (each.key === "tag") return row.labels.tags.map((tag) => [make("span", { class: "tag" }, tag), " "]).flat();
-    if (each.key === "reason") return [make("div", { class: "clamp", title: row.note }, ...reasonOf(row))];
+    if (each.key === "reason") return [make("div", { class: "clamp", title: row.note }, ...reasonOf(row)), isRunning(row) ? trendOf(row.run_id) : ""];
     return [textOf(each, row)];
   }
+
+  function trendOf(id) {
+    if (!trends.has(id)) trends.set(id, make("div", { class: "trend" }));
+    return trends.get(id);
+  }
+
+  const lookAtTrends = paced(AGAIN, async () => {
+    const run = listed.filter(isRunning).slice(0, MOST_TRENDS).map((row) => row.run_id);
+    if (isClosed || !run.length) return;
+    for (const [id, found] of Object.entries(await ask("/api/trends", { run }))) drawTrend(trendOf(id), found);
+  });
 
   function groupsOf(rows, group) {
     return grouped(rows, group).map(([text, members]) => {
@@ -246,6 +264,7 @@ export async function showRuns(main, _words, query, onlink) {
     }
     isNew = true;
     draw();
+    lookAtTrends().catch((error) => onlink(error.message));
   }
 
   function onkey(event) {
@@ -268,7 +287,11 @@ export async function showRuns(main, _words, query, onlink) {
     drawn.clear();
     draw();
   }, 15000);
-  return () => { stop(); end.disconnect(); clearInterval(ticking); removeEventListener("keydown", onkey); };
+  return () => { isClosed = true; stop(); end.disconnect(); clearInterval(ticking); removeEventListener("keydown", onkey); };
+}
+
+function isRunning(row) {
+  return !exported && !isFinal(row.state) && !isWaiting(row);
 }
 
 // Columns with the same title get their whole keys as titles: metric.loss and result.loss.
