@@ -278,7 +278,7 @@ def failed_run(root: Path, now: float) -> None:
     write_samples(run, shape, [began + 340 + 10.0 * each for each in range(40)], 1840)
     write_beats(run, shape, 1840, 5000, 2.114, 1)
     trace = (
-        'Traceback (most recent call last):\n  File "train.py", line 88, in <module>\n    loss = model(batch["ids"].cuda())\n'
+        'Traceback (most recent call last):\n  File "train.py", line 88, in <module>\n    loss = model(batch)\n'
         '  File "train.py", line 31, in forward\n    return F.cross_entropy(logits, labels)\n'
         "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.20 GiB. GPU 1 has 39.4 GiB, 1.1 GiB of it free"
     )

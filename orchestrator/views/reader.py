@@ -104,13 +104,16 @@ class Reader:
         with self._lock:
             return self._row(run, self._state(run))
 
-    def run(self, run: RunDir) -> RunView:
-        """Return all about one run."""
+    def run(self, run: RunDir, *, all_beats: bool = True) -> RunView:
+        """Return all about one run. Without `all_beats`, only rank 0's heartbeat is read, as there may be thousands."""
         with self._lock:
             state = self._state(run)
-            beats = beats_of(run, state.attempt)
+            if all_beats:
+                beats = beats_of(run, state.attempt)
+            else:
+                beats = {0: beat} if (beat := beat_of(run, state.attempt)) else {}
             steps = self._step_times.setdefault(run.run_id, StepTimes())
-            if not state.is_final:
+            if not state.is_final and all_beats:
                 steps.look(state.attempt, beats)
             row, last = self._row(run, state, beats.get(0)), last_line(run, state.attempt)
             uses = {} if state.is_final else uses_of_ranks(self._sampled(run).look())

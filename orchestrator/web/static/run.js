@@ -11,8 +11,6 @@ import { systemTab } from "./system.js";
 import { drawTrend } from "./trend.js";
 
 const TABS = { overview: overviewTab, curves: curvesTab, ranks: ranksTab, system: systemTab, logs: logsTab, files: filesTab, config: configTab, why: whyTab };
-const MOST_IN_TROUBLE = 5; // ranks in the overview
-const TROUBLE = new Set(["failed", "lost"]);
 const AGAIN = 1000; // ms between two looks at a run whose ranks tell something all the time
 
 export async function showRun(main, [name, asked], query, onlink) {
@@ -181,7 +179,7 @@ async function overviewTab(place, { name, path, run, onlink }) {
   function draw() {
     fill(time, timeline(run()));
     fill(result, run().result ? section("Result", facts(Object.entries(run().result))) : null);
-    const trouble = run().ranks.filter((each) => TROUBLE.has(each.state)).slice(0, MOST_IN_TROUBLE);
+    const trouble = run().ranks;
     fill(ranks, trouble.length ? section("Ranks with trouble", table("The first ones", ["Rank", "Host", "State", "End"], trouble.map((each) => [each.rank, each.host, stateBadge(each.state), each.end || "-"]))) : null);
     fill(about, section("About", facts(aboutOf(run()))));
   }
@@ -294,7 +292,7 @@ function resumed({ resumed_from: loaded, offered }) {
 
 function aboutOf(run) {
   const { row } = run;
-  const found = [["Profile", row.profile], ["Nodes", run.nodes.length || "?"], ["Ranks", row.world_size ?? "?"], ["Submitted", `${clock(row.created)} (${ago(row.created)})`], ["Folder", run.folder]];
+  const found = [["Profile", row.profile], ["Nodes", run.nodes || "?"], ["Ranks", row.world_size ?? "?"], ["Submitted", `${clock(row.created)} (${ago(row.created)})`], ["Folder", run.folder]];
   if (run.job) found.push(["Job", run.job]);
   if (run.repeats) found.push(["Repeats", runLink(run.repeats)]);
   if (run.sweep) found.push(["Sweep", sweepLink(run.sweep)]);

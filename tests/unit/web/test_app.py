@@ -86,9 +86,11 @@ def test_of_many_ranks_those_with_trouble_are_sent_and_the_rest_counted(tmp_path
     run = make(tmp_path, "train-abcdef")
     begin(run, ranks=250)
     tell(run, 0, "rank_exit", 120.0, rank=240, code=1, attempt=0)
-    page = Browser(tmp_path).get(f"/api/runs/{run.run_id}").found
-    assert (len(page["ranks"]), page["ranks_left"]) == (100, 150)
-    assert (page["ranks"][0]["rank"], page["ranks"][0]["state"]) == (240, "failed")
+    browser = Browser(tmp_path)
+    found = browser.get(f"/api/runs/{run.run_id}/ranks").found
+    assert (len(found["ranks"]), found["ranks_left"]) == (100, 150)
+    assert (found["ranks"][0]["rank"], found["ranks"][0]["state"]) == (240, "failed")
+    assert [rank["rank"] for rank in browser.get(f"/api/runs/{run.run_id}").found["ranks"]] == [240]
 
 
 def test_what_a_run_has_cost_is_said_without_its_metrics_being_read_through(
