@@ -292,12 +292,18 @@ def test_curves_are_chosen_arranged_scaled_and_saved(page: Page, home: Path, swe
     expect(order).to_have_text(["rate", "loss"])
     page.get_by_role("combobox", name="X").select_option("epoch")
     expect(page.get_by_text("These runs have written no epochs with 'loss'")).to_be_visible()
+
+
+def test_the_panels_of_a_saved_view_open_with_every_run_of_the_job(page: Page, sweep: str) -> None:
+    order = page.locator(".panel h2")
+    at(page, f"/run/{sweep}.0/curves?show=rate&show=loss&x=epoch")
+    expect(order).to_have_text(["rate", "loss"])
     page.get_by_role("button", name="Save view …").click()
     expect(page.get_by_role("textbox", name="Name")).to_have_value("grid")
     page.get_by_role("button", name="Save", exact=True).click()
     expect(page.get_by_label("View", exact=True).locator("option:checked")).to_have_text("grid")
     at(page, "/")
-    at(page, f"/run/{other}/curves")  # another run of the job opens with its view
+    at(page, f"/run/{sweep}.1/curves")
     expect(order).to_have_text(["rate", "loss"])
     expect(page.get_by_role("combobox", name="X")).to_have_value("epoch")
     page.get_by_label("View", exact=True).select_option("the first panels")

@@ -12,7 +12,7 @@ export function drawTrend(place, found) {
   const percent = `${number(Math.abs(100 * change), 2)} %`;
   const isLevel = change === null || Math.abs(change) < LEAST;
   const kind = isLevel ? "muted" : (change < 0) === (better === "lower") ? "better" : "worse";
-  const over = `${number(steps)} steps`;
+  const over = steps === 1 ? "1 step" : `${number(steps)} steps`;
   const sentence = isLevel ? `it has hardly changed over the last ${over}` : `over the last ${over} it has ${change < 0 ? "fallen" : "risen"} by ${percent}`;
   const [low, high] = [Math.min(...means), Math.max(...means)];
   const y = (value) => (high > low ? HEIGHT - 2 - ((HEIGHT - 4) * (value - low)) / (high - low) : HEIGHT / 2);
