@@ -152,15 +152,8 @@ def test_all_but_the_entrance_asks_for_a_session(client: Client) -> None:
     for path in ("/", "/api/runs", "/api/events", "/metrics", "/static/main.js", "/static/uPlot.iife.min.js", "/none"):
         assert client.ask(path).status == 401, path
     cookie = {"Cookie": client.session["Cookie"]}
-    for path in (
-        "/api/runs",
-        "/api/runs/x",
-        "/api/runs/x/content?path=y",
-        "/api/events",
-        "/api/curves",
-        "/api/views/runs",
-    ):
-        assert client.ask(path, **cookie).status == 403, path
+    for path in ("runs", "runs/x", "runs/x/content?path=y", "events", "curves", "trends", "views/runs"):
+        assert client.ask(f"/api/{path}", **cookie).status == 403, path
     for host in (f"127.0.0.1:{client.port}", f"localhost:{client.port}", "orch-0.localhost"):
         assert client.ask("/enter", Host=host).status == 421, host
 
