@@ -6,7 +6,7 @@ import { bytes, duration, number } from "./format.js";
 import { ask, pathOf } from "./source.js";
 
 const OWN = ["state", "profile", "ranks", "submitted", "took", "restarts", "tag", "note", "reason"];
-// What the samples of a run say of it in all.
+// Totals of a run, from its samples and events.
 const USED = {
   "memory of a rank, at most": (used) => bytes(used.rank_memory),
   "memory of a GPU, at most": (used) => bytes(used.gpu_memory),

@@ -5,12 +5,12 @@ import { number } from "./format.js";
 import { savedViews } from "./saved.js";
 import { ask, exported, follow, paced } from "./source.js";
 
-const FIRST = 12; // panels of a run with many metrics
-const AGAIN = 1000; // ms between two looks at what grows
+const FIRST = 12; // so many panels are shown at first
+const AGAIN = 1000; // ms between two requests for new values
 const BOOKKEEPING = new Set(["epoch", "step", "steps", "time", "seconds"]);
 const DASHES = [[], [8, 4], [2, 3], [10, 3, 2, 3]];
 const AXES = [["step", "step"], ["epoch", "epoch"], ["time", "time since its start"], ["clock", "wall clock"], ["share", "% of the run"]];
-const CHOICES = ["show", "log", "x", "smooth", "columns"]; // in the address; a saved view has the same
+const CHOICES = ["show", "log", "x", "smooth", "columns"]; // the parameters of the address that a saved view has too
 const LACKS = { epoch: "no epochs", time: "no times", clock: "no times" };
 const HEIGHT = 220;
 const MIDDLE = 320;
@@ -37,7 +37,7 @@ export async function curvesPanel(given, first = "", { query = new URLSearchPara
   const list = make("div");
   const dark = matchMedia("(prefers-color-scheme: dark)");
 
-  // -- what is read
+  // -- data
 
   async function read(metrics) {
     const asked = { run: chosen.runs, smoothing: chosen.smoothing || "" };
@@ -50,7 +50,7 @@ export async function curvesPanel(given, first = "", { query = new URLSearchPara
     return names.join() !== before;
   }
 
-  // An exported page has no server that smooths all values: it smooths those that it has.
+  // An exported page has no server that could smooth all values, so it smooths the values that it has.
   function smoothed(curve) {
     if (!chosen.smoothing) return curve;
     let mean = 0;
@@ -112,7 +112,7 @@ export async function curvesPanel(given, first = "", { query = new URLSearchPara
     arrange();
   }
 
-  const waiting = new Set(); // panels that came into view and are read together
+  const waiting = new Set(); // panels that came into view at the same moment are read by one request
   const seen = new IntersectionObserver((entries) => {
     for (const { target, isIntersecting } of entries) {
       const panel = panels.get(target.dataset.metric);
@@ -120,7 +120,7 @@ export async function curvesPanel(given, first = "", { query = new URLSearchPara
       panel.visible = isIntersecting;
       if (isIntersecting && panel.stale) waiting.add(target.dataset.metric);
     }
-    if (waiting.size) load([...waiting]).catch(() => {}); // that it fails, the stream says
+    if (waiting.size) load([...waiting]).catch(() => {}); // the stream of changes reports the failure
     waiting.clear();
   }, { rootMargin: "200px" });
 
@@ -168,11 +168,11 @@ export async function curvesPanel(given, first = "", { query = new URLSearchPara
     views.draw();
   }
 
-  // A run opens with the view that has the name of its job; else with the view `default`.
+  // A run opens with the view that is called like its job, or else with the view `default`.
   const job = (given[0] ?? "").replace(/-[^-]*$/, "");
   const views = place === null ? null : savedViews("curves", { usual: "the first panels", offered: job,
     about: `The choice, order and scales of the panels get a name. Runs called ${job} open with the view ${job}; others open with the view default, if there is one.`,
-    present: () => choices().toString(), open: (view) => { location.hash = address(new URLSearchParams(view || "x=step")); } }); // x=step: no saved view takes its place
+    present: () => choices().toString(), open: (view) => { location.hash = address(new URLSearchParams(view || "x=step")); } }); // x=step prevents that a saved view is opened instead
 
   async function chooseSaved() {
     if (CHOICES.some((name) => query.has(name))) return;
@@ -259,7 +259,7 @@ function wide(grid) {
   return grid;
 }
 
-// One metric: its chart, and below it what each run's curve is at the cursor, at its end and at its extremes.
+// One metric: its chart, and a table of each run's value at the cursor, last value and extremes.
 function onePanel(metric, { chosen, known, group, labels, only, act }) {
   const place = make("div", { class: "plot" });
   const said = make("div", { class: "said" });
@@ -309,7 +309,7 @@ function onePanel(metric, { chosen, known, group, labels, only, act }) {
     return { xs: joined[0], lines };
   }
 
-  // A table: curve, its value at the cursor or the last one, the difference to the baseline, and the extremes.
+  // Draws a row for each curve: its value at the cursor or its last value, the difference to the baseline, and the extremes.
   function legend(curves) {
     const base = curves.find((curve) => curve.run_id === chosen.baseline);
     cells = [];
@@ -328,7 +328,7 @@ function onePanel(metric, { chosen, known, group, labels, only, act }) {
     fill(said, make("table", { class: "legend", "aria-label": metric }, make("thead", {}, make("tr", {}, heads.map((each) => make("th", { scope: "col" }, each)))), make("tbody", {}, rows)));
   }
 
-  // As the cursor moves, the first column tells the values there instead of the last ones.
+  // While the cursor is on a chart, the first column has the values there instead of the last values.
   function tell(at) {
     const values = new Map();
     if (at !== null && drawn) {
@@ -379,7 +379,7 @@ function xsOf(curve, x) {
   return curve.steps;
 }
 
-// Columns of a chart: x in order and each once, as after a restart a time or an epoch may come again.
+// Returns the columns of a chart with ascending x, each x once. After a restart, a time or an epoch may occur twice.
 function tableOf(curve) {
   const order = curve.xs.map((_, at) => at).sort((one, other) => curve.xs[one] - curve.xs[other]);
   const once = order.filter((at, place) => place === order.length - 1 || curve.xs[at] !== curve.xs[order[place + 1]]);
@@ -393,7 +393,7 @@ function difference(value, base, isBase) {
   return `${apart > 0 ? "+" : ""}${number(apart, 3)}${base ? ` (${apart > 0 ? "+" : ""}${((100 * apart) / Math.abs(base)).toFixed(1)} %)` : ""}`;
 }
 
-// The metric that was asked for comes first, then losses: train/loss before val_loss and rank_1/train/loss.
+// Returns the names with the requested metric first, then losses: train/loss before val_loss and rank_1/train/loss.
 function inOrder(names, first) {
   const rating = (name) => (name === first ? -1 : name === "loss" ? 0 : name.split("/").length + (name.includes("loss") ? (name.includes("train") ? 0 : 100) : 1000) + (BOOKKEEPING.has(name) ? 10000 : 0));
   return [...new Set(names)].sort((one, other) => rating(one) - rating(other) || one.localeCompare(other));

@@ -1,4 +1,4 @@
-// What changed from one run to another.
+// The differences between two runs.
 import { addressOf, fill, make, runLink, section, table } from "./dom.js";
 import { ask } from "./source.js";
 

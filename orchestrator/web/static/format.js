@@ -42,7 +42,7 @@ export function rate(perSecond, of) {
   return of === "B" ? `${bytes(perSecond)}/s` : `${number(perSecond, 3)} ${of}/s`;
 }
 
-// 20,000, 0.33333, 12,346, 8.59e-4: so many significant digits, or a whole number. Other values are returned as text.
+// 20,000, 0.33333, 12,346, 8.59e-4: a number with so many significant digits, or a whole number. Other values are returned as text.
 export function number(given, digits = 5) {
   if (given === null || given === undefined) return NOTHING;
   if (typeof given !== "number") return String(given);
@@ -61,7 +61,7 @@ export function ago(moment) {
   return moment ? `${duration(Date.now() / 1000 - moment)} ago` : NOTHING;
 }
 
-// 2026-11-25 17:00:42, and the parts of it.
+// A moment as 2026-11-25 17:00:42, and the two parts of that text.
 export function clock(moment) {
   return moment ? `${day(moment)} ${timeOfDay(moment)}` : NOTHING;
 }

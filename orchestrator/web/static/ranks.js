@@ -1,4 +1,4 @@
-// The ranks of a run: which one is slow, how long their steps took by time and in all, and how each one stands.
+// The ranks of a run: the slowest rank, step times as a map and as a histogram, and a list of the ranks.
 import { emptyNote, fill, make, section, stateBadge, svg, table } from "./dom.js";
 import { heatMap } from "./heat.js";
 import { duration, number } from "./format.js";

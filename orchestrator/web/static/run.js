@@ -11,12 +11,12 @@ import { systemTab } from "./system.js";
 import { drawTrend } from "./trend.js";
 
 const TABS = { overview: overviewTab, curves: curvesTab, ranks: ranksTab, system: systemTab, logs: logsTab, files: filesTab, config: configTab, why: whyTab };
-const AGAIN = 1000; // ms between two looks at a run whose ranks tell something all the time
+const AGAIN = 1000; // ms between two requests, even if the run changes all the time
 
 export async function showRun(main, [name, asked], query, onlink) {
   const path = pathOf(name);
   let run = await ask(path);
-  let tab = null; // the one that is shown: {name, refresh, close}
+  let tab = null; // the open tab: {name, refresh, close}
   let turn = 0;
   let heard = Date.now();
   const head = make("div", { class: "run-head" });
@@ -37,7 +37,7 @@ export async function showRun(main, [name, asked], query, onlink) {
     fill(title, name, " ", stateBadge(run.row.state));
     fill(labels, tags.map((each) => make("span", { class: "tag" }, each)), remark ? make("span", { class: "remark muted small", title: remark }, remark) : null);
     const hasFailed = run.row.state === "failed";
-    fill(note, run.progress && !run.final && run.row.note.startsWith("step ") ? "" : run.row.note); // the tiles tell that
+    fill(note, run.progress && !run.final && run.row.note.startsWith("step ") ? "" : run.row.note); // the tiles have the same
     note.classList.toggle("failure", hasFailed);
     fill(tiles, tilesOf(run, trend));
     does.cancel.hidden = run.final;
@@ -46,7 +46,7 @@ export async function showRun(main, [name, asked], query, onlink) {
 
   const lookAtTrend = paced(AGAIN, async () => drawTrend(trend, (await ask("/api/trends", { run: name }))[name]));
 
-  // How long ago the run has told something, so that a reader can see that what is shown is live.
+  // Shows how long ago the run reported something, so that a reader sees that the data is live.
   function tick() {
     const wait = Math.round((Date.now() - heard) / 1000);
     live.classList.toggle("on", !run.final && !exported);
@@ -81,7 +81,7 @@ export async function showRun(main, [name, asked], query, onlink) {
       draw();
     }
     if (all.includes("metrics")) lookAtTrend().catch((error) => onlink(error.message));
-    Promise.resolve(tab?.refresh(all)).catch((error) => onlink(error.message)); // each tab has a pace of its own
+    Promise.resolve(tab?.refresh(all)).catch((error) => onlink(error.message)); // each tab has its own pace
   });
   function take({ changed }) {
     heard = Date.now();
@@ -93,7 +93,7 @@ export async function showRun(main, [name, asked], query, onlink) {
   fill(main, make("div", { class: "run" }, head, problemsOf(run), place));
   draw();
   lookAtTrend().catch((error) => onlink(error.message));
-  const opening = open(asked, query).catch((error) => onlink(error.message)); // nobody waits for it to read the header
+  const opening = open(asked, query).catch((error) => onlink(error.message)); // the header is shown before the tab is read
   const stop = follow(name, take, onlink, run.seen);
   const ticking = exported ? 0 : setInterval(tick, 1000);
   const close = () => { stop(); clearInterval(ticking); turn += 1; tab?.close(); tab = null; };
@@ -131,7 +131,7 @@ function problemsOf({ problems }) {
   return problems.map((each) => make("p", { class: "problem", role: "alert" }, each));
 }
 
-// What outlives each drawing of the rest: the sentence that says how it went, and the keyboard's place.
+// The actions on a run. They are made once, so that their result stays and the keyboard's focus is kept.
 function actions(name) {
   const said = make("span", { role: "status" });
   const path = pathOf(name);
@@ -269,7 +269,7 @@ async function whyTab(place, { run }) {
   return { refresh: (changed) => { if (changed.includes("state")) draw(); }, close: () => {} };
 }
 
-// The starts of a run: which one resumed from which checkpoint, and how each ended.
+// Lists the attempts of a run: the checkpoint that each resumed from, and how it ended.
 function attemptsOf({ attempts, verdict, row, final }) {
   const started = attempts.filter((each) => each.began !== null);
   if (!started.length) return null;
@@ -288,7 +288,7 @@ function resumed({ resumed_from: loaded, offered }) {
   return offered ? `the beginning, although checkpoint ${offered} was offered` : "the beginning";
 }
 
-// -- what the tabs are made of
+// -- parts of the tabs
 
 function aboutOf(run) {
   const { row } = run;
@@ -305,7 +305,7 @@ function facts(pairs) {
     make("dd", {}, value instanceof Node ? value : typeof value === "object" ? JSON.stringify(value) : number(value)))));
 }
 
-// A settings file as rows: job.args[0], job.env.X.
+// Returns the rows of a settings file: job.args[0], job.env.X.
 function flat(value, key = "") {
   if (value === null || typeof value !== "object") return value === null || value === "" ? [] : [[key, String(value)]];
   if (Array.isArray(value) && value.every((each) => typeof each !== "object")) return value.length ? [[key, value.join(" ")]] : [];
@@ -321,7 +321,7 @@ function timeline(run) {
     const bar = make("span", { class: `span ${kind} ${span.end === null && !isFinal(run.row.state) ? "going" : ""}` });
     bar.style.left = `${(100 * (span.start - start)) / whole}%`;
     bar.style.width = `${Math.max(0.3, (100 * (until - span.start)) / whole)}%`;
-    const isLast = run.verdict?.attempt === span.attempt; // the header says why that one failed
+    const isLast = run.verdict?.attempt === span.attempt; // the header has the reason of that failure
     const from = span.kind === "attempt" ? run.attempts.find((each) => each.number === span.attempt)?.resumed_from : null;
     const words = [duration(until - span.start), from ? `resumed from ${from}` : "", span.failed ? "failed" : "", span.failed && isLast ? "" : span.note].filter(Boolean).join(", ");
     return make("li", {}, make("span", { class: "name" }, span.name), make("span", { class: "track", "aria-hidden": "true" }, bar), make("span", { class: "words" }, words));

@@ -8,9 +8,9 @@ import { ask, exported, follow, paced } from "./source.js";
 import { savedViews } from "./saved.js";
 import { drawTrend } from "./trend.js";
 
-const SHOWN = 40; // rows at first, and each time that their end comes near
-const MOST_TRENDS = 20; // of live runs
-const AGAIN = 2000; // ms between two looks at what grows
+const SHOWN = 40; // rows at first, and more each time that a reader comes near their end
+const MOST_TRENDS = 20; // live runs whose trend is drawn
+const AGAIN = 2000; // ms between two requests for trends
 const ARROWS = { ArrowDown: 1, ArrowUp: -1 };
 
 const TERMS = [
@@ -19,7 +19,7 @@ const TERMS = [
   ["-tag:baseline", "for which the term does not hold"],
 ];
 
-const known = new Map(); // run id -> what is known of it: who comes back to the table sees it at once
+const known = new Map(); // run id -> its row; it is kept, so that a reader who returns to the table sees it at once
 let isRead = false;
 
 export async function showRuns(main, _words, query, onlink) {
@@ -55,7 +55,7 @@ export async function showRuns(main, _words, query, onlink) {
     diff: button("Diff", () => { location.hash = addressOfDiff(...chosen); }),
   };
 
-  // The columns that the user chose; else the usual ones, with the settings and metrics that tell the runs apart.
+  // Returns the columns that the user chose, or else the default ones with the settings and metrics in which the runs differ.
   function columnsToShow() {
     const rows = [...known.values()];
     if (!settings.isDefault) return settings.columns;
@@ -64,7 +64,7 @@ export async function showRuns(main, _words, query, onlink) {
     return usual.toSpliced(usual.indexOf("reason") + 1, 0, ...columns.suggested());
   }
 
-  // Takes new settings into the page's address, and draws by them.
+  // Writes new settings into the page's address, and redraws the table.
   function change() {
     history.replaceState(null, "", `#/${queryOf(settings)}`);
     most = SHOWN;
@@ -72,7 +72,7 @@ export async function showRuns(main, _words, query, onlink) {
     draw();
   }
 
-  // Makes columns, filter and the choice of groups anew, each only after a change.
+  // Rebuilds columns, filter and the choice of groups, each only after a change.
   function renew() {
     if (isNew) columns = new Columns([...known.values()]);
     isNew = false;
@@ -83,7 +83,7 @@ export async function showRuns(main, _words, query, onlink) {
       passes = compile(settings.filter, columns);
       fill(problem);
     } catch (error) {
-      fill(problem, isRead ? error.message : ""); // the rows of the last filter stay
+      fill(problem, isRead ? error.message : ""); // the rows of the last valid filter stay
     }
     search.setAttribute("aria-invalid", problem.textContent !== "");
     if (offered === columns.facts.join()) return; // an open list must not close
@@ -277,13 +277,13 @@ export async function showRuns(main, _words, query, onlink) {
     if (!seen.at(-1).isIntersecting) return;
     most += SHOWN;
     draw();
-    end.unobserve(more); // looked at once more: a tall screen has room for more
+    end.unobserve(more); // observed again, because a tall screen has room for more rows
     end.observe(more);
   }, { rootMargin: "300px" });
   end.observe(more);
   addEventListener("keydown", onkey);
   const stop = follow(null, told, onlink);
-  const ticking = exported ? 0 : setInterval(() => { // ages
+  const ticking = exported ? 0 : setInterval(() => { // because ages grow
     drawn.clear();
     draw();
   }, 15000);
@@ -310,7 +310,7 @@ function meanOf(rows, of) {
   return found.spread === null ? of.spread(found.mean, 4) : `${of.spread(found.mean, 4)} ± ${of.spread(found.spread, 2)}`;
 }
 
-// What the address says of the table: its filter, order, groups and columns.
+// Returns the filter, order, groups and columns in an address.
 function settingsOf(query) {
   const columns = query.get("columns")?.split(",").filter((key) => column(key)) ?? [];
   return { filter: query.get("filter") ?? "", sort: query.get("sort") ?? "-submitted", group: query.get("group") ?? "",
@@ -327,7 +327,7 @@ function queryOf({ filter, sort, group, columns, isDefault }) {
   return text ? `?${text}` : "";
 }
 
-// Takes a message into what is known; returns the rows that have changed, and the ids that are gone.
+// Stores the rows of a message. Returns the rows that have changed, and the ids that are gone.
 function take({ rows = [], gone = [], all = false }) {
   isRead = true;
   const there = all ? new Set(rows.map((row) => row.run_id)) : null;

@@ -1,4 +1,4 @@
-// A sweep or a search: its points, the best first; what each setting does to the metric; the curves of its points.
+// A sweep or a search: its points, the best first, the effect of each setting on the metric, and the curves of its points.
 import { curvesPanel } from "./curves.js";
 import { addressOfRun, emptyNote, fill, make, runLink, section, select, stateBadge, wide } from "./dom.js";
 import { parallel, scatter } from "./drawings.js";

@@ -1,11 +1,11 @@
-// How busy the run's machines are: what stands out, a panel of lines or a map for each measure, and the newest numbers.
+// The use of a run's machines: unusual states, a panel of lines or a map for each measure, and the newest numbers.
 import { button, emptyNote, fill, make, section, table } from "./dom.js";
 import { chart, colour } from "./chart.js";
 import { heatMap } from "./heat.js";
 import { bytes, number } from "./format.js";
 import { ask, paced } from "./source.js";
 
-const MOST_LINES = 8; // more ranks are shown as their lowest, median and highest
+const MOST_LINES = 8; // if there are more ranks, their lowest, median and highest values are shown
 const MOST_NEWEST = 100;
 const HEIGHT = 160; // CSS pixels of a panel's chart or map
 const AGAIN = 2000; // ms: an agent takes a sample every 2 s
@@ -21,7 +21,7 @@ export async function systemTab(place, { path, run }) {
     for (const { target, isIntersecting } of entries) {
       const panel = panels.get(target.dataset.measure);
       panel.visible = isIntersecting;
-      if (isIntersecting && panel.stale) panel.refresh().catch(() => {}); // that it fails, the stream says
+      if (isIntersecting && panel.stale) panel.refresh().catch(() => {}); // the stream of changes reports the failure
     }
   }, { rootMargin: "200px" });
 
@@ -54,7 +54,7 @@ export async function systemTab(place, { path, run }) {
   return { refresh: (changed) => (changed.includes("use") ? again() : null), close: () => { seen.disconnect(); sizes.disconnect(); dark.removeEventListener("change", redraw); for (const panel of panels.values()) panel.close(); } };
 }
 
-// One measure, as lines where there are few ranks, else as a map; a button changes it.
+// The panel of one measure. A button switches between lines and a map.
 function panelOf(path, measure, title) {
   let map = null;
   let drawn = null;

@@ -5,7 +5,7 @@ import { number } from "./format.js";
 const [WIDTH, HEIGHT] = [96, 20];
 const LEAST = 0.005; // a smaller change counts as none
 
-// Shows a trend of the server's in an element; null empties it.
+// Shows a trend in an element, or empties the element if the trend is null.
 export function drawTrend(place, found) {
   if (!found) return fill(place);
   const { metric, better, means, steps, change } = found;
