@@ -15,6 +15,22 @@ export function variable(name) {
   return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 }
 
+// The small bar beside a name that has the colour of its line.
+export function colourKey(ink) {
+  const key = make("span", { class: "key" });
+  key.style.background = ink;
+  return key;
+}
+
+// Calls `resize` when the width of an element changes, and `redraw` when the system's colours do, until the returned function is called.
+export function whenLookChanges(element, resize, redraw) {
+  const dark = matchMedia("(prefers-color-scheme: dark)");
+  const sizes = new ResizeObserver(resize);
+  dark.addEventListener("change", redraw);
+  sizes.observe(element);
+  return () => { sizes.disconnect(); dark.removeEventListener("change", redraw); };
+}
+
 // `lines` are {label, colour, values, dash, width, alpha}, all over the same `xs`; `x` is step, epoch, time, clock or share.
 // When the cursor moves on any chart of the same `group`, `onpoint` receives the index of each line's point, or null.
 export function chart(place, { xs, lines, x = "step", log = false, format = number, height = 220, group, onpoint, range = null }) {

@@ -1,6 +1,6 @@
 // Metrics of one run or several: a panel for each, which the reader chooses, arranges, scales, smooths and saves.
 import { addressOf, button, emptyNote, fill, make, menu, runLink, select } from "./dom.js";
-import { chart, colour, csv, drawing, save } from "./chart.js";
+import { chart, colour, colourKey, csv, drawing, save, whenLookChanges } from "./chart.js";
 import { number } from "./format.js";
 import { savedViews } from "./saved.js";
 import { ask, exported, follow, paced } from "./source.js";
@@ -33,9 +33,8 @@ export async function curvesPanel(given, first = "", { query = new URLSearchPara
   const panels = new Map(); // metric -> its panel
   let names = [];
   let hint = "";
-  const grid = make("div", { class: "panels" });
+  const grid = make("div", { class: "panels", "data-columns": only ? "1" : null });
   const list = make("div");
-  const dark = matchMedia("(prefers-color-scheme: dark)");
 
   // -- data
 
@@ -238,25 +237,18 @@ export async function curvesPanel(given, first = "", { query = new URLSearchPara
 
   const count = make("summary", {});
   const bar = make("div", { class: "tools" });
-  dark.addEventListener("change", redraw);
-  const sizes = new ResizeObserver(() => { for (const panel of panels.values()) panel.resize(); });
-  sizes.observe(grid);
+  const forget = whenLookChanges(grid, () => { for (const panel of panels.values()) panel.resize(); }, redraw);
   await start();
   if (!only) fill(bar, tools());
   return {
-    element: only ? wide(grid) : make("section", { "aria-label": "Curves" }, bar, grid),
+    element: only ? grid : make("section", { "aria-label": "Curves" }, bar, grid),
     refresh,
-    close: () => { isClosed = true; sizes.disconnect(); seen.disconnect(); dark.removeEventListener("change", redraw); for (const panel of panels.values()) panel.close(); },
+    close: () => { isClosed = true; forget(); seen.disconnect(); for (const panel of panels.values()) panel.close(); },
   };
 }
 
 function choicesIn(query) {
   return { metrics: query.getAll("show"), log: new Set(query.getAll("log")), x: query.get("x") ?? "step", smoothing: Number(query.get("smooth") ?? 0), columns: query.get("columns") ?? "" };
-}
-
-function wide(grid) {
-  grid.dataset.columns = "1";
-  return grid;
 }
 
 // One metric: its chart, and a table of each run's value at the cursor, last value and extremes.
@@ -318,10 +310,8 @@ function onePanel(metric, { chosen, known, group, labels, only, act }) {
       const value = make("td", { class: "value" }, number(curve.last));
       const apart = base ? make("td", {}, difference(curve.last, base.last, curve === base)) : null;
       cells.push({ curve, value, apart });
-      const key = make("span", { class: "key" });
-      key.style.background = colour(curve.at);
       const name = labels[curve.run_id] ?? curve.run_id;
-      return make("tr", {}, make("th", { scope: "row" }, key, isOne ? make("span", { class: "hidden" }, name) : runLink(curve.run_id, name)), value, apart,
+      return make("tr", {}, make("th", { scope: "row" }, colourKey(colour(curve.at)), isOne ? make("span", { class: "hidden" }, name) : runLink(curve.run_id, name)), value, apart,
         make("td", {}, number(curve.lowest)), make("td", {}, number(curve.highest)), base ? null : make("td", {}, number(curve.count)));
     });
     const heads = [make("span", { class: "hidden" }, "Run"), "last", base ? "to baseline" : null, "min", "max", base ? null : "values"].filter((each) => each !== null);

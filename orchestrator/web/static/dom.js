@@ -81,6 +81,14 @@ export function menu(summary, ...children) {
   return element;
 }
 
+// Opens a dialog. It is removed when it closes, and `closed` is called then.
+export function openDialog(label, children, kind = null, closed = () => {}) {
+  const dialog = make("dialog", { "aria-label": label, class: kind, onclose: () => { dialog.remove(); closed(); } }, children);
+  document.body.append(dialog);
+  dialog.showModal();
+  return dialog;
+}
+
 // The addresses of the page: of one run, and of a view of several.
 export function addressOfRun(id, tab = "") {
   return `#/run/${encodeURIComponent(id)}${tab && `/${tab}`}`;

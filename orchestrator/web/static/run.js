@@ -1,5 +1,5 @@
 // One run: a header that stays visible, with its tiles and actions, and a tab for each subject; each tab has its address.
-import { addressOfDiff, addressOfRun, button, emptyNote, fill, make, runLink, section, stateBadge, sweepLink, table } from "./dom.js";
+import { addressOfDiff, addressOfRun, button, emptyNote, fill, make, openDialog, runLink, section, stateBadge, sweepLink, table } from "./dom.js";
 import { curvesPanel } from "./curves.js";
 import { filesTab } from "./files.js";
 import { ago, clock, duration, isFinal, number, timeOfDay, took } from "./format.js";
@@ -155,10 +155,8 @@ function actions(name) {
 
 function confirmed(question, value, go) {
   const input = value === null ? null : make("input", { type: "text", value, "aria-label": "Folder", size: "40" });
-  const dialog = make("dialog", { "aria-label": question, onclose: () => dialog.remove() }, make("p", {}, question), input,
-    make("div", { class: "tools" }, button("Yes", () => { dialog.close(); go(input?.value); }), button("No", () => dialog.close(), { autofocus: true })));
-  document.body.append(dialog);
-  dialog.showModal();
+  const dialog = openDialog(question, [make("p", {}, question), input,
+    make("div", { class: "tools" }, button("Yes", () => { dialog.close(); go(input?.value); }), button("No", () => dialog.close(), { autofocus: true }))]);
 }
 
 // -- tabs

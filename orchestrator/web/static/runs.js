@@ -1,6 +1,6 @@
 // The table of all runs: a summary, a filter, columns, order and groups that the user chooses. Changes come as rows.
 import { Columns, DEFAULTS, KINDS, column, grouped, isWaiting, meanAndSpread, sorted, textOf } from "./columns.js";
-import { addressOf, addressOfDiff, button, emptyNote, fill, make, runLink, select, stateBadge, sweepLink, table } from "./dom.js";
+import { addressOf, addressOfDiff, button, emptyNote, fill, make, openDialog, runLink, select, stateBadge, sweepLink, table } from "./dom.js";
 import { compile } from "./filter.js";
 import { isFinal } from "./format.js";
 import { labelsButton } from "./labels.js";
@@ -233,19 +233,15 @@ export async function showRuns(main, _words, query, onlink) {
       settings.isDefault = false;
       change();
     }
-    const dialog = make("dialog", { "aria-label": "Columns", class: "columns", onclose: () => dialog.remove() }, make("h2", {}, "Columns"), groups,
+    const dialog = openDialog("Columns", [make("h2", {}, "Columns"), groups,
       all.some((each) => each.kind !== "run") ? null : emptyNote("Columns of config, result and metrics appear as soon as a run has written them."),
-      make("div", { class: "tools" }, button("Done", () => dialog.close()), button("Default columns", () => { settings.columns = []; settings.isDefault = true; change(); dialog.close(); })));
-    document.body.append(dialog);
-    dialog.showModal();
+      make("div", { class: "tools" }, button("Done", () => dialog.close()), button("Default columns", () => { settings.columns = []; settings.isDefault = true; change(); dialog.close(); }))], "columns");
   }
 
   function explainFilter() {
-    const dialog = make("dialog", { "aria-label": "How to filter", onclose: () => dialog.remove() }, make("h2", {}, "How to filter"),
+    const dialog = openDialog("How to filter", [make("h2", {}, "How to filter"),
       table("All terms have to hold", ["Term", "Runs"], TERMS.map(([term, meaning]) => [make("code", {}, term), meaning])),
-      make("p", {}, "The names of the columns are those of ", make("strong", {}, "Columns …"), ". The key / comes here, and the arrow keys go from row to row."), button("Close", () => dialog.close(), { autofocus: true }));
-    document.body.append(dialog);
-    dialog.showModal();
+      make("p", {}, "The names of the columns are those of ", make("strong", {}, "Columns …"), ". The key / comes here, and the arrow keys go from row to row."), button("Close", () => dialog.close(), { autofocus: true })]);
   }
 
   const tools = make("form", { class: "tools", role: "search", onsubmit: (event) => event.preventDefault() },

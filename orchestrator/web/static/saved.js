@@ -1,5 +1,5 @@
 // Saved views: the query of an address gets a name, which the state folder keeps. Both the table of runs and the panels of curves have views.
-import { button, fill, make, select } from "./dom.js";
+import { button, fill, make, openDialog, select } from "./dom.js";
 import { ask, exported, post, wordsOf } from "./source.js";
 
 const NOT_SAVED = "*"; // the choice that stands for the address as it is
@@ -44,14 +44,12 @@ export function savedViews(kind, { usual, about, offered = "", present, open }) 
 
   function save() {
     const name = make("input", { type: "text", required: true, maxlength: 60, autocomplete: "off", value: offered });
-    const dialog = make("dialog", { "aria-label": "Save view", onclose: () => dialog.remove() }, make("form", { onsubmit: (event) => {
+    const dialog = openDialog("Save view", [make("form", { onsubmit: (event) => {
       event.preventDefault();
       keep(name.value.trim(), present());
       dialog.close();
     } }, make("h2", {}, "Save view"), make("p", {}, about), make("label", {}, "Name ", name),
-    make("div", { class: "tools" }, make("button", { type: "submit" }, "Save"), button("Cancel", () => dialog.close()))));
-    document.body.append(dialog);
-    dialog.showModal();
+    make("div", { class: "tools" }, make("button", { type: "submit" }, "Save"), button("Cancel", () => dialog.close())))]);
   }
 
   fill(element, choice, button("Save view …", save), remove, said);

@@ -74,7 +74,7 @@ export async function showSweep(main, [sweep], query, onlink) {
 
 function pointsTable(rows, keys, metric, better) {
   const caption = metric ? `Points by ${metric}, the ${better === "lower" ? "lowest" : "highest"} first` : "Points";
-  const heads = ["Rank", "Run", "State", ...keys, metric || "Value"];
+  const heads = ["Place", "Run", "State", ...keys, metric || "Value"];
   const lines = rows.map((row) => make("tr", { class: row.rank === 1 ? "best" : "" }, ...[row.rank === 1 ? make("strong", {}, "1 (best)") : row.rank ?? "-",
     runLink(row.run_id), stateBadge(row.state), ...keys.map((key) => (row.settings[key] === undefined ? "-" : number(row.settings[key]))), number(row.value)].map((cell) => make("td", {}, cell))));
   return wide(make("table", { class: "points" }, make("caption", {}, caption), make("thead", {}, make("tr", {}, heads.map((each) => make("th", { scope: "col" }, each)))), make("tbody", {}, lines)), caption);
