@@ -11,6 +11,7 @@ import { drawTrend } from "./trend.js";
 const SHOWN = 40; // rows at first, and more each time that a reader comes near their end
 const MOST_TRENDS = 20; // live runs whose trend is drawn
 const AGAIN = 2000; // ms between two requests for trends
+const USUAL_SORT = "-submitted";
 const ARROWS = { ArrowDown: 1, ArrowUp: -1 };
 
 const TERMS = [
@@ -99,6 +100,7 @@ export async function showRuns(main, _words, query, onlink) {
     const rows = [...known.values()].filter(passes);
     const by = column(settings.sort.replace(/^-/, "")) ?? column("submitted");
     const found = sorted(rows, by, settings.sort.startsWith("-"));
+    if (settings.sort === USUAL_SORT) found.sort((one, other) => isFinal(one.state) - isFinal(other.state)); // live runs first
     const group = settings.group ? column(settings.group) : null;
     listed = found.slice(0, most);
     const focused = grid.contains(document.activeElement) ? document.activeElement.dataset.key : null;
@@ -309,14 +311,14 @@ function meanOf(rows, of) {
 // Returns the filter, order, groups and columns in an address.
 function settingsOf(query) {
   const columns = query.get("columns")?.split(",").filter((key) => column(key)) ?? [];
-  return { filter: query.get("filter") ?? "", sort: query.get("sort") ?? "-submitted", group: query.get("group") ?? "",
+  return { filter: query.get("filter") ?? "", sort: query.get("sort") ?? USUAL_SORT, group: query.get("group") ?? "",
     columns, isDefault: columns.length === 0 };
 }
 
 function queryOf({ filter, sort, group, columns, isDefault }) {
   const words = new URLSearchParams();
   if (filter) words.set("filter", filter);
-  if (sort !== "-submitted") words.set("sort", sort);
+  if (sort !== USUAL_SORT) words.set("sort", sort);
   if (group) words.set("group", group);
   if (!isDefault) words.set("columns", columns.join(","));
   const text = words.toString();
