@@ -847,5 +847,5 @@ def test_a_server_that_is_gone_is_said(browser: Browser, tmp_path: Path) -> None
         page.goto((orch.home / "ui" / "open.html").as_uri())
         expect(page.get_by_text("No runs yet")).to_be_visible()
         assert orch("ui", "--stop").code == 0
-        expect(page.get_by_text("The server does not answer. The page shows the last data that it received.")).to_be_visible()
+        expect(page.get_by_text("The server does not answer. This is the data that it sent last.")).to_be_visible()
     shutil.rmtree(orch.home)

@@ -102,7 +102,7 @@ export function follow(run, tell, onlink = () => {}, seen = {}) {
         if (error instanceof Refused && error.status < 500) return onlink(error.message);
       }
       if (end.signal.aborted) return;
-      onlink("The server does not answer. The page shows the last data that it received.");
+      onlink("The server does not answer. This is the data that it sent last.");
       await new Promise((resolve) => setTimeout(resolve, AGAIN_MS));
     }
   };
