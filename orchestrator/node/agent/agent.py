@@ -82,7 +82,7 @@ class Agent:
     """The agent of one node, from its start to its exit code."""
 
     def __init__(self, task: NodeTask, on_outcome: Callable[[Agent, int], None] = lambda *_: None) -> None:
-        """`on_outcome` is told the exit code as soon as it is certain: to leave takes a moment."""
+        """`on_outcome` receives the exit code as soon as it is certain, because leaving the gang takes a moment."""
         task = told_gpus(task)
         self.node_dir = node_folder(task.run_dir, task.node_rank)
         self.on_outcome = on_outcome
@@ -107,7 +107,7 @@ class Agent:
         self.untold: list[Report] = []
 
     async def run(self) -> int:
-        """Take part in the gang until its end; the exit code is the same on all nodes."""
+        """Take part in the gang until its end. Return the exit code, which is the same on all nodes."""
         keep_a_thread()
         os.makedirs(output_folder(self.task.run_dir), exist_ok=True)
         self._introduce_to_record()
@@ -135,7 +135,7 @@ class Agent:
         self.inbox.put_nowait(partial(self._receive, report))
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> None:
-        """Let it run beside the loop; what it raises ends the agent, loudly."""
+        """Run this work beside the loop. An exception that it raises ends the agent."""
         task = asyncio.create_task(work)
         self.tasks.append(task)
         task.add_done_callback(self._ended)
@@ -216,7 +216,7 @@ class Agent:
         await self._hear(channel)
 
     async def _hello_at(self, own_addr: str) -> Hello:
-        """Return the hello of a node that has reached node 0 from this address: gloo's will be the same."""
+        """Return the hello of a node that has reached node 0 from this address, which gloo will use too."""
         if self.task.only_loopback:
             return await self._hello((own_addr,))
         named = interface_address(self.task.interface)
@@ -225,7 +225,9 @@ class Agent:
         return await self._hello((named or own_addr,))
 
     async def _hello(self, addrs: tuple[str, ...]) -> Hello:
-        """Return what this node says of itself; where there are others, with its neighbour server there."""
+        """Return this node's hello. If there are other nodes, it includes this node's neighbour server at that
+        address.
+        """
         me = (self.task.node_rank, socket.gethostname(), self.nproc)
         if self.tls is None:
             return Hello(*me)
@@ -259,7 +261,7 @@ class Agent:
             self.inbox.put_nowait(self._look)
 
     async def _look(self) -> None:
-        """Do what the time demands: a heartbeat, what this node's ranks need, and an end if node 0 is silent."""
+        """Send a heartbeat, look after this node's ranks, and end if node 0 has been silent for too long."""
         now = time.monotonic()
         if (
             slept := now - self.ticked
@@ -364,7 +366,9 @@ class Agent:
         self._tell(WayTried(way and f"{here} can't reach its neighbour {order.host}: {way}"))
 
     async def _hand_over(self, order: HandOver) -> None:
-        """As node 0, give the nodes that lack it what the attempt goes on from; tell the leader who could not be."""
+        """As node 0, send the attempt's checkpoint to the nodes that lack it; report to the leader which nodes
+        failed.
+        """
         assert self.tls is not None
         name, to, given, problem = order.checkpoint, list(order.to), list[int](), ""
         saved = self.ranks.resumable.get(name)

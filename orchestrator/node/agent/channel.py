@@ -21,7 +21,7 @@ class ChannelError(Exception):
 
 
 class NoAnswerError(ChannelError):
-    """The peer said nothing for too long."""
+    """The peer sent nothing for too long."""
 
 
 class Channel:
@@ -47,7 +47,9 @@ class Channel:
             self.writer.write(json.dumps(message).encode() + b"\n")
 
     async def receive(self) -> Message | None:
-        """Return the next message; None when the peer has closed; ChannelError when it sent something else."""
+        """Return the next message, or None after the peer has closed. Raises ChannelError if the peer sent anything
+        else.
+        """
         try:
             line = await self.reader.readline()
         except OSError:  # also "no route to host", which is no ConnectionError
@@ -65,7 +67,7 @@ class Channel:
         return message
 
     async def answer(self, seconds: float) -> Message:
-        """Return the message that is owed now; ChannelError where it does not come in time, or not at all."""
+        """Return the message that the peer owes now. Raises ChannelError if the message is late or does not come."""
         try:
             message = await asyncio.wait_for(self.receive(), seconds)
         except asyncio.TimeoutError as error:
@@ -75,7 +77,7 @@ class Channel:
         return message
 
     async def close(self) -> None:
-        """Flush and close; what the peer does not take in time is dropped."""
+        """Flush and close. Bytes that the peer does not accept in time are dropped."""
         if not self.writer.is_closing():  # closed once more, a TLS transport could not be aborted
             self.writer.close()
         try:

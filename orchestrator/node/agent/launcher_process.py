@@ -77,7 +77,9 @@ def archive_argv(task: NodeTask) -> list[str]:
 
 
 def launcher_environment(task: NodeTask, nproc: int) -> dict[str, str]:
-    """Return what the launcher's interpreter and its libraries read while they load; secrets come over stdin."""
+    """Return the variables that the launcher's interpreter and its libraries read while they load. Secrets come over
+    stdin.
+    """
     environment = {
         key: value for key, value in os.environ.items() if key not in RANK_VARIABLES and not key.startswith("PET_")
     }
@@ -95,7 +97,7 @@ def launcher_environment(task: NodeTask, nproc: int) -> dict[str, str]:
 
 
 def engine_environment(task: NodeTask) -> dict[str, str]:
-    """Return what the program that starts the container gets: this process's own variables, and the mark."""
+    """Return the environment of the program that starts the container: this process's own variables, and the mark."""
     environment = {key: value for key, value in os.environ.items() if key not in RANK_VARIABLES}
     # Marked, but for pyxis: to the launcher inside, its srun is a stranger with the run's mark.
     if task.container is not None and task.container.runtime != "pyxis":
@@ -124,7 +126,7 @@ class LauncherProcess:
         return self.process.pid if self.process is not None else None
 
     async def start(self, nproc: int, attempt: int) -> None:
-        """Start it and tell it its task; OSError or EngineError when it can't be started."""
+        """Start the launcher and send it its task. Raises OSError or EngineError if it can't be started."""
         self.attempt = attempt
         task, argv = self.task, launcher_argv(self.task)
         environment = launcher_environment(task, nproc)
@@ -163,7 +165,7 @@ class LauncherProcess:
         return self.task.container is None or self.attempt in (None, attempt)
 
     async def dismiss(self) -> None:
-        """End it, also where it is still being started; its end is reported."""
+        """End the launcher, even while it is being started. Its end is reported."""
         self.is_dismissed = True
         await self.end()
 

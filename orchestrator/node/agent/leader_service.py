@@ -94,7 +94,7 @@ class LeaderService:
                     self.members.send(node, LeaderHeartbeat())
 
     async def close(self) -> None:
-        """Stop when the members have been told and have gone; none is waited for longer than it may take."""
+        """Stop after all members have received the end and have left. The wait for each member is bounded."""
         self.clock.cancel()
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self.complete.wait(), LINGER_SECONDS)

@@ -1,4 +1,4 @@
-"""Where members of a run are awaited: who dials is a stranger until it has proved itself, and strangers are few.
+"""The listener for members of a run. A connection is a stranger until it authenticates itself, and strangers are few.
 
 The gang's leader and every node's neighbour server listen in this way.
 """
@@ -34,7 +34,10 @@ class Stranger:
 
 
 class Strangers:
-    """Who has not proved itself yet, the oldest first: all of a gang may, so that none of this may look at each."""
+    """Connections that have not yet authenticated themselves, the oldest first.
+
+    All nodes of a gang may connect at once, so no operation here looks at each connection.
+    """
 
     def __init__(self) -> None:
         self._all: OrderedDict[Stranger, None] = OrderedDict()
@@ -50,7 +53,7 @@ class Strangers:
         self._alike.setdefault((stranger.addr, stranger.at), OrderedDict())[stranger] = None
 
     def remove(self, stranger: Stranger) -> None:
-        """Count one out; one that is not here any more is none."""
+        """Remove a stranger. A stranger that was removed before is ignored."""
         if stranger not in self._all:
             return
         del self._all[stranger]
@@ -60,11 +63,11 @@ class Strangers:
             del self._alike[stranger.addr, stranger.at]
 
     def oldest(self) -> Stranger:
-        """Return the one that has been here longest."""
+        """Return the oldest stranger."""
         return next(iter(self._all))
 
     def alike(self, stranger: Stranger) -> OrderedDict[Stranger, None]:
-        """Return those that have come from its address to the same one here, with itself."""
+        """Return the strangers that came from the same address to the same address here, this stranger included."""
         return self._alike[stranger.addr, stranger.at]
 
     def take_all(self) -> list[Stranger]:
@@ -87,7 +90,9 @@ class Listener:
         members: int = 0,
         tell: Callable[[Mapping[str, int]], None] = lambda counts: None,
     ) -> None:
-        """Listen until close(); `serve` has each member's channel, and `tell` hears of strangers when they double."""
+        """Listen until close(). `serve` receives each member's channel; `tell` receives the strangers when they
+        double.
+        """
         self.tls, self.socks, self.serve, self.tell = tls, list(socks), serve, tell
         self.most = MAX_STRANGERS + members  # who may all dial at the same moment
         self.strangers = Strangers()
@@ -160,7 +165,7 @@ class Listener:
             await channel.close()
 
     def words(self) -> str:
-        """Return who was rejected, for people; empty where nobody was."""
+        """Return a sentence about the rejected connections; empty if none was rejected."""
         return strangers_in_words(self.rejected)
 
     async def close(self, patience: float = 0.0) -> None:
@@ -184,7 +189,7 @@ def is_of_this_machine(addr: str, sock: socket.socket) -> bool:
 
 
 def strangers_in_words(rejected: Mapping[str, int]) -> str:
-    """Return how many connections of which addresses were rejected; empty where none was."""
+    """Return how many connections of which addresses were rejected; empty if none was."""
     named = Counter(rejected).most_common(NAMED)
     parts = [f"{count} connection{'s' * (count > 1)} from {addr}" for addr, count in named]
     return f"{', '.join(parts)} could not prove to belong to this run" if parts else ""

@@ -26,7 +26,9 @@ class Members:
         self.members: dict[int, Channel] = {}
 
     async def serve(self, channel: Channel) -> None:
-        """Hear one member until it leaves, or breaks the protocol; one that is not admitted is told why."""
+        """Receive one member's messages until it leaves or breaks the protocol. A rejected member is sent the
+        reason.
+        """
         try:
             hello = self._admitted(channel, await channel.answer(HELLO_SECONDS))
         except ChannelError as error:
@@ -58,7 +60,7 @@ class Members:
         return member
 
     def send(self, node: int, order: Order) -> None:
-        """Send to one member; one that has not joined or has left misses it."""
+        """Send to one member. The message is dropped if the member has not joined or has left."""
         if node in self.members:
             self.members[node].send(order.to_json())
 

@@ -1,7 +1,8 @@
-"""Which rank has not entered the collective that the others wait in: pure, from the flight recorders of all ranks.
+"""Finds the rank that has not entered the collective in which the others wait. Pure; it reads all ranks' flight
+recorders.
 
-A recorder's groups are those of orchestrator.node.launcher.flight_recorder. A rank that waits is itself waited for only
-where no other is left to blame: it may wait in another group for the one that is missing.
+A recorder's groups are those of orchestrator.node.launcher.flight_recorder. A waiting rank is blamed only if no other
+rank is left to blame, because it may wait in another group for the missing rank.
 """
 
 from __future__ import annotations
@@ -35,9 +36,9 @@ class _Wait:
 
 
 def missing_rank(recorders: Mapping[int, Groups]) -> Missing | None:
-    """Return the rank that the others' collectives wait for; None where the recorders don't tell.
+    """Return the rank that the others' collectives wait for; None if the recorders do not show it.
 
-    recorders: of each rank its process groups by name; empty for a rank that left no dump.
+    recorders: the process groups of each rank by name; empty for a rank that left no dump.
     """
     groups = sorted(_by_group(recorders).items())
     found = [each for name, known in groups for each in _missing_in(name, known, recorders)]
@@ -72,7 +73,7 @@ def _missing_in(name: str, known: dict[int, ProcessGroup], recorders: Mapping[in
 
 
 def _mismatch(there: list[_Wait], name: str) -> list[Missing]:
-    """Return who calls another collective than most; nobody where all call the same: then nothing here tells."""
+    """Return the ranks that call another collective than most. The result is empty if all call the same collective."""
     counts = Counter(wait.operation for wait in there)
     usual = max(counts, key=lambda operation: (counts[operation], operation == there[0].operation))
     others = _ranks([wait for wait in there if wait.operation == usual])

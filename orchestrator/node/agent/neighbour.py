@@ -17,7 +17,9 @@ PROBE = "probe"
 
 
 class NeighbourServer:
-    """The server of one node; `take` is given what is asked for besides a probe, and the channel for the answers."""
+    """The server of one node. It answers probes itself; `take` receives every other request with the channel for
+    answers.
+    """
 
     def __init__(
         self,
@@ -28,7 +30,7 @@ class NeighbourServer:
         take: Taker | None = None,
         tell: Callable[[Mapping[str, int]], None] = lambda counts: None,
     ) -> None:
-        """Listen at these addresses, on any free port; OSError where none is."""
+        """Listen at these addresses, on any free port. Raises OSError if no address can be used."""
         self.node_rank, self.addrs, self.take = node_rank, addrs, take
         socks = listen(addrs, ANY_PORT)
         self.port = port_of(socks)
@@ -45,12 +47,12 @@ class NeighbourServer:
                 await self.take(message, channel)
 
     async def close(self) -> None:
-        """Stop listening, and end what is being taken in."""
+        """Stop listening, and end the transfers that are still running."""
         await self.listener.close()
 
 
 async def probe(tls: Tls, addrs: tuple[str, ...], port: int, node_rank: int) -> str | None:
-    """Return None when the neighbour answers at one of its addresses, else what went wrong at each."""
+    """Return None if the neighbour answers at one of its addresses, or else the problem of each address."""
     try:
         channel = await request(tls, addrs, port, node_rank, {"do": PROBE, "padding": PADDING})
     except ChannelError as error:

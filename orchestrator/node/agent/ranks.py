@@ -1,6 +1,6 @@
-"""The ranks of one node, from attempt to attempt: their launcher is started and ordered about, its reports understood.
+"""The ranks of one node over all attempts: starts their launcher, sends it orders and handles its reports.
 
-What the rest of the gang must know of is told to the leader; everything goes into the node's record.
+Reports that concern the whole gang are sent to the leader; every report goes into the node's record.
 """
 
 from __future__ import annotations
@@ -81,10 +81,10 @@ MOST_CHECKPOINTS, MOST_CHARS = 20, 1000  # that the leader is told of, and of th
 
 
 class Ranks:
-    """The ranks of this node, and the launcher that they are children of.
+    """The ranks of this node, and their launcher.
 
-    `tell` takes what is for the leader, `hear` what the launcher says, which comes back as `report`, and `begin` work
-    that goes on beside.
+    `tell` sends a message to the leader. `hear` queues a launcher's report, which the loop passes to `report`. `begin`
+    runs work beside the loop.
     """
 
     def __init__(
@@ -147,7 +147,7 @@ class Ranks:
     # -- orders
 
     def prepare(self, order: Prepare) -> None:
-        """Make ready for an attempt, with a new launcher where the last one is gone."""
+        """Prepare an attempt, with a new launcher if the last launcher has ended."""
         self.attempt, self.prepared, self.stop_deadline = order.attempt, order, None
         self.heartbeats, self.oom_kills = HeartbeatReader(self.task.hang), oom_kills()
         self._look_at_folders()
@@ -199,14 +199,14 @@ class Ranks:
         self.launcher.send(replace(order, resume_from=self._place(order.resume_from)))
 
     def _place(self, checkpoint: str) -> str:
-        """Return where the checkpoint of this name is, which may have been handed over since; empty where it isn't."""
+        """Return the path of the checkpoint of this name, which another node may have sent; empty if it is not here."""
         if checkpoint in self.resumable:
             return self.resumable[checkpoint].path
         place = saved.place_of(self.task, checkpoint) if checkpoint else ""
         return place if os.path.exists(place) else ""
 
     def stop(self, order: Stop) -> None:
-        """Have the ranks stop at their next boundary; the launcher is killed where that takes too long."""
+        """Stop the ranks at their next step boundary. The launcher is killed if that takes too long."""
         if self.running:
             self.told_to_stop = True
             self.launcher.send(order)
@@ -231,7 +231,7 @@ class Ranks:
             self.launcher.asked += seconds
 
     def look(self, now: float) -> None:
-        """Tell of ranks that stand still; end those that did not stop in time, and a launcher that stands still."""
+        """Report stalled ranks. End the ranks that did not stop in time, and a launcher that is frozen."""
         self._look_at_folders()
         if self.offer is not None:
             self.offer.look()
@@ -262,9 +262,9 @@ class Ranks:
             self.tell(FolderLost(removed[0], self.node_dir in removed))
 
     def _why_launcher_is_frozen(self, silent: float) -> str:
-        """Return why a launcher that has been silent for so long is to be ended, in words; empty where it is not.
+        """Return why a silent launcher is to be ended; empty if it is not to be ended.
 
-        One that waits for a disk is not: it would not end before the disk answers, and then it goes on by itself.
+        A launcher that waits for a disk is left alone: it could not end before the disk answers, and then it continues.
         """
         if silent <= self.task.link_timeout or self.launcher.pid is None:
             return ""
@@ -397,7 +397,7 @@ class Ranks:
         return {"saves": saves, "saves_failed": failed, "unsaved": self.launcher.masked(str(last.get("unsaved") or ""))}
 
     def _take_result(self) -> None:
-        """Take what rank 0 has left as its result in a container to where it is looked for."""
+        """Move rank 0's result out of the container's folder to the place where it is read."""
         if self.task.container is None:
             return
         place = result_file(self.task.run_dir)
@@ -438,7 +438,9 @@ class Ranks:
         await self._became_idle(report.killed, report.survivors)
 
     async def _became_idle(self, killed: int | None = None, survivors: Sequence[int] = ()) -> None:
-        """Note that the attempt's ranks have ended. `killed` is None if only this agent can end what they left."""
+        """Record that the attempt's ranks have ended. `killed` is None if only this agent can end the processes that
+        they left.
+        """
         self.stop_deadline = None
         if self.offer is not None:
             await self.offer.end()
@@ -502,7 +504,7 @@ def _how_it_ended(code: int, *, is_oom: bool) -> str:
 
 
 def resolve_launcher(task: NodeTask) -> str:
-    """Return fork or exec where the job says auto: a command is exec'd, and so is Python on a node with GPUs."""
+    """Return fork or exec if the job says auto. A command is exec'd, and so is Python on a node with GPUs."""
     if task.launcher != "auto":
         return task.launcher
     return "exec" if task.program.kind == "command" or gpus() else "fork"

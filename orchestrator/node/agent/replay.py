@@ -33,9 +33,9 @@ FORWARDED = (signal.SIGTERM, signal.SIGHUP)
 
 
 def replay(path: str) -> int:
-    """Return the program's exit code; 128 and the signal's number where one ended it, 1 where it did not start.
+    """Return the program's exit code: 128 plus the number of the signal that ended it, or 1 if it could not be started.
 
-    The order is removed at once, as it holds the secrets, and the folder around it in the end.
+    The order holds secrets, so its file is removed at once, and its folder at the end.
     """
     path = os.path.expanduser(path)
     try:
@@ -76,7 +76,9 @@ def _rank(task: NodeTask, binding: Binding, order: dict[str, Any]) -> int:
 
 
 def _in_container(task: NodeTask, binding: Binding, order: dict[str, Any]) -> int:
-    """Run it inside its container: its order lies in a folder that the container sees, as it must not be in an argv."""
+    """Run the rank inside its container. The order is a file in a folder that the container sees, because argv is
+    public.
+    """
     launch = prepare(task, task.attempt, max(1, cores() // binding.nproc))
     folder = attempt_folder(node_folder(task.run_dir, task.node_rank), task.attempt)
     inside, path = replace(launch.task, setup=()), f"{folder}/inside.json"
@@ -109,7 +111,7 @@ def _variables(task: NodeTask, binding: Binding, order: dict[str, Any]) -> dict[
 
 
 def _own_gpu(task: NodeTask, local_rank: int) -> dict[str, str]:
-    """Return the GPU that the rank had as its own, of those that its node's ranks see; "" where there are none."""
+    """Return the GPU that this rank had for itself, out of the GPUs that the node's ranks see; "" if it had none."""
     shown = task.env.get("CUDA_VISIBLE_DEVICES", os.environ.get("CUDA_VISIBLE_DEVICES"))
     seen = [str(number) for number in range(gpus())] if shown is None else [part for part in shown.split(",") if part]
     return {"CUDA_VISIBLE_DEVICES": seen[local_rank]} if local_rank < len(seen) else {}

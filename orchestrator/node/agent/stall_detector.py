@@ -1,7 +1,7 @@
 """Detects stalled ranks of one node from their heartbeats and the limits of each phase. Pure.
 
-In `train`, a rank that has made steps may be silent for max(limit, 10 median steps); its first step, evaluation, saving
-and whatever comes before training have the other, long limit. Only this node's own monotonic clock counts. The leader
+In `train`, a rank that has made steps may be silent for max(limit, 10 median steps). The first step, evaluation, saving
+and everything before training have the other, longer limit. Only this node's own monotonic clock counts. The leader
 decides which stall counts: standstill.py.
 """
 
@@ -214,7 +214,7 @@ def _key(stall: Stall | None) -> tuple[int, str, bool] | None:
 
 
 def output(folder: str, rank: int) -> dict[str, Any] | None:
-    """Return what stands in for the heartbeat of a program that has none: how much it has said."""
+    """Return a substitute for the heartbeat of a program that sends none: the size of its log."""
     try:
         size = info_of(f"{folder}/rank_{rank}.log", folder.rsplit("/", 3)[0]).st_size
         return {"step": size, "phase": "output", "time": 0.0}

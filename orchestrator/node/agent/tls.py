@@ -1,4 +1,4 @@
-"""Mutual TLS 1.3 between the nodes of a run: a peer is one of them if it has the very key pair that they all have."""
+"""Mutual TLS 1.3 between the nodes of a run. A peer belongs to the run if it has the key pair that all nodes share."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Tls:
         return Tls(server, client, ssl.PEM_cert_to_DER_cert(_certificate_of(credentials)))
 
     async def accept(self, sock: socket.socket) -> Channel:
-        """Return the channel to a member that has dialled; OSError or ChannelError where it is none."""
+        """Return the channel to a member that has dialled. Raises OSError or ChannelError if the peer is no member."""
         loop = asyncio.get_running_loop()
         reader = asyncio.StreamReader(limit=MAX_LINE)
         protocol = asyncio.StreamReaderProtocol(reader)
@@ -74,7 +74,9 @@ class Tls:
         return self._proven(Channel(*streams))
 
     def _proven(self, channel: Channel) -> Channel:
-        """Return the channel whose peer has shown the run's own certificate, and not one that this one has signed."""
+        """Return the channel if the peer has shown the run's own certificate. A certificate that it has signed does
+        not count.
+        """
         shown = channel.writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
         if shown != self.certificate:
             channel.writer.transport.abort()

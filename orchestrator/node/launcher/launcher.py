@@ -202,7 +202,7 @@ class Launcher:
 
     @_HANDLERS.add
     def _prepare(self, order: Prepare) -> None:
-        """On node 0, bind a new port at this address and hold it. The report tells the port to the other nodes."""
+        """On node 0, bind a new port at this address and hold it. The report sends the port to the other nodes."""
         self.attempt = order.attempt
         self.store = None
         port = 0

@@ -1,4 +1,4 @@
-"""Which checkpoints of a run this machine has, in whoever's format, and the place for one that was sent."""
+"""The checkpoints of a run on this machine, in any format, and the place for a checkpoint that was sent."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def saved(request: Request, _: bytes) -> Answer:
 
 
 def put_in_place(request: Request, _: bytes) -> Answer:
-    """Give a folder that has been written whole its name; a torn one of that name goes."""
+    """Give a completely written folder its name. An incomplete folder of that name is removed."""
     source, target = at_user(request["source"]), at_user(request["target"])
     if os.path.islink(target) or os.path.isfile(target):
         raise RefusedError(f"{target} is no folder")

@@ -27,7 +27,7 @@ def missing(request: Request, payload: bytes) -> Answer:
 
 
 def _is_whole(folder: str, digest: str) -> bool:
-    """Return whether a content is here and is what its name says: neither torn by a crash nor changed."""
+    """Return whether a content is here and matches the hash in its name."""
     try:
         with _kept(folder, digest) as file:
             is_whole = digest_of(file) == digest
@@ -56,9 +56,9 @@ def _safe(digest: str) -> str:
 
 
 def unpack(request: Request, payload: bytes) -> Answer:
-    """Keep the contents that were sent; with a listing, make the run's own copy of the code from what is kept.
+    """Store the contents that were sent. With a listing, build the run's own copy of the code from the stored contents.
 
-    sizes: of the contents, in the order of their bytes; listing: path -> [kind, sha256], folders first.
+    sizes: the sizes of the contents, in the order of their bytes. listing: path -> [kind, sha256], folders first.
     """
     folder = _folder(request)
     os.makedirs(folder, mode=0o700, exist_ok=True)

@@ -18,7 +18,7 @@ from orchestrator.protocol.json_text import parse_json
 
 
 def find_interpreter(request: Request, _: bytes) -> Answer:
-    """Return what is to be known of the interpreter to install for; RefusedError names those that are here."""
+    """Return the facts about the interpreter to install for. Raises RefusedError, which names the interpreters here."""
     try:
         return {"found": interpreters.find(request["python"], request["version"], request["system_packages"])}, b""
     except interpreters.NoInterpreterError as error:
@@ -26,7 +26,7 @@ def find_interpreter(request: Request, _: bytes) -> Answer:
 
 
 def find_environment(request: Request, _: bytes) -> Answer:
-    """Return whether an environment is here and is what was installed, and its folder; it counts as used now."""
+    """Return whether an unchanged environment is here, and its folder. The environment counts as used now."""
     path = place_of(_cache(request), request["key"])
     is_whole = folder.why_unusable(path) is None
     if is_whole:
@@ -45,7 +45,7 @@ def install_environment(request: Request, payload: bytes) -> Answer:
 
 
 def hash_environments(request: Request, _: bytes) -> Answer:
-    """Return the hash of all that each environment here holds, and of those that are altered, why."""
+    """Return the hash of the contents of each environment here, and for each altered environment the reason."""
     top, found = environments_folder(_cache(request)), dict[str, Any]()
     for name in sorted(os.listdir(top)) if os.path.isdir(top) else ():
         if os.path.isdir(f"{top}/{name}") and not name.startswith("."):

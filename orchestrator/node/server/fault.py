@@ -32,7 +32,7 @@ class NoTargetError(Exception):
 
 @dataclass(frozen=True)
 class Targets:
-    """The processes that a fault is for; `rank` where it is one rank's."""
+    """The processes that a fault hits. `rank` is set if they belong to one rank."""
 
     processes: tuple[Process, ...]
     rank: int | None = None
@@ -58,7 +58,7 @@ def inject(run_dir: str, node_rank: str, fault_name: str, seconds: str) -> int:
 
 
 def find_targets(run_dir: str, node: int, fault: Fault) -> Targets:
-    """Return the processes of the run on this node that the fault is for; NoTargetError where there are none."""
+    """Return the processes of the run on this node that the fault hits. Raises NoTargetError if there is none."""
     agents, marked = _agents(run_dir, node), _marked(os.path.basename(run_dir), node)
     found: dict[Fault, list[Process]] = {Fault.AGENT: agents, Fault.NODE: [*agents, *marked]}
     found[Fault.FREEZE] = found[Fault.NODE]
@@ -125,7 +125,7 @@ def _event(line: bytes) -> dict[str, Any]:
 
 
 def _status(process: Process, name: str) -> list[int]:
-    """Return the numbers of a line of /proc/PID/status; none where the process is gone."""
+    """Return the numbers in a line of /proc/PID/status; empty if the process has ended."""
     try:
         with open(f"/proc/{process.pid}/status", encoding="utf-8", errors="replace") as file:
             lines = [line.split() for line in file]
@@ -135,7 +135,9 @@ def _status(process: Process, name: str) -> list[int]:
 
 
 def _freeze(run_dir: str, node: int, targets: Targets, seconds: float) -> None:
-    """Stop them, and what they fork meanwhile, for so long; also where this process is told to end."""
+    """Stop the processes, and those that they fork meanwhile, for `seconds`. A signal that ends this process
+    continues them.
+    """
     for number in ENDS:
         signal.signal(number, lambda *_: sys.exit(1))
     stopped: set[Process] = set()

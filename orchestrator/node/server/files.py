@@ -1,4 +1,4 @@
-"""What is new in a node's part of a run, for the copy that the controlling side keeps: by offset, in bounded pieces."""
+"""New bytes in a node's part of a run, for the submitting machine's copy: by offset, in bounded pieces."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _JOB_LOG = re.compile(r"(slurm|batch)/[A-Za-z0-9_%-][A-Za-z0-9_.%-]{0,80}\.log")
 
 
 def is_written_by(node: int, name: str) -> bool:
-    """Return whether a file of this name, below the run's folder, is one that the node writes and that is copied."""
+    """Return whether the node writes a file of this name below the run's folder, so that the file is copied."""
     if node == 0 and (name in _OF_RUN or _JOB_LOG.fullmatch(name)):
         return True
     own = f"nodes/{node}/"
@@ -47,14 +47,16 @@ def is_written_by(node: int, name: str) -> bool:
 
 
 def is_of_progress(name: str) -> bool:
-    """Return whether a file only tells how far the ranks are: no decision about a run follows from it."""
+    """Return whether a file only shows the progress of the ranks. No decision about a run depends on such a file."""
     last = name.rpartition("/")[2]
     return last in (_METRICS, _SAMPLES) or _BEAT.fullmatch(last) is not None or _LOG.fullmatch(last) is not None
 
 
 @dataclass(frozen=True)
 class _Piece:
-    """A part of one file: `at` is its offset; None replaces the file; `rotated` says that nothing will follow it."""
+    """A part of one file. `at` is its offset, or None if it replaces the file. `rotated` means that nothing will
+    follow it.
+    """
 
     name: str
     data: bytes
@@ -67,14 +69,15 @@ class _Piece:
 
 
 def tail_hash(path: str, size: int, below: str) -> str:
-    """Return the hash of the last bytes before `size`, to tell whether another copy of that size ends alike."""
+    """Return the hash of the last bytes before `size`, to compare the end of another copy of that size."""
     return hashlib.sha256(read_part(path, max(0, size - TAIL), min(size, TAIL), below)).hexdigest()[:16]
 
 
 def poll_changes(request: Request, _: bytes) -> Answer:
-    """Return what is new since what the asker has, waiting up to `wait` seconds; also whether the agent lives.
+    """Return everything that the requester lacks, after at most `wait` seconds, and whether the agent lives.
 
-    have: {name: [size, tail hash] of a growing file, or the stamp of a replaced one}; ranks: whose logs, null for all.
+    have: {name: [size, tail hash] of a growing file, or the stamp of a replaced file}. ranks: the ranks whose logs are
+    wanted; null for all.
     """
     run_dir, node = at_user(request["run_dir"]), int(request["node"])
     end = time.monotonic() + float(request.get("wait", 0.0))
@@ -114,9 +117,9 @@ def _news(run_dir: str, node: int, request: Request, *, beats: bool) -> tuple[li
 
 
 def _files(run_dir: str, node: int, ranks: list[int] | None, *, beats: bool) -> list[tuple[str, bool]]:
-    """Return (name below the run's folder, does it grow?) of all that is sent; the events come last.
+    """Return (name below the run's folder, whether it grows) of all files that are sent; the events come last.
 
-    Who reads an event finds what it speaks of, because everything before it has been written by then.
+    So a reader of an event finds the files that the event describes, because they were written before it.
     """
     folder = os.path.relpath(node_folder(run_dir, node), run_dir)
     found: list[tuple[str, bool]] = []

@@ -73,7 +73,7 @@ def examine_gpus(request: Request, _: bytes) -> Answer:
 
 
 def try_gpus(request: Request, _: bytes) -> Answer:
-    """Return what the training interpreter finds when it computes on each GPU, and copies from each to the next."""
+    """Compute on each GPU and copy from each to the next with the training interpreter; return the result of each."""
     python = at_user(request["python"])
     try:
         return ask_interpreter(python, "-c", TRY, seconds=float(request["seconds"])), b""

@@ -1,7 +1,8 @@
-"""Which run holds which GPU (or slot) of this machine: a name in the kernel for each, which one process at a time has.
+"""Leases: which run holds which GPU (or slot) of this machine. Each is a name in the kernel that one process can hold.
 
-It is taken for the agent by who starts it and held by the agent's own descriptor: it is free again the moment the agent
-is gone, however it went. What the name of a second socket says of the run is for people, and believed of the same user.
+The process that starts an agent takes its leases, and the agent's own descriptors hold them. So they are released the
+moment the agent ends, for whatever reason. A second socket's name describes the run to people; it is trusted only if it
+belongs to the same user.
 """
 
 from __future__ import annotations
@@ -41,10 +42,10 @@ def places(slots: int | None) -> list[str]:
 
 
 def lease(request: Request, _: bytes) -> Answer:
-    """Take `count` places for a run, all or none; null and `why` where they are not free within `wait` seconds.
+    """Take `count` places for a run, all or none. Return null and `why` if they are not free within `wait` seconds.
 
-    among: the only ones that it may have; null: any.
-    An agent that was started by a request whose answer was lost has its own already.
+    among: the places to choose from; null for all of the machine. An agent that was started by a request whose answer
+    was lost holds its own places already.
     """
     names, count, run_id = places(request.get("slots")), int(request["count"]), request["run_id"]
     among = request.get("among")
@@ -109,7 +110,7 @@ def _close(taken: Places) -> None:
 
 
 def holders() -> dict[str, dict[str, Any]]:
-    """Return who holds each place that is taken: uid, user, run, since; null where that is not known."""
+    """Return the holder of each taken place: uid, user, run, since. A value is null if it is unknown."""
     place, said = re.compile(rf"{PREFIX}/({_PLACE})"), re.compile(rf"{PREFIX}/({_PLACE_IN_SHORT})/{_SAID}")
     names = owned_names()
     uids = {match[1]: each.uid for each in names if (match := place.fullmatch(each.name))}
@@ -149,9 +150,9 @@ def still_held(request: Request, _: bytes) -> Answer:
 
 
 def hand_over(run_id: str, promised: list[str]) -> Places:
-    """Return the promised places of one agent of the run, which owns them from here on.
+    """Return the promised places of one agent of the run. The agent owns them from now on.
 
-    Raises RefusedError, and releases all places of the run, if one of them is held no longer.
+    Raises RefusedError, and releases all places of the run, if one of them is no longer held.
     """
     taken = held.get(run_id, {})
     if lost := ", ".join(name for name in promised if name not in taken):
@@ -165,7 +166,7 @@ def hand_over(run_id: str, promised: list[str]) -> Places:
 
 
 def release(request: Request, _: bytes) -> Answer:
-    """Let go of what was taken for a run whose agent is not to be started after all."""
+    """Release the places that were taken for a run whose agent will not be started."""
     taken = held.pop(request["run_id"], {})
     _close(taken)
     return {"released": len(taken)}, b""

@@ -27,14 +27,14 @@ class Leftovers:
 
     @property
     def has_agent(self) -> bool:
-        """Tell whether an agent of the run lives, by what its own run directory has recorded."""
+        """Return whether an agent of the run lives, according to the records in the run's folder."""
         return any(_has_agent(each) for each in self.run_dirs)
 
 
 def find_leftovers(node_dirs: Iterable[str]) -> dict[str, Leftovers]:
-    """Find this user's processes by their marks and containers by their labels; return them by their runs' ids.
+    """Find this user's processes by their marks and containers by their labels; return them by run id.
 
-    `node_dirs` are folders of nodes, which tell what container engines were used.
+    `node_dirs` are folders of nodes. They record which container engines were used.
     """
     found: dict[str, Leftovers] = {}
     for each in processes.marked_processes():
@@ -50,7 +50,7 @@ def find_leftovers(node_dirs: Iterable[str]) -> dict[str, Leftovers]:
 
 
 def leftovers(request: Request, _: bytes) -> Answer:
-    """Tell for each run with a folder, process or container here what these are, and whether an agent of it lives."""
+    """Return each run with a folder, process or container here, with these and whether an agent of the run lives."""
     folder = f"{at_user(request['workdir'])}/runs"
     folders, found = names_in(folder), find_leftovers(glob.glob(f"{glob.escape(folder)}/*/nodes/*"))
     for name in folders:
@@ -70,7 +70,9 @@ def _has_agent(run_dir: str) -> bool:
 
 
 def tidy_cache(request: Request, _: bytes) -> Answer:
-    """Remove what of the cache nothing has used for `days`; tell how many files and environments, and their bytes."""
+    """Remove cached items that were not used for `days`. Return the numbers of files and environments, and their
+    bytes.
+    """
     top, oldest = f"{at_user(request['workdir'])}/cache", time.time() - float(request["days"]) * 86_400
     count = size = 0
     for folder in (top, f"{top}/code"):

@@ -83,7 +83,7 @@ def _is_greeted(peer: socket.socket) -> bool:
 
 
 def _padding_problem(peer: socket.socket) -> str:
-    """Return why the padding did not come back; empty where it did."""
+    """Return why the padding did not come back; empty if it did."""
     try:
         peer.sendall(PADDING.encode())
         return "" if _take(peer) == len(PADDING) else padding_lost("the connection was closed")

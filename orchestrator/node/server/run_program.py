@@ -1,4 +1,4 @@
-"""Programs of this machine, run for a controlling side that has none of them: Slurm's, on a login node."""
+"""Runs programs of this machine, for example Slurm's on a login node, for a submitting machine that lacks them."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def _environment(name: str) -> dict[str, str]:
 
 @functools.cache
 def _login_path() -> str:
-    """Return PATH as a login shell has it; what the shell's files print stands before it."""
+    """Return PATH as a login shell sets it. Output of the shell's start-up files precedes it and is skipped."""
     try:
         done = subprocess.run(
             ["bash", "-lc", 'printf "\\n%s" "$PATH"'], stdin=subprocess.DEVNULL, capture_output=True,

@@ -47,7 +47,7 @@ def serve() -> int:
 
 
 def _end_when_forgotten(asked: threading.Event) -> None:
-    """End the process when nobody has asked for long: a cable may be cut without either end being told."""
+    """End the process if no request has come for a long time, because a cut cable is reported to neither end."""
     while asked.wait(FORGOTTEN_SECONDS):
         asked.clear()
     os._exit(0)

@@ -13,9 +13,9 @@ from orchestrator.protocol.layout import archive_file, node_folder
 
 
 def write_file(request: Request, payload: bytes) -> Answer:
-    """Write a file as a whole, or the next piece of it. The file is private.
+    """Write a whole file, or its next piece. The file is private.
 
-    sha256: what the whole file must have. sender: tells apart senders of the same file.
+    sha256: the expected hash of the whole file. sender: distinguishes several senders of the same file.
     """
     path, sender, sha256 = at_user(request["path"]), request.get("sender"), request.get("sha256")
     os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)

@@ -1,4 +1,4 @@
-"""What a run has saved on this node, in whoever's format: what it goes on from, and by what it is known to get on."""
+"""The checkpoints that a run has saved on this node, in any format: where to resume, and how far the run has come."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ from orchestrator.protocol.task import NodeTask
 
 
 def progress(task: NodeTask) -> Progress:
-    """Return how far the run has come, by what lies on this node.
+    """Return how far the run has come, according to the files on this node.
 
-    Where no framework's checkpoint tells it, every file that it writes counts, and every step of its heartbeats.
+    If there is no checkpoint of a framework, every file that the program writes counts, and every step of its
+    heartbeats.
     """
     places = Places.of(task)
     sought, found = places.sought, places.look()
@@ -32,7 +33,7 @@ def progress(task: NodeTask) -> Progress:
 
 
 def _last_beat(task: NodeTask) -> int:
-    """Return the highest step that a heartbeat of this node's ranks has told, of all attempts; -1 where none has."""
+    """Return the highest step in the heartbeats of this node's ranks, over all attempts; -1 if there is no step."""
     node, highest = node_folder(task.run_dir, task.node_rank), -1
     for path in glob.iglob(f"{glob.escape(node)}/attempt_*/beat_*"):
         step = (read_heartbeat(path) or {}).get("step")
@@ -41,7 +42,7 @@ def _last_beat(task: NodeTask) -> int:
 
 
 def mark_of(saved: Saved) -> str:
-    """Return what tells whether two nodes have the same checkpoint under a name that is written again and again."""
+    """Return a mark that shows whether two nodes have the same checkpoint under a name that is overwritten."""
     if saved.is_counted:
         return str(saved.step)
     try:
@@ -52,7 +53,9 @@ def mark_of(saved: Saved) -> str:
 
 
 def place_of(task: NodeTask, name: str) -> str:
-    """Return where a checkpoint of this name lies here, or would; ValueError for a name that leads elsewhere."""
+    """Return the path on this node of a checkpoint of this name. Raises ValueError if the name leads outside the
+    folder.
+    """
     root, _, below = name.partition("/")
     if root == GIVEN and below and "/" not in below and below not in (".", ".."):
         return f"{given_folder(task.run_dir)}/{below}"
@@ -60,9 +63,10 @@ def place_of(task: NodeTask, name: str) -> str:
 
 
 def resumable(task: NodeTask, attempt: int) -> dict[str, Saved]:
-    """Return what an attempt may go on from, the newest first, by names that are the same on all nodes.
+    """Return the checkpoints from which an attempt may resume, the newest first. Their names are the same on all nodes.
 
-    The run's own, else what it was given to start from; a run that only begins, and was given nothing, has none.
+    These are the run's own checkpoints, or else the checkpoint that the run was given to start from. The result is
+    empty for a new run that was given none.
     """
     given = "" if task.resume in ("auto", "never") else os.path.join(task.code_dir, os.path.expanduser(task.resume))
     if not (attempt or task.start or given):

@@ -18,7 +18,7 @@ CHUNK = 1 << 16
 
 @dataclass(frozen=True)
 class Machine:
-    """What the machine has done since its boot, and how much of its memory can't be had any more; in bytes, seconds."""
+    """The counters of a machine since its boot, and the memory that is not available. Units are bytes and seconds."""
 
     cpu: float
     memory: float
@@ -31,7 +31,9 @@ class Machine:
 
 @dataclass(frozen=True)
 class Usage:
-    """What one process has used since its start, which with its number is its identity; `memory` is what it has."""
+    """The use of one process since its start. Pid and start time identify the process; `memory` is its present use
+    in bytes.
+    """
 
     started: int
     cpu: float
@@ -41,7 +43,7 @@ class Usage:
 
 
 def read_bytes(path: str) -> bytes:
-    """Return what is in a file of /proc or /sys; empty where there is none, or it may not be read."""
+    """Return the contents of a file of /proc or /sys; empty if it is missing or may not be read."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -59,7 +61,7 @@ def read_bytes(path: str) -> bytes:
 
 
 class MachineReader:
-    """Reads the counters of a machine whose disks and network cards are those that it had at first."""
+    """Reads the counters of the disks and network cards that the machine had at the first look."""
 
     def __init__(self, root: str = "") -> None:
         self.root = root
@@ -133,7 +135,7 @@ def network_bytes(dev: bytes, cards: frozenset[bytes]) -> tuple[float, float]:
 
 
 def usage_of(pid: int, root: str = "") -> Usage | None:
-    """Return what a process has used; None where it is gone. What it reads and writes only its own user is told."""
+    """Return the use of a process; None if it has ended. Only its own user can see its reads and writes."""
     folder = f"{root}/proc/{pid}"
     fields = read_bytes(f"{folder}/stat").rpartition(b")")[2].split()
     if len(fields) < 22 or fields[0] in b"ZX":

@@ -1,4 +1,4 @@
-"""The GPUs that a run may use, as its samples have them: asked of NVIDIA's library, none where that is missing."""
+"""The GPUs of a run's samples, read through NVIDIA's library. If that library is missing, there are no GPUs."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ def gpu_samples(visible: str | None) -> tuple[GpuSample, ...]:
 
 
 def chosen(gpus: tuple[Gpu, ...], visible: str | None) -> tuple[Gpu, ...]:
-    """Return those of the GPUs that are meant by CUDA_VISIBLE_DEVICES: numbers, or UUIDs and beginnings of them.
+    """Return the GPUs that CUDA_VISIBLE_DEVICES names, by numbers, UUIDs or beginnings of UUIDs.
 
-    An instance of a divided card is none of them: the library does not tell how busy that is.
+    A MIG instance matches no GPU, because the library does not report the use of an instance.
     """
     if visible is None:
         return gpus

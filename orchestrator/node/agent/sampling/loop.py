@@ -1,4 +1,4 @@
-"""Sampling beside the agent's loop: look every 2 s, keep what was seen in the node's file, watch whether it is idle."""
+"""Sampling beside the agent's loop: takes a sample every 2 s, stores it in the node's file and watches for idleness."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Started:
     pids: dict[int, int] = field(default_factory=dict)  # as the launcher knows them, by rank
 
     def without(self, rank: int) -> Started:
-        """Return the same without a rank that has ended."""
+        """Return a copy without a rank that has ended."""
         return Started(self.attempt, {each: pid for each, pid in self.pids.items() if each != rank})
 
 
@@ -81,7 +81,7 @@ class Sampling:
             await asyncio.sleep(FINE_SECONDS)
 
     def look(self, started: Started) -> Sample | None:
-        """Take one sample, and write a line where one is due; OSError where the disk takes it not."""
+        """Take one sample, and write a line if one is due. Raises OSError if the line can't be written."""
         if started != self.seen:
             self.seen, self.hosts = started, self._on_this_machine(started)
         trees = self.trees.of(self.hosts, ask_for_rank=self.task.launcher in ("torchrun", "accelerate"))
@@ -102,13 +102,13 @@ class Sampling:
         return on_host(started.pids, (each.pid for each in marked(self.task.run_id, self.task.node_rank)))
 
     def flush(self) -> None:
-        """Write what has been seen since the last line; OSError where the disk takes it not."""
+        """Write the samples since the last line. Raises OSError if the line can't be written."""
         pending, self.pending = self.pending, []  # a look may still be under way in its thread as the agent ends
         if pending:
             self.file.append(merged(pending))
 
     def end(self) -> float | None:
-        """Write the last line; return the joules that the GPUs have taken, None where no GPU tells."""
+        """Write the last line. Return the joules that the GPUs have used, or None if no GPU measures energy."""
         try:
             self.flush()
         except OSError as error:

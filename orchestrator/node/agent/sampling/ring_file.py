@@ -20,7 +20,7 @@ class SampleFile:
         self.is_torn = _is_torn(path)
 
     def append(self, sample: Sample) -> None:
-        """Append a sample; OSError where the disk takes it not."""
+        """Append a sample. Raises OSError if it can't be written."""
         line = (json.dumps(sample.to_json(), separators=(",", ":")) + "\n").encode()
         if (size := _size(self.path)) and size + len(line) > self.half:
             os.replace(self.path, f"{self.path}.1")

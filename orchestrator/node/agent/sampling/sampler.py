@@ -14,7 +14,7 @@ LEAST_SECONDS = 0.05  # between two looks of which a rate can be told
 
 @dataclass
 class _Known:
-    """What was seen of a rank at the last look: its processes' counters, how long it had waited for data, its step."""
+    """The last look at a rank: its processes' counters, the seconds that it had waited for data, and its step."""
 
     processes: dict[int, Usage] = field(default_factory=dict)
     waited: float | None = None
@@ -32,7 +32,7 @@ class Moment:
 
 
 class Sampler:
-    """Takes samples of one node; `gpus` gives its GPUs as they are now, `usage` what a process has used."""
+    """Takes samples of one node. `gpus` returns the present state of its GPUs, `usage` the use of a process."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class Sampler:
     def take(
         self, moment: Moment, trees: Mapping[int, list[int]], heartbeats: Mapping[int, Mapping[str, Any] | None]
     ) -> Sample | None:
-        """Return what was used since the last look; None at the first one, and right after another."""
+        """Return the use since the last look; None at the first look, and if the last look was a moment ago."""
         machine = self.machine.read()
         before, self.before = self.before, (moment.now, machine)
         seconds = moment.now - before[0] if before is not None else 0.0
@@ -101,7 +101,9 @@ class Sampler:
 
 
 def _step_seconds(known: _Known, told: Mapping[str, Any]) -> float | None:
-    """Return how long a step has taken since the last one that was seen, and remember this one; None for no new one."""
+    """Return the mean seconds of a step since the last look, and keep the present step; None if no step was
+    finished.
+    """
     step, time = told.get("step"), _number(told.get("time"))
     if type(step) is not int or time is None or (known.stepped is not None and step == known.stepped[0]):
         return None

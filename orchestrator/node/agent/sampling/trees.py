@@ -1,4 +1,4 @@
-"""Which processes belong to which rank: the rank's own and all below it, looked for as seldom as that is dear."""
+"""Assigns processes to ranks: each rank's own process and its descendants. Rare looks keep the cost low."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class RankTrees:
         self.due = 0.0
 
     def of(self, roots: Mapping[int, int], *, ask_for_rank: bool) -> dict[int, list[int]]:
-        """Return the processes of each rank, given the one that was started for it.
+        """Return the processes of each rank, given the process that was started for the rank.
 
-        ask_for_rank: a launcher of somebody else's was started, whose processes know their rank themselves.
+        ask_for_rank: whether another library's launcher was started, whose processes have RANK in their environment.
         """
         now = time.monotonic()
         if roots != self.roots or now >= self.due:
