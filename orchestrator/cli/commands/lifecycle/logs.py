@@ -1,4 +1,4 @@
-"""orch logs: print what the ranks have printed."""
+"""orch logs: print the output of the ranks."""
 
 from __future__ import annotations
 
