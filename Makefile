@@ -14,7 +14,7 @@ BIN := .venv/bin
 PROFILE ?= local
 , := ,
 
-.PHONY: help demo test test-all prepared lint unit schemas options messages mutations failures sessions soak bench gpu gpu-wheels docs image clean
+.PHONY: help demo test test-all prepared lint unit schemas options messages mutations failures sessions pictures soak bench gpu gpu-wheels docs image clean
 
 help:
 	@sed -n 's/^# make/make/p' Makefile
@@ -107,6 +107,10 @@ mutations: .venv/test.stamp
 # Record the sessions of README.md and docs/ again, from real runs: on this machine, and on the testbed where there can be one.
 sessions: .venv/test.stamp
 	tests/testbed/alone $(BIN)/python -m tests.sessions
+
+# The pictures of the page in docs/ui. `python -m tests.pictures --all FOLDER` shows every view in four widths and both colour schemes.
+pictures: .venv/test.stamp
+	$(BIN)/python -m tests.pictures
 
 # The seeded samples of the test suite in full length.
 soak: .venv/test.stamp .venv-frameworks/stamp

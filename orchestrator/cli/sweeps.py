@@ -1,4 +1,4 @@
-"""Commands for sweeps: submit, best, and status, logs, cancel and wait for all runs of a sweep."""
+"""The parts of the commands submit, status, logs, cancel and wait that are about a whole sweep."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def submit_points(
     dry_run: bool,
     as_json: bool,
 ) -> int:
-    """Submit the points of --sweep or the trials of --search; with `dry_run`, print them only."""
+    """Submit the points of --sweep or the trials of --search. With `dry_run`, only print them."""
     from orchestrator.cli.output import show_plan
     from orchestrator.cli.render import searches, sweeps
     from orchestrator.cli.render.escapes import one_line
@@ -91,7 +91,7 @@ def submit_points(
 
 
 def _say_fields(found: Sweep) -> None:
-    """Print the field that each short word of the sweep or search means."""
+    """Print the full field name of each key of the sweep or search."""
     what = "sweep" if found.search is None else "search"
     for axis in found.axes:
         if axis.is_argument:
@@ -101,7 +101,7 @@ def _say_fields(found: Sweep) -> None:
 
 
 def _delegate(root: Path, found: Sweep, *, as_json: bool) -> int:
-    """Let another machine submit the points and look after them."""
+    """Let another machine submit and supervise the points."""
     from orchestrator.operations.submission import delegate
 
     pointer = delegate.hand_over(root, found.plain, found.to_json(), say)
@@ -143,7 +143,7 @@ def status_of(root: Path, sweep: str, *, as_json: bool) -> str:
 def logs_of(
     runs: list[RunDir], selection: Selection, tail: int | None, *, raw: bool, wanted: LineFilter | None = None
 ) -> int:
-    """Print the selected logs of each run that has some, below its name and values."""
+    """Print the selected logs of each run with such a log, below its id and values."""
     from orchestrator.cli.output import print_logs
     from orchestrator.cli.render import escapes
     from orchestrator.runs.files.logs import log_files
@@ -158,7 +158,7 @@ def logs_of(
 
 
 def cancel_all(root: Path, runs: list[RunDir], *, now: bool, as_json: bool) -> int:
-    """Cancel all runs of a sweep that have not ended, and print what is left of them."""
+    """Cancel the runs that have not ended, and print their remaining processes."""
     from orchestrator.cli.output import what_is_left
     from orchestrator.operations.runs import cancel_all
     from orchestrator.protocol.hostlist import by_words
@@ -181,14 +181,14 @@ def cancel_all(root: Path, runs: list[RunDir], *, now: bool, as_json: bool) -> i
 
 
 def _cancelled_words(runs: int, asked: Sequence[RunState], going: int) -> str:
-    """Return how many runs were cancelled, and how many ended before the cancel."""
+    """Return a sentence with the numbers of runs that were cancelled and of runs that had ended before."""
     ended = sum(state.state == "cancelled" for state in asked)
     finished = runs - ended - going
     return f"cancelled {ended} run{'s' * (ended != 1)}{f', {finished} had already finished' if finished else ''}"
 
 
 def wait_all(runs: list[RunDir], sweep: str, timeout: float | None, *, as_json: bool) -> int:
-    """Wait for all runs of a sweep, and return the exit code of the worst."""
+    """Wait for all runs of a sweep, and return the exit code for the worst outcome."""
     from orchestrator.cli.render import sweeps
     from orchestrator.looking import sweep as looking
 

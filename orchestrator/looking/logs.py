@@ -46,7 +46,7 @@ def check(run: RunDir, selection: Selection) -> None:
 
 
 def _no_log(state: RunState, selection: Selection) -> OrchError:
-    """Return the error for logs that don't exist."""
+    """Return the error for a rank, a node or a run without a log."""
     rank, node = selection.rank, selection.node
     which = f"rank {rank} has" if rank is not None else f"node {node} has" if node is not None else "the run has"
     if state.is_final:
@@ -62,7 +62,7 @@ def _span(what: str, count: int) -> str:
 def line_filter(since: str | None, grep: str | None, level: str | None, now: float) -> LineFilter | None:
     """Return the filter that the options describe, or None without options.
 
-    Raises UsageError if one can't be parsed.
+    Raises UsageError if an option can't be parsed.
     """
     if since is None and grep is None and level is None:
         return None
@@ -76,7 +76,7 @@ def line_filter(since: str | None, grep: str | None, level: str | None, now: flo
 def compiled(text: str) -> re.Pattern[str]:
     """Compile a regular expression. Raises UsageError with the position of a mistake."""
     try:
-        # warnings about later versions of Python
+        # Python warns about expressions that later versions will read differently.
         with warnings.catch_warnings(action="ignore", category=FutureWarning):
             return re.compile(text)
     except re.error as error:

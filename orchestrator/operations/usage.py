@@ -82,7 +82,7 @@ def usage_of(runs: Iterable[RunDir]) -> dict[str, Used]:
 
 
 def used_by(run: RunDir, now: float) -> Used:
-    """Return what one run has used so far."""
+    """Return the hours and the energy that one run has used so far."""
     state, hours = state_of(run), record_of(run)["hours"]
     took = ((state.ended or now) - state.started) / HOUR if state.started else 0.0
     return Used(1, max(0.0, took), hours["rank_hours"], hours["gpu_hours"], hours["gpu_watt_hours"])

@@ -25,7 +25,7 @@ def run_id_from(text: object, source: str) -> str:
     Raises BackendError, which names the source, for anything else.
     """
     if not is_run_id(text):
-        raise BackendError(f"{source} speaks of a run {str(text)[:80]!r}, and no run is called that")
+        raise BackendError(f"{source} sent {str(text)[:80]!r}, which is not a run's id")
     return str(text)
 
 

@@ -309,9 +309,9 @@ def _end_of(run: RunDir, search: Search, trial: Trial) -> list[Entry]:
 
 
 def new_values(series: Series, search: Search, number: int, after: int) -> list[Seen]:
-    """Return a trial's values of the metric after a step; of many, each at a step a tenth greater than the one before.
+    """Return a trial's values of the metric after a step. Between two of them the step grows by at least a tenth.
 
-    A rung compares trials at the same step, so the last values are not enough.
+    A rung compares trials at the same step, so the last value alone is not enough.
     """
     series.look()
     found: list[Seen] = []

@@ -51,9 +51,9 @@ class HandleStatus(StrEnum):
 
 
 def drop_invalid_fields(data: object, kinds: Mapping[str, tuple[type, ...]]) -> dict[str, Any]:
-    """Return the fields of a JSON object whose types are those that were written. Others count as lost.
+    """Return the fields of a JSON object that have one of their expected types. Other fields count as lost.
 
-    A missing field counts as null. Empty if `data` is not an object.
+    A missing field counts as null. The result is empty if `data` is not an object.
     """
     if not isinstance(data, Mapping):
         return {}

@@ -6,8 +6,8 @@
     ROOT/index                     run ids in the order of their creation; rebuilt from the runs if it is lost
     ROOT/labelled                  the id of a run for each change of its tags or its note
 
-A live mark is created before its run directory and removed after the verdict. So a crash leaves at worst a
-superfluous mark, never a run that nobody looks after.
+A live mark is created before its run directory and removed after the verdict. So a crash leaves at worst a superfluous
+mark, and never a run that no supervisor watches.
 """
 
 from __future__ import annotations
@@ -68,10 +68,10 @@ def check_own(root: Path, run: RunDir | None = None) -> None:
     said = next(filter(None, (why_exposed(str(folder)) for folder in folders)), None)
     if said is None:
         return
-    hint = "set ORCH_HOME to a folder of yours; orch status and orch logs read another's all the same"
+    hint = "set ORCH_HOME to a folder of your own; orch status and orch logs work in other folders too"
     if (path := said.partition(" may be written by others")[0]) != said:
         hint = f"remove their right to write: chmod go-w {shlex.quote(path)}"
-    raise StoreError(f"{said}: orch starts, ends and writes nothing there", hint)
+    raise StoreError(f"{said}: orch does not start, end or change runs there", hint)
 
 
 def why_full(root: Path) -> str:
@@ -123,7 +123,7 @@ class RunDir:
     def made_of(self, name: str, make: Callable[[RunDir], _Made]) -> _Made:
         """Return the result of `make` for a record, cached as long as the record's file does not change.
 
-        Some records list every node and are needed at every node, so reading them each time would take quadratic time.
+        Some records list every node and are read once for every node. Without the cache that would take quadratic time.
         """
         signature = signature_of(f"{self.path}/{name}")
         return make(self) if signature is None else _made_of(make, self, signature)
@@ -143,9 +143,9 @@ class RunDir:
         return files if isinstance(files, dict) else {}
 
     def handle_status(self) -> HandleStatus | None:
-        """Return how far the submit got, or None if nothing was to be started yet.
+        """Return how far the submit got, or None if it had not begun to start anything.
 
-        Raises StoreError for a damaged handle.
+        Raises StoreError if the handle is damaged.
         """
         handle = self.read("handle.json")
         return member_of(HandleStatus, handle.get("state")) if handle is not None else None
@@ -216,7 +216,7 @@ class RunDir:
 
 
 def _timed(events: list[Event]) -> list[Event]:
-    """Return the events with the times that this machine's clock had."""
+    """Return the events with their times on this machine's clock."""
     if not any(isinstance(event, Clock) for event in events):
         return events
     from orchestrator.runs.clock_skew import correct_clock_skew
@@ -490,9 +490,7 @@ def find_run(root: Path, reference: str, *, newest: bool = True) -> RunDir:
         return RunDir(root / "runs" / matches[0])
     deleted = [name for name in _names(root / "live") if reference and name.startswith(reference)]
     if not matches and len(deleted) == 1:
-        raise RunNotFoundError(
-            f"the folder of run {deleted[0]} was deleted while the run may have been going on", DELETED
-        )
+        raise RunNotFoundError(f"the folder of run {deleted[0]} was deleted, and the run may still be live", DELETED)
     if not matches and (elsewhere := _handed_over(root, reference)) is not None:
         run_id, host, command = elsewhere
         raise RunNotFoundError(

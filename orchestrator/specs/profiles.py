@@ -1,4 +1,4 @@
-"""Any profile: the union of the classes of all kinds, told apart by `kind`."""
+"""The union of the profile classes of all kinds, with the field `kind` as its discriminator."""
 
 from __future__ import annotations
 
@@ -23,6 +23,6 @@ def valid_profile(values: Mapping[str, Any]) -> Any:
 
 
 def json_schema() -> dict[str, Any]:
-    """Return the JSON Schema of a profile of any kind, those that installed packages add included."""
-    union: Any = Union[tuple(model_of(kind) for kind in every())]  # noqa: UP007 (of classes that are known only now)
+    """Return the JSON Schema of a profile of any kind, including the kinds that installed packages add."""
+    union: Any = Union[tuple(model_of(kind) for kind in every())]  # noqa: UP007 (the classes are not static)
     return border.json_schema(Annotated[union, Field(discriminator="kind")])

@@ -1,6 +1,6 @@
 """Detects Python programs that start their ranks by themselves, as PyTorch's tutorial on mp.spawn does.
 
-Such a program is started once on a node. It expects no launcher, so every rank would start all ranks again.
+Such a program must be started once per node. If a launcher started it as every rank, each rank would start all ranks.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Spawning:
 
 
 def spawning_in(text: bytes, script: str) -> Spawning | None:
-    """Return how a program of this text starts its ranks; None if a launcher starts them, or may start them."""
+    """Return the call by which a program of this text starts its ranks; None if a launcher may start them."""
     try:
         tree = ast.parse(text)
         return _spawning_in(tree, script)
@@ -44,7 +44,10 @@ def spawning_in(text: bytes, script: str) -> Spawning | None:
 
 
 def _spawning_in(tree: ast.AST, script: str) -> Spawning | None:
-    """Return how a parsed program starts its ranks. A Process counts only if the program passes it a rank."""
+    """Return the call by which a parsed program starts its ranks.
+
+    A `Process` counts only if the program itself passes a rank to init_process_group.
+    """
     names = dict(_imported(tree))
     calls = [(_full_name(each.func, names), each) for each in ast.walk(tree) if isinstance(each, ast.Call)]
     read = set(_variables_read(tree))
@@ -61,7 +64,7 @@ def _spawning_in(tree: ast.AST, script: str) -> Spawning | None:
 
 
 def once(profile: AnyProfile, *, nodes: int | None) -> AnyProfile:
-    """Return the profile with one rank a node, and with this number of nodes if there is one."""
+    """Return the profile with one rank per node, and with `nodes` nodes unless that is None."""
     part: dict[str, Any] = {"nproc_per_node": 1}
     if nodes is not None:
         part["nodes"] = nodes
@@ -80,7 +83,7 @@ def _imported(tree: ast.AST) -> Iterator[tuple[str, str]]:
 
 
 def _full_name(node: ast.expr, names: dict[str, str]) -> str:
-    """Return the dotted name of the called function, with imported names in full. The result of a call has no name."""
+    """Return the dotted name of a called function, with its module if it was imported; "" for any other expression."""
     parts: list[str] = []
     while isinstance(node, ast.Attribute):
         parts.append(node.attr)
@@ -95,7 +98,7 @@ def _joins_with_rank(call: str, node: ast.Call) -> bool:
 
 
 def _variables_read(tree: ast.AST) -> Iterator[str]:
-    """Yield the strings that the program looks up: by an index, by get(), pop() or getenv(), or by `in`."""
+    """Yield the strings that the program looks up by an index, by get(), pop() or getenv(), or by `in`."""
     for node in ast.walk(tree):
         asked: ast.expr | None = None
         if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load):

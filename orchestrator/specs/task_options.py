@@ -1,4 +1,4 @@
-"""Detects the options that a task reads, as far as its source shows. A misspelt option would have no effect."""
+"""Detects which options a task reads, from its source code. A misspelt option would have no effect."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ MOST_FILES: Final = 50
 def words_of_task(task: Path) -> frozenset[str] | None:
     """Return all words in a task and in the files beside it that it imports.
 
-    An option whose name is not a word is not read. None if other options may be read, because the task passes the
-    options on as a whole or its source can't be read.
+    An option whose name is not among the words is never read. The result is None if any option may be read, because the
+    task passes all options on, or because its source can't be read.
     """
     trees: dict[Path, ast.Module] = {}
     waiting = [task]

@@ -37,7 +37,7 @@ def check(job: Job, profile: AnyProfile) -> list[Problem]:
 
 
 def _check_lengths(job: Job, profile: AnyProfile) -> list[Problem]:
-    """Refuse variables and arguments that are too long for the kernel to pass to a program."""
+    """Return a problem for each variable and argument that is too long for the kernel to pass to a program."""
     where = f"profile '{profile.name}'"
     found = [Problem((), f"{where}: env.{name} {why}") for name, why in long_variables(profile.env)]
     found += [Problem(("env", name), why) for name, why in long_variables(job.env)]
@@ -73,7 +73,7 @@ def _check_batch(job: Job, profile: AnyProfile) -> list[Problem]:
 
 
 def _check_min_nodes(job: Job, profile: AnyProfile) -> list[Problem]:
-    """Refuse min_nodes with DistributedSampler, which can't resume with another number of ranks."""
+    """Return a problem for min_nodes with DistributedSampler, which can't resume with another number of ranks."""
     least = profile.min_nodes if isinstance(profile, SshProfile) else None
     if least in (None, profile.nodes) or job.training is None or job.training.sampler == "exact":
         return []
@@ -141,7 +141,7 @@ def _check_runtime(job: Job, profile: AnyProfile) -> list[Problem]:
 
 
 def _check_environment(job: Job) -> list[Problem]:
-    """Refuse a lock file for a job with an image, because the image has its own packages."""
+    """Return the problems of the job's `environment` section, such as a lock file for a job with a container image."""
     environment = job.environment
     if environment is None:
         return []

@@ -16,7 +16,7 @@ _UNSHOWN: Final = frozenset({"mono", "seq"})
 
 
 def event_lines(events: Iterable[Mapping[str, Any]]) -> Iterator[str]:
-    """Yield a line for each event. Events of the submitting machine belong to no node and show a dash."""
+    """Yield a line for each event. An event of the submitting machine has a dash in place of the node."""
     for event in events:
         node = event.get("node")
         where = "-" if node is None else f"node {node}"

@@ -26,7 +26,7 @@ Point = tuple[RunState, Mapping[str, str]]  # the state of a point's run, and it
 
 
 def overall(states: Sequence[RunState]) -> RunStatus:
-    """Return the state of a sweep: that of its most active run or, if all have ended, of its worst."""
+    """Return the state of a sweep: the state of its most active run or, if all runs have ended, of its worst run."""
     words = {RunStatus.SUCCEEDED if state.is_stopped_early else state.state for state in states}
     for word in LIVELIEST_FIRST:
         if word in words:
@@ -82,7 +82,7 @@ def sweep_page(
 
 
 def best_page(metric: str, ranked: Sequence[Ranked], style: Style = plain) -> str:
-    """Return the ranked points; points without the metric come last."""
+    """Return the table of ranked points. Points without the metric come last."""
     words = list(dict.fromkeys(word for each in ranked for word in each.values))
     rows = [
         [
@@ -98,7 +98,7 @@ def best_page(metric: str, ranked: Sequence[Ranked], style: Style = plain) -> st
 
 
 def points_page(points: Sequence[Any]) -> str:
-    """Return the table of points that a sweep would have."""
+    """Return the table of a sweep's points before its submit."""
     words = [word for word, _ in points[0].values]
     rows = [[str(point.index), *(value for _, value in point.values)] for point in points]
     return table(["POINT", *words], rows)

@@ -1,4 +1,4 @@
-"""Base class of pages, what a key may lead to, and lists with a cursor."""
+"""The base class of pages, the steps that a key may lead to, and the cursor of a list."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Say:
 
 @dataclass(frozen=True)
 class Again:
-    """Read the page again at once."""
+    """Read the page's data again at once."""
 
 
 Step = Open | Ask | Confirm | Act | Say | Again | None
@@ -73,7 +73,7 @@ Press = Callable[[], Step]
 
 
 class Page(ABC, Generic[Data]):
-    """A page, with the data that it read last."""
+    """A page with its newest data."""
 
     keys: ClassVar[tuple[tuple[str, str], ...]] = ()  # (key, description) for the last line, the most important first
 
@@ -82,7 +82,7 @@ class Page(ABC, Generic[Data]):
 
     @property
     def wants_more(self) -> bool:
-        """Tell whether the page is to be read again at once."""
+        """Tell whether the page's data must be read again at once."""
         return False
 
     @abstractmethod
@@ -91,7 +91,7 @@ class Page(ABC, Generic[Data]):
 
     @abstractmethod
     def read(self) -> Data:
-        """Return the page's data. Called in a thread."""
+        """Return the page's data. This is called in a thread."""
 
     @abstractmethod
     def draw(self, look: Look) -> list[Text]:
@@ -118,7 +118,7 @@ class Cursor:
         return range(self.first, min(count, self.first + self.rows))
 
     def move(self, by: int) -> Again:
-        """Move by this number of rows; `window` keeps the cursor in the list."""
+        """Move the cursor by this number of rows. `window` keeps it in the list."""
         self.at = max(0, self.at + by)
         return Again()
 

@@ -50,7 +50,10 @@ class Draft:
 
 
 def text_value(text: str, *, number_is_text: bool = False) -> str:
-    """Return a text as a YAML scalar for any place. `number_is_text`: a bare number is read as text there."""
+    """Return a text as a YAML scalar, with quotes if YAML needs them.
+
+    With `number_is_text`, a number needs no quotes, because its reader takes it as text.
+    """
     is_number = number_is_text and re.fullmatch(r"[0-9]{1,15}|[0-9]{1,15}\.[0-9]{1,15}|[0-9]{1,5}e-?[0-9]{1,3}", text)
     if is_number or (_SAFE.fullmatch(text) and not _NOT_TEXT.fullmatch(text)):
         return text
@@ -136,7 +139,7 @@ def slurm_seconds(text: str) -> int | None:
 
 
 def job_from_command(command: str, name: str | None = None, folder: Path | None = None) -> Draft:
-    """Return a job file, named `name` or after its program, for a launch line, with the profile that it implies.
+    """Return a draft of the job and the profile for a launch line. The job is called `name`, or else after its program.
 
     Raises UsageError if the line can't be parsed, or if it starts a script of this folder that starts a launcher.
     """
@@ -176,7 +179,7 @@ def _draft(pasted: Pasted, name: str | None) -> Draft:
 
 
 def _activated(pasted: Pasted) -> Pasted:
-    """Return the line with the set-up and the interpreter of the environment that it or its script activates."""
+    """Return the launch line with the set-up lines and the interpreter that its conda environment or modules need."""
     if pasted.conda:
         hook = {"conda": "conda shell.bash hook", "micromamba": "micromamba shell hook --shell bash"}[pasted.conda_by]
         lines = [f'eval "$({hook})"', f"{pasted.conda_by} activate {shlex.quote(pasted.conda)}"]

@@ -1,4 +1,4 @@
-"""The strategies of using several devices, each in a readable file that is imported on demand."""
+"""The training strategies: ways of using several devices. Each has a file of its own, which is imported on demand."""
 
 from importlib import import_module
 from typing import cast
@@ -9,6 +9,6 @@ __all__ = ["Setup", "Strategy", "find"]
 
 
 def find(name: str) -> type[Strategy]:
-    """Return the strategy with that name: `dp-balanced` is the class DpBalanced in dp_balanced.py."""
+    """Return the class of a strategy: for `dp-balanced`, the class DpBalanced in dp_balanced.py."""
     module = import_module(f"{__name__}.{name.replace('-', '_')}")
-    return cast(type[Strategy], getattr(module, "".join(map(str.capitalize, name.split("-")))))
+    return cast(type[Strategy], getattr(module, name.title().replace("-", "")))

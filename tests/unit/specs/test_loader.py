@@ -376,7 +376,7 @@ def test_an_installed_package_brings_its_profiles(place: Place, monkeypatch: pyt
 
 def test_kinds(place: Place) -> None:
     for text, message in (
-        ("nodes: 2\n", "p.yaml:1:1: kind is missing\nsay what kind of profile it is: local, ssh, slurm"),
+        ("nodes: 2\n", "p.yaml:1:1: kind is missing\nadd a line kind: with one of local, ssh, slurm"),
         (
             "kind: slrum\n",
             "p.yaml:1:7: kind: expected one of local, ssh, slurm, sge, pbs, found the text 'slrum'; did you mean 'slurm'",

@@ -27,8 +27,8 @@ def test_both_spellings_are_one_option() -> None:
     ("name", "words"),
     [
         ("no such", "can't be an option of sbatch"),
-        ("clusters", "orch asks one cluster for its jobs"),
-        ("cluster_constraint", "orch asks one cluster for its jobs"),
+        ("clusters", "orch submits to one cluster"),
+        ("cluster_constraint", "orch submits to one cluster"),
         ("requeue", "set by orch itself"),
         ("partition", "write partition: beside sbatch:"),
         ("cpus-per-task", "write cpus_per_task: beside sbatch:"),

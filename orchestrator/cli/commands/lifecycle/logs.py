@@ -1,4 +1,4 @@
-"""orch logs: print what the ranks have printed."""
+"""orch logs: print the output of the ranks."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def logs(
     from orchestrator.runs.files.logs import Selection
     from orchestrator.runs.store import find_run
     from orchestrator.runs.sweeps import find_sweep, points_in
-    from orchestrator.supervisor.start import attended_root
+    from orchestrator.supervisor.background import attended_root
 
     if everything and (rank is not None or node is not None):
         raise UsageError("--all excludes --rank and --node", "leave it out")

@@ -1,4 +1,4 @@
-"""orch metrics: show how busy a run's machines are."""
+"""orch metrics: show the use of a run's CPUs, GPUs and memory."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from orchestrator.protocol.samples import Sample
     from orchestrator.runs.files.samples import NodeSamples
 
-MOST_RANKS = 32  # how many ranks are shown by default, a line each
+MOST_RANKS = 32  # with more ranks, only nodes and GPUs have lines
 
 
 @orch.command(epilog="Example: orch metrics last --since 10m")
@@ -30,16 +30,16 @@ MOST_RANKS = 32  # how many ranks are shown by default, a line each
 @click.option("--json", "as_json", is_flag=True, help="Print all samples as JSON.")
 @delegated
 def metrics(run: str, since: str | None, node: int | None, plain: bool, as_json: bool) -> int:
-    """Show how busy a run's nodes, GPUs and ranks are.
+    """Show the use of a run's CPUs, GPUs and memory.
 
-    Each line ends with the newest values. For the loss and other metrics of the training: orch plot.
+    Each line ends with the newest values. orch plot shows the loss and other metrics of the training.
     """
     from orchestrator.cli.render import sparklines
     from orchestrator.looking.state import state_of
     from orchestrator.runs import findings
     from orchestrator.runs.files.samples import read_samples
     from orchestrator.runs.store import find_run
-    from orchestrator.supervisor.start import attended_root
+    from orchestrator.supervisor.background import attended_root
 
     folder = find_run(attended_root(), run)
     found = list(read_samples(folder, only=node))

@@ -23,20 +23,20 @@ if TYPE_CHECKING:
     "states",
     multiple=True,
     type=click.Choice(["succeeded", "failed", "cancelled"]),
-    help="Only runs with this outcome, of all runs if no RUN is given.",
+    help="Only runs with this outcome (of all runs, unless RUN is given).",
 )
-@click.option("--older", metavar="TIME", help="Only runs that ended longer ago: 7d, 12h.")
-@click.option("--keep", type=click.IntRange(1), metavar="N", help="All finished runs but the newest N.")
-@click.option("--dry-run", "--dryrun", "dry_run", is_flag=True, help="List what would be removed; remove nothing.")
+@click.option("--older", metavar="TIME", help="Only runs that ended longer ago than 7d, 12h, ...")
+@click.option("--keep", type=click.IntRange(1), metavar="N", help="Remove all finished runs except the newest N.")
+@click.option("--dry-run", "--dryrun", "dry_run", is_flag=True, help="List the runs, and remove nothing.")
 @click.option("--yes", "-y", is_flag=True, help="Don't ask.")
 def rm(
     runs: tuple[str, ...], states: tuple[str, ...], older: str | None, keep: int | None, dry_run: bool, yes: bool
 ) -> int:
     """Remove finished runs with their logs and checkpoints.
 
-    Their outputs go too. Asks first at a terminal.
+    Their outputs are removed too. At a terminal, the command asks first.
 
-    ORCH_KEEP_RUNS=N does so after every run.
+    With ORCH_KEEP_RUNS=N, older runs are removed after every run.
     """
     from orchestrator.cli.render.runs import removals_page, removed_outputs
     from orchestrator.cli.terminal import asks, is_wanted
@@ -64,7 +64,7 @@ def rm(
 def _meant(
     root: Path, names: tuple[str, ...], states: tuple[str, ...], older: str | None, keep: int | None
 ) -> list[RunDir]:
-    """Return the named runs, or all runs, as far as they match the options."""
+    """Return the named runs, or all runs, that match the options."""
     from orchestrator.operations.removal import select
     from orchestrator.runs.state import RunStatus
     from orchestrator.runs.store import newest_runs

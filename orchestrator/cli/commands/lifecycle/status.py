@@ -29,7 +29,7 @@ NO_METRICS_SECONDS = 60.0  # after this time, a run without metrics gets a hint 
     "--number", "-n", default=20, show_default=True, type=click.IntRange(1), metavar="N", help="Show the newest N runs."
 )
 @click.option("--watch", "-w", is_flag=True, help="Refresh every second until Ctrl-C.")
-@click.option("--all-users", is_flag=True, help="List everybody's runs on the hosts of --profile (ssh).")
+@click.option("--all-users", is_flag=True, help="List all users' runs on the hosts of --profile (ssh).")
 @profile_option
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @delegated
@@ -60,7 +60,7 @@ def status(
 
 
 def _status_text(run: str | None, everything: bool, number: int, as_json: bool) -> str:
-    from orchestrator.supervisor.start import attended_root
+    from orchestrator.supervisor.background import attended_root
 
     root = attended_root()
     if run is None:
@@ -117,7 +117,7 @@ def _page(root: Path, run: str, *, as_json: bool) -> str:
 
 
 def _name_the_others(root: Path) -> None:
-    """Print the runs that other machines look after, without contacting those machines."""
+    """Print the runs that other machines supervise, without contacting those machines."""
     if not (root / "elsewhere").is_dir():
         return
     from orchestrator.operations.submission.delegate import pointers

@@ -1,4 +1,4 @@
-"""orch wait: wait until a run has ended; its outcome is the exit code."""
+"""orch wait: wait until a run has ended, and exit with a code for its outcome."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from orchestrator.errors import UsageError
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @delegated
 def wait(run: str, timeout: str | None, as_json: bool) -> int:
-    """Wait for a run or sweep; the exit code is its outcome.
+    """Wait until a run or sweep has ended.
 
-    0 succeeded, 100 failed, 101 not finished (--timeout), 103 cancelled.
+    The exit code is its outcome: 0 succeeded, 100 failed, 101 not finished (--timeout), 103 cancelled.
     """
     from orchestrator.cli.sweeps import wait_all
     from orchestrator.looking import run as looking
     from orchestrator.runs.store import find_run
     from orchestrator.runs.sweeps import find_sweep, points_in
-    from orchestrator.supervisor.start import attended_root
+    from orchestrator.supervisor.background import attended_root
 
     limit = _seconds(timeout) if timeout is not None else None
     root = attended_root()

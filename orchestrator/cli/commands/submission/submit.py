@@ -1,4 +1,4 @@
-"""orch submit: start a run from two YAML documents. The second half, from `start` on, serves orch run too."""
+"""orch submit: start a run from a job and a profile. `orch run` uses the functions from `start` on too."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 )
 @click.option("--follow", "-f", is_flag=True, help="Print rank 0's log until the end; Ctrl-C detaches.")
 @click.option("--detach", "-d", is_flag=True, help="Return at once (the default).")
-@click.option("--dry-run", "--dryrun", "dry_run", is_flag=True, help="Print what would be sent; start nothing.")
+@click.option("--dry-run", "--dryrun", "dry_run", is_flag=True, help="Print the plan and commands; start nothing.")
 @click.option("--check", is_flag=True, help="With --dry-run: also validate with sbatch --test-only.")
 @click.option("--rehearse", is_flag=True, help="Run the profile's nodes and ranks on this machine.")
 @click.option(
@@ -70,14 +70,15 @@ if TYPE_CHECKING:
     metavar="EVENT",
     help="Notify of failed, succeeded, cancelled, restarted or hung (repeatable).",
 )
-@click.option("--no-wait", is_flag=True, help="Refuse where GPUs or slots are in use, instead of queueing.")
+@click.option("--no-wait", is_flag=True, help="Refuse if the hosts' GPUs or slots are in use, instead of queueing.")
 def submit(job: str | None, profile: str | None, as_json: bool, again: str | None, follow: bool, detach: bool,
            dry_run: bool, check: bool, rehearse: bool, after: str | None, sweep: tuple[str, ...],
            search: str | None, trials: int | None, stop_by: str | None, parallel: int | None,
            notify_on: tuple[str, ...], no_wait: bool, **shared: Any) -> int:  # fmt: skip
     """Submit a job (a YAML file, or a shipped job's name).
 
-    The command returns at once; --follow prints rank 0's log. Words after -- are appended to the job's args.
+    The command returns when the run was started or queued; --follow prints rank 0's log. Words after -- are appended to
+    the job's args.
     """
     from orchestrator.runs.store import state_root
 
@@ -107,7 +108,7 @@ def _check(
     job: str | None, again: str | None, *, follow: bool, detach: bool, sweeps: bool,
     parallel: int | None,
 ) -> None:  # fmt: skip
-    """Raise UsageError for options that exclude each other."""
+    """Raise UsageError if options exclude each other."""
     if follow and detach:
         raise UsageError("--follow and --detach exclude each other", "leave one of them out")
     if (job is None) == (again is None):
@@ -129,7 +130,7 @@ def _search(sampler: str | None, trials: int | None, stop_by: str | None) -> Sea
 
 
 def _check_search(search: str | None, trials: int | None, stop_by: str | None, *, sweeps: bool) -> None:
-    """Raise UsageError for options of a search that exclude each other."""
+    """Raise UsageError if options of a search exclude each other."""
     if search is None:
         if trials is not None or stop_by is not None:
             raise UsageError(f"{'--trials' if trials is not None else '--stop'} is for a search", "add --search tpe")
@@ -140,14 +141,14 @@ def _check_search(search: str | None, trials: int | None, stop_by: str | None, *
         raise UsageError("--search needs the number of its trials", "add --trials 40")
 
 
-# -- what submit and run share
+# -- shared by submit and run
 
 
 def start(root: Path, asked: Any, *, follow: bool, as_json: bool, dry_run: bool = False, check: bool = False,
           why: str | None = None, line_notes: tuple[str, ...] = ()) -> int:  # fmt: skip
-    """Submit a request, or print its plan; follow the run to its end if wanted. Return the exit code.
+    """Submit a request, or print its plan. With `follow`, follow the run to its end. Return the exit code.
 
-    The first line names the ranks and the profile, unless `why` is None; `why` is the reason for a default profile.
+    `why` is the reason for a default profile. Unless it is None, the first line names the ranks and the profile.
     """
     from orchestrator.prepare import notes, prepare
 
@@ -170,7 +171,7 @@ def _say_all(*lines: str) -> None:
 
 
 def _submit(root: Path, prepared: Any, *, as_json: bool, follow: bool) -> int:
-    """Start a prepared request from this machine, or hand it to the machine that is to look after it."""
+    """Start a prepared request from this machine, or hand it over to the machine that the profile names."""
     from orchestrator.backends import kind_of
     from orchestrator.cli.render import runs as render
     from orchestrator.cli.render.escapes import one_line
@@ -208,7 +209,7 @@ def _submit(root: Path, prepared: Any, *, as_json: bool, follow: bool) -> int:
 
 
 def _show_dry_run(root: Path, prepared: Any, *, as_json: bool, check: bool) -> int:
-    """Print the plan, and with `check` what the scheduler reports about it. Return the exit code."""
+    """Print the plan and, with `check`, the scheduler's verdict on it. Return the exit code."""
     from orchestrator.cli.output import show_plan
     from orchestrator.prepare import prepare
 
@@ -219,7 +220,7 @@ def _show_dry_run(root: Path, prepared: Any, *, as_json: bool, check: bool) -> i
 
 
 def _delegate(root: Path, prepared: Any, *, as_json: bool, follow: bool) -> int:
-    """Let another machine submit the run and look after it."""
+    """Let another machine submit and supervise the run."""
     from orchestrator.cli.render import runs as render
     from orchestrator.operations.submission import delegate
 
