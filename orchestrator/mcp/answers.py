@@ -22,7 +22,7 @@ from orchestrator.runs.files.written_metrics import HOW_TO_WRITE
 from orchestrator.runs.findings import findings, in_words
 from orchestrator.runs.leaving import redaction_of_message, unknown_secrets
 from orchestrator.runs.store import RunDir, find_run
-from orchestrator.supervisor.start import attended_root
+from orchestrator.supervisor.background import attended_root
 from orchestrator.views.curves import curve_of
 
 MOST_LOG: Final = 60_000  # characters of a log in one answer
