@@ -37,9 +37,8 @@ def _fields(title: str, /, *of: Any, maybe: Collection[str] = (), is_open: bool 
     """Return the type of an object with the fields of `of` and `more`. Fields in `maybe` are left out at times."""
     hints = {field: hint for each in of for field, hint in _hints(each).items()} | more
     config = ConfigDict(extra="allow") if is_open else None
-    return create_model(
-        title, __config__=config, **{each: (hint, None if each in maybe else ...) for each, hint in hints.items()}
-    )
+    fields: Any = {each: (hint, None if each in maybe else ...) for each, hint in hints.items()}
+    return create_model(title, __config__=config, **fields)
 
 
 def _hints(of: Any) -> dict[str, Any]:
@@ -52,6 +51,11 @@ def _hints(of: Any) -> dict[str, Any]:
 
 def _list(of: Any) -> Any:
     return list[of]
+
+
+def _mapping(of: Any) -> Any:
+    """Return the type of an object with these values, by names that are not fixed."""
+    return dict[str, of]
 
 
 _PROGRESS = _fields(
@@ -169,10 +173,10 @@ OUTPUTS: Final[dict[str, Forms]] = {
     "doctor": {"": list[base.Check | bandwidth.Figure]},
     "nodes": {
         "--profile": _HOLDINGS,
-        "": dict[str, _HOLDINGS | _fields("Unknown", problem=str)],
+        "": _mapping(_HOLDINGS | _fields("Unknown", problem=str)),
     },
     "queue": {"": _list(_SHARED)},
-    "usage": {"": _list(_SUM), "RUN": list[_OF_RUN]},
+    "usage": {"": _list(_SUM), "RUN": _list(_OF_RUN)},
     "gc": {"": list[base.Finding]},
     "profiles": {"": _list(_PROFILE)},
 }
