@@ -32,7 +32,7 @@ from orchestrator.runs.files.logs import Selection, Tail, result_of
 from orchestrator.runs.labels import change_tags, labels_of, set_note
 from orchestrator.runs.state import RunState, Verdict
 from orchestrator.runs.store import RunDir, find_run, newest_runs, state_root
-from orchestrator.supervisor.start import attend
+from orchestrator.supervisor.background import attend
 
 if TYPE_CHECKING:  # reading runs must load neither pydantic nor what only a submit needs
     from orchestrator.backends.base import NodeProof

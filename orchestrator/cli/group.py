@@ -26,7 +26,7 @@ ROOMS: Final = {
     ),
     "debugging": ("Debugging", ("stacks", "profile", "debug", "port", "shell", "replay", "drill")),
     "machines": ("Machines", ("doctor", "nodes", "queue", "usage", "gc")),
-    "setup": ("Setup", ("init", "profiles", "schema", "completion")),
+    "setup": ("Setup", ("init", "profiles", "schema", "completion", "mcp")),
 }
 """The packages of commands, with their titles in the help, and their commands in the usual order of use."""
 

@@ -14,11 +14,10 @@ from types import MappingProxyType
 from orchestrator.backends import backend
 from orchestrator.errors import BackendError, OrchError, UsageError
 from orchestrator.looking.state import state_of
-from orchestrator.node.agent.launcher_process import archive_argv
 from orchestrator.node.launcher.rank.argv import foreign_argv
 from orchestrator.operations.pull import choose
 from orchestrator.protocol.events import EventKind
-from orchestrator.protocol.layout import attempt_folder
+from orchestrator.protocol.layout import archive_file, attempt_folder
 from orchestrator.protocol.masking import MASKED, secret_values
 from orchestrator.protocol.ranks import Binding, bind
 from orchestrator.protocol.task import NodeTask
@@ -218,7 +217,7 @@ def by_hand(task: NodeTask, argv: list[str], more: Mapping[str, str] = MappingPr
 
     Variables that probably hold a secret are left out, and `notes_on_secrets` names them.
     """
-    path = ":".join([*archive_argv(task), *filter(None, [task.env.get("PYTHONPATH")])])
+    path = ":".join([archive_file(task.run_dir), *filter(None, [task.env.get("PYTHONPATH")])])
     variables = {**task.env, "PYTHONPATH": path, **more}
     if task.backend != "auto":
         variables["ORCH_BACKEND"] = task.backend

@@ -21,8 +21,8 @@ from orchestrator.operations.gc_files import collect_files
 from orchestrator.runs import outbox
 from orchestrator.runs.run_id import is_run_id
 from orchestrator.runs.store import RunDir, check_own, live_runs
+from orchestrator.supervisor.background import start_supervisor
 from orchestrator.supervisor.reconcile import reconcile
-from orchestrator.supervisor.start import start_supervisor
 
 if TYPE_CHECKING:
     from orchestrator.specs.profiles import AnyProfile

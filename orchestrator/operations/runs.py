@@ -18,8 +18,8 @@ from orchestrator.protocol.events import Cancel
 from orchestrator.runs import dependencies, outbox
 from orchestrator.runs.state import RunState
 from orchestrator.runs.store import RunDir, check_own, remove_run
+from orchestrator.supervisor.background import start_supervisor
 from orchestrator.supervisor.reconcile import reconcile
-from orchestrator.supervisor.start import start_supervisor
 
 CANCEL_MARGIN = 10.0
 AT_ONCE: Final = 16  # number of runs that are cancelled at a time

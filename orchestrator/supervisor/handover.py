@@ -26,7 +26,8 @@ from orchestrator.protocol.events import SubmitFailed
 from orchestrator.protocol.json_text import parse_json
 from orchestrator.runs.store import RunDir
 from orchestrator.supervisor import starting
-from orchestrator.supervisor.start import continue_if_stopped, start_supervisor
+from orchestrator.supervisor.background import continue_if_stopped, start_supervisor
+from orchestrator.supervisor.surroundings import own_folder
 
 if TYPE_CHECKING:  # a submit of files that were read before must not wait for pydantic
     from orchestrator.specs.plan import LaunchPlan
@@ -60,7 +61,7 @@ class Handover:
         `lock` is the descriptor that locks the run's start. `on_awaited` is called each second with the machines that
         have not answered yet. Raises BackendError if the supervisor has died.
         """
-        asked = {"run": str(run.path), "plan": plan.to_json(), "secrets": dict(secrets)}
+        asked = {"run": str(run.path), "plan": plan.to_json(), "secrets": dict(secrets), "folder": own_folder()}
         with contextlib.suppress(ConnectionError):  # reported below, like an end without an answer
             request = json.dumps(asked).encode() + b"\n"
             sent = socket.send_fds(self.socket, [request], [lock])
@@ -139,7 +140,7 @@ def _start(run: RunDir, asked: Mapping[str, Any]) -> dict[str, Any]:
     from orchestrator.specs.plan import LaunchPlan
 
     try:
-        starting.start(run, LaunchPlan.from_json(asked["plan"]), asked["secrets"])
+        starting.start(run, LaunchPlan.from_json(asked["plan"]), asked["secrets"], folder=asked["folder"])
     except OrchError as error:
         known = next(each.__name__ for each in type(error).__mro__ if each.__name__ in ERRORS)
         return {"refused": known, "message": error.message, "hint": error.hint, "transient": error.transient}

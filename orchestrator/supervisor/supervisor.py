@@ -24,18 +24,11 @@ from orchestrator.protocol.files import write_json
 from orchestrator.runs import dependencies
 from orchestrator.runs.record import RunRecord
 from orchestrator.runs.reducer import left_outputs
-from orchestrator.runs.store import (
-    RunDir,
-    check_own,
-    is_live,
-    live_runs,
-    newest_runs,
-    remove_run,
-)
+from orchestrator.runs.store import RunDir, check_own, is_live, live_runs, newest_runs, remove_run
 from orchestrator.supervisor import queue, searching
+from orchestrator.supervisor.background import RECORD, supervisor_lock
 from orchestrator.supervisor.reconcile import Reconciler
 from orchestrator.supervisor.searching import SearchStopper
-from orchestrator.supervisor.start import RECORD, supervisor_lock
 
 if TYPE_CHECKING:
     from orchestrator.supervisor.outbox import Outbox

@@ -6,11 +6,15 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import pairwise
 from operator import itemgetter
-from typing import NamedTuple, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
+from orchestrator.protocol.metric import Better
 from orchestrator.runs.files.metrics import Value
 
+LEAST_OF_A_TREND: Final = 4  # values
+PARTS_OF_A_TREND: Final = 40
 Row = TypeVar("Row")
 
 
@@ -64,6 +68,38 @@ class Curves:
     curves: tuple[Curve, ...]
     names: tuple[str, ...] = ()
     kinds: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Trend:
+    """The course of a metric: the means of equal parts of its values, and its change in the last tenth of the values.
+
+    `change` is the share by which the mean of the last tenth differs from the mean of the tenth before. It is None if
+    that mean is 0.
+    """
+
+    metric: str
+    better: Better
+    means: tuple[float, ...]
+    steps: float  # that the last tenth covers
+    change: float | None
+
+
+def trend_of(metric: str, better: Better, values: Sequence[Value]) -> Trend | None:
+    """Return the trend of a metric; None with fewer than four values."""
+    if len(values) < LEAST_OF_A_TREND:
+        return None
+    parts = min(PARTS_OF_A_TREND, len(values))
+    bounds = [len(values) * part // parts for part in range(parts + 1)]
+    means = tuple(_mean(values[start:end]) for start, end in pairwise(bounds))
+    tenth = max(1, len(values) // 10)
+    newest, before = _mean(values[-tenth:]), _mean(values[-2 * tenth : -tenth])
+    change = (newest - before) / abs(before) if before else None
+    return Trend(metric, better, means, values[-1].step - values[-1 - tenth].step, change)
+
+
+def _mean(values: Sequence[Value]) -> float:
+    return sum(each.value for each in values) / len(values)
 
 
 class _Point(NamedTuple):

@@ -16,7 +16,7 @@ from orchestrator.operations.watched_logs import WatchedLogs
 from orchestrator.protocol.metric import better_of
 from orchestrator.runs.files.file_cache import FileCache
 from orchestrator.runs.files.logs import beat_of, beats_of, last_line, result_of
-from orchestrator.runs.files.metrics import Series, metric_that_exists, metrics_of
+from orchestrator.runs.files.metrics import Series, metric_of_job, metric_that_exists, metrics_of, shown_first
 from orchestrator.runs.files.sample_looks import SampleLooks
 from orchestrator.runs.files.written_metrics import is_number, last_values
 from orchestrator.runs.findings import findings, in_words
@@ -25,7 +25,7 @@ from orchestrator.runs.state import Event, RunState
 from orchestrator.runs.store import RunDir, find_run, newest_ids
 from orchestrator.runs.summary import code_of, gpus_of, hours_of
 from orchestrator.runs.sweeps import points_in
-from orchestrator.views.curves import Curves, curve_of
+from orchestrator.views.curves import Curves, Trend, curve_of, trend_of
 from orchestrator.views.facts import Facts, facts_of
 from orchestrator.views.heat import HeatMap, span_map
 from orchestrator.views.logs import RankLog
@@ -34,7 +34,7 @@ from orchestrator.views.run import RunView, run_view
 from orchestrator.views.runs import RunFilter, RunRow, RunsView, row_of, runs_view
 from orchestrator.views.step_times import Histogram, StepTimes, histogram_of, step_spans
 from orchestrator.views.sweep import SweepView, sweep_view
-from orchestrator.views.use import UseView, use_view, uses_of_ranks
+from orchestrator.views.use import Totals, UseView, totals_of, use_view, uses_of_ranks
 
 FIRST_SECONDS: Final = 0.1  # after this time, a look at all runs leaves further unknown runs to the next look
 LEAST_SLOWER: Final = 1.5  # the colour scale of step times ends at this multiple of the fastest step, or above
@@ -101,13 +101,16 @@ class Reader:
         with self._lock:
             return self._row(run, self._state(run))
 
-    def run(self, run: RunDir) -> RunView:
-        """Return the view of one run."""
+    def run(self, run: RunDir, *, all_beats: bool = True) -> RunView:
+        """Return all about one run. Without `all_beats`, only rank 0's heartbeat is read, as there may be thousands."""
         with self._lock:
             state = self._state(run)
-            beats = beats_of(run, state.attempt)
+            if all_beats:
+                beats = beats_of(run, state.attempt)
+            else:
+                beats = {0: beat} if (beat := beat_of(run, state.attempt)) else {}
             steps = self._step_times.setdefault(run.run_id, StepTimes())
-            if not state.is_final:
+            if not state.is_final and all_beats:
                 steps.look(state.attempt, beats)
             row, last = self._row(run, state, beats.get(0)), last_line(run, state.attempt)
             uses = {} if state.is_final else uses_of_ranks(self._sampled(run).look())
@@ -145,6 +148,14 @@ class Reader:
             )
             return Curves(metric, tuple(filter(None, found)), names, kinds)
 
+    def trend(self, run: RunDir) -> Trend | None:
+        """Return the course of the job's metric, or of the loss if the run has not written the job's metric."""
+        with self._lock:
+            series, of_job = self._looked_at(run), metric_of_job({"job": run.record().job})
+            names = series.names()
+            name = of_job.name if of_job is not None and of_job.name in names else shown_first(names)
+            return trend_of(name, better_of(name, of_job), series.values(name))
+
     def step_time_map(self, run: RunDir, *, columns: int, rows: int | None = None) -> HeatMap:
         """Return a heat map of the step times of each rank, as far back as samples are kept."""
         with self._lock:
@@ -170,6 +181,11 @@ class Reader:
                 return []
             hosts = {node.node: node.host for node in state.nodes}
             return in_words(findings(self._sampled(run).look()), hosts)
+
+    def totals(self, run: RunDir) -> Totals:
+        """Return what a run used in all."""
+        with self._lock:
+            return totals_of(self._sampled(run).look())
 
     def use(self, run: RunDir, measure: str | None = None, *, columns: int, rows: int | None = None) -> UseView:
         """Return the use of a run's nodes, ranks and GPUs, with a heat map of one measure."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final
 
-from orchestrator.runs.state import Event, NodeState, NodeStatus, RunState, Verdict
+from orchestrator.runs.state import Attempt, Event, NodeState, NodeStatus, RunState, Verdict
 from orchestrator.views.runs import RunRow
 from orchestrator.views.timeline import Timeline, timeline_of
 
@@ -75,6 +75,7 @@ class RunView:
     nodes: tuple[NodeRow, ...]
     ranks: tuple[RankRow, ...]
     timeline: Timeline
+    attempts: tuple[Attempt, ...] = ()
     result: Mapping[str, Any] | None = None
     notes: tuple[str, ...] = ()
 
@@ -103,7 +104,7 @@ def run_view(
     left = [f"not here: {each.host}:{each.folder}: {each.reason}" for each in state.left]
     return RunView(
         row, folder, state.attempt, state.master, state.job, beats.get(0), last_line, state.detail,
-        state.verdict, nodes, ranks, timeline_of(state, events, now), result, tuple(left),
+        state.verdict, nodes, ranks, timeline_of(state, events, now), state.attempts, result, tuple(left),
     )  # fmt: skip
 
 

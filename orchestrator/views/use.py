@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean, median_low
 from typing import Final
 
 from orchestrator.protocol.samples import GpuSample, RankSample, Sample
@@ -67,6 +68,31 @@ class NodeUse:
 
     node: int
     newest: Sample
+
+
+@dataclass(frozen=True)
+class Totals:
+    """What a whole run used, by the samples that are kept; None if no sample has the value."""
+
+    rank_memory: float | None  # bytes, the most of one rank
+    gpu_memory: float | None  # bytes, the most of one GPU
+    gpu_use: float | None  # percent, the mean of all GPUs
+    step_seconds: float | None  # the median of all ranks
+
+
+def totals_of(nodes: Iterable[NodeSamples]) -> Totals:
+    """Return what a run used."""
+    samples = [sample for node in nodes for sample in node.samples]
+    ranks = [rank for sample in samples for rank in sample.ranks]
+    gpus = [gpu for sample in samples for gpu in sample.gpus]
+    used = [gpu.use for gpu in gpus if gpu.use is not None]
+    steps = [rank.step_seconds for rank in ranks if rank.step_seconds is not None]
+    return Totals(
+        max((rank.memory for rank in ranks), default=None),
+        max((gpu.memory for gpu in gpus if gpu.memory is not None), default=None),
+        fmean(used) if used else None,
+        median_low(steps) if steps else None,
+    )
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Contents by their sha256, such as files of the code and wheels: only those that a machine lacks are sent."""
+"""Sends contents that a machine's cache lacks, such as files of the code and wheels. A sha256 names each content."""
 
 from __future__ import annotations
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 from orchestrator.cli.render import escapes
 from orchestrator.cli.render.escapes import one_line
@@ -26,8 +26,19 @@ from orchestrator.runs.state import Attempt, NodeState, NodeStatus, Outcome, Rec
 if TYPE_CHECKING:  # `orch status` of ended runs must not load the supervisor's rules
     from orchestrator.operations.removal import Removal
     from orchestrator.runs.labels import Labels
+    from orchestrator.views.runs import RunRow
 
-SPARE = ("RANKS", "PROFILE", "SUBMITTED")  # columns that a narrow table of runs leaves out, in this order
+COLUMNS: Final[Mapping[str, Callable[[RunState | RunRow, float], str]]] = {
+    "RUN": lambda run, now: run.run_id,
+    "STATE": lambda run, now: run.state,
+    "PROFILE": lambda run, now: run.profile,
+    "RANKS": lambda run, now: str(run.world_size or "?"),
+    "SUBMITTED": lambda run, now: ago(run.created, now),
+    "TOOK": lambda run, now: duration((run.ended or now) - run.started) if run.started else "-",
+}
+"""The columns of every table of runs, of `orch status` and of `orch top`. The last column, NOTE, follows them."""
+HEADER: Final = (*COLUMNS, "NOTE")
+SPARE: Final = ("RANKS", "PROFILE", "SUBMITTED")  # columns that a narrow table of runs leaves out, in this order
 NOTE_LINES = 2
 MOST_ATTEMPTS = 10
 OFFER_SECONDS = 60.0  # in this time a program may still report its first step
@@ -82,20 +93,21 @@ def result_line(result: Mapping[str, Any] | None) -> str:
     return one_line(", ".join(words) or ", ".join(f"{key} {value}" for key, value in list(result.items())[:4]))
 
 
+def cells(run: RunState | RunRow, note: str, now: float) -> list[str]:
+    """Return the cells of a run in a table of runs."""
+    return [*(cell(run, now) for cell in COLUMNS.values()), note]
+
+
 def status_line(state: RunState, heartbeat: Mapping[str, Any] | None, now: float, last_line: str = "") -> list[str]:
-    """Return the cells of one run: id, state, profile, ranks, age, duration, and the most important note."""
-    ranks = str(state.world_size) if state.world_size else "?"
-    took = duration((state.ended or now) - state.started) if state.started else "-"
-    said = note(state, heartbeat, now, last_line)
-    return [state.run_id, state.state, state.profile, ranks, ago(state.created, now), took, said]
+    """Return the cells of one run, with the most important note."""
+    return cells(state, note(state, heartbeat, now, last_line), now)
 
 
 def status_lines(lines: Sequence[Sequence[str]], style: Style = plain, width: int | None = None) -> str:
     """Return the table of runs from the cells of `status_line`."""
     if not lines:
         return "no runs yet; start one: orch submit JOB --profile PROFILE"
-    header = ["RUN", "STATE", "PROFILE", "RANKS", "SUBMITTED", "TOOK", "NOTE"]
-    return table(header, lines, style, colour_of=1, width=width, spare=SPARE, most=NOTE_LINES)
+    return table(HEADER, lines, style, colour_of=1, width=width, spare=SPARE, most=NOTE_LINES)
 
 
 def note(state: RunState, heartbeat: Mapping[str, Any] | None, now: float, last_line: str = "") -> str:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from orchestrator.cli.render.runs import NOTE_LINES, note
+from orchestrator.cli.render.runs import NOTE_LINES, cells, note
 from orchestrator.cli.render.tables import COLOURS, Style, ago, plain, table
 from orchestrator.protocol.quantities import duration, number
 from orchestrator.runs.state import FINAL, RunState, RunStatus
@@ -42,18 +43,13 @@ def counted(states: Sequence[RunState]) -> str:
 
 def sweep_line(sweep: str, states: Sequence[RunState], now: float) -> list[str]:
     """Return the cells of one sweep in the table of runs."""
-    first = states[0]
-    ranks = str(first.world_size) if first.world_size else "?"
-    return [sweep, overall(states), first.profile, ranks, ago(first.created, now), _took(states, now), counted(states)]
-
-
-def _took(states: Sequence[RunState], now: float) -> str:
-    began = [state.started for state in states if state.started]
+    began = min((state.started for state in states if state.started), default=None)
     ended = [state.ended for state in states if state.ended]
-    if not began:
-        return "-"
     is_over = all(state.is_final for state in states) and ended
-    return duration((max(ended) if is_over else now) - min(began))
+    whole = replace(
+        states[0], run_id=sweep, state=overall(states), started=began, ended=max(ended) if is_over else None
+    )
+    return cells(whole, counted(states), now)
 
 
 def sweep_page(

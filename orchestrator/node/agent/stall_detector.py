@@ -1,7 +1,7 @@
 """Detects stalled ranks of one node from their heartbeats and the limits of each phase. Pure.
 
-In `train`, a rank that has made steps may be silent for max(limit, 10 median steps); its first step, evaluation, saving
-and whatever comes before training have the other, long limit. Only this node's own monotonic clock counts. The leader
+In `train`, a rank that has made steps may be silent for max(limit, 10 median steps). The first step, evaluation, saving
+and everything before training have the other, longer limit. Only this node's own monotonic clock counts. The leader
 decides which stall counts: standstill.py.
 """
 
@@ -84,7 +84,7 @@ class StallDetector:
     ranks: dict[int, RankHeartbeats] = field(default_factory=dict)
 
     def forgive(self, seconds: float) -> None:
-        """Take off from every rank's silence the seconds in which nobody was watching."""
+        """Subtract these seconds, in which nobody watched, from every rank's silence."""
         for known in self.ranks.values():
             known.changed += seconds
 
@@ -152,7 +152,7 @@ def culprit_of_hang(
 
 
 def _median(values: Iterable[float]) -> float:
-    """Return the median, 0 of none; the module `statistics` would cost every agent milliseconds at its start."""
+    """Return the median; 0 if there are no values. The module `statistics` would slow down each agent's start."""
     ordered = sorted(values)
     return (ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) / 2 if ordered else 0.0
 
@@ -214,7 +214,7 @@ def _key(stall: Stall | None) -> tuple[int, str, bool] | None:
 
 
 def output(folder: str, rank: int) -> dict[str, Any] | None:
-    """Return what stands in for the heartbeat of a program that has none: how much it has said."""
+    """Return a substitute for the heartbeat of a program that has none: the size of its output so far."""
     try:
         size = info_of(f"{folder}/rank_{rank}.log", folder.rsplit("/", 3)[0]).st_size
         return {"step": size, "phase": "output", "time": 0.0}
@@ -223,7 +223,7 @@ def output(folder: str, rank: int) -> dict[str, Any] | None:
 
 
 def read_heartbeat(path: str) -> dict[str, Any] | None:
-    """Return the last heartbeat of a rank; None when it has none, or it is being written this instant."""
+    """Return the last heartbeat of a rank; None if it has none, or if it is being written at this moment."""
     try:
         # RUN/nodes/0/attempt_0/beat_0
         heartbeat = read_json(path, MOST_HEARTBEAT, path.rsplit("/", 4)[0])

@@ -18,7 +18,7 @@ from orchestrator.runs.record import Dependency
 from orchestrator.runs.run_id import new_run_id
 from orchestrator.runs.store import RunDir, make_state_folder, remove_run
 from orchestrator.runs.sweeps import runs_named
-from orchestrator.supervisor.start import is_attended, start_supervisor
+from orchestrator.supervisor.background import is_attended, start_supervisor
 from orchestrator.supervisor.starting import enqueue, start
 
 if TYPE_CHECKING:  # commands that only read runs must not load pydantic

@@ -37,7 +37,7 @@ from orchestrator.runs.sweeps import Point, make_sweep, share
 from orchestrator.specs.kinds import kind_named
 from orchestrator.specs.spec import names_of
 from orchestrator.specs.sweeps.sweep import Axis
-from orchestrator.supervisor.start import start_supervisor
+from orchestrator.supervisor.background import start_supervisor
 from orchestrator.supervisor.starting import start_array, values_for_later
 
 if TYPE_CHECKING:  # commands that only read runs must not load pydantic

@@ -33,7 +33,7 @@ ROOT = Path(__file__).parents[3]
 def orch(in_process: Callable[..., Result], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
     """The command line within this process, in the repository; no supervisor gives the runs that are made a verdict."""
     monkeypatch.chdir(ROOT)
-    monkeypatch.setattr("orchestrator.supervisor.start.start_supervisor", lambda *_, **__: None)
+    monkeypatch.setattr("orchestrator.supervisor.background.start_supervisor", lambda *_, **__: None)
     return in_process
 
 
@@ -189,7 +189,7 @@ def test_a_full_disk_is_no_bug_and_keeps_nobody_from_looking(orch, monkeypatch: 
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "/home/me/.orch/x")
 
     make_run("r-111111")
-    monkeypatch.setattr("orchestrator.supervisor.start.supervisor_lock", full)
+    monkeypatch.setattr("orchestrator.supervisor.background.supervisor_lock", full)
     assert "r-111111" in orch("status").out
     monkeypatch.setattr("orchestrator.looking.sweep.grouped", full)
     done = orch("status")

@@ -25,9 +25,9 @@ from orchestrator.operations.submission.delegate import find_pointer
 from orchestrator.runs.store import RunDir, create_run
 from orchestrator.runs.sweeps import make_sweep
 from orchestrator.supervisor import supervisor
+from orchestrator.supervisor.background import attended_root, start_supervisor, supervisor_lock
 from orchestrator.supervisor.queue import start_here
 from orchestrator.supervisor.reconcile import reconcile
-from orchestrator.supervisor.start import attended_root, start_supervisor, supervisor_lock
 from orchestrator.supervisor.supervisor import prune, supervise
 
 

@@ -84,7 +84,7 @@ def test_other_types_are_refused_by_name_and_place(tmp_path: Path, value: Any, w
 
 def test_what_is_too_large_is_refused_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(call, "MOST_BYTES", 1 << 20)
-    with pytest.raises(ResultError, match="takes 2 MiB, more than the 1"):
+    with pytest.raises(ResultError, match="takes 2 MiB, and at most 1 MiB"):
         write_result(tmp_path, 0, "x" * (2 << 20))
     assert list(tmp_path.iterdir()) == []
 

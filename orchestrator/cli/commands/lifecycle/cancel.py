@@ -34,7 +34,7 @@ def cancel(runs: tuple[str, ...], everything: bool, yes: bool, now: bool, as_jso
     from orchestrator.cli.sweeps import cancel_all
     from orchestrator.runs.store import find_run
     from orchestrator.runs.sweeps import find_runs, find_sweep
-    from orchestrator.supervisor.start import attended_root
+    from orchestrator.supervisor.background import attended_root
 
     if bool(runs) == everything:
         raise UsageError("name the runs to cancel, or give --all, but not both", "orch status lists them")

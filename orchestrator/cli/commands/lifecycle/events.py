@@ -36,7 +36,7 @@ def events(run: str, follow: bool, node: int | None, kinds: tuple[str, ...], as_
     """List the events of a run: starts, failures, lost nodes."""
     from orchestrator.looking import run as looking
     from orchestrator.runs.store import find_run
-    from orchestrator.supervisor.start import attended_root
+    from orchestrator.supervisor.background import attended_root
 
     found, printer = find_run(attended_root(), run), _Printer(node, kinds, as_json=as_json)
     if follow:

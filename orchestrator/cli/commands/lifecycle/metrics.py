@@ -38,7 +38,7 @@ def metrics(run: str, since: str | None, node: int | None, plain: bool, as_json:
     from orchestrator.runs import findings
     from orchestrator.runs.files.samples import read_samples
     from orchestrator.runs.store import find_run
-    from orchestrator.supervisor.start import attended_root
+    from orchestrator.supervisor.background import attended_root
 
     folder = find_run(attended_root(), run)
     found = list(read_samples(folder, only=node))

@@ -35,7 +35,7 @@ def top(run: str | None) -> int:
     from orchestrator.cli.top.page import Page
     from orchestrator.cli.top.run_pages import Overview
     from orchestrator.cli.top.runs_page import RunsPage
-    from orchestrator.supervisor.start import attended_root
+    from orchestrator.supervisor.background import attended_root
     from orchestrator.views.reader import Reader
 
     reader = Reader(attended_root(), note)

@@ -39,7 +39,7 @@ def ui(
     The server ends with this command (Ctrl-C). RUN... are the runs that --export writes (default: the newest 20).
     """
     from orchestrator.cli.opening import check_packages
-    from orchestrator.supervisor.start import attended_root
+    from orchestrator.supervisor.background import attended_root
 
     check_packages()
     if sum((detach, stop, export is not None)) > 1:

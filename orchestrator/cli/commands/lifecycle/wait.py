@@ -25,7 +25,7 @@ def wait(run: str, timeout: str | None, as_json: bool) -> int:
     from orchestrator.looking import run as looking
     from orchestrator.runs.store import find_run
     from orchestrator.runs.sweeps import find_sweep, points_in
-    from orchestrator.supervisor.start import attended_root
+    from orchestrator.supervisor.background import attended_root
 
     limit: float | None = None
     if timeout is not None:

@@ -30,7 +30,7 @@ def usage(runs: tuple[str, ...], by: str | None, since: str | None, as_json: boo
     an hour, also if the GPUs are idle. Watt-hours are the energy of the GPUs, if their driver measures it.
     """
     from orchestrator.operations.usage import usage as sums
-    from orchestrator.supervisor.start import attended_root
+    from orchestrator.supervisor.background import attended_root
 
     root = attended_root()
     if runs:

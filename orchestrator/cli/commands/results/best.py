@@ -27,7 +27,7 @@ def best(
     from orchestrator.cli.render import sweeps
     from orchestrator.operations.ranking import rank, runs_meant
     from orchestrator.protocol.metric import Better
-    from orchestrator.supervisor.start import attended_root
+    from orchestrator.supervisor.background import attended_root
 
     title, meant = runs_meant(attended_root(), runs, name)
     ranking = rank(title, meant, metric, Better(order) if order else None)

@@ -27,7 +27,7 @@ def tensorboard(runs: tuple[str, ...], port: int | None) -> int:
     """
     from orchestrator.operations import tensorboard as operation
     from orchestrator.operations.ranking import runs_meant
-    from orchestrator.supervisor.start import attended_root
+    from orchestrator.supervisor.background import attended_root
 
     argv = operation.program()
     _, found = runs_meant(attended_root(), runs)

@@ -71,13 +71,7 @@ def become_rank(start: RankStart, output: int, parent: int) -> None:
     os.dup2(output, 1)
     os.dup2(output, 2)
     signal.set_wakeup_fd(-1)
-    for number in (
-        signal.SIGTERM,
-        signal.SIGINT,
-        signal.SIGCHLD,
-        signal.SIGHUP,
-        signal.SIGPIPE,
-    ):
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD, signal.SIGHUP, signal.SIGPIPE):
         signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # Python's default at start

@@ -1,4 +1,4 @@
-"""One rank's output on disk: all bytes up to a limit; beyond it, the newest."""
+"""One rank's output on disk: all bytes up to a limit, and beyond it the newest bytes."""
 
 from __future__ import annotations
 
