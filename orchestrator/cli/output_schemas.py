@@ -1,4 +1,4 @@
-"""The JSON Schema of each command's --json, made of the types that the commands print.
+"""Builds the JSON Schema of each command's --json from the types that the commands print.
 
 `OUTPUTS` is the one table. A field is stated here only if no type of orch has it.
 """
@@ -34,7 +34,7 @@ Forms = dict[str, Any]
 
 
 def _fields(title: str, /, *of: Any, maybe: Collection[str] = (), is_open: bool = False, **more: Any) -> Any:
-    """Return the type of an object with the fields of `of` and `more`. Fields in `maybe` are left out at times."""
+    """Return the type of an object with the fields of `of` and `more`. The output may lack the fields in `maybe`."""
     hints = {field: hint for each in of for field, hint in _hints(each).items()} | more
     config = ConfigDict(extra="allow") if is_open else None
     fields: Any = {each: (hint, None if each in maybe else ...) for each, hint in hints.items()}
@@ -54,7 +54,7 @@ def _list(of: Any) -> Any:
 
 
 def _mapping(of: Any) -> Any:
-    """Return the type of an object with these values, by names that are not fixed."""
+    """Return the type of an object that maps any names to values of this type."""
     return dict[str, of]
 
 
@@ -184,7 +184,7 @@ OUTPUTS: Final[dict[str, Forms]] = {
 
 
 class _AsPrinted(GenerateJsonSchema):
-    """Every field of a dataclass is printed, also if it has its default."""
+    """Generates the schemas. A field with a default is required, because it is always printed."""
 
     def field_is_required(self, field: Any, total: bool) -> bool:
         """Tell whether a field is always printed."""
@@ -196,7 +196,7 @@ class _AsPrinted(GenerateJsonSchema):
 
 
 def output_schema(command: str) -> dict[str, Any]:
-    """Return the JSON Schema of what a command prints with --json."""
+    """Return the JSON Schema of the JSON that a command prints with --json."""
     forms = OUTPUTS[command]
     made = {form: _schema(kind) for form, kind in forms.items()}
     definitions = {name: each for schema in made.values() for name, each in schema.pop("$defs", {}).items()}

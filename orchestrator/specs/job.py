@@ -1,4 +1,4 @@
-"""The job says what to run. It is the first of the two documents that a user writes; profile.py has the second."""
+"""The job: the document that says what to run. A user also writes a profile, which profile.py defines."""
 
 from __future__ import annotations
 

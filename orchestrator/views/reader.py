@@ -102,7 +102,10 @@ class Reader:
             return self._row(run, self._state(run))
 
     def run(self, run: RunDir, *, all_beats: bool = True) -> RunView:
-        """Return all about one run. Without `all_beats`, only rank 0's heartbeat is read, as there may be thousands."""
+        """Return the view of one run.
+
+        Without `all_beats`, only rank 0's heartbeat is read, because there may be thousands of ranks.
+        """
         with self._lock:
             state = self._state(run)
             if all_beats:
@@ -183,7 +186,7 @@ class Reader:
             return in_words(findings(self._sampled(run).look()), hosts)
 
     def totals(self, run: RunDir) -> Totals:
-        """Return what a run used in all."""
+        """Return the resources that a run has used in total."""
         with self._lock:
             return totals_of(self._sampled(run).look())
 

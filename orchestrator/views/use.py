@@ -72,7 +72,7 @@ class NodeUse:
 
 @dataclass(frozen=True)
 class Totals:
-    """What a whole run used, by the samples that are kept; None if no sample has the value."""
+    """The resources that a run has used, from the samples that are kept. A value is None if no sample has it."""
 
     rank_memory: float | None  # bytes, the most of one rank
     gpu_memory: float | None  # bytes, the most of one GPU
@@ -81,7 +81,7 @@ class Totals:
 
 
 def totals_of(nodes: Iterable[NodeSamples]) -> Totals:
-    """Return what a run used."""
+    """Return the resources that a run has used, from the samples of its nodes."""
     samples = [sample for node in nodes for sample in node.samples]
     ranks = [rank for sample in samples for rank in sample.ranks]
     gpus = [gpu for sample in samples for gpu in sample.gpus]

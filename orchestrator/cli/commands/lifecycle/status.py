@@ -127,7 +127,7 @@ def _name_the_others(root: Path) -> None:
 
 
 def _overview(root: Path, everything: bool, number: int, as_json: bool) -> str:
-    """Return the table of the newest runs with a line for each sweep; as JSON, every run is listed."""
+    """Return the table of the newest runs, with one line for each sweep. JSON lists the runs of a sweep too."""
     if as_json:
         from orchestrator.looking import status
 

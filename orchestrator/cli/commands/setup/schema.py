@@ -16,7 +16,7 @@ from orchestrator.errors import UsageError
 def schema(document: str, command: str | None) -> int:
     """Print the JSON Schema of job or profile files, or of a command's JSON.
 
-    orch schema output COMMAND prints the schema of what COMMAND prints with --json.
+    orch schema output COMMAND prints the schema of the JSON that COMMAND prints with --json.
     """
     if (document == "output") == (command is None):
         raise UsageError("COMMAND belongs to orch schema output", "orch schema output status")
