@@ -23,7 +23,7 @@ class InterpreterError(Exception):
 def ask_interpreter(python: str, *argv: str, seconds: float = ASK_SECONDS) -> dict[str, Any]:
     """Return the JSON object in the last line that `python ARGV` prints. Raises InterpreterError if there is none.
 
-    It is started in /, because `-c` imports from the folder in which it is started.
+    The interpreter is started in /, because with `-c` it imports modules from its working folder.
     """
     try:
         done = subprocess.run(
@@ -34,7 +34,7 @@ def ask_interpreter(python: str, *argv: str, seconds: float = ASK_SECONDS) -> di
     except OSError as error:
         raise InterpreterError(f"can't be started: {shortage(error) or error.strerror}") from error
     except (subprocess.TimeoutExpired, ValueError) as error:
-        raise InterpreterError(f"does not answer as a Python would: {error}") from error
+        raise InterpreterError(f"does not answer like a Python interpreter: {error}") from error
     if not isinstance(found, dict):
         raise InterpreterError(f"fails: {done.stderr.strip()[-300:]}")
     return found

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.node.container import engine, prepare
-from orchestrator.node.container.argv import NodeResources, argv, told
+from orchestrator.node.container.argv import NodeResources, argv, task_inside
 from orchestrator.node.container.engine import Engine, EngineError, can_lift_limits, end_containers, in_words, recorded
 from orchestrator.node.container.prepare import (
     OWN_CODES,
@@ -116,11 +116,11 @@ def test_a_runtime_that_empties_the_environment_is_told_the_jobs_gpus() -> None:
     site = {"CUDA_VISIBLE_DEVICES": "2,3", "CUDA_DEVICE_ORDER": "PCI_BUS_ID", "TORCH_NCCL_TRACE": "1",
             "CUDA_HOME": "/c", "PYTORCH_CUDA_ALLOC_CONF": "a", "MLX5_SINGLE_THREADED": "1"}  # fmt: skip
     box = replace(TASK.container, runtime="apptainer") if TASK.container else None
-    env = told(replace(TASK, container=box), NodeResources(), site, 4).env
+    env = task_inside(replace(TASK, container=box), NodeResources(), site, 4).env
     assert {name: env.get(name) for name in site} == {**site, "CUDA_HOME": None}
     own = replace(TASK, container=box, env={"CUDA_VISIBLE_DEVICES": "GPU-a"})
-    assert told(own, NodeResources(), site, 4).env["CUDA_VISIBLE_DEVICES"] == "GPU-a"  # the lease's word
-    by_engine = told(TASK, NodeResources(gpus=("2", "3")), site, 4).env
+    assert task_inside(own, NodeResources(), site, 4).env["CUDA_VISIBLE_DEVICES"] == "GPU-a"  # the lease's word
+    by_engine = task_inside(TASK, NodeResources(gpus=("2", "3")), site, 4).env
     assert by_engine["CUDA_VISIBLE_DEVICES"] == "0,1"  # it sees no others
 
 
