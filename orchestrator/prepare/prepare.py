@@ -21,7 +21,6 @@ from orchestrator.runs.sweeps import find_sweep
 from orchestrator.transport.address import gateway_of
 
 if TYPE_CHECKING:  # commands that only read runs must not load pydantic
-    from orchestrator.backends.base import CheckResult
     from orchestrator.environments.lock import Lock
     from orchestrator.prepare.interpreter import Interpreter
     from orchestrator.specs.documents.loaded import Loaded
@@ -402,8 +401,3 @@ def _place(run: RunDir, profile: AnyProfile, interpreter: Interpreter | None) ->
     python = profile.python if profile.runtime == "none" else None  # else the container's, which is not known here
     python = interpreter.path if interpreter is not None else python
     return backend_of(profile).place(run, profile.workdir, python)
-
-
-def check(prepared: Prepared, launch: LaunchPlan) -> CheckResult:
-    """Return whether the scheduler would accept the plan's batch script. Raises UsageError if there is no scheduler."""
-    return backend_of(prepared.profile).would_take(launch)

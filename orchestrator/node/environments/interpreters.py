@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Iterator
 from typing import Any
 
-from orchestrator.node.system.interpreter import PLACES, InterpreterError, ask_interpreter
+from orchestrator.node.system.interpreter import InterpreterError, ask_interpreter, usual_folders
 
 # An interpreter prints its own absolute path, because the path by which it was started may be a shim, such as pyenv's.
 ASK = """
@@ -110,7 +110,7 @@ def _fits(found: str, requested: str | None) -> bool:
 def _candidates(python: str, version: str) -> Iterator[str]:
     """Yield paths of interpreters, first those with the version in their name. Links to one interpreter count once."""
     minor = ".".join(version.split(".")[:2])
-    folders = [*os.environ.get("PATH", os.defpath).split(os.pathsep), *_places()]
+    folders = [*os.environ.get("PATH", os.defpath).split(os.pathsep), *usual_folders()]
     named = [f"{folder}/python{minor}" for folder in folders]
     others = [
         path for folder in dict.fromkeys(folders) for path in sorted(glob.glob(f"{glob.escape(folder)}/python3*"))
@@ -122,10 +122,6 @@ def _candidates(python: str, version: str) -> Iterator[str]:
         if (target := os.path.realpath(path)) not in real:
             real.add(target)
             yield path
-
-
-def _places() -> list[str]:
-    return [folder for place in PLACES for folder in sorted(glob.glob(os.path.expanduser(place)))]
 
 
 def _is_python(name: str, python: str) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import glob
+import os
 import subprocess
 from typing import Any
 
@@ -9,11 +11,16 @@ from orchestrator.node.system.shortages import shortage
 from orchestrator.protocol.json_text import parse_json
 
 ASK_SECONDS = 30.0
-# Folders of interpreters that may not be on PATH. A login shell adds them, and a command over SSH has no login shell.
+# Folders of interpreters that may not be on PATH. A login shell adds them, but a command over SSH has no login shell.
 PLACES = (
     "/usr/bin", "/usr/local/bin", "~/.local/bin", "~/.pyenv/versions/*/bin", "~/.local/share/uv/python/*/bin",
     "/opt/*/bin", "/opt/python/*/bin", "~/*conda*/bin", "~/*conda*/envs/*/bin", "~/*forge*/bin", "~/*forge*/envs/*/bin",
 )  # fmt: skip
+
+
+def usual_folders() -> list[str]:
+    """Return the folders of this machine that often have interpreters, whether they are on PATH or not."""
+    return [folder for place in PLACES for folder in sorted(glob.glob(os.path.expanduser(place)))]
 
 
 class InterpreterError(Exception):

@@ -177,7 +177,7 @@ def drill(root: Path, prepared: Prepared, order: Order, tell: Tell) -> Report:
 
 
 def _until_it_trains(run: RunDir, tell: Tell) -> RunState:
-    """Wait until the ranks train and a checkpoint is on this machine. The run may be queued before. Return the state."""
+    """Wait until the ranks train and a checkpoint is on this machine. The run may be queued first. Return its state."""
     last = ""
     for state in states(run):
         if state.is_final:

@@ -19,6 +19,7 @@ from orchestrator.training.distributed.ranks import Ranks
 from orchestrator.training.errors import UserError
 from orchestrator.training.options import Options
 from orchestrator.training.strategies.layers import blocks
+from orchestrator.training.strategies.share import data_part
 
 
 @dataclass(frozen=True)
@@ -107,13 +108,13 @@ class Strategy:
 
     @property
     def data_ranks(self) -> int:
-        """Return how many ranks share a batch."""
-        return self.setup.ranks.world_size if self.shares_data else 1
+        """Return the number of parts into which the ranks split a batch."""
+        return data_part(self.setup.options, self.setup.ranks)[0] if self.shares_data else 1
 
     @property
     def data_rank(self) -> int:
-        """Return the index of this rank's share."""
-        return self.setup.ranks.rank if self.shares_data else 0
+        """Return the number of this rank's part of a batch."""
+        return data_part(self.setup.options, self.setup.ranks)[1] if self.shares_data else 0
 
     # -- a step
 

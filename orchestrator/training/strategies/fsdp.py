@@ -22,7 +22,6 @@ from orchestrator.training.errors import CheckpointError, UserError
 from orchestrator.training.strategies import tensor_parallel, weights_from_main
 from orchestrator.training.strategies.base import Setup, Strategy
 from orchestrator.training.strategies.layers import blocks
-from orchestrator.training.strategies.share import data_part
 
 
 class Fsdp(Strategy):
@@ -91,14 +90,6 @@ class Fsdp(Strategy):
             isinstance(each, nn.modules.batchnorm._BatchNorm) for each in model.modules()
         )
         return self.casts
-
-    @property
-    def data_ranks(self) -> int:
-        return data_part(self.setup.options, self.setup.ranks)[0]
-
-    @property
-    def data_rank(self) -> int:
-        return data_part(self.setup.options, self.setup.ranks)[1]
 
     @property
     def counts(self) -> bool:

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from orchestrator.node.system.interpreter import PLACES
+from orchestrator.node.system.interpreter import usual_folders
 from orchestrator.protocol.missing_module import missing_module_in
 
 MOST_NAMED = 3
@@ -44,9 +44,8 @@ def others_in_words(words: str) -> str:
 def _others(environ: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     """Yield (path, prefix) of other Python 3 interpreters: of active environments, on PATH and in the usual folders."""
     active = [f"{environ[name]}/bin" for name in ("VIRTUAL_ENV", "CONDA_PREFIX") if environ.get(name)]
-    usual = [folder for place in PLACES for folder in sorted(glob.glob(os.path.expanduser(place)))]
     seen = {os.path.realpath(sys.prefix)}
-    for folder in [*active, *environ.get("PATH", os.defpath).split(os.pathsep), *usual][:MOST_LOOKED_AT]:
+    for folder in [*active, *environ.get("PATH", os.defpath).split(os.pathsep), *usual_folders()][:MOST_LOOKED_AT]:
         prefix = os.path.dirname(os.path.realpath(folder))
         python = next((path for name in ("python", "python3") if os.access(path := f"{folder}/{name}", os.X_OK)), "")
         if not folder.startswith("/") or not python or "/shims" in folder or prefix in seen:
