@@ -22,7 +22,7 @@ from orchestrator.specs.job import Code
 
 
 def check_has_values(run: RunDir) -> None:
-    """Raise UsageError for a trial of a search that has no values yet."""
+    """Raise UsageError if the run is a trial of a search, and the search has chosen no values for it yet."""
     point = run.record().point
     if point is not None and point.is_trial and not point.values:
         hint = "repeat a trial that has begun, or give values: --set, or -- ARGUMENTS"

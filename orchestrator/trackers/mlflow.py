@@ -216,7 +216,7 @@ class Mlflow:
         return before.run_id if any(name.startswith(f"{GIVEN}/") for name in loaded) else ""
 
     def _given_run(self) -> RunDir | None:
-        """Return the run whose checkpoint this run was told to resume from, or None if there is no such run."""
+        """Return the run whose checkpoint was given to this run, or None if there is no such run."""
         checkpoint = self.record.job.get("checkpoint")
         path = PurePath(str(checkpoint.get("resume") or "")) if isinstance(checkpoint, Mapping) else PurePath()
         runs = self.run.path.parent

@@ -168,7 +168,7 @@ class _Answer:
 
     @staticmethod
     def ask(rank: int, process: Process, path: str) -> _Answer:
-        """Signal the rank."""
+        """Send the rank the signal to write its stacks."""
         answer = _Answer(rank, process, Asked.before(process.pid, path))
         send_signal(process, STACK_SIGNAL)
         return answer

@@ -34,7 +34,7 @@ def gpus_of(task: NodeTask) -> int:
 
 
 def with_given_gpus(task: NodeTask) -> NodeTask:
-    """Return the task with a variable that tells its ranks which of this machine's GPUs they may use.
+    """Return the task with a variable that lists the GPUs of this machine which its ranks may use.
 
     If this machine has no GPUs, the task is returned unchanged.
     """
@@ -96,7 +96,7 @@ def _with_ipv6(path: str) -> set[str]:
 
 
 def _source_address(destination: str) -> str | None:
-    """Return the local address from which packets to a destination are sent. The kernel is asked; nothing is sent."""
+    """Return the local address from which packets to a destination would be sent. Nothing is sent to find it."""
     family = socket.AF_INET6 if ":" in destination else socket.AF_INET
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
         try:

@@ -26,6 +26,6 @@ def allow_connections(least: int, most: int) -> None:
 
 
 def restore_limit(pid: int) -> None:
-    """Set the limit of a child process to the limit with which this process was started."""
+    """Set a child process's limit on open files to the limit with which this process was started."""
     if resource.getrlimit(resource.RLIMIT_NOFILE) != _at_start:
         resource.prlimit(pid, resource.RLIMIT_NOFILE, _at_start)

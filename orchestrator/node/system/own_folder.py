@@ -18,7 +18,7 @@ class OwnFolder:
             self.descriptor = -1
 
     def is_removed(self) -> bool:
-        """Return whether the folder was removed, even if another folder has its path now. False if this is unknown."""
+        """Return whether the folder was removed, even if another folder has its path now. Return False if unknown."""
         if self.descriptor < 0:
             return False
         try:

@@ -19,7 +19,10 @@ def name_of(number: int) -> str:
 
 @contextlib.contextmanager
 def held_back() -> Iterator[None]:
-    """Block the stop signals within the block. Processes that start within it keep them blocked until `let_through`."""
+    """Block the stop signals in a `with` block. Processes that are started in it keep them blocked, too.
+
+    Such a process calls `let_through` when it is ready for signals.
+    """
     signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
     try:
         yield

@@ -1,4 +1,4 @@
-"""The table of promises, which says how a run should end after each fault of a drill. Pure.
+"""The table of promises: how a run should end after each fault of a drill. Pure.
 
 This module also compares a run's end with its promise. docs/failures.md has a row for each entry of the table.
 """
@@ -125,7 +125,7 @@ def length_of(seconds: float, link: float, *, is_everything: bool) -> Freeze | N
 
 @dataclass(frozen=True)
 class Account:
-    """The account of what happened to a run after a fault. Times are in seconds since the fault."""
+    """The facts about a run after a fault that its promise is compared with. Times are in seconds since the fault."""
 
     outcome: Outcome | None  # None if the run had not ended when the drill stopped waiting
     restarts: int
@@ -149,7 +149,7 @@ def account(
     state: RunState, events: Iterable[Event], result: Mapping[str, Any] | None, at: float, now: float,
     left: tuple[str, ...] = (),
 ) -> Account:  # fmt: skip
-    """Return the account of what happened after a fault at the time `at`, according to the run's events."""
+    """Return an Account of a run's events after a fault at the time `at`."""
     after = [event for event in events if event.get("time", 0.0) >= at - 1.0]  # nodes' clocks may differ by this much
     ends = (*_NOTICED, EventKind.RELAUNCH)
     noticed = min((event["time"] for event in after if event["kind"] in ends), default=None)

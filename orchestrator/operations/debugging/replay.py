@@ -121,7 +121,7 @@ def replay(one: Rank, shell: Mapping[str, str], *, here: bool, alone: bool, afre
 
 
 def _moved(task: NodeTask, folder: str, resume: str) -> NodeTask:
-    """Return the task with all paths to which its rank writes changed to the replay's own folder."""
+    """Return the task for a replay. All paths to which its rank writes are in the replay's own folder."""
     return replace(
         task, run_dir=folder, code_dir=f"{folder}/code", checkpoint_dir=f"{folder}/checkpoints", resume=resume
     )

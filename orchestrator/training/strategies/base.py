@@ -24,7 +24,7 @@ from orchestrator.training.strategies.share import data_part
 
 @dataclass(frozen=True)
 class Setup:
-    """The inputs of a strategy. `grouped` tells whether there is a process group."""
+    """The inputs of a strategy. `grouped` is whether there is a process group."""
 
     options: Options
     task: Task
@@ -208,10 +208,10 @@ class Strategy:
             return None
         return {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
 
-    def load_full(self, saved: Mapping[str, Any], where: str) -> None:
-        """Load a state that `full_state` of any strategy returned; collective. Errors name its checkpoint, `where`."""
-        random_state.load_weights(self.model, random_state.part(saved, "model", where), where)
-        random_state.load_optimizer(self.optimizer, random_state.part(saved, "optimizer", where))
+    def load_full(self, saved: Mapping[str, Any], source: str) -> None:
+        """Load a state that `full_state` of any strategy returned; collective. Errors name its checkpoint, `source`."""
+        random_state.load_weights(self.model, random_state.part(saved, "model", source), source)
+        random_state.load_optimizer(self.optimizer, random_state.part(saved, "optimizer", source))
 
     def shards(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Return this rank's tensors for a sharded checkpoint, and the other values, which are equal on all ranks."""
@@ -223,9 +223,10 @@ class Strategy:
 
 
 def freeze_batch_norm(model: nn.Module) -> None:
-    """Freeze the running statistics of BatchNorm until the next model.train(), so that a sample does not change them.
+    """Freeze the running statistics of BatchNorm until the next model.train().
 
-    SyncBatchNorm is not changed, because the other ranks wait for this rank in its collective.
+    So a sample that stands in for an empty share does not change them. SyncBatchNorm is not frozen, because the other
+    ranks wait for this rank in its collective.
     """
     for module in model.modules():
         if isinstance(module, nn.modules.batchnorm._BatchNorm) and not isinstance(module, nn.SyncBatchNorm):

@@ -129,11 +129,11 @@ class Fsdp(Strategy):
         }
         return None if self.setup.ranks.rank else {"model": weights, "optimizer": {**optimizer, "state": states}}
 
-    def load_full(self, saved: Mapping[str, Any], where: str) -> None:
-        weights, optimizer = (random_state.part(saved, name, where) for name in ("model", "optimizer"))
+    def load_full(self, saved: Mapping[str, Any], source: str) -> None:
+        weights, optimizer = (random_state.part(saved, name, source) for name in ("model", "optimizer"))
         own = self.model.state_dict()
         random_state.load_weights(
-            self.model, {name: _like(value, own.get(name)) for name, value in weights.items()}, where
+            self.model, {name: _like(value, own.get(name)) for name, value in weights.items()}, source
         )
         params = self._numbered()
         states = {

@@ -26,7 +26,7 @@ class _Finder:
         self.name, self.change = name, change
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
-        """Return the spec of the module, or None for any other module."""
+        """Return the import spec of the module to change, or None for any other module."""
         if name != self.name:
             return None
         sys.meta_path.remove(self)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class GpuProcess:
-    """A process that has a card open. Its pid counts on the host, and may not exist in this pid namespace."""
+    """A process that has a card open. Its pid is from the host, and may mean nothing in this process's container."""
 
     pid: int
     memory: int | None = None  # bytes

@@ -45,7 +45,7 @@ TASK = NodeTask("r-1", 0, 1, ("n1",), 1, "/run", "/code", Program("script", "t.p
         ),
         (
             "failed to register layer: Error processing tar file(exit status 1): write /x: no space left on device",
-            "its disk is full, says docker: make room where its images lie",
+            "its disk is full, as docker reports: make room where its images are stored",
         ),
         (
             "exec /usr/bin/python3: exec format error",
@@ -61,9 +61,9 @@ TASK = NodeTask("r-1", 0, 1, ("n1",), 1, "/run", "/code", Program("script", "t.p
         ),
         (
             "docker: Error response from daemon: something new.\nSee 'docker run --help'.",
-            "docker says: docker: Error response from daemon: something new.",
+            "docker reports: docker: Error response from daemon: something new.",
         ),
-        ("", "docker says: it said nothing"),
+        ("", "docker reports: it printed nothing"),
     ],
 )
 def test_what_an_engine_says_becomes_one_sentence(said: str, words: str) -> None:
@@ -73,7 +73,7 @@ def test_what_an_engine_says_becomes_one_sentence(said: str, words: str) -> None
 
 @pytest.mark.parametrize("code", OWN_CODES)
 def test_the_engines_own_codes_are_not_taken_for_the_programs(code: int) -> None:
-    assert "its container of lab/train:1 could not be started: docker says: no" in (refusal(TASK, code, ["no"]) or "")
+    assert "its container of lab/train:1 could not be started: docker reports: no" in (refusal(TASK, code, ["no"]) or "")
     assert refusal(TASK, 1, ["no"]) is None
     assert refusal(NodeTask(**{**TASK.__dict__, "container": None}), code, ["no"]) is None
 
