@@ -43,10 +43,9 @@ class Options(TrainingOptions):
 
 @dataclass(frozen=True)
 class Places:
-    """The paths that a run reads and writes, from the ORCH_* variables. `resume` is auto, never or a path.
+    """The paths and settings of a run, from the ORCH_* variables. `resume` is auto, never or a path.
 
-    `reports_metrics` tells whether the variable for the metrics' path is set; the user's own scripts write none by
-    default.
+    `reports_metrics` is whether ORCH_METRICS_FILE is set. Without it, the user's own scripts write no metrics.
     """
 
     checkpoints: Path

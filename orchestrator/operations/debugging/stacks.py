@@ -1,4 +1,4 @@
-"""Collects the stacks of all ranks of a run, from all its nodes at once."""
+"""Collects the stacks of all ranks of a run from its nodes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ANSWER_SECONDS: Final = 90.0
 
 @dataclass(frozen=True)
 class RankStacks:
-    """The stacks of a rank, or why they are not known."""
+    """The stacks of a rank, or the reason why they are not known."""
 
     rank: int
     node: int
@@ -35,7 +35,7 @@ class RankStacks:
 
 @dataclass(frozen=True)
 class Look:
-    """The result: the ranks in order, and messages about nodes without an answer."""
+    """The stacks of all ranks in order, and messages about nodes that did not answer."""
 
     ranks: tuple[RankStacks, ...]
     problems: tuple[str, ...]
@@ -46,7 +46,7 @@ class Look:
 
 
 def look(run: RunDir) -> Look:
-    """Return the stacks of all ranks. Raises UsageError if the run has ended or has started no ranks."""
+    """Return the stacks of all ranks of a run. Raises UsageError if the run has ended or has started no ranks."""
     ranks, problems = on_every_node(
         run,
         lambda node, host: ask(run, node, "stacks", ANSWER_SECONDS, lambda values: _stacks(values, node, host)),
