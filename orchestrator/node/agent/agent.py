@@ -295,23 +295,15 @@ class Agent:
             self.ranks.trouble(f"the order {line['kind']!r} of node 0 is not understood: {error}"[:500], rules.UNPROVED)
             return
         handler = _ORDERS.get(type(order))
-        if handler is not None:
-            handler(self, order)
-
-    @_ORDERS.add
-    def _check(self, order: messages.Check) -> None:
-        # Beside the loop: a way that takes small packets only is waited for longer than a heartbeat may be late.
-        self._begin(self._check_way(order))
+        work = handler(self, order) if handler is not None else None
+        if work is not None:
+            self._begin(work)  # beside the loop, because it takes longer than a heartbeat may be late
 
     @_ORDERS.add
     def _prepare(self, order: messages.Prepare) -> None:
         if self.sender is not None:
             self.sender.begin_attempt()
         self.ranks.prepare(order)
-
-    @_ORDERS.add
-    def _on_hand_over(self, order: messages.HandOver) -> None:
-        self._begin(self._hand_over(order))
 
     @_ORDERS.add
     def _go(self, order: messages.Go) -> None:
@@ -322,18 +314,16 @@ class Agent:
     def _stop(self, order: messages.Stop) -> None:
         self.ranks.stop(order)
 
-    @_ORDERS.add
-    def _report_stacks(self, order: messages.ReportStacks) -> None:
-        self.ranks.pass_on(order)
+    def _pass_on(self, order: messages.Order) -> None:
+        self.ranks.launcher.send(order)
 
-    @_ORDERS.add
-    def _find_module(self, order: messages.FindModule) -> None:
-        self.ranks.pass_on(order)
+    _ORDERS.update(dict.fromkeys((messages.ReportStacks, messages.FindModule), _pass_on))
 
     @_ORDERS.add
     def _bye(self, order: messages.Bye) -> None:
         self.outcome = (order.outcome, order.code)
 
+    @_ORDERS.add
     async def _check_way(self, order: messages.Check) -> None:
         """Report to the leader whether this node reaches its neighbour. Node 0 then begins to send it checkpoints."""
         assert self.tls is not None
@@ -346,6 +336,7 @@ class Agent:
         here = f"node {self.task.node_rank} ({socket.gethostname()})"
         self._tell(messages.WayTried(way and f"{here} can't reach its neighbour {order.host}: {way}"))
 
+    @_ORDERS.add
     async def _hand_over(self, order: messages.HandOver) -> None:
         """As node 0, send the attempt's checkpoint to the nodes that lack it. Report the node that could not get it."""
         assert self.tls is not None
