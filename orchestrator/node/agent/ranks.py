@@ -86,7 +86,7 @@ class Ranks:
         self.orphaned: dict[int, int] = {}  # exit codes of ranks that a dead launcher has not reaped, by rank
         self.started = Started()
         self.members: set[int] = set()  # the ranks of this node; another launcher's count as one that runs
-        self.heartbeats = HeartbeatReader(task.hang)
+        self.heartbeats = HeartbeatReader(task.hang, task.attempt)
         self.start_watch = StartWatch()
         self.master_port, self.unused_port = 0, 0  # unused_port: the store's port until a process connects to it
         self.launcher = launcher_process.LauncherProcess(self.task, hear)
@@ -128,7 +128,7 @@ class Ranks:
     def prepare(self, order: messages.Prepare) -> None:
         """Prepare an attempt, with a new launcher if the last one is gone."""
         self.attempt, self.prepared, self.stop_deadline = order.attempt, order, None
-        self.heartbeats, self.oom_kills = HeartbeatReader(self.task.hang), oom_kills()
+        self.heartbeats, self.oom_kills = HeartbeatReader(self.task.hang, order.attempt), oom_kills()
         self._look_at_folders()
         if self.removed:
             self.trouble(f"{self.removed[0]} was removed during the run", rules.FOLDER_LOST)
@@ -212,7 +212,7 @@ class Ranks:
             self.offer.look()
         if self.running and self.stop_deadline is None:
             ranks = self.members if self.task.launcher in ("torchrun", "accelerate") else self.running
-            for news in self.heartbeats.news(self.attempt, attempt_folder(self.node_dir, self.attempt), ranks, now):
+            for news in self.heartbeats.news(attempt_folder(self.node_dir, self.attempt), ranks, now):
                 if isinstance(news, messages.Stalled):
                     # The program chooses the phase's name.
                     news = replace(news, phase=self.launcher.masked(news.phase))  # noqa: PLW2901
