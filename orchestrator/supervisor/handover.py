@@ -148,7 +148,7 @@ def _start(run: RunDir, asked: Mapping[str, Any]) -> dict[str, Any]:
 
 def _tell(submit: socket.socket, words: Mapping[str, Any]) -> bool:
     """Send a line to the submit. Return False if the submit is gone."""
-    with contextlib.suppress(TimeoutError):  # it is stopped (Ctrl-Z), and has much to read already
+    with contextlib.suppress(TimeoutError):  # the submit is stopped (Ctrl-Z), and its buffer is full
         try:
             submit.sendall(json.dumps(words).encode() + b"\n")
         except ConnectionError:

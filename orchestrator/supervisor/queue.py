@@ -176,7 +176,7 @@ def start_by_this_program(run: RunDir) -> None:
 
     with contextlib.suppress(StoreError, AttributeError, KeyError, TypeError, ValueError):  # damaged: as above
         held = run.read(QUEUED) or {}
-        if _has_packages(run):  # whose index may need a secret
+        if _has_packages(run):  # the index of packages may need a secret
             os.environ.update(held["secrets"])
         if lost := restore(held):
             run.append_event(NotRestored(lost))
@@ -200,7 +200,7 @@ def start_here(run: RunDir, *, is_last_try: bool = True) -> bool:
             start(run, plan, held["secrets"], held["credentials"])
         except OrchError as error:
             if error.transient and (has_begun(run) or (run.path / QUEUE).exists()):
-                raise  # it is tried again
+                raise  # the start is tried again
             if error.transient and not is_last_try:
                 return False
             run.append_event(SubmitFailed(error.message))

@@ -79,7 +79,7 @@ class Agent:
         )
         self.metrics = WrittenMetrics(task, lambda: self.ranks.started, self.events.write)
         self.channel: Channel | None = None
-        self.tls: Tls | None = None  # none where there is one node
+        self.tls: Tls | None = None  # None if there is one node
         self.neighbours: NeighbourServer | None = None
         self.sender: ReplicaSender | None = None  # on node 0, if checkpoints are copied
         self.receiver = Receiver(task)
@@ -203,7 +203,7 @@ class Agent:
         if self.task.only_loopback:
             return await self._hello((own_addr,))
         named = interface_address(self.task.interface)
-        if named is None and own_addr.startswith("127."):  # it shares a machine with node 0, and not with all others
+        if named is None and own_addr.startswith("127."):  # it shares a machine with node 0, but not with every node
             return await self._hello(await in_thread(listening_addresses, (socket.gethostname(),), None))
         return await self._hello((named or own_addr,))
 
@@ -342,7 +342,7 @@ class Agent:
         assert self.tls is not None
         name, to, given, problem = order.checkpoint, list(order.to), list[int](), ""
         saved = self.ranks.resumable.get(name)
-        if saved is not None and saved.format is not Format.ORCH:  # of which rank 0 sends the others the bytes
+        if saved is not None and saved.format is not Format.ORCH:  # rank 0 sends those to the other ranks itself
             try:
                 parcel = await in_thread(parcel_of, name, saved)
                 while to:

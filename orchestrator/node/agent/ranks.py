@@ -52,11 +52,11 @@ from orchestrator.protocol.task import NodeTask, copies_checkpoints
 from orchestrator.protocol.typed import Handlers, read, to_json
 
 KILL_MARGIN = 5.0
-SILENT_TIMES = 6  # of the time-out for a link: a launcher that imports torch from a slow disk answers late
+SILENT_TIMES = 6  # times the time-out of a link: a launcher that imports torch from a slow disk answers late
 MOST_RESULT = 64 << 20
 _WORDS = ("tail", "error", "reason", "failed")  # the fields of a report that may contain a rank's secret
 _HANDLERS = Handlers(messages.Report)
-MOST_CHECKPOINTS, MOST_CHARS = 20, 1000  # that the leader is told of, and of the path of one
+MOST_CHECKPOINTS, MOST_CHARS = 20, 1000  # limits of the report to the leader: checkpoints, and characters of a path
 
 
 class Ranks:
@@ -97,7 +97,9 @@ class Ranks:
         watched = [task.run_dir, task.code_dir, self.node_dir]
         self.folders = [OwnFolder(path) for path in watched if f"{path}/".startswith(f"{task.run_dir}/")]
         self.removed: list[str] = []  # the removed ones of these folders, which exist as long as the run
-        self.held: int | None = None  # what keeps the environment from being removed, until this process ends
+        self.held: int | None = (
+            None  # a descriptor that keeps the environment from being removed until this process ends
+        )
 
     async def start(self) -> None:
         """Place the inputs, then start the launcher. Orders that arrive meanwhile are kept for it."""
