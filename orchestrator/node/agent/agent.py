@@ -202,7 +202,7 @@ class Agent:
         """Return the hello of a node that has reached node 0 from this address. Its gloo uses the same address."""
         if self.task.only_loopback:
             return await self._hello((own_addr,))
-        named = interface_address(self.task.interface)
+        named = interface_address(self.task.interface) if self.task.interface else None
         if named is None and own_addr.startswith("127."):  # it shares a machine with node 0, but not with every node
             return await self._hello(await in_thread(listening_addresses, (socket.gethostname(),), None))
         return await self._hello((named or own_addr,))
