@@ -122,7 +122,9 @@ def test_what_a_strategy_does_not_take_for_speed_is_refused_in_a_sentence(argume
 
 def test_without_a_compiler_it_is_said_what_is_missing(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
     monkeypatch.setenv("CXX", "no-such-compiler -O2")
-    sentence = r"Rank 0 can't compile with inductor: its machine has no C\+\+ compiler 'no-such-compiler': install g\+\+"
+    sentence = (
+        r"Rank 0 can't compile with inductor: its machine has no C\+\+ compiler 'no-such-compiler': install g\+\+"
+    )
     with pytest.raises(UserError, match=sentence):
         strategy("--compile", "inductor")
     monkeypatch.setenv("CXX", "python3")

@@ -73,7 +73,9 @@ def test_what_an_engine_says_becomes_one_sentence(said: str, words: str) -> None
 
 @pytest.mark.parametrize("code", OWN_CODES)
 def test_the_engines_own_codes_are_not_taken_for_the_programs(code: int) -> None:
-    assert "its container of lab/train:1 could not be started: docker reports: no" in (refusal(TASK, code, ["no"]) or "")
+    assert "its container of lab/train:1 could not be started: docker reports: no" in (
+        refusal(TASK, code, ["no"]) or ""
+    )
     assert refusal(TASK, 1, ["no"]) is None
     assert refusal(NodeTask(**{**TASK.__dict__, "container": None}), code, ["no"]) is None
 
