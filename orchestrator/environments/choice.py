@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -36,10 +36,6 @@ class Choice:
     def requirement(self) -> str:
         """Return the package's line in a requirements file."""
         return f"{self.name}=={self.version} --hash=sha256:{self.sha256}"
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the choice as JSON types."""
-        return asdict(self)
 
 
 def choose(

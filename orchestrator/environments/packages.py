@@ -7,7 +7,7 @@ import hashlib
 import json
 import os
 import sys
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -67,7 +67,7 @@ def packages_for(run: RunDir, lock: Lock, interpreter: Interpreter) -> Packages:
     store = WheelStore(run.path.parent.parent)
     known = run.read(PACKAGES) or {}
     if interpreter.key not in known:
-        known[interpreter.key] = [each.to_json() for each in chosen(store, lock, interpreter)]
+        known[interpreter.key] = [asdict(each) for each in chosen(store, lock, interpreter)]
         run.write(PACKAGES, known, private=True)
     return Packages(tuple(Choice(**each) for each in known[interpreter.key]))
 
@@ -94,7 +94,7 @@ def chosen(store: WheelStore, lock: Lock, interpreter: Interpreter) -> tuple[Cho
         raise LockError(f"{lock.name} does not fit ({interpreter.words}): {error}") from None
     found = tuple(store.built(each, interpreter) if each.is_sdist else each for each in found)
     place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    write_json(place, [each.to_json() for each in found], mode=0o600)
+    write_json(place, [asdict(each) for each in found], mode=0o600)
     return found
 
 

@@ -112,9 +112,14 @@ def _argument(each: Field[Any], hint: Any) -> dict[str, Any]:
     return {**about, "type": _reader(each, kind, words), "metavar": each.metadata.get("unit", "N")}
 
 
+def description_of(each: Field[Any]) -> str:
+    """Return the description of an option, without its default."""
+    return "; ".join(filter(None, [each.metadata["description"], each.metadata.get("more")]))
+
+
 def _help_of(each: Field[Any]) -> str:
     """Return the help of an option: its description, and its default if that is a number or a word."""
-    text = "; ".join(filter(None, [each.metadata["description"], each.metadata.get("more")]))
+    text = description_of(each)
     default = each.metadata.get("unset", default_of(each))
     shows_default = default not in (None, MISSING) and not isinstance(default, bool | dict)
     return f"{text} (default {default})" if shows_default else text

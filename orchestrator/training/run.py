@@ -270,10 +270,8 @@ def resume(**objects: Stateful) -> int:
         else:
             # a copy, because the tensors of the checkpoint would keep its file open
             target.load_state_dict(copy.deepcopy(contents))
-    states, done = (
-        random_state.part(loaded.state, "random", source),
-        int(random_state.part(loaded.state, "step", source)),
-    )
+    states = random_state.part(loaded.state, "random", source)
+    done = int(random_state.part(loaded.state, "step", source))
     if len(states) == group.world_size():
         random_state.restore_random(states[group.rank()], _device())
     else:

@@ -144,7 +144,8 @@ def _events(path: str) -> Iterator[dict[str, Any]]:
 
 def _inner_pid(pid: int) -> int:
     """Return the pid of a process in its own container."""
-    return int((status_of(pid, "NSpid").split() or [str(pid)])[-1])
+    pids = status_of(pid, "NSpid").split()
+    return int(pids[-1]) if pids else pid
 
 
 def _why_hidden(pid: int, started: Started) -> str:

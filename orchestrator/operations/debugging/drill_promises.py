@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
@@ -136,10 +136,6 @@ class Account:
     ledger: tuple[int, int] | None = None  # from the result: the number of steps, and their checksum
     left: tuple[str, ...] = ()
     ends: tuple[str, ...] = ()  # how each attempt ended that was followed by another
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the account as JSON types."""
-        return asdict(self)
 
 
 _NOTICED: Final = (EventKind.ATTEMPT_FAILED, EventKind.LOST_NODE, EventKind.GAVE_UP, EventKind.FOUND_LOST)

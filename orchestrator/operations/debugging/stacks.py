@@ -28,10 +28,6 @@ class RankStacks:
         """Return the main thread's frames, innermost first."""
         return next((thread.frames for thread in self.threads if thread.is_main), ())
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the stacks as JSON types."""
-        return asdict(self)
-
 
 @dataclass(frozen=True)
 class Look:
@@ -42,7 +38,7 @@ class Look:
 
     def to_json(self) -> dict[str, Any]:
         """Return the result as JSON types."""
-        return {"ranks": [each.to_json() for each in self.ranks], "problems": list(self.problems)}
+        return asdict(self)
 
 
 def look(run: RunDir) -> Look:

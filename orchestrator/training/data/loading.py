@@ -161,19 +161,19 @@ class Loaded:
 
     def batches(self, shares: Iterable[Share], epoch: int = 0) -> Iterator[tuple[Tensors, Share]]:
         """Yield the batches that the workers read. The workers are some batches ahead."""
-        asked: deque[Share] = deque()
-        self._keys.now = _keys(shares, epoch, asked)
+        requested: deque[Share] = deque()
+        self._keys.now = _keys(shares, epoch, requested)
         # Workers start here. A scheduler's signal must not reach them before they are prepared.
         with stop.signals_held():
             found = iter(self._loader)
-        for batch, share in ahead(self._read(found, asked), self.device):
+        for batch, share in ahead(self._read(found, requested), self.device):
             yield batch, _first(share)
 
-    def _read(self, found: Iterator[Any], asked: deque[Share]) -> Iterator[tuple[Tensors, Share]]:
+    def _read(self, found: Iterator[Any], requested: deque[Share]) -> Iterator[tuple[Tensors, Share]]:
         for batch in found:
             if isinstance(batch, _Failure):
                 raise DataError(batch.sentence(self.part, self.rank)) from _ReaderError(batch.traceback)
-            yield batch, asked.popleft()
+            yield batch, requested.popleft()
 
     def close(self) -> None:
         """End the workers."""
@@ -215,9 +215,9 @@ class _Keys:
         return iter(self.now)
 
 
-def _keys(shares: Iterable[Share], epoch: int, asked: deque[Share]) -> Iterator[Key]:
+def _keys(shares: Iterable[Share], epoch: int, requested: deque[Share]) -> Iterator[Key]:
     for share in shares:
-        asked.append(share)
+        requested.append(share)
         yield epoch, [int(place) for place in share.indices] or [0]
 
 

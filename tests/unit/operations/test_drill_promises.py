@@ -101,7 +101,7 @@ def test_a_long_freeze_is_noticed_after_the_time_for_a_link() -> None:
     found = replace(KEPT, said="node 1 (n2) was lost: no heartbeat for 10 s", noticed=14.0)
     assert differences(promise, found, LINK) == []
     assert differences(promise, replace(found, noticed=15.1), LINK) == [
-        "it was noticed after 15.1 s; promised: within 15 s"
+        "the fault was noticed after 15.1 s; promised: within 15 s"
     ]
 
 

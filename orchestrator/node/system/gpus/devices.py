@@ -46,10 +46,10 @@ def _by_driver(folder: str) -> list[Device]:
         return []
     found = []
     for index, bus in enumerate(buses):
-        said = ""
+        information = ""
         with contextlib.suppress(OSError), open(f"{folder}/{bus}/information", encoding="utf-8") as file:
-            said = file.read()
-        uuid = re.search(r"GPU UUID:\s*(GPU-[0-9a-f-]+)\s*$", said, re.MULTILINE)
+            information = file.read()
+        uuid = re.search(r"GPU UUID:\s*(GPU-[0-9a-f-]+)\s*$", information, re.MULTILINE)
         name = uuid[1] if uuid else f"gpu-{index}"
         found.append(Device(name, index, name))
     return found
