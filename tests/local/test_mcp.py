@@ -12,8 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-pytest.importorskip("mcp", reason="make prepared installs it")
 from mcp import Client, StdioServerParameters
 
 from orchestrator.mcp.bounds import MOST_CHARACTERS, NOTICE, UNTRUSTED
