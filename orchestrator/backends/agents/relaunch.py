@@ -102,8 +102,8 @@ def machines(
         with contextlib.suppress(BackendError):
             check(number, spare)
             if replaced.get(number) != spare.name:  # otherwise an earlier try of this start has recorded it
-                why = lost[number].message
-                run.append_event(Replaced(again.start, number, hosts[number].name, by=spare.name, why=why))
+                event = Replaced(again.start, number, hosts[number].name, by=spare.name, why=lost[number].message)
+                run.append_event(event)
                 replaced[number] = spare.name
             hosts[number] = spare
             del lost[number]
