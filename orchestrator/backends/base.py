@@ -36,7 +36,7 @@ class NodeProof:
     host: str
     ended: int
     survivors: tuple[str, ...] = ()
-    is_unreachable: bool = False  # it could not be looked at
+    is_unreachable: bool = False  # its machine could not be looked at
     why: str = ""  # why it could not, if the node is not the cause
 
     @property
@@ -102,7 +102,7 @@ class Ruling:
 
     ends: bool
     why: str
-    run: RunDir | None = None  # one of this state folder: what it has written may be nowhere else
+    run: RunDir | None = None  # a run of this state folder, whose outputs may be nowhere else
 
 
 Judge = Callable[[str, bool], Ruling | None]

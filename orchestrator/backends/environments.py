@@ -26,7 +26,7 @@ if TYPE_CHECKING:  # most jobs have no lock
     from orchestrator.environments.packages import Packages
     from orchestrator.environments.wheels import WheelStore
 
-LOOK_SECONDS: Final = 600.0  # at all files of an environment, which may be on a slow network
+LOOK_SECONDS: Final = 600.0  # for a look at all files of an environment, which may be on a slow network
 
 
 @dataclass(frozen=True)

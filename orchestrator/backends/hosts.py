@@ -57,7 +57,9 @@ def on_all(work: Callable[[int, M], T], machines: Mapping[int, M]) -> tuple[dict
             host, kind = getattr(machines[number], "name", f"node {number}"), type(error).__name__
             failed[number] = BackendError(f"{host}: what it answered led to an error: {kind}: {error!s:.300}")
 
-    if all(each == machines[min(machines)] for each in machines.values()):  # one machine, perhaps with several nodes
+    if all(
+        each == machines[min(machines)] for each in machines.values()
+    ):  # all entries are one machine, perhaps with several nodes
         for number in machines:
             one(number)
         return done, failed

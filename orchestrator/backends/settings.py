@@ -10,7 +10,7 @@ from orchestrator.runs.store import RunDir
 from orchestrator.transport.address import HERE, Address
 
 WORKDIR: Final = "~/.orch"
-CACHE_DAYS: Final = 30  # for so long what nothing uses stays in a cache
+CACHE_DAYS: Final = 30  # the age at which unused contents are removed from a cache
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Host:
 class AgentsSettings:
     """A local or ssh profile: its machines, and the rules for a start on them."""
 
-    hosts: tuple[Host, ...]  # of the nodes
+    hosts: tuple[Host, ...]  # the nodes' machines
     spares: tuple[Host, ...] = ()
     workdir: str = WORKDIR  # orch's folder on the machines, `~` unexpanded
     python: str | None = None

@@ -41,6 +41,7 @@ Record = dict[str, Any]
 MOST_KEPT: Final = 32  # number of records
 DELETED: Final = "orch gc ends what is left of it here, and orch gc --profile PROFILE on a profile's machines"
 _Made = TypeVar("_Made")
+_NONE: Final[list[Event]] = []  # the events in a file that does not exist yet
 REMOVED_PREFIX: Final = ".removed-"  # name of a run's folder while it is deleted
 
 
@@ -194,7 +195,7 @@ class RunDir:
         With a cache, only changed files are read. If none has changed, the same object is returned.
         """
         cache, paths = known or FileCache(), self._event_files()
-        parts = [cache.of_file(path, partial(_events_in, self, path, node)) for path, node in paths.items()]
+        parts = [cache.of_file(path, partial(_events_in, self, path, node), _NONE) for path, node in paths.items()]
         return cache.of_parts(str(self.path), parts, lambda: tuple(_timed([*chain.from_iterable(parts)])))
 
     def event_lines(self) -> list[Record]:
@@ -243,7 +244,9 @@ def _events_in(run: RunDir, path: str, node: int | None) -> list[Event]:
 
 def _lines_in(run: RunDir, path: str, node: int | None) -> list[Record]:
     """Return the events in a file. In a node's file, events for another node are ignored."""
-    found = [event for event in read_lines(path, run.path) if isinstance(event.get("kind"), str)]
+    # This machine's own file lies in the run's folder itself, to which no path has to be walked.
+    lines = read_lines(path, None if node is None else run.path)
+    found = [event for event in lines if isinstance(event.get("kind"), str)]
     return found if node is None else [event for event in found if event.get("node") == node]
 
 

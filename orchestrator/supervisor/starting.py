@@ -48,7 +48,7 @@ def start(
     if not (has_begun(run) and _is_complete(machine, run)):
         tasks = entrusted(plan.tasks, credentials_for(plan.nnodes) if credentials is None else credentials, secrets)
         try:
-            machine.submit(plan, tasks, run)  # which writes handle.json before it starts anything, and after
+            machine.submit(plan, tasks, run)  # it writes handle.json before it starts anything, and after
         except PlacesTakenError:  # the run has a place in the queue of its machines
             enqueue(run, secrets, folder)
             return

@@ -92,7 +92,7 @@ def _in_words(limit: int) -> str:
 def _restore_processors(processors: set[int]) -> Iterator[str]:
     if not processors:
         return
-    with contextlib.suppress(OSError):  # none of them can be used any more
+    with contextlib.suppress(OSError):  # no recorded processor can be used any more
         os.sched_setaffinity(0, processors)
     if lost := processors - os.sched_getaffinity(0):
         yield f"the processors {', '.join(map(str, sorted(lost)))} can't be used"

@@ -10,7 +10,7 @@ from orchestrator.training.options import parse, read_places
 def main() -> int:
     """Run the training that the command line describes.
 
-    Returns the exit code: 0 for success, 2 for a user's error, 93 if the loss diverged, 95 after a stop signal.
+    Return the exit code: 0 for success, 2 for a user's error, 93 if the loss diverged, 95 after a stop signal.
     """
     stop.install()
     try:

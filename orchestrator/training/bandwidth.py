@@ -57,11 +57,11 @@ def measure(device: torch.device, node: str) -> dict[str, Any]:
     own: dict[str, Any] = {"node": int(node), "host": os.uname().nodename, "line": line_rate()}
     if len(members[node]) > 1:
         own["inside"] = _bandwidth(device, size, times, groups[node], len(members[node]))
-    told = everyones(own)
+    results = everyones(own)
     between = _bandwidth(device, size, times, None, len(nodes)) if len(members) > 1 else None
     return {
         "device": device.type, "backend": str(dist.get_backend()), "bytes": size, "between": between,
-        "nodes": [told[ranks[0]] for ranks in members.values()],
+        "nodes": [results[ranks[0]] for ranks in members.values()],
     }  # fmt: skip
 
 

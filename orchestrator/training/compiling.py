@@ -31,7 +31,7 @@ def check(backend: str, mode: str, device: torch.device) -> None:
 def lacking(device: torch.device) -> str:
     """Return the program or package that this machine lacks to compile for the device, and how to install it.
 
-    Returns "" if nothing is missing.
+    Return "" if nothing is missing.
     """
     if device.type == "cuda":
         return "" if find_spec("triton") else "Triton, which writes the code for GPUs: pip install triton"

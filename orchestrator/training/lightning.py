@@ -37,7 +37,7 @@ class OrchCallback(Callback):  # type: ignore[misc] # lightning is no dependency
         self._total: int | None = None
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Protect the loaders' workers, which start next, from signals."""
+        """Protect the workers of data loaders, which start after this, from stop signals."""
         if run.started_by_orch():
             stop.protect_forks()
 
@@ -85,7 +85,7 @@ class OrchCallback(Callback):  # type: ignore[misc] # lightning is no dependency
             run.phase("eval")
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Pass the measured values on to the metrics."""
+        """Write the measured values to the run's metrics."""
         if not trainer.sanity_checking:
             run.metric(trainer.global_step, **numbers(trainer.callback_metrics))
 

@@ -43,10 +43,9 @@ class Options(TrainingOptions):
 
 @dataclass(frozen=True)
 class Places:
-    """The paths that a run reads and writes, from the ORCH_* variables. `resume` is auto, never or a path.
+    """The paths and settings of a run, from the ORCH_* variables. `resume` is auto, never or a path.
 
-    `reports_metrics` tells whether the variable for the metrics' path is set; the user's own scripts write none by
-    default.
+    `reports_metrics` is whether ORCH_METRICS_FILE is set. Without it, the user's own scripts write no metrics.
     """
 
     checkpoints: Path
@@ -113,9 +112,14 @@ def _argument(each: Field[Any], hint: Any) -> dict[str, Any]:
     return {**about, "type": _reader(each, kind, words), "metavar": each.metadata.get("unit", "N")}
 
 
+def description_of(each: Field[Any]) -> str:
+    """Return the description of an option, without its default."""
+    return "; ".join(filter(None, [each.metadata["description"], each.metadata.get("more")]))
+
+
 def _help_of(each: Field[Any]) -> str:
     """Return the help of an option: its description, and its default if that is a number or a word."""
-    text = "; ".join(filter(None, [each.metadata["description"], each.metadata.get("more")]))
+    text = description_of(each)
     default = each.metadata.get("unset", default_of(each))
     shows_default = default not in (None, MISSING) and not isinstance(default, bool | dict)
     return f"{text} (default {default})" if shows_default else text

@@ -261,16 +261,17 @@ def resume(**objects: Stateful) -> int:
     loaded = _load()
     if loaded is None:
         return 0
-    where = str(loaded.path)
-    saved = random_state.part(loaded.state, "objects", where)
+    source = str(loaded.path)
+    saved = random_state.part(loaded.state, "objects", source)
     for name, target in objects.items():
-        contents = random_state.part(saved, name, where)
+        contents = random_state.part(saved, name, source)
         if isinstance(target, nn.Module):
-            random_state.load_weights(target, contents, where)
+            random_state.load_weights(target, contents, source)
         else:
             # a copy, because the tensors of the checkpoint would keep its file open
             target.load_state_dict(copy.deepcopy(contents))
-    states, done = random_state.part(loaded.state, "random", where), int(random_state.part(loaded.state, "step", where))
+    states = random_state.part(loaded.state, "random", source)
+    done = int(random_state.part(loaded.state, "step", source))
     if len(states) == group.world_size():
         random_state.restore_random(states[group.rank()], _device())
     else:

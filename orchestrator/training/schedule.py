@@ -1,7 +1,4 @@
-"""The learning rate of each step, as a fraction of the given rate.
-
-It depends only on the step, so resuming does not change it.
-"""
+"""Computes the learning rate of each step as a fraction of the given rate. It depends only on the step."""
 
 import math
 

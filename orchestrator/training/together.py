@@ -43,7 +43,7 @@ def is_main() -> bool:
 
 
 def print(*values: object, force: bool = False, **how: Any) -> None:
-    """Print on global rank 0, or on every rank with `force`. Flushes, because a launcher's stdout is a file."""
+    """Print on global rank 0, or on every rank with `force`. The output is flushed, because stdout may be a file."""
     if force or is_main():
         _print(*values, **{"flush": True, **how})
 

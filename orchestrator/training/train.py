@@ -134,8 +134,8 @@ class Trainer:
             loading.source(samples, part, task, options, ranks, choice.device)
             for samples, part in ((self.data.train, "training"), (self.data.test, "test"))
         )
-        if self.train_samples.where:
-            self.report.say(f"{self.data.name}: {self.train_samples.where}")
+        if self.train_samples.note:
+            self.report.say(f"{self.data.name}: {self.train_samples.note}")
         parts, mine = data_part(options, ranks) if self.kind.shares_data else (1, 0)
         self.sampler: Sampler = SAMPLERS[options.sampler](
             count(self.data.train),

@@ -116,9 +116,10 @@ def test_a_secret_that_the_server_does_not_know_is_named(orch: Orch, failed: str
 
 def test_logs_are_bounded_chosen_and_of_the_launchers_if_no_rank_has_started(orch: Orch, project: Project) -> None:
     program = "for step in range(3000): print('step', step)\nprint('x' * 3_000_000)\nprint('the end')\n"
-    folder = project(main_py=program, job_yaml=JOB, bad_yaml=f"{JOB}setup: [echo preparing, 'false']\n")
+    folder = project(main_py=program, job_yaml=JOB)
     run = orch.submit(str(folder / "job.yaml"), "-p", "local", "--nproc-per-node", "2")
-    bad = orch.submit(str(folder / "bad.yaml"), "-p", "local", "--nproc-per-node", "1")
+    setup = ("--set", "profile.setup=[echo preparing, 'false']")
+    bad = orch.submit(str(folder / "job.yaml"), "-p", "local", "--nproc-per-node", "1", *setup)
     for each in (run, bad):
         orch("wait", each.run_id)
 

@@ -52,7 +52,7 @@ class Agents(Backend):
             Start(self.machines, run, settings, hosts).begin(tasks, tuple(hosts))
         except BackendError as error:
             handle = run.path / "handle.json"
-            if isinstance(error, PlacesTakenError) and handle.exists():  # of an interrupted start
+            if isinstance(error, PlacesTakenError) and handle.exists():  # an interrupted start has left it
                 self._end_processes(run)  # nothing is held while the run waits
                 handle.unlink()
             self._remove_sent(run)

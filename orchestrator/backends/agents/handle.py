@@ -15,7 +15,7 @@ from orchestrator.runs.store import RunDir
 from orchestrator.transport.address import HERE, Address
 
 SENDING: Final = "sending"  # exists from before anything is sent to the hosts until the agents have been started
-SECRETS: Final = "secrets.json"  # what another start needs; mode 0600, removed with the verdict
+SECRETS: Final = "secrets.json"  # the secrets for another start; mode 0600, removed with the verdict
 NOBODY: Final = Process(0, 0)  # an agent that was started and whose record is damaged
 
 

@@ -102,8 +102,8 @@ def machines(
         with contextlib.suppress(BackendError):
             check(number, spare)
             if replaced.get(number) != spare.name:  # otherwise an earlier try of this start has recorded it
-                why = lost[number].message
-                run.append_event(Replaced(again.start, number, hosts[number].name, by=spare.name, why=why))
+                event = Replaced(again.start, number, hosts[number].name, by=spare.name, why=lost[number].message)
+                run.append_event(event)
                 replaced[number] = spare.name
             hosts[number] = spare
             del lost[number]
@@ -180,7 +180,7 @@ def _bring_logs_of_renumbered(run: RunDir, pool: Machines, settings: AgentsSetti
         copy = Copy(run, node, remote_folder(run), "", None)
         update_all([copy], pool.session(host.address, settings.workdir), only_logs=True)
 
-    on_all(bring, moved)  # one that is lost meanwhile is missed when its agent is started
+    on_all(bring, moved)  # a machine that is lost meanwhile is detected when its agent is started
 
 
 def _tasks(

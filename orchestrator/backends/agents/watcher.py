@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from orchestrator.transport.machine import Machine
 
 WAITING_PAUSE: Final = 2.0  # seconds between two looks at machines that a start waits for
-LOOKS_A_SECOND: Final = 128  # of all nodes of a run together; with more nodes, each request is held for longer
+LOOKS_A_SECOND: Final = 128  # looks at all nodes of a run together; with more nodes, each request is held for longer
 
 
 class AgentsWatcher(RunWatcher):

@@ -14,7 +14,7 @@ from orchestrator.protocol.reading import read_regular
 from orchestrator.transport.answers import data_of
 from orchestrator.transport.machine import Machine
 
-HASH_SECONDS: Final = 600.0  # what is there already is hashed
+HASH_SECONDS: Final = 600.0  # the machine hashes the contents that it has
 BATCH: Final = 8 << 20  # bytes of one request
 
 

@@ -18,7 +18,7 @@ from orchestrator.transport.machine import CALL_SECONDS, SLOWEST, Machine
 
 ON_THE_WAY: Final = 3  # requests that are sent before the first of them is answered
 BATCH: Final = 16 << 20  # bytes of one request over a connection of its own; else others wait behind it for answers
-MOST_FILES: Final = 200  # of one request: the machine has all of them open
+MOST_FILES: Final = 200  # in one request: the machine has all of them open
 HASH_SLOWEST: Final = 20 << 20  # bytes a second
 MOST: Final = 1 << 40  # bytes of a file
 NONSENSE: Final = "it sends other files than those that were requested"
@@ -34,7 +34,7 @@ class Wanted:
     target: str
     size: int
     mtime_ns: int = 0
-    checksum: Checksum | None = None  # what a manifest says
+    checksum: Checksum | None = None  # from a manifest
     known: str = ""  # the sha256 of a file that is here; a file with this hash is not sent
     executable: bool = False
 
@@ -126,11 +126,11 @@ class _File:
 
     def __init__(self, wanted: Wanted, policy: Policy) -> None:
         self.wanted, self.policy, self.is_right, self.count = wanted, policy, True, 0
-        self.row = _Row(0, wanted.size, wanted.mtime_ns)  # what the machine last said of it
+        self.row = _Row(0, wanted.size, wanted.mtime_ns)  # the machine's last answer about it
         self.facts = None if wanted.checksum or not policy.continued else (wanted.size, wanted.mtime_ns)
         algorithm = wanted.checksum.algorithm if wanted.checksum else Algorithm.SHA256
         self.most = wanted.size + ROOM * (not policy.continued)
-        size = wanted.size if policy.continued else 0  # of what an interrupted copy may have left
+        size = wanted.size if policy.continued else 0  # the most that an interrupted copy may have left
         try:
             self.arriving = Arriving(wanted.target, wanted.version, size, algorithm, durable=policy.durable)
         except NotInstalledError as error:

@@ -81,7 +81,7 @@ def _place(run: RunDir, task: NodeTask, saved: Saved) -> str | None:
     known, path = Home.read(run, 0).files, Path(saved.path)
     for name in files_of(saved):
         kept = known.get(str((path.parent / name).relative_to(top)))
-        below = len(Path(name).parts) - 1  # of its file below the checkpoint's own path
+        below = len(Path(name).parts) - 1  # the depth of the file below the checkpoint's own path
         if kept is not None and name.startswith(path.name) and kept.root in roots:
             place = Path(kept.path).parents[below - 1] if below else kept.path
             return f"{roots[kept.root]}/{place}"

@@ -30,7 +30,7 @@ class Copy:
         self.run, self.node, self.remote, self.ranks = run, node, remote, ranks
         self.checkpoints = checkpoints if node == 0 else ""
         self.stamps: dict[str, str] = {}
-        self.start: int | None = None  # whose agent it is that lives or not; None: the newest's
+        self.start: int | None = None  # the start whose agent is looked at; None: the newest
         self.agent: tuple[int, int] | None = None  # pid and start time, where they are recorded here
         self.alive: bool | None = None
         self.steps: list[str] = []
@@ -80,7 +80,9 @@ class Copy:
         `asked`: the sizes at which the parts continue. A file to which another process has added meanwhile is left out.
         """
         offset, now = 0, self._sizes()
-        others = {name for name, *_ in files if now.get(name, 0) != asked.get(name, 0)}  # one rotated away here is gone
+        others = {
+            name for name, *_ in files if now.get(name, 0) != asked.get(name, 0)
+        }  # a file that was rotated here is gone
         for name, size, at, stamp, rotated in files:
             if size < 0 or offset + size > len(data) or (at is not None and at < 0):
                 raise ValueError(f"it sends less than it says of {name!r}")

@@ -18,7 +18,7 @@ from orchestrator.runs.reducer import left_outputs
 from orchestrator.runs.store import RunDir
 
 STATE: Final = "outputs.json"
-MOST_NEWER: Final = 10  # at most so many checkpoints that were not copied yet are named
+MOST_NEWER: Final = 10  # checkpoints that were not copied yet and are named
 
 
 class Kept(NamedTuple):
@@ -101,7 +101,9 @@ class Home:
     host: str
     files: dict[str, Kept] = field(default_factory=dict)
     passed_over: list[str] = field(default_factory=list)  # links that lead out there, and what is no file
-    lacking: list[str] = field(default_factory=list)  # what is there and not here: of checkpoints only whole ones count
+    lacking: list[str] = field(
+        default_factory=list
+    )  # files that are there and not here; incomplete checkpoints are not used
     newer: dict[str, float] = field(default_factory=dict)  # the time of each checkpoint that was not copied whole yet
 
     @staticmethod

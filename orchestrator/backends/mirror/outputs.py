@@ -45,7 +45,7 @@ MANY_BYTES: Final = 1 << 16  # a file counts as one more for each so many of its
 ROOM_AT_ONCE: Final = 16 << 20  # bytes for which the free space is looked up once
 MOST_LISTED: Final = 64 << 20  # bytes of the names of a machine's outputs
 LIST_SECONDS: Final = 600.0
-ROUNDS: Final = 3  # at the end: what has changed while it was copied is copied again
+ROUNDS: Final = 3  # at the end: files that changed during the copy are copied again
 LEAST_FREE: Final = 64 << 20
 MOST_NAMED: Final = 3
 LOOKS_IN_VAIN: Final = 1  # a file that changed in so many looks in a row is copied between two changes
@@ -60,9 +60,9 @@ class Outputs:
     def __init__(self, run: RunDir, node: int, stop: Callable[[], bool] = lambda: False) -> None:
         self.run, self.node, self.stop = run, node, stop
         self.folder = Path(output_folder(str(run.path)))
-        self.seen: dict[str, Entry] = {}  # at the last look
-        self.changed: dict[str, int] = {}  # by name: how many looks in a row have found the file changed
-        self.problems: dict[str, str] = {}  # of files that can't be written here, by name
+        self.seen: dict[str, Entry] = {}  # the files at the last look
+        self.changed: dict[str, int] = {}  # by name: the number of looks in a row at which the file had changed
+        self.problems: dict[str, str] = {}  # why files can't be written here, by name
 
     def bring(self, session: Machine, *, final: bool, limited: bool = True, sizes: Sizes | None = None) -> Left:
         """Copy new files. While the run continues (not `final`), files that changed since the last call are left out.
@@ -72,7 +72,9 @@ class Outputs:
         the outputs that were not copied. Raises BackendError if the machine is out of reach, or the disk here is full.
         """
         found, host = _Listing.of(session, self.run, self.node), session.name
-        if found.is_empty and not Home.read(self.run, self.node, host).files:  # as most of many nodes: none waits
+        if (
+            found.is_empty and not Home.read(self.run, self.node, host).files
+        ):  # most of many nodes have no outputs, and need not wait
             return Left()
         with locked(self.run.path / "outputs.lock"):
             home = Home.read(self.run, self.node, host)

@@ -41,7 +41,7 @@ OUTPUTS_SECONDS: Final = (2.0, 10.0)  # between two looks: at first, and later
 class Source:
     """A machine that has the files of some of a run's nodes."""
 
-    name: str  # what people call it
+    name: str  # the name for people
     nodes: tuple[int, ...]
     session: Callable[[], Machine]
     is_vital: bool = False  # nothing is concluded of the run while it is out of reach
@@ -162,7 +162,7 @@ class RunWatcher:
             self.new_step.clear()
             if self.ended.is_set():
                 return
-            with contextlib.suppress(Exception):  # whatever it is, who follows says so; the next step tries again
+            with contextlib.suppress(Exception):  # the followers report any error; the next step tries again
                 for source in self.sources()[:1]:
                     bring_newest(self.run, source.session(), remote_checkpoints(self.run), self.steps, most=1)
 
@@ -196,7 +196,7 @@ class _LogWatch:
         self.run, self.sources, self.selection = run, sources, selection
         self.ended, self.known = threading.Event(), FileCache()
         self.nodes: set[int] | None = set()
-        self.asks_all = False  # as nobody knows which machines have them
+        self.asks_all = False  # because it is unknown which machines have them
         self.threads: dict[int, threading.Thread] = {}
         self._look()
         self.looking = threading.Thread(target=self._look_again, daemon=True)
@@ -226,7 +226,7 @@ class _LogWatch:
 
     def _look(self) -> None:
         """Find the nodes that have chosen logs, and begin to copy from machines that had none before."""
-        with contextlib.suppress(StoreError):  # not readable, or removed meanwhile: who looks at the run says so
+        with contextlib.suppress(StoreError):  # not readable, or removed meanwhile: the command reports that
             nodes = nodes_with(self.run, self.selection, self.known)
             self.nodes = None if nodes == set() and self.asks_all else nodes
         for number, source in enumerate(self.sources):
@@ -290,7 +290,7 @@ def bring_home(
             if error.transient:
                 raise
             return Left(None, 0, error.message)
-        except OSError as error:  # of the records here
+        except OSError as error:  # an error of the records here
             return Left(None, 0, f"{error.filename or run.path}: {error.strerror or error}")
 
     def remove(_: int, source: Source) -> None:

@@ -37,7 +37,7 @@ from orchestrator.node.system.host import (
     listening_addresses,
     network_environment,
     nproc_here,
-    told_gpus,
+    with_given_gpus,
 )
 from orchestrator.node.system.orphans import adopt_orphans
 from orchestrator.node.system.processes import end_descendants, end_marked, identify
@@ -66,7 +66,7 @@ class Agent:
 
     def __init__(self, task: NodeTask, on_outcome: Callable[[Agent, int], None] = lambda *_: None) -> None:
         """`on_outcome` receives the exit code as soon as it is certain, which is a moment before the agent ends."""
-        task = told_gpus(task)
+        task = with_given_gpus(task)
         self.node_dir = node_folder(task.run_dir, task.node_rank)
         self.on_outcome = on_outcome
         self.nproc = nproc_here(task)
@@ -79,7 +79,7 @@ class Agent:
         )
         self.metrics = WrittenMetrics(task, lambda: self.ranks.started, self.events.write)
         self.channel: Channel | None = None
-        self.tls: Tls | None = None  # none where there is one node
+        self.tls: Tls | None = None  # None if there is one node
         self.neighbours: NeighbourServer | None = None
         self.sender: ReplicaSender | None = None  # on node 0, if checkpoints are copied
         self.receiver = Receiver(task)
@@ -202,8 +202,8 @@ class Agent:
         """Return the hello of a node that has reached node 0 from this address. Its gloo uses the same address."""
         if self.task.only_loopback:
             return await self._hello((own_addr,))
-        named = interface_address(self.task.interface)
-        if named is None and own_addr.startswith("127."):  # it shares a machine with node 0, and not with all others
+        named = interface_address(self.task.interface) if self.task.interface else None
+        if named is None and own_addr.startswith("127."):  # it shares a machine with node 0, but not with every node
             return await self._hello(await in_thread(listening_addresses, (socket.gethostname(),), None))
         return await self._hello((named or own_addr,))
 
@@ -295,23 +295,15 @@ class Agent:
             self.ranks.trouble(f"the order {line['kind']!r} of node 0 is not understood: {error}"[:500], rules.UNPROVED)
             return
         handler = _ORDERS.get(type(order))
-        if handler is not None:
-            handler(self, order)
-
-    @_ORDERS.add
-    def _check(self, order: messages.Check) -> None:
-        # Beside the loop: a way that takes small packets only is waited for longer than a heartbeat may be late.
-        self._begin(self._check_way(order))
+        work = handler(self, order) if handler is not None else None
+        if work is not None:
+            self._begin(work)  # beside the loop, because it takes longer than a heartbeat may be late
 
     @_ORDERS.add
     def _prepare(self, order: messages.Prepare) -> None:
         if self.sender is not None:
             self.sender.begin_attempt()
         self.ranks.prepare(order)
-
-    @_ORDERS.add
-    def _on_hand_over(self, order: messages.HandOver) -> None:
-        self._begin(self._hand_over(order))
 
     @_ORDERS.add
     def _go(self, order: messages.Go) -> None:
@@ -322,18 +314,16 @@ class Agent:
     def _stop(self, order: messages.Stop) -> None:
         self.ranks.stop(order)
 
-    @_ORDERS.add
-    def _report_stacks(self, order: messages.ReportStacks) -> None:
-        self.ranks.pass_on(order)
+    def _pass_on(self, order: messages.Order) -> None:
+        self.ranks.launcher.send(order)
 
-    @_ORDERS.add
-    def _find_module(self, order: messages.FindModule) -> None:
-        self.ranks.pass_on(order)
+    _ORDERS.update(dict.fromkeys((messages.ReportStacks, messages.FindModule), _pass_on))
 
     @_ORDERS.add
     def _bye(self, order: messages.Bye) -> None:
         self.outcome = (order.outcome, order.code)
 
+    @_ORDERS.add
     async def _check_way(self, order: messages.Check) -> None:
         """Report to the leader whether this node reaches its neighbour. Node 0 then begins to send it checkpoints."""
         assert self.tls is not None
@@ -346,12 +336,13 @@ class Agent:
         here = f"node {self.task.node_rank} ({socket.gethostname()})"
         self._tell(messages.WayTried(way and f"{here} can't reach its neighbour {order.host}: {way}"))
 
+    @_ORDERS.add
     async def _hand_over(self, order: messages.HandOver) -> None:
         """As node 0, send the attempt's checkpoint to the nodes that lack it. Report the node that could not get it."""
         assert self.tls is not None
         name, to, given, problem = order.checkpoint, list(order.to), list[int](), ""
         saved = self.ranks.resumable.get(name)
-        if saved is not None and saved.format is not Format.ORCH:  # of which rank 0 sends the others the bytes
+        if saved is not None and saved.format is not Format.ORCH:  # rank 0 sends those to the other ranks itself
             try:
                 parcel = await in_thread(parcel_of, name, saved)
                 while to:

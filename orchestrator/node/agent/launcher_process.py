@@ -30,7 +30,7 @@ from orchestrator.protocol.ranks import RANK_VARIABLES
 from orchestrator.protocol.task import NodeTask
 
 SETUP_FAILED = "orch: setup line"
-_SHELL = re.compile(r"orch-setup: (-c: )?line \d+: ")  # what bash puts in front of its messages
+_SHELL = re.compile(r"orch-setup: (-c: )?line \d+: ")  # the beginning of bash's messages
 _SYNTAX = re.compile(_SHELL.pattern + "`")
 
 
@@ -101,11 +101,11 @@ class LauncherProcess:
         self.log_path = f"{node_folder(task.run_dir, task.node_rank)}/launcher.log"
         self.process: asyncio.subprocess.Process | None = None
         self.early: list[Order] = []  # orders from before it was started
-        self.container: dict[str, Any] = {}  # what is known of its container, once that is about to be started
-        self.left: list[str] = []  # what could not be removed of it
+        self.container: dict[str, Any] = {}  # facts about its container, once that is about to be started
+        self.left: list[str] = []  # its containers that could not be removed
         self.attempt: int | None = None  # the one that it was started for
         self.is_dismissed = False
-        self.asked: float | None = None  # by the monotonic clock, since when an answer is awaited
+        self.asked: float | None = None  # the monotonic time since which an answer is awaited
         self.ended_for = ""  # why this agent has killed it
 
     @property
@@ -137,7 +137,7 @@ class LauncherProcess:
                 start_new_session=True,
                 umask=users_umask(),
             )
-        with contextlib.suppress(ProcessLookupError):  # it has ended already, which its reader reports
+        with contextlib.suppress(ProcessLookupError):  # the launcher has ended already, which its reader reports
             restore_limit(self.process.pid)
         if task.debug is not None:
             task = replace(task, debug=replace(task.debug, user=os.geteuid()))

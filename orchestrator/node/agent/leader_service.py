@@ -26,7 +26,7 @@ from orchestrator.protocol.task import NodeTask
 
 TICK_SECONDS = 0.25
 CLOSE_PATIENCE = 6.0  # seconds for the members to hear the last word and go
-LINGER_SECONDS = 15.0  # so that a node that joins a gang which has failed already hears of it
+LINGER_SECONDS = 15.0  # so that a node that joins a failed gang is told
 
 
 class LeaderService:
@@ -41,7 +41,7 @@ class LeaderService:
         )
         self.listener: Listener | None = None
         self.own: set[asyncio.Task[None]] = set()  # the conversation with this very node
-        self.addrs: tuple[str, ...] = ()  # where it listens
+        self.addrs: tuple[str, ...] = ()  # the addresses at which it listens
         self.complete = asyncio.Event()
         self.leader = Leader(
             task,

@@ -26,7 +26,7 @@ class Stranger:
     """A connection that has not proved yet to be a member's."""
 
     addr: str
-    at: str  # which of the addresses here it has dialled: a member dials all of them at once
+    at: str  # the address here to which it has connected; a member connects to all at once
     sock: socket.socket
     is_of_this_machine: bool
     task: asyncio.Task[None] | None = None
@@ -92,7 +92,7 @@ class Listener:
     ) -> None:
         """Listen until close(). `serve` gets each member's channel; `tell` gets `rejected` when its sum has doubled."""
         self.tls, self.socks, self.serve, self.tell = tls, list(socks), serve, tell
-        self.most = MAX_STRANGERS + members  # who may all dial at the same moment
+        self.most = MAX_STRANGERS + members  # all members may connect at the same moment
         self.strangers = Strangers()
         self.rejected: Counter[str] = Counter()
         self.told = 0

@@ -48,7 +48,7 @@ class Members:
         if first.get("to") != LEADER or not isinstance(first.get("hello"), dict):
             raise ChannelError(
                 "the connection was not meant for node 0"
-            )  # another listener was: this one was put in its place
+            )  # it was meant for another listener, whose address was redirected to this one
         try:
             member = read(Hello, first["hello"])
         except DamagedError as error:

@@ -37,7 +37,9 @@ class NeighbourServer:
     async def _serve(self, channel: Channel) -> None:
         with contextlib.suppress(ChannelError, OSError):  # a neighbour that is gone
             message = await channel.answer(ANSWER_SECONDS)
-            if message.get("to") != self.node_rank:  # another was dialled: this one was put in its place
+            if (
+                message.get("to") != self.node_rank
+            ):  # the peer has connected to another node, whose address was redirected to this one
                 channel.send({"node": self.node_rank, "problem": f"this is node {self.node_rank}"})
             elif message.get("do") == PROBE:
                 channel.send({"node": self.node_rank, "padding": message.get("padding")})

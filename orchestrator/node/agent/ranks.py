@@ -29,7 +29,7 @@ from orchestrator.node.system.event_log import EventLog
 from orchestrator.node.system.gpus.devices import gpus
 from orchestrator.node.system.host import interface_problem, network_here
 from orchestrator.node.system.inputs import InputError, place
-from orchestrator.node.system.kernel_log import words_on_gpus
+from orchestrator.node.system.kernel_log import newest_gpu_faults
 from orchestrator.node.system.orphans import reap_orphans
 from orchestrator.node.system.own_folder import OwnFolder
 from orchestrator.node.system.processes import STOPPED, end_marked, state_of
@@ -52,11 +52,11 @@ from orchestrator.protocol.task import NodeTask, copies_checkpoints
 from orchestrator.protocol.typed import Handlers, read, to_json
 
 KILL_MARGIN = 5.0
-SILENT_TIMES = 6  # of the time-out for a link: a launcher that imports torch from a slow disk answers late
+SILENT_TIMES = 6  # times the time-out of a link: a launcher that imports torch from a slow disk answers late
 MOST_RESULT = 64 << 20
 _WORDS = ("tail", "error", "reason", "failed")  # the fields of a report that may contain a rank's secret
 _HANDLERS = Handlers(messages.Report)
-MOST_CHECKPOINTS, MOST_CHARS = 20, 1000  # that the leader is told of, and of the path of one
+MOST_CHECKPOINTS, MOST_CHARS = 20, 1000  # limits of the report to the leader: checkpoints, and characters of a path
 
 
 class Ranks:
@@ -86,7 +86,7 @@ class Ranks:
         self.orphaned: dict[int, int] = {}  # exit codes of ranks that a dead launcher has not reaped, by rank
         self.started = Started()
         self.members: set[int] = set()  # the ranks of this node; another launcher's count as one that runs
-        self.heartbeats = HeartbeatReader(task.hang)
+        self.heartbeats = HeartbeatReader(task.hang, task.attempt)
         self.start_watch = StartWatch()
         self.master_port, self.unused_port = 0, 0  # unused_port: the store's port until a process connects to it
         self.launcher = launcher_process.LauncherProcess(self.task, hear)
@@ -97,7 +97,9 @@ class Ranks:
         watched = [task.run_dir, task.code_dir, self.node_dir]
         self.folders = [OwnFolder(path) for path in watched if f"{path}/".startswith(f"{task.run_dir}/")]
         self.removed: list[str] = []  # the removed ones of these folders, which exist as long as the run
-        self.held: int | None = None  # what keeps the environment from being removed, until this process ends
+        self.held: int | None = (
+            None  # a descriptor that keeps the environment from being removed until this process ends
+        )
 
     async def start(self) -> None:
         """Place the inputs, then start the launcher. Orders that arrive meanwhile are kept for it."""
@@ -128,7 +130,7 @@ class Ranks:
     def prepare(self, order: messages.Prepare) -> None:
         """Prepare an attempt, with a new launcher if the last one is gone."""
         self.attempt, self.prepared, self.stop_deadline = order.attempt, order, None
-        self.heartbeats, self.oom_kills = HeartbeatReader(self.task.hang), oom_kills()
+        self.heartbeats, self.oom_kills = HeartbeatReader(self.task.hang, order.attempt), oom_kills()
         self._look_at_folders()
         if self.removed:
             self.trouble(f"{self.removed[0]} was removed during the run", rules.FOLDER_LOST)
@@ -191,10 +193,6 @@ class Ranks:
             self.launcher.send(order)
             self.stop_deadline = time.monotonic() + order.grace + KILL_MARGIN
 
-    def pass_on(self, order: messages.Order) -> None:
-        """Pass an order on to the launcher."""
-        self.launcher.send(order)
-
     def watch_start(self, sample: Sample) -> None:
         """Report to the leader that no rank of node 0 has computed for a minute, or that one computes again."""
         if self.task.node_rank or (seconds := self.start_watch.add(sample)) is None:
@@ -216,7 +214,7 @@ class Ranks:
             self.offer.look()
         if self.running and self.stop_deadline is None:
             ranks = self.members if self.task.launcher in ("torchrun", "accelerate") else self.running
-            for news in self.heartbeats.news(self.attempt, attempt_folder(self.node_dir, self.attempt), ranks, now):
+            for news in self.heartbeats.news(attempt_folder(self.node_dir, self.attempt), ranks, now):
                 if isinstance(news, messages.Stalled):
                     # The program chooses the phase's name.
                     news = replace(news, phase=self.launcher.masked(news.phase))  # noqa: PLW2901
@@ -264,7 +262,9 @@ class Ranks:
         if handler is None:
             return
         try:
-            await handler(self, self._masked(report))
+            work = handler(self, self._masked(report))
+            if work is not None:
+                await work
         except Exception as error:  # noqa: BLE001 (another process may report anything)
             self.trouble(f"the launcher's report {report.kind!r} is not understood: {error!r}"[:500], rules.UNPROVED)
 
@@ -275,7 +275,7 @@ class Ranks:
         return read(type(report), {**values, **words}) if words else report
 
     @_HANDLERS.add
-    async def _imported(self, report: messages.Imported) -> None:
+    def _imported(self, report: messages.Imported) -> None:
         if report.failed:
             self.trouble(report.failed, rules.NO_LAUNCHER)
             return
@@ -284,39 +284,33 @@ class Ranks:
         self.events.write(events.LauncherImported(**to_json(report)))
 
     @_HANDLERS.add
-    async def _ready(self, report: messages.Ready) -> None:
+    def _ready(self, report: messages.Ready) -> None:
         self.begin(self._became_ready(report))
 
     @_HANDLERS.add
-    async def _started(self, report: messages.RanksStarted) -> None:
+    def _started(self, report: messages.RanksStarted) -> None:
         self.unused_port = self.master_port if report.holds_port else 0
         self.started = Started(report.attempt, dict(report.pids))
         self.events.write(events.LauncherStarted(report.attempt, report.pids))
 
     @_HANDLERS.add
-    async def _dialed(self, report: messages.Dialed) -> None:
+    def _dialed(self, report: messages.Dialed) -> None:
         self.unused_port = 0
 
     @_HANDLERS.add
-    async def _log_failed(self, report: messages.LogFailed) -> None:
+    def _log_failed(self, report: messages.LogFailed) -> None:
         self.events.write(events.LauncherLogError(**to_json(report)))
 
-    @_HANDLERS.add
-    async def _stacks_found(self, report: messages.StacksFound) -> None:
+    def _pass_on(self, report: messages.Report) -> None:
         self.tell(report)
 
-    @_HANDLERS.add
-    async def _module_sought(self, report: messages.ModuleSought) -> None:
-        self.tell(report)
+    _HANDLERS.update(dict.fromkeys((messages.StacksFound, messages.ModuleSought), _pass_on))
 
     @_HANDLERS.add
-    async def _launcher_trouble(self, report: messages.Trouble) -> None:
+    def _launcher_trouble(self, report: messages.Trouble) -> None:
         self.trouble(report.reason, rules.NO_ROOM)
 
     @_HANDLERS.add
-    async def _rank_ended(self, report: messages.RankEnded) -> None:
-        self._note_end(report)
-
     def _note_end(self, report: messages.RankEnded) -> None:
         """Record the end of a rank, with its saves and the kernel's messages, and report it to the leader."""
         self.running.discard(report.rank)
@@ -332,7 +326,7 @@ class Ranks:
                 self._mark_done()
         with self._going_on("a GPU's error"):
             if report.code != 0 and gpu_error_of(report) is not None:
-                report = replace(report, kernel=tuple(words_on_gpus()))
+                report = replace(report, kernel=tuple(newest_gpu_faults()))
         self.events.write(read(events.RankExit, to_json(report)))
         self.tell(replace(report, left=len(self.running)))
 
@@ -412,22 +406,17 @@ class Ranks:
             )
 
     @_HANDLERS.add
-    async def _idle(self, report: messages.RanksIdle) -> None:
-        await self._became_idle(report.killed, report.survivors)
-
-    async def _became_idle(self, killed: int | None = None, survivors: Sequence[int] = ()) -> None:
-        """Record that the attempt's ranks have ended. `killed` is None if only this agent can end the processes that
-        they left.
-        """
-        self.stop_deadline = None
+    async def _became_idle(self, report: messages.RanksIdle) -> None:
+        """Note that the attempt's ranks have ended. `killed` is None if only this agent can end what they left."""
+        self.stop_deadline, killed, survivors = None, report.killed, report.survivors
         if self.offer is not None:
             await self.offer.end()
         if killed is None:
             keep = () if self.launcher.pid is None else (self.launcher.pid,)
             killed, left = await in_thread(end_marked, self.task.run_id, self.task.node_rank, keep)
-            survivors = [process.pid for process in left]
+            survivors = tuple(process.pid for process in left)
         if killed or survivors:
-            self.events.write(events.CleanedUp(killed or 0, survivors=tuple(survivors)))
+            self.events.write(events.CleanedUp(killed or 0, survivors=survivors))
         self.tell(messages.RanksIdle(self.attempt))
 
     def reap_orphans(self) -> None:
@@ -452,7 +441,9 @@ class Ranks:
         how = self.launcher.ended_for or _how_it_ended(code, is_oom=is_oom)
         self.events.write(events.LauncherGone(code, report.tail))
         if not self.running and self.begun == self.attempt:
-            await self._became_idle()  # all its ranks had ended, so the launcher was no longer needed
+            await self._became_idle(
+                messages.RanksIdle(self.attempt)
+            )  # all its ranks had ended, so the launcher was no longer needed
             return
         if not self.running:
             tail = list(report.tail)
@@ -473,7 +464,7 @@ class Ranks:
             self.events.write(read(events.RankExit, to_json(ended)))
             self.tell(ended)
         self.running, self.started = set(), Started(self.attempt)
-        await self._became_idle()
+        await self._became_idle(messages.RanksIdle(self.attempt))
 
 
 def _how_it_ended(code: int, *, is_oom: bool) -> str:

@@ -61,7 +61,7 @@ def replay(path: str) -> int:
         return 1
     finally:
         end_marked(task.run_id)
-        shutil.rmtree(task.run_dir, ignore_errors=True)  # what is left of it, orch gc finds
+        shutil.rmtree(task.run_dir, ignore_errors=True)  # orch gc removes the rest
 
 
 def _rank(task: NodeTask, binding: Binding, order: dict[str, Any]) -> int:

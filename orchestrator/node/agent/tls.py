@@ -16,7 +16,9 @@ if TYPE_CHECKING:  # a Python may lack it, and one node alone needs none
     import ssl
 
 CONNECT_SECONDS = 3.0
-PROOF_SECONDS = 10.0  # for a stranger to prove that it is none; where strangers are many, the oldest go before
+PROOF_SECONDS = (
+    10.0  # for a stranger to prove that it is a member; if there are many strangers, the oldest are dropped sooner
+)
 ANSWER_SECONDS = 20.0  # the other side may have a thousand nodes to answer
 BUFFER_BYTES = 32 << 10  # asyncio's own would be 256 KiB a connection, 256 MiB at a thousand nodes
 
@@ -127,7 +129,7 @@ def in_words(error: BaseException) -> str:
         return f"it did not prove to belong to this run within {ANSWER_SECONDS:g} s"
     if isinstance(error, ConnectionError):
         return "it closed the connection before it had proved to belong to this run"
-    reason = getattr(error, "reason", None)  # of OpenSSL
+    reason = getattr(error, "reason", None)  # only errors of OpenSSL have it
     if reason == "CERTIFICATE_VERIFY_FAILED":
         return "what listens there does not have this run's certificate"
     return "something else listens there" if reason is not None else str(error)

@@ -32,7 +32,7 @@ def _is_whole(folder: str, digest: str) -> bool:
         with _kept(folder, digest) as file:
             is_whole = digest_of(file) == digest
             if is_whole:
-                os.utime(file.fileno())  # so that what is in use is not removed as old
+                os.utime(file.fileno())  # so that contents in use are not removed as old
             return is_whole
     except OSError:
         return False
@@ -80,7 +80,7 @@ def unpack(request: Request, payload: bytes) -> Answer:
         os.rename(partial, target)
         write_baseline(target, found)
     except OSError:
-        if not os.path.isdir(target):  # where nodes share the folder, the first one's copy is everybody's
+        if not os.path.isdir(target):  # if nodes share the folder, another node has made the copy
             raise
     finally:
         shutil.rmtree(partial, ignore_errors=True)
@@ -102,7 +102,7 @@ def _write_entry(folder: str, target: str, path: str, kind: str, content: str) -
     elif kind == "l":
         os.symlink(content, place)
     else:
-        mode = 0o700 if kind == "x" else 0o600  # as it was where it came from
+        mode = 0o700 if kind == "x" else 0o600  # as on the submitting machine
         new = open_own(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
         with open(new, "wb") as copy, _kept(folder, _safe(content)) as kept:
             if digest_of(kept, copy) != content:

@@ -23,7 +23,7 @@ from orchestrator.protocol.json_text import parse_json
 from orchestrator.protocol.layout import node_folder
 from orchestrator.protocol.reading import MOST_LINES, read_regular
 
-ROUNDS = 100  # of looks for what was forked while others were stopped
+ROUNDS = 100  # searches for processes that were forked while others were stopped
 ENDS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 
 
@@ -52,7 +52,7 @@ def inject(run_dir: str, node_rank: str, fault_name: str, seconds: str) -> int:
     if fault == Fault.FREEZE:
         _freeze(folder, node, targets, float(seconds))
         return 0
-    if fault == Fault.NODE:  # none of them is to see another one's end, as when a machine goes off
+    if fault == Fault.NODE:  # as when a machine is switched off: no process may notice another's end
         _send(targets, signal.SIGSTOP)
     _send(targets, signal.SIGKILL)
     return 0

@@ -22,13 +22,13 @@ from orchestrator.protocol.places.holders import kind, why_taken
 
 PREFIX = "orch-lease"
 WAIT_SECONDS = 0.5
-PROMISE_SECONDS = 60.0  # for so long nobody need ask about what waits for its agent: a cable may have been cut
+PROMISE_SECONDS = 60.0  # the time that places wait for their agent if nobody asks, because a cable may be cut
 _PLACE = r"(?:gpu|slot)-\d{1,6}|(?:GPU|MIG)-[0-9A-Za-z-]{1,60}"
 _SHORT = 12  # characters of a place in what is said of it: with a long run id, all of a UUID would not fit
 _PLACE_IN_SHORT = r"[A-Za-z]{3,4}-[^/]{1,8}"
 _SAID = r"([A-Za-z0-9][A-Za-z0-9_.-]{0,99})/(\d{1,11})"
 
-Places = dict[str, list[socket]]  # what is held: the name of each place, and its sockets
+Places = dict[str, list[socket]]  # the sockets that hold each place, by its name
 
 held: dict[str, Places] = {}  # run id -> what waits for its agent, as long as this server lives
 _asked: dict[str, float] = {}  # run id -> when somebody asked about it last
@@ -53,7 +53,7 @@ def lease(request: Request, _: bytes) -> Answer:
         return {"places": []}, b""
     if count > len(names):
         raise RefusedError(f"it has {len(names)} {kind(names)}, and the run needs {count}")
-    release(request, b"")  # what an answer that was lost had promised
+    release(request, b"")  # places that a lost answer had promised
     if os.path.exists(f"{node_folder(at_user(request['run_dir']), request['node'])}/start_{request['start']}"):
         return {"places": of_run(run_id, names)}, b""
     end = time.monotonic() + float(request.get("wait", 0.0))

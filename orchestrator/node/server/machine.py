@@ -177,7 +177,9 @@ def lives(request: Request) -> bool | None:
     _unnamed.pop(marker, None)
     if agent is not None:
         return is_alive(agent)
-    return False if start is not None and request.get("agent") else None  # one of no pid was asked for, and not started
+    return (
+        False if start is not None and request.get("agent") else None
+    )  # the asker's record has no pid: the agent was not started
 
 
 def recorded_agent(request: Request) -> Process | None:

@@ -175,7 +175,7 @@ class _Walk:
         try:
             with os.scandir(f"{self.top}/{folder}") as entries:
                 found = sorted(entries, key=lambda entry: entry.name)
-        except FileNotFoundError:  # it went away, or was never there
+        except FileNotFoundError:  # the folder is gone, or never existed
             return
         except OSError:
             self.unreadable.append(folder.rstrip("/"))

@@ -32,7 +32,7 @@ def listen(request: Request, _: bytes) -> Answer:
 def _answer_all(sock: socket.socket) -> None:
     free = threading.BoundedSemaphore(MOST_AT_ONCE)
     sock.settimeout(LISTEN_SECONDS)
-    with sock, contextlib.suppress(OSError):  # nobody has come for long
+    with sock, contextlib.suppress(OSError):  # nobody has connected for long
         while True:
             peer, _ = sock.accept()
             free.acquire()

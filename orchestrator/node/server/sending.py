@@ -50,7 +50,7 @@ def read_files(request: Request, payload: bytes) -> Answer:
 def _wait_until_still(files: list[tuple[str, str]], seconds: float) -> None:
     end = time.monotonic() + PATIENCE
     for folder, path in files:
-        with contextlib.suppress(OSError):  # it is reported as missing
+        with contextlib.suppress(OSError):  # the file is reported as missing
             while (left := end - time.monotonic()) > 0:
                 age = (time.time_ns() - info_of(f"{folder}/{path}", folder).st_mtime_ns) / 1e9
                 if age >= seconds:

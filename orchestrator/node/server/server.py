@@ -81,5 +81,5 @@ def _reply(request: Request, payload: bytes, sink: BinaryIO, lock: threading.Loc
             else:
                 data.send(sink)
             sink.flush()
-        except OSError:  # who asked has gone
+        except OSError:  # the asker is gone
             os._exit(0)

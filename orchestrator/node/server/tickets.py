@@ -25,7 +25,7 @@ SHARED = ("/var/tmp", "/tmp")  # noqa: S108 (the first of them that is sticky an
 EVERYBODYS = stat.S_ISVTX | stat.S_IWOTH
 RENEWED = "renewed"
 FORGOTTEN_SECONDS = 30 * 86400.0  # after that its own user's next ticket removes one
-MOST_TOLD = 4 * MOST_OF_USER  # of one user: an answer is not long, whatever lies there
+MOST_TOLD = 4 * MOST_OF_USER  # tickets of one user, so that an answer is never long
 _NAME = re.compile(r"orch-queue\.[0-9a-f]{16}\.(\d{1,6})\.(\d{1,20})\.([A-Za-z0-9][A-Za-z0-9_.-]{0,99})", re.ASCII)
 
 

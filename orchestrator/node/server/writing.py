@@ -24,7 +24,7 @@ def write_file(request: Request, payload: bytes) -> Answer:
     flags = os.O_WRONLY
     if not offset:
         flags |= os.O_CREAT | os.O_EXCL
-        with contextlib.suppress(FileNotFoundError):  # of a write that was interrupted
+        with contextlib.suppress(FileNotFoundError):  # a write was interrupted
             os.unlink(partial)
     with open(open_own(partial, flags, PRIVATE), "wb") as file:
         file.seek(offset)

@@ -11,6 +11,7 @@ because that would test the page cache and not the disk. Only one process, globa
 process group is needed.
 """
 
+import hashlib
 import json
 import os
 import shutil
@@ -117,7 +118,7 @@ def _fill(temp: Path, state: Mapping[str, Any], manifest: Manifest) -> None:
     }
     content = (json.dumps(values, indent=1) + "\n").encode()
     write_atomic(temp / MANIFEST, content)
-    write_atomic(temp / COMMIT, (hashing.sha256_of(content) + "\n").encode())
+    write_atomic(temp / COMMIT, f"{hashlib.sha256(content).hexdigest()}\n".encode())
 
 
 def _put_in_place(temp: Path, path: Path) -> None:

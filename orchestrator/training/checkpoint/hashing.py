@@ -1,6 +1,5 @@
 """Computes the checksum of a file while the file is written, at nearly the cost of a plain write."""
 
-import hashlib
 import os
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -134,8 +133,3 @@ def copy_verified(source: IO[bytes], target: IO[bytes], checksum: Checksum) -> b
         digest.update(part)
         _write_all(target, part)
     return digest.hexdigest() == checksum.hex
-
-
-def sha256_of(content: bytes) -> str:
-    """Return the sha256 of the bytes in hex."""
-    return hashlib.sha256(content).hexdigest()

@@ -86,17 +86,17 @@ def load_optimizer(optimizer: torch.optim.Optimizer, saved: Mapping[str, Any]) -
         values |= {key: value.clone() for key, value in values.items() if isinstance(value, Tensor) and value.is_cpu}
 
 
-def part(contents: Mapping[str, Any], name: str, where: str) -> Any:
-    """Return an entry of a checkpoint. Raises CheckpointError, which names the checkpoint `where`, if it is missing."""
+def part(contents: Mapping[str, Any], name: str, source: str) -> Any:
+    """Return an entry of a checkpoint. Raises CheckpointError, which names `source`, if it is missing."""
     if name not in contents:
         raise CheckpointError(
-            f"The checkpoint {where} holds no {name!r}, only {', '.join(sorted(contents)) or 'nothing'}."
+            f"The checkpoint {source} holds no {name!r}, only {', '.join(sorted(contents)) or 'nothing'}."
         )
     return contents[name]
 
 
-def load_weights(model: nn.Module, weights: Mapping[str, Any], where: str) -> None:
-    """Load weights into `model`. DDP's prefix `module.` is added or removed. Errors name the checkpoint, `where`."""
+def load_weights(model: nn.Module, weights: Mapping[str, Any], source: str) -> None:
+    """Load weights into `model`. DDP's prefix `module.` is added or removed. Errors name the checkpoint, `source`."""
     prefixed = any(name.startswith("module.") for name in model.state_dict())
     fitted = {name.removeprefix("module."): value for name, value in weights.items()}
     if prefixed:
@@ -105,4 +105,4 @@ def load_weights(model: nn.Module, weights: Mapping[str, Any], where: str) -> No
         model.load_state_dict(fitted)
     except RuntimeError as error:
         reason = " ".join(str(error).split())
-        raise CheckpointError(f"The checkpoint {where} is of another model: {reason}") from error
+        raise CheckpointError(f"The checkpoint {source} is of another model: {reason}") from error

@@ -83,7 +83,7 @@ class Saver:
         started: float,
         **more: float,
     ) -> Path | None:
-        """Write a checkpoint, report it, and return its path. After a failure, return None; training continues."""
+        """Write a checkpoint, report it, and return its path. A failure is only reported, and None is returned."""
         self._second.wait()
         try:
             if shards is not None:

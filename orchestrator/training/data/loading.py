@@ -31,9 +31,9 @@ Key = tuple[int, list[int]]
 
 
 class Source(Protocol):
-    """A source of batches. `where` tells in a phrase for the log where the data is kept or who reads it."""
+    """A source of batches. `note` is a phrase for the log about the memory that has the data, or its readers."""
 
-    where: str
+    note: str
     looked_up_on: torch.device
     """The device of the samples, on which their indices are needed too."""
 
@@ -64,7 +64,7 @@ def room(free: int) -> int:
 class Resident:
     """Keeps tensors on the device, where each step indexes them."""
 
-    where = ""
+    note = ""
 
     def __init__(self, tensors: Tensors, device: torch.device) -> None:
         self.tensors = tuple(tensor.to(device) for tensor in tensors)
@@ -87,7 +87,7 @@ class Copied:
     def __init__(self, tensors: Tensors, device: torch.device, free: int) -> None:
         self.tensors, self.device = tensors, device
         size = sum(tensor.nbytes for tensor in tensors)
-        self.where = f"{quantities.size(size)} stay in host memory, because {device} has {quantities.size(free)} free"
+        self.note = f"{quantities.size(size)} stay in host memory, because {device} has {quantities.size(free)} free"
 
     def batches(self, shares: Iterable[Share], epoch: int = 0) -> Iterator[tuple[Tensors, Share]]:
         """Yield the samples of each share, copied from pinned memory while the device may still be computing."""
@@ -140,7 +140,7 @@ class Loaded:
         self.looked_up_on = CPU
         workers = worker_count(options.workers, len(os.sched_getaffinity(0)), ranks.local_world_size)
         several = f"{workers} worker{'s' * (workers > 1)} of each rank ({options.worker_start})"
-        self.where = f"read by {several if workers else 'each rank itself'}"
+        self.note = f"read by {several if workers else 'each rank itself'}"
         if workers and options.worker_start == "spawn":
             with stop.signals_held():
                 # Starting the tracker unblocks SIGTERM. So it starts here, before workers start with blocked signals.
@@ -161,19 +161,19 @@ class Loaded:
 
     def batches(self, shares: Iterable[Share], epoch: int = 0) -> Iterator[tuple[Tensors, Share]]:
         """Yield the batches that the workers read. The workers are some batches ahead."""
-        asked: deque[Share] = deque()
-        self._keys.now = _keys(shares, epoch, asked)
+        requested: deque[Share] = deque()
+        self._keys.now = _keys(shares, epoch, requested)
         # Workers start here. A scheduler's signal must not reach them before they are prepared.
         with stop.signals_held():
             found = iter(self._loader)
-        for batch, share in ahead(self._read(found, asked), self.device):
+        for batch, share in ahead(self._read(found, requested), self.device):
             yield batch, _first(share)
 
-    def _read(self, found: Iterator[Any], asked: deque[Share]) -> Iterator[tuple[Tensors, Share]]:
+    def _read(self, found: Iterator[Any], requested: deque[Share]) -> Iterator[tuple[Tensors, Share]]:
         for batch in found:
             if isinstance(batch, _Failure):
                 raise DataError(batch.sentence(self.part, self.rank)) from _ReaderError(batch.traceback)
-            yield batch, asked.popleft()
+            yield batch, requested.popleft()
 
     def close(self) -> None:
         """End the workers."""
@@ -215,9 +215,9 @@ class _Keys:
         return iter(self.now)
 
 
-def _keys(shares: Iterable[Share], epoch: int, asked: deque[Share]) -> Iterator[Key]:
+def _keys(shares: Iterable[Share], epoch: int, requested: deque[Share]) -> Iterator[Key]:
     for share in shares:
-        asked.append(share)
+        requested.append(share)
         yield epoch, [int(place) for place in share.indices] or [0]
 
 

@@ -1,4 +1,4 @@
-"""The ranks of this process, as torchrun's environment variables state them."""
+"""Reads the rank of this process and the number of ranks from torchrun's environment variables."""
 
 import os
 from collections.abc import Mapping

@@ -95,8 +95,8 @@ def protect_forks() -> None:
 class Agreement:
     """The agreement of all ranks on the step at which they stop. Ranks call it once a step, and get equal answers.
 
-    An all-reduce tells all ranks whether one of them has received a signal. It takes place every few calls. Rank 0's
-    clock decides how many, and rank 0 sends the elapsed time with the flag, so all ranks reduce at the same call.
+    Every few calls, an all-reduce shows all ranks whether one of them has received a signal. Rank 0's clock decides how
+    many calls. Rank 0 sends the elapsed time along with the flag, so that all ranks reduce at the same call.
     """
 
     def __init__(self, seconds: float = CHECK_SECONDS) -> None:

@@ -21,7 +21,7 @@ class Evaluation:
 
 
 def evaluate(strategy: Strategy, test: Source, count: int, stop: Callable[[], bool]) -> dict[str, float] | None:
-    """Return the means of loss and metrics over all `count` test samples; collective. None if `stop` returned True.
+    """Return the means of loss and metrics over all `count` test samples, or None if `stop` returned True; collective.
 
     If the ranks share the data, rank r takes the samples r, r + ranks, r + 2 * ranks, ...
     """

@@ -19,11 +19,12 @@ from orchestrator.training.distributed.ranks import Ranks
 from orchestrator.training.errors import UserError
 from orchestrator.training.options import Options
 from orchestrator.training.strategies.layers import blocks
+from orchestrator.training.strategies.share import data_part
 
 
 @dataclass(frozen=True)
 class Setup:
-    """The inputs of a strategy. `grouped` tells whether there is a process group."""
+    """The inputs of a strategy. `grouped` is whether there is a process group."""
 
     options: Options
     task: Task
@@ -107,13 +108,13 @@ class Strategy:
 
     @property
     def data_ranks(self) -> int:
-        """Return how many ranks share a batch."""
-        return self.setup.ranks.world_size if self.shares_data else 1
+        """Return the number of parts into which the ranks split a batch."""
+        return data_part(self.setup.options, self.setup.ranks)[0] if self.shares_data else 1
 
     @property
     def data_rank(self) -> int:
-        """Return the index of this rank's share."""
-        return self.setup.ranks.rank if self.shares_data else 0
+        """Return the number of this rank's part of a batch."""
+        return data_part(self.setup.options, self.setup.ranks)[1] if self.shares_data else 0
 
     # -- a step
 
@@ -207,10 +208,10 @@ class Strategy:
             return None
         return {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
 
-    def load_full(self, saved: Mapping[str, Any], where: str) -> None:
-        """Load a state that `full_state` of any strategy returned; collective. Errors name its checkpoint, `where`."""
-        random_state.load_weights(self.model, random_state.part(saved, "model", where), where)
-        random_state.load_optimizer(self.optimizer, random_state.part(saved, "optimizer", where))
+    def load_full(self, saved: Mapping[str, Any], source: str) -> None:
+        """Load a state that `full_state` of any strategy returned; collective. Errors name its checkpoint, `source`."""
+        random_state.load_weights(self.model, random_state.part(saved, "model", source), source)
+        random_state.load_optimizer(self.optimizer, random_state.part(saved, "optimizer", source))
 
     def shards(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Return this rank's tensors for a sharded checkpoint, and the other values, which are equal on all ranks."""
@@ -222,9 +223,10 @@ class Strategy:
 
 
 def freeze_batch_norm(model: nn.Module) -> None:
-    """Freeze the running statistics of BatchNorm until the next model.train(), so that a sample does not change them.
+    """Freeze the running statistics of BatchNorm until the next model.train().
 
-    SyncBatchNorm is not changed, because the other ranks wait for this rank in its collective.
+    So a sample that stands in for an empty share does not change them. SyncBatchNorm is not frozen, because the other
+    ranks wait for this rank in its collective.
     """
     for module in model.modules():
         if isinstance(module, nn.modules.batchnorm._BatchNorm) and not isinstance(module, nn.SyncBatchNorm):

@@ -22,7 +22,6 @@ from orchestrator.training.errors import CheckpointError, UserError
 from orchestrator.training.strategies import tensor_parallel, weights_from_main
 from orchestrator.training.strategies.base import Setup, Strategy
 from orchestrator.training.strategies.layers import blocks
-from orchestrator.training.strategies.share import data_part
 
 
 class Fsdp(Strategy):
@@ -93,14 +92,6 @@ class Fsdp(Strategy):
         return self.casts
 
     @property
-    def data_ranks(self) -> int:
-        return data_part(self.setup.options, self.setup.ranks)[0]
-
-    @property
-    def data_rank(self) -> int:
-        return data_part(self.setup.options, self.setup.ranks)[1]
-
-    @property
     def counts(self) -> bool:
         """Return whether this rank's loss and outputs count. Only the first of the ranks with the same samples does."""
         return self.setup.ranks.rank % self.setup.options.tensor_ranks == 0
@@ -138,11 +129,11 @@ class Fsdp(Strategy):
         }
         return None if self.setup.ranks.rank else {"model": weights, "optimizer": {**optimizer, "state": states}}
 
-    def load_full(self, saved: Mapping[str, Any], where: str) -> None:
-        weights, optimizer = (random_state.part(saved, name, where) for name in ("model", "optimizer"))
+    def load_full(self, saved: Mapping[str, Any], source: str) -> None:
+        weights, optimizer = (random_state.part(saved, name, source) for name in ("model", "optimizer"))
         own = self.model.state_dict()
         random_state.load_weights(
-            self.model, {name: _like(value, own.get(name)) for name, value in weights.items()}, where
+            self.model, {name: _like(value, own.get(name)) for name, value in weights.items()}, source
         )
         params = self._numbered()
         states = {

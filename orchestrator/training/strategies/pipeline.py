@@ -134,12 +134,12 @@ class Pipeline(Strategy):
         states = {number: values for _, own in gathered for number, values in own.items()}
         return {"model": weights, "optimizer": {**optimizer, "state": dict(sorted(states.items()))}}
 
-    def load_full(self, saved: Mapping[str, Any], where: str) -> None:
-        weights, optimizer = (random_state.part(saved, name, where) for name in ("model", "optimizer"))
+    def load_full(self, saved: Mapping[str, Any], source: str) -> None:
+        weights, optimizer = (random_state.part(saved, name, source) for name in ("model", "optimizer"))
         names, known = self.piece.state_dict().keys(), self.model.state_dict().keys()
         # Names that no rank knows are kept, so that loading refuses them.
         kept = {name: value for name, value in weights.items() if name in names or name not in known}
-        random_state.load_weights(self.piece, kept, where)
+        random_state.load_weights(self.piece, kept, source)
         own = {id(weight) for weight in self.piece.parameters()}
         weights_in_order = [weight for each in self.optimizer.param_groups for weight in each["params"]]
         states = {

@@ -67,7 +67,7 @@ def test_no_result(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("value", "words"),
     [
-        (Fraction(1, 3), "returned a fractions.Fraction;"),
+        (Fraction(1, 3), "returned a fractions.Fraction,"),
         ({"a": [1, {2}]}, "returned a builtins.set at result['a'][1]"),
         ({"a": torch.ones(1), "model": torch.nn.Linear(1, 1)}, "torch.nn.modules.linear.Linear at result['model']"),
         ({"a": {1: 2}}, "write str(1)"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 
 import click
@@ -21,6 +22,7 @@ def mcp(allow_actions: bool) -> int:
 
     check_package()
     if sys.stdin.isatty():
-        say("a coding agent starts this command, and talks to it over stdin and stdout; Ctrl-D ends it")
+        say("a coding agent starts this command, and talks to it over stdin and stdout; Ctrl-C ends it")
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # a thread waits in a read of stdin, which an exception does not end
     serve(allow_actions=allow_actions)
     return 0

@@ -206,12 +206,13 @@ def _submit(root: Path, prepared: Any, *, as_json: bool, follow: bool) -> int:
 
 
 def _show_dry_run(root: Path, prepared: Any, *, as_json: bool, check: bool) -> int:
-    """Print the plan and, with `check`, the scheduler's verdict on it. Return the exit code."""
+    """Print the plan, and with `check` what the scheduler reports about it. Return the exit code."""
+    from orchestrator.backends import backend_of
     from orchestrator.cli.output import show_plan
     from orchestrator.prepare import prepare
 
-    launch = prepare.shown_plan(root, prepared, asks=check)
-    verdict = prepare.check(prepared, launch) if check else None
+    launch = prepare.shown_plan(root, prepared, contacts_login=check)
+    verdict = backend_of(prepared.profile).would_take(launch) if check else None
     show_plan(launch, as_json, prepared.environment, prepare.shipment(prepared), verdict)
     return EXIT_ORCH_FAILED if verdict is not None and verdict[0] == "fail" else 0
 

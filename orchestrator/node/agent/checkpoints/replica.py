@@ -29,7 +29,7 @@ from orchestrator.protocol.task import NodeTask
 LOOK_SECONDS = 0.2
 LOOK_AROUND_SECONDS = 1.0  # between two looks into all folders of the run, or nine times as long as one takes
 MOST_NAMED = 100
-WORD_BYTES = 4096  # of what rank 0 is told, written in place
+WORD_BYTES = 4096  # the size of the report to rank 0, which is written in place
 PROBLEM_CHARS = 300  # six bytes each as JSON, at most
 
 

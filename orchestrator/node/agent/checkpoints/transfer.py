@@ -35,7 +35,7 @@ from orchestrator.protocol.outputs import CHECKPOINTS
 from orchestrator.protocol.reading import MOST_RECORD, opened, read_json, read_regular
 from orchestrator.protocol.task import NodeTask
 
-STALLED_SECONDS = 120.0  # for which a transfer may stand still, also while the other side writes to a slow disk
+STALLED_SECONDS = 120.0  # a transfer may stand still for so long, also while the other side writes to a slow disk
 MOST_LISTED = 64 << 20  # bytes of the list of files
 REFUSED = (
     OSError, ValueError, KeyError, TypeError, ChannelError, NotInstalledError, asyncio.IncompleteReadError,
@@ -47,7 +47,7 @@ FAILURES = (OSError, ValueError, RuntimeError, KeyError, ChannelError, checkpoin
 
 T = TypeVar("T")
 Address = tuple[int, tuple[str, ...], int]  # a node, and the addresses and the port of its neighbour server
-Facts = dict[str, Any]  # of a file: "bytes", and its checksum under the algorithm's name or "mtime_ns"
+Facts = dict[str, Any]  # facts of a file: "bytes", and its checksum under the algorithm's name or "mtime_ns"
 
 
 async def _in_time(step: Awaitable[T], what: str) -> T:
@@ -165,9 +165,9 @@ class Receiver:
     def __init__(self, task: NodeTask) -> None:
         self.task = task
         self.own = f"{node_folder(task.run_dir, task.node_rank)}/receiving"
-        shutil.rmtree(self.own, ignore_errors=True)  # of an agent that was killed
+        shutil.rmtree(self.own, ignore_errors=True)  # an agent that was killed has left it
         self.record = f"{task.run_dir}/received.json"
-        self.received = _read_record(self.record)  # by other starts too
+        self.received = _read_record(self.record)  # other starts may have received some
         self.lock = asyncio.Lock()
 
     async def take(self, request: Message, channel: Channel) -> None:
@@ -215,7 +215,7 @@ class Receiver:
     def _temporary(self, name: str, place: str) -> str:
         """Return the folder in which the files arrive, on the disk of their place. It is not copied as an output."""
         above, last = os.path.split(place)
-        if _is_orchs(name):  # as a writer's, so that the folder of a writer that was killed is removed
+        if _is_orchs(name):  # named like a writer's folder, which is removed if the writer was killed
             return f"{above}/{checkpoint_dir.temporary_name('tmp', last)}"
         return f"{above}/.{last}.receiving" if name.startswith(f"{CHECKPOINTS}/") else self.own
 

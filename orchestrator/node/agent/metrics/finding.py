@@ -22,7 +22,7 @@ from orchestrator.protocol.layout import container_view, is_own_file
 from orchestrator.protocol.outputs import CODE, OUTPUTS, Matcher, OutputRules
 from orchestrator.protocol.task import NodeTask
 
-MOST_ENTRIES = 50_000  # of all folders in one search, because a data set may have millions of files
+MOST_ENTRIES = 50_000  # in all folders of one search, because a data set may have millions of files
 MOST_FILES = 300
 DEEPEST = 12  # folders
 _EVENT_FILE = re.compile(r"events\.out\.tfevents\.\d+\.(?P<host>.+)\.(?P<pid>\d+)\.\d+(\..+)?", re.DOTALL)

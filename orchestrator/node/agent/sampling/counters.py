@@ -81,7 +81,7 @@ class MachineReader:
     def read(self) -> Machine:
         """Return the present counters."""
         memory, total = memory_of(read_bytes(f"{self.root}/proc/meminfo"))
-        for folder, limit in self.limits:  # what is fuller counts: a job's own share, or the machine
+        for folder, limit in self.limits:  # the fuller one counts: a job's own share, or the machine
             if limit < total and (used := memory_used(folder)) / limit > memory / total:
                 memory, total = float(used), float(limit)
         read, written = disk_bytes(read_bytes(f"{self.root}/proc/diskstats"), self.disks)

@@ -21,8 +21,8 @@ class IdleWatch:
     gpu: float | None = None  # percent, the mean of the node's GPUs
     cpu: float | None = None  # percent of a core for each rank, where no GPU tells
     after: float = 1800.0
-    seconds: float = 0.0  # that the node has been idle
-    what: str = ""  # and how busy in the last window, in words
+    seconds: float = 0.0  # the time for which the node has been idle
+    what: str = ""  # how busy it was in the last window, in words
     used: float = 0.0
     window: float = 0.0
 

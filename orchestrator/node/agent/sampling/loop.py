@@ -29,7 +29,7 @@ class Started:
     """The ranks of the running attempt, and the processes that the launcher has started for them."""
 
     attempt: int = 0
-    pids: dict[int, int] = field(default_factory=dict)  # as the launcher knows them, by rank
+    pids: dict[int, int] = field(default_factory=dict)  # the numbers that the launcher sees, by rank
 
     def without(self, rank: int) -> Started:
         """Return a copy without a rank that has ended."""
@@ -59,7 +59,7 @@ class Sampling:
         self.trees = RankTrees()
         self.pending: list[Sample] = []
         self.begun = time.monotonic()
-        self.seen = Started()  # of the last look
+        self.seen = Started()  # the ranks at the last look
         self.hosts: dict[int, int] = {}  # its processes by this machine's numbers
         self.idle = IdleWatch.of(task.idle)
         self.idle_attempt, self.is_idle = task.attempt, False

@@ -48,7 +48,7 @@ def trees_below(roots: Mapping[int, int], parents: Iterable[tuple[int, int]]) ->
     found = {}
     for rank, root in roots.items():
         tree = [root]
-        for pid in tree:  # it grows meanwhile
+        for pid in tree:  # the list grows meanwhile
             tree += children.get(pid, [])
         found[rank] = tree
     return found
