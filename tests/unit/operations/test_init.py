@@ -42,7 +42,7 @@ def loaded_profile(text: str, folder: Path) -> AnyProfile:
 
 def loaded_job(text: str, folder: Path) -> Job:
     (folder / "j.yaml").write_text(text)
-    (folder / "any.yaml").write_text("kind: slurm\n")
+    (folder / "any.yaml").write_text(f"kind: slurm\nruntime: {'docker' if 'container:' in text else 'none'}\n")
     return load("j.yaml", "any.yaml", cwd=folder).job
 
 

@@ -188,11 +188,11 @@ def test_credentials_are_never_code(place: Place, monkeypatch: pytest.MonkeyPatc
     (home / "job.yaml").write_text(f"command: [ls]\ncode: {{dir: '~/{name}'}}\n")
     monkeypatch.setenv("HOME", str(home))
     for job, sets in (("home/job.yaml", ()), ("job.yaml", (f"job.code.dir=~/{name}",))):
-        with pytest.raises(UsageError, match="is never shipped") as caught:
+        with pytest.raises(UsageError, match="is never sent") as caught:
             load(job, "p.yaml", cwd=place.folder, sets=sets, allow_code_dir=True)
         assert ("whole home folder" in str(caught.value)) is (name == "")
     for folder in (home.parent, Path("/")):
-        with pytest.raises(UsageError, match="is never shipped"):
+        with pytest.raises(UsageError, match="is never sent"):
             place.load(f"job.code.dir={folder}")
 
 
