@@ -141,9 +141,9 @@ def submit(
     after: Annotated[str | None, Field(description="A run that has to succeed first")] = None,
 ) -> Answer:
     """Start a run, and return its id at once. The run continues without this server."""
-    from orchestrator import api
+    from orchestrator.api import submit as start
 
-    started = api.submit(
+    started = start(
         job, profile, sets=sets, nodes=nodes, nproc_per_node=nproc_per_node, name=name, resume=resume, after=after
     )
     folder = RunDir(started.folder)

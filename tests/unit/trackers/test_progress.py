@@ -18,8 +18,8 @@ from orchestrator.trackers.progress import Progress
     ("address", "said"),
     [
         (None, "needs MLFLOW_TRACKING_URI"), ("", "needs"), ("sqlite:///x.db", "not an http or https address"),
-        ("./mlruns", "not an http"), ("http://", "not an http"), ("http://h:x", "not an http"), ("http://a b", "not an http"),
-        ("databricks", "not an http"),
+        ("./mlruns", "not an http"), ("http://", "not an http"), ("http://h:x", "not an http"),
+        ("http://a b", "not an http"), ("databricks", "not an http"),
     ],
 )  # fmt: skip
 def test_an_address_that_is_none_is_refused_unsaid(address: str | None, said: str) -> None:

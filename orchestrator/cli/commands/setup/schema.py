@@ -14,7 +14,7 @@ from orchestrator.errors import UsageError
 @click.argument("document", type=click.Choice(["job", "profile", "output"]))
 @click.argument("command", required=False)
 def schema(document: str, command: str | None) -> int:
-    """Print the JSON Schema of job or profile files, or of a command's JSON.
+    """Print the JSON Schema of jobs, profiles or a command's JSON.
 
     orch schema output COMMAND prints the schema of the JSON that COMMAND prints with --json.
     """
