@@ -100,7 +100,10 @@ def _mixed_precision(training: Mapping[str, str] | None) -> str:
 
 
 def safetensors(run: RunDir, which: str, target: Path | None) -> tuple[Path, str]:
-    """Write a checkpoint's weights as a safetensors file. Return (the file, which checkpoint and why)."""
+    """Write a checkpoint's weights as a safetensors file.
+
+    Return the file, and words that name the checkpoint and the reason for its choice.
+    """
     folder = checkpoint_folder(run)
     chosen, why = choose(listing(folder, verify=False), which, folder, metric_of_checkpoints(run.read("run.json")))
     if chosen is None:
