@@ -152,12 +152,12 @@ def _started_once(request: Request, loaded: Loaded, repeats: RunDir | None) -> t
     script, text = source_of(loaded.job, loaded.code_dir)
     if b"multiprocessing" not in text or loaded.job.launcher in ("torchrun", "accelerate"):
         return loaded, None
-    from orchestrator.specs.spawning import once, spawning_in
+    from orchestrator.specs.spawning import spawning_in
 
     if (spawning := spawning_in(text, script)) is None:
         return loaded, None
     nodes = None if spawning.knows_nodes or _is_given(request, "nodes") else 1
-    return replace(loaded, profile=once(loaded.profile, nodes=nodes)), spawning
+    return replace(loaded, profile=loaded.profile.with_one_rank(nodes)), spawning
 
 
 def _is_given(request: Request, field: str) -> bool:

@@ -47,7 +47,7 @@ from orchestrator.runs.store import RunDir, live_runs
 from orchestrator.specs.documents.lookup import shipped
 from orchestrator.specs.plan import LaunchPlan
 from orchestrator.specs.units import seconds as seconds_in
-from orchestrator.supervisor.start import attend, supervisor_of
+from orchestrator.supervisor.background import attend, supervisor_of
 from orchestrator.transport.address import gateway_of
 
 ANSWER_SECONDS: Final = 60.0  # within which a node has to report the processes that it has killed or stopped

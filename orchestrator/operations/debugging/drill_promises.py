@@ -98,9 +98,9 @@ PROMISES: Final = (
     Promise(Fault.NODE, _AGAIN, Outcome.SUCCEEDED, 1, "new agents go on from the newest checkpoint", _LOST),
     Promise(Fault.AGENT, (Where.SCHEDULER,), Outcome.FAILED, 0, _NOBODY_ASKS, _ENDED, alone=True),
     Promise(Fault.NODE, (Where.SCHEDULER,), Outcome.FAILED, 0, _NOBODY_ASKS, _ENDED, alone=True),
-    Promise(Fault.SUPERVISOR, _ALL, Outcome.SUCCEEDED, 0, "the run goes on; the next command starts another"),
-    Promise(Fault.FREEZE, _ALL, Outcome.SUCCEEDED, 0, "the run goes on where it was", freeze=Freeze.SHORT),
-    Promise(Fault.FREEZE, _ALL, Outcome.SUCCEEDED, 0, "the run goes on where it was", freeze=Freeze.ALL),
+    Promise(Fault.SUPERVISOR, _ALL, Outcome.SUCCEEDED, 0, "the run continues; the next command starts another"),
+    Promise(Fault.FREEZE, _ALL, Outcome.SUCCEEDED, 0, "the run continues where it was", freeze=Freeze.SHORT),
+    Promise(Fault.FREEZE, _ALL, Outcome.SUCCEEDED, 0, "the run continues where it was", freeze=Freeze.ALL),
     Promise(Fault.FREEZE, (Where.LOCAL,), Outcome.FAILED, 0, "the run ends", _SILENT, Freeze.LONG),
     Promise(
         Fault.FREEZE, _AGAIN, Outcome.SUCCEEDED, 1, "new agents go on from the newest checkpoint", _SILENT, Freeze.LONG

@@ -87,7 +87,7 @@ def load_optimizer(optimizer: torch.optim.Optimizer, saved: Mapping[str, Any]) -
 
 
 def part(contents: Mapping[str, Any], name: str, source: str) -> Any:
-    """Return an entry of a checkpoint. Raises CheckpointError, which names the checkpoint `source`, if it has none."""
+    """Return an entry of a checkpoint. Raises CheckpointError, which names `source`, if it is missing."""
     if name not in contents:
         raise CheckpointError(
             f"The checkpoint {source} holds no {name!r}, only {', '.join(sorted(contents)) or 'nothing'}."

@@ -23,8 +23,9 @@ from orchestrator.protocol.task import Mount, NodeTask
 from orchestrator.specs.border import valid
 from orchestrator.specs.job import Job
 from orchestrator.specs.plan import Place, plan
-from orchestrator.specs.profiles import AnyProfile, valid_profile
+from orchestrator.specs.profiles import AnyProfile
 from orchestrator.specs.runtimes import container
+from tests.profiles import valid_profile
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 RUNTIMES = ["docker", "podman", "apptainer", "pyxis"]

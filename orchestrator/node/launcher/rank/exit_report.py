@@ -50,11 +50,7 @@ _WORKER_KILLED = re.compile(
 )
 
 
-def _as_it_is(text: str) -> str:
-    return text
-
-
-def failure_report(start: RankStart, code: int, masked: Masker = _as_it_is) -> dict[str, Any]:
+def failure_report(start: RankStart, code: int, masked: Masker = str) -> dict[str, Any]:
     """Return code, signal name, error and last lines of a rank that has ended, as JSON types with secrets masked.
 
     If the rank's files are damaged, nothing is raised, and `unread` is the reason.
@@ -112,7 +108,7 @@ def looks_like_victim(error: dict[str, Any] | None, tail: list[str]) -> bool:
     return _VICTIM.search(f"{error.get('type')}: {error.get('message')}") is not None
 
 
-def last_lines(path: str, masked: Masker = _as_it_is) -> list[str]:
+def last_lines(path: str, masked: Masker = str) -> list[str]:
     """Return the last lines of a log, in which a progress bar has its last state; empty if there is no log."""
     return _lines_of(path, masked)[-TAIL_LINES:]
 
