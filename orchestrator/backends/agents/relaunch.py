@@ -116,8 +116,8 @@ def machines(
     if choose(hosts, lost, (), settings.min_nodes).is_enough:
         left = len(hosts) - len(lost)
         if [each.hosts for each in _said(run, GoingOnWithout, again)[-1:]] != [tuple(sorted(names))]:
-            why = tuple(names[name] for name in sorted(names))
-            run.append_event(GoingOnWithout(again.start, tuple(sorted(names)), nodes=left, of=len(hosts), why=why))
+            reasons = tuple(names[name] for name in sorted(names))
+            run.append_event(GoingOnWithout(again.start, tuple(sorted(names)), nodes=left, of=len(hosts), why=reasons))
         return {number: host for number, host in hosts.items() if number not in lost}
     _wait_for(run, again, names, settings.node_wait)
     return None

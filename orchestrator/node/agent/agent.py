@@ -37,7 +37,7 @@ from orchestrator.node.system.host import (
     listening_addresses,
     network_environment,
     nproc_here,
-    told_gpus,
+    with_given_gpus,
 )
 from orchestrator.node.system.orphans import adopt_orphans
 from orchestrator.node.system.processes import end_descendants, end_marked, identify
@@ -66,7 +66,7 @@ class Agent:
 
     def __init__(self, task: NodeTask, on_outcome: Callable[[Agent, int], None] = lambda *_: None) -> None:
         """`on_outcome` receives the exit code as soon as it is certain, which is a moment before the agent ends."""
-        task = told_gpus(task)
+        task = with_given_gpus(task)
         self.node_dir = node_folder(task.run_dir, task.node_rank)
         self.on_outcome = on_outcome
         self.nproc = nproc_here(task)
@@ -90,7 +90,7 @@ class Agent:
         self.untold: list[messages.Report] = []
 
     async def run(self) -> int:
-        """Take part in the gang until its end; the exit code is the same on all nodes."""
+        """Take part in the gang until its end. Return the exit code, which is the same on all nodes."""
         keep_a_thread()
         os.makedirs(output_folder(self.task.run_dir), exist_ok=True)
         self._introduce_to_record()
@@ -202,7 +202,7 @@ class Agent:
         """Return the hello of a node that has reached node 0 from this address. Its gloo uses the same address."""
         if self.task.only_loopback:
             return await self._hello((own_addr,))
-        named = interface_address(self.task.interface)
+        named = interface_address(self.task.interface) if self.task.interface else None
         if named is None and own_addr.startswith("127."):  # it shares a machine with node 0, but not with every node
             return await self._hello(await in_thread(listening_addresses, (socket.gethostname(),), None))
         return await self._hello((named or own_addr,))

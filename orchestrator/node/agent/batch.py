@@ -1,4 +1,4 @@
-"""The agent inside a scheduler's job. It is told its node, the other nodes and the number of this start (`Place`).
+"""The agent inside a scheduler's job. `Place` holds its node, the other nodes and the number of this start.
 
 The scheduler starts the same job again after a preemption, a lost node or a requeue. So the task's file is kept, and
 each start takes the next attempt number. If the run needs another start, the agent leaves a file for the batch script,
@@ -63,7 +63,7 @@ class History:
 
     @property
     def all_starts(self) -> list[Event]:
-        """Return the events, and as one of them what the last start asked for: this one."""
+        """Return the events, with the last start's request for this start as one of them."""
         return [*self.events, *([{**self.word, "kind": EventKind.RELAUNCH}] if self.word else [])]
 
     @property
@@ -114,7 +114,9 @@ def event_of(place: Place) -> type[SlurmJob | BatchJob]:
 
 
 def word_path(run_dir: str, place: Place, later: int = 0) -> str:
-    """Return where a start (or the start that is `later`) asks for the next; the batch script looks for this name."""
+    """Return the file in which this start (or the start `later`) requests the next one; the batch script looks for
+    its name.
+    """
     return f"{run_dir}/{job_folder(place.kind)}/again.{place.start + later}"
 
 
@@ -150,7 +152,8 @@ def has_succeeded(task: NodeTask) -> bool:
 def wants_another(task: NodeTask, events: tuple[Event, ...], code: int, title: str) -> tuple[str, str] | Refusal | None:
     """Return (cause, reason) if the run is to be started again after this agent's end; see `requeue.start_after`.
 
-    A cancelled run is not started again, nor one that has succeeded: node 0's agent may die before it reports that.
+    A cancelled run is not started again. Neither is a run that has succeeded, because node 0's agent may die before it
+    reports the success.
     """
     if os.path.exists(f"{task.run_dir}/cancel.json"):
         return None
@@ -191,7 +194,7 @@ def run_in_job(run_dir: str, find: Callable[[], Place]) -> int:
     another: list[tuple[str, str]] = []
 
     def leave_word(agent: Agent, code: int) -> None:
-        """Ask for another start at once: where a node was lost, Slurm's KILL is KillWait away."""
+        """Request another start at once: after a node is lost, Slurm sends KILL in KillWait seconds."""
         try:
             found = wants_another(task, _own_events(log, before), code, title)
             if found is Refusal.NO_PROGRESS and node == 0:

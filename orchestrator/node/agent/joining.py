@@ -80,7 +80,7 @@ async def _joined(
 
 
 async def dial(tls: Tls, addrs: tuple[str, ...], ports: tuple[int, ...]) -> Channel:
-    """Return a channel to a member at one of the addresses, which are all tried at once.
+    """Dial all addresses at once, and return a channel to the member that answers at one of them.
 
     If several answer, the first address of the list wins, so that all nodes use the same address if they can. Raises
     ChannelError with the problem of each address if no address answers.

@@ -29,7 +29,7 @@ from orchestrator.node.system.event_log import EventLog
 from orchestrator.node.system.gpus.devices import gpus
 from orchestrator.node.system.host import interface_problem, network_here
 from orchestrator.node.system.inputs import InputError, place
-from orchestrator.node.system.kernel_log import words_on_gpus
+from orchestrator.node.system.kernel_log import newest_gpu_faults
 from orchestrator.node.system.orphans import reap_orphans
 from orchestrator.node.system.own_folder import OwnFolder
 from orchestrator.node.system.processes import STOPPED, end_marked, state_of
@@ -326,7 +326,7 @@ class Ranks:
                 self._mark_done()
         with self._going_on("a GPU's error"):
             if report.code != 0 and gpu_error_of(report) is not None:
-                report = replace(report, kernel=tuple(words_on_gpus()))
+                report = replace(report, kernel=tuple(newest_gpu_faults()))
         self.events.write(read(events.RankExit, to_json(report)))
         self.tell(replace(report, left=len(self.running)))
 

@@ -39,7 +39,7 @@ class Roster:
         return self.hellos[node].host if node in self.hellos else self.task.hosts[node]
 
     def how_folders_were_lost(self, folders: Mapping[int, str]) -> str:
-        """Return which nodes have lost the run's folder, in words; "" if none has."""
+        """Return a sentence about the nodes that have lost the run's folder; "" if none has."""
         if not (nodes := sorted(folders)):
             return ""
         return f"{self.names(nodes)} lost the run's folder: {folders[nodes[0]]} was removed during the run"
@@ -63,7 +63,9 @@ class Roster:
         return range(sum(hello.nproc for hello in self.hellos.values()))
 
     def store_addr(self) -> str:
-        """Return node 0's address if all others have reached the same one; else "" (all addresses)."""
+        """Return node 0's address if all other nodes have reached the same address, or else "", which means all
+        addresses.
+        """
         if self.task.nnodes == 1:
             return "127.0.0.1"
         found = set(self.reached_at.values())

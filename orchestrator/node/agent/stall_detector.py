@@ -1,7 +1,7 @@
 """Detects stalled ranks of one node from their heartbeats and the limits of each phase. Pure.
 
-In `train`, a rank that has made steps may be silent for max(limit, 10 median steps); its first step, evaluation, saving
-and whatever comes before training have the other, long limit. Only this node's own monotonic clock counts. The leader
+In `train`, a rank that has made steps may be silent for max(limit, 10 median steps). The first step, evaluation, saving
+and everything before training have the other, longer limit. Only this node's own monotonic clock counts. The leader
 decides which stall counts: standstill.py.
 """
 

@@ -84,7 +84,7 @@ class _Piece:
 
 
 def tail_hash(path: str, size: int, below: str) -> str:
-    """Return the hash of the last bytes before `size`, to tell whether another copy of that size ends alike."""
+    """Return the hash of the last bytes before `size`, to compare the end of another copy of that size."""
     return hashlib.sha256(read_part(path, max(0, size - TAIL), min(size, TAIL), below)).hexdigest()[:16]
 
 

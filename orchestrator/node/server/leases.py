@@ -145,9 +145,9 @@ def still_held(request: Request, _: bytes) -> Answer:
 
 
 def hand_over(run_id: str, promised: list[str]) -> Places:
-    """Return the promised places of one agent of the run, which owns them from here on.
+    """Return the promised places of one agent of the run. The agent owns them from now on.
 
-    Raises RefusedError, and releases all places of the run, if one of them is held no longer.
+    Raises RefusedError, and releases all places of the run, if one of them is no longer held.
     """
     taken = held.get(run_id, {})
     if lost := ", ".join(name for name in promised if name not in taken):

@@ -214,7 +214,7 @@ class _Walk:
             self.passed_over.append(path)
 
     def _is_own(self, folder: str, name: str) -> bool:
-        """Tell whether it is one of orch's own checkpoints, which are brought by other means, or one being written."""
+        """Return whether this is a checkpoint of orch, complete or not. Checkpoints are copied separately."""
         place = f"{self.top}/{folder}".rstrip("/")
         if place != self.checkpoints.rstrip("/"):
             return False

@@ -1,4 +1,4 @@
-"""Caches values computed from files until the files change. A second look then costs only a few stats."""
+"""Caches values computed from files until the files change. Another look at an unchanged file costs one stat."""
 
 from __future__ import annotations
 

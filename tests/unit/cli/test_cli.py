@@ -326,7 +326,7 @@ def test_finished_runs_are_removed_and_live_ones_are_not(orch) -> None:
 
 def test_nodes_of_all_profiles_go_on_where_one_cannot_be_read(orch, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    backend = SimpleNamespace(holdings=lambda profile: [{"host": profile.name}])
+    backend = SimpleNamespace(holdings=lambda profile: [{"host": profile.name, "spare": False}])
     monkeypatch.setattr("orchestrator.operations.doctor.backend_of", lambda profile: backend)
     folder = tmp_path / "orch/profiles"
     folder.mkdir(parents=True)
@@ -340,7 +340,7 @@ def test_nodes_of_all_profiles_go_on_where_one_cannot_be_read(orch, tmp_path: Pa
         (folder / "lab.yaml").write_text("{kind: ssh, hosts: [n1]}")
         (folder / "torn.yaml").write_text("{kind: ssh, host: [n1]}")
         done = orch("nodes", "--json")
-    assert (done.code, done.json["lab"]) == (1, [{"host": "lab"}])
+    assert (done.code, done.json["lab"]) == (1, [{"host": "lab", "spare": False}])
     assert list(done.json) == ["lab", "torn"]
     assert "torn.yaml:1:" in done.json["torn"]["problem"]
 

@@ -93,7 +93,9 @@ def test_nothing_is_started_ended_or_written_where_others_may_write(
         lambda: collect_garbage(tmp_path, dry_run=False, unknown=False),
         lambda: shell(run, 0, [], terminal=False),
     ):
-        with pytest.raises(StoreError, match=r"may be written by others \(mode 0777\): orch starts, ends and writes"):
+        with pytest.raises(
+            StoreError, match=r"may be written by others \(mode 0777\): orch does not start, end or change"
+        ):
             act()
     assert (children(), sorted(tmp_path.rglob("*"))) == before
 

@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 @orch.command(epilog="Example: orch cancel last")
 @click.argument("runs", nargs=-1, metavar="RUN...", shell_complete=complete.runs_and_sweeps)
-@click.option("--all", "-a", "everything", is_flag=True, help="All runs that have not ended; asks at a terminal.")
+@click.option("--all", "-a", "everything", is_flag=True, help="Cancel all live runs, after a question at a terminal.")
 @click.option("--yes", "-y", is_flag=True, help="Don't ask.")
-@click.option("--now", is_flag=True, help="Kill at once, without a last checkpoint.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON; of several runs a list.")
+@click.option("--now", is_flag=True, help="Kill the ranks at once, without a last checkpoint.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON (a list for several runs).")
 def cancel(runs: tuple[str, ...], everything: bool, yes: bool, now: bool, as_json: bool) -> int:
     """Stop runs or sweeps; verify that no process is left.
 

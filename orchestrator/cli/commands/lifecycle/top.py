@@ -19,7 +19,8 @@ from orchestrator.errors import UsageError
 def top(run: str | None) -> int:
     """Watch runs live: ranks, curves, logs, events.
 
-    Shows the list of runs, or RUN. The keys are on the last line, all of them with ?. Needs pip install 'orchrun[ui]'.
+    Shows the list of runs, or the page of RUN. The last line lists the most important keys, and ? lists all keys. Needs
+    pip install 'orchrun[ui]'.
     """
     if not has_terminal() or os.environ.get("TERM", "dumb") in ("", "dumb"):
         raise UsageError(

@@ -1,8 +1,8 @@
 """The second copy of each checkpoint: node 0's agent sends it to node 1, if the nodes share no folder.
 
-Node 1 verifies every byte and puts the checkpoint where its own ranks would look for it. So node 1 can
-become the next node 0 if this node is lost with its disk, even if no other machine was connected. After a copy has
-failed, no other copy is tried in the same attempt, because each try would slow the training's disk and network.
+Node 1 verifies every byte and stores the checkpoint in the folder that its own ranks read. So node 1 can become the
+next node 0 if this node is lost with its disk, even if no other machine was connected. After a copy has failed, no
+other copy is tried in the same attempt, because each try would slow the training's disk and network.
 """
 
 from __future__ import annotations

@@ -80,7 +80,10 @@ def parcel_of(name: str, saved: Saved) -> Parcel:
 
 
 def orchs_parcel(path: str) -> Parcel:
-    """Return a checkpoint of orch, whose manifest has the hashes; COMMIT is last. Raises one of FAILURES."""
+    """Return the parcel of a checkpoint in orch's format. Its manifest has the hashes, and COMMIT is last.
+
+    Raises one of FAILURES.
+    """
     above, name = os.path.split(path)
     files = {}
     contents = {each: read_regular(f"{path}/{each}", MOST_RECORD, above) for each in (MANIFEST, COMMIT)}
@@ -95,10 +98,11 @@ def orchs_parcel(path: str) -> Parcel:
 async def send(
     tls: Tls, to: Address, parcel: Parcel, *, replaces: bool = False, keeps: Sequence[str] | None = None
 ) -> None:
-    """Have a node put a checkpoint where its own ranks look for it. Raises one of FAILURES.
+    """Send a checkpoint to a node, which stores it in the folder that its own ranks read. Raises one of FAILURES.
 
-    replaces: also if its own ranks have written something there, because none of them runs, or because the name says
-    which step it is. keeps: the names of earlier parcels that the node keeps; None for all.
+    replaces: whether the checkpoint also replaces one that the node's own ranks have written there. This is safe if
+    none of the ranks runs, or if the name contains the step. keeps: the names of earlier parcels that the node keeps;
+    None keeps all.
     """
     node, addrs, port = to
     listing = json.dumps(parcel.files).encode()

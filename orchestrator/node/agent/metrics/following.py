@@ -65,7 +65,7 @@ def _mark(file: BinaryIO, offset: int) -> bytes:
 
 
 def new_lines(followed: Followed, is_over: IsOver) -> Iterator[tuple[bytes, bool]]:
-    """Yield each whole line that was appended, and whether it is the first one of the file."""
+    """Yield each complete appended line, and whether it is the first line of the file."""
     file, _ = followed.open()
     with file:
         try:

@@ -19,10 +19,10 @@ from orchestrator.backends.settings import AgentsSettings
 from orchestrator.cli.render import results
 from orchestrator.errors import BackendError, PythonMissingError
 from orchestrator.specs.documents.loader import load_profile
-from orchestrator.specs.profiles import valid_profile
 from orchestrator.transport.address import HERE, Address
 from orchestrator.transport.machine import Machine
 from tests.machines import FakeMachine, FakePool, Told
+from tests.profiles import valid_profile
 
 HELLO = {"host": "h", "python": "3.11.2", "uid": 1, "home": "/home/me", "workdir": "/home/me/.orch", "cores": 8,
          "gpus": 0, "addresses": ["10.0.0.1", "127.0.0.1"], "time": 0.0, "free": 1 << 40, "memory": 1 << 34,

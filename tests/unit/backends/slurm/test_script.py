@@ -18,7 +18,7 @@ from orchestrator.backends.slurm.script import FOLDER, cores_per_node, options_i
 from orchestrator.specs.border import valid
 from orchestrator.specs.job import Job
 from orchestrator.specs.plan import LaunchPlan, Place, plan
-from orchestrator.specs.profiles import valid_profile
+from tests.profiles import valid_profile
 
 RUN = "/shared/my runs/j-abc234"
 
