@@ -56,8 +56,9 @@ class Start:
     def lost(self) -> set[int]:
         """Return the nodes that node 0's agent has lost, and the node whose GPU or driver has failed."""
         events = events_of(self.run_dir, 0, self.number)
-        losses = [event for event in events if event.get("kind") == EventKind.LOST_NODE and "slept" not in event]
-        lost = {event.get("lost") for event in losses} | nodes_to_avoid(events, last_attempt(events) + 1)
+        losses = [event for event in events if event.get("kind") == EventKind.LOST_NODE]
+        lost = {event.get("lost") for event in losses if event.get("slept") is None}  # else node 0 itself was stopped
+        lost |= nodes_to_avoid(events, last_attempt(events) + 1)
         return {node for node in range(1, len(self.hosts)) if node in lost}
 
     def has_ended(self) -> bool:
