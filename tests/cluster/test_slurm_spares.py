@@ -48,7 +48,7 @@ def succeeded(run: Run) -> dict[str, Any]:
     "tests/local/test_slurm_spares.py::test_a_spare_has_the_place_of_a_lost_node_in_the_same_job",
 )
 def test_a_node_that_crashes_is_replaced_by_the_spare_without_a_requeue(alice: User) -> None:
-    run = alice.count(80, SPARE)
+    run = alice.count(80, f"{SPARE}gpus_per_node: 2\n")
     run.wait_for_checkpoint()
     first = hosts(run)[0]
     alice.testbed.crash(first[1])
@@ -58,6 +58,8 @@ def test_a_node_that_crashes_is_replaced_by_the_spare_without_a_requeue(alice: U
     assert alice.orch("shell", run.run_id, "--node", "2", "--", "hostname").out == f"{spare}\n"
     state = succeeded(run)
     assert (state["restarts"], requeues(run)) == (1, 0)
+    for rank in range(3):  # also where Slurm still counts the GPUs to the step of the first start
+        assert "GPUs 0,1" in run.text(f"nodes/{rank}/attempt_1/rank_{rank}.log")
     assert hosts(run) == [first, sorted({*first, spare} - {first[1]})]
     (replaced,) = run.events("replaced")
     assert (replaced["lost"], replaced["host"], replaced["by"]) == (1, first[1], spare)

@@ -206,7 +206,7 @@ def test_the_loss_of_the_batch_script_is_a_requeue_by_another_agent(make: Make, 
     if budget:
         job.wait_for_rank(1)
         return
-    assert job.code() == 1, job.logs()
+    assert job.code() not in (0, EXIT_REQUEUE), job.logs()
     (given_up,) = job.events("gave_up")
     assert (given_up["cause"], given_up["reason"]) == ("infra", word["reason"])
 
