@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from orchestrator.backends.base import NodeProof
 from orchestrator.backends.batch.site import SNAPSHOT_SECONDS, array_of
 from orchestrator.errors import BackendError, StoreError
-from orchestrator.protocol.events import AgentEnded, AgentStarted, BatchJob, SlurmJob, of
+from orchestrator.protocol.events import AgentEnded, AgentStarted, BatchJob, SlurmJob
 from orchestrator.runs.scheduler_status import SchedulerStatus
 from orchestrator.runs.state import HandleStatus
 from orchestrator.runs.store import Record, RunDir
@@ -127,9 +127,10 @@ def step_argv(site: Site, run: RunDir, node: int, argv: Sequence[str], *, termin
     if job is None or phase != "active":
         words = "waits for its nodes" if phase == "waiting" else "has ended, and its nodes are not the run's any more"
         raise BackendError(f"the {site.scheduler.title} job of run {run.run_id} {words}")
-    hosts = next((event.hosts for event in reversed(of(run.events(), SlurmJob, BatchJob))), ())
+    starts = [event for event in run.events() if isinstance(event, (SlurmJob, BatchJob))]
+    hosts = starts[-1].hosts if starts else ()
     host = hosts[node] if node < len(hosts) else job.nodes
-    return site.scheduler.step(job.job_id, host, argv, terminal=terminal)
+    return site.scheduler.step(job.job_id, node, host, argv, terminal=terminal)
 
 
 def after(site: Site, launch: LaunchPlan, runs: Sequence[RunDir], *, succeeds: bool) -> LaunchPlan | None:

@@ -289,8 +289,8 @@ class Scheduler(ABC):
         """Return the command that makes a requeued job start soon; None if that is not needed."""
         return None
 
-    def step(self, job_id: str, host: str, argv: Sequence[str], *, terminal: bool) -> list[str]:
-        """Return the argv that runs a command on this host of a job that runs. By default ssh runs it there."""
+    def step(self, job_id: str, node: int, host: str, argv: Sequence[str], *, terminal: bool) -> list[str]:
+        """Return the argv that runs a command on this node of a job that runs. By default ssh runs it on the host."""
         view = ("-tt",) if terminal else ("-T",)
         return ["ssh", "-o", "BatchMode=yes", *view, host, shlex.join(argv)]
 

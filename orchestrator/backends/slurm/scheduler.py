@@ -120,7 +120,7 @@ class Slurm(Scheduler):
             return None
         return ("scontrol", "update", f"jobid={job.job_id}", f"starttime=now+{AFTER_REQUEUE}")
 
-    def step(self, job_id: str, host: str, argv: Sequence[str], *, terminal: bool) -> list[str]:
+    def step(self, job_id: str, node: int, host: str, argv: Sequence[str], *, terminal: bool) -> list[str]:
         # --overlap shares the node with the agent's own step.
         words = ("--export=ALL", "--overlap", "--nodes=1", "--ntasks=1", f"--nodelist={host}", "--mem=0")
         # Without --unbuffered, Slurm holds a program's bytes back until a line is complete.

@@ -12,7 +12,7 @@ ODD = ["sh", "-c", 'echo "$1"', "it's; rm -rf ~", "a b"]
 
 
 def test_in_slurm_it_is_a_step_beside_the_agents_on_that_node() -> None:
-    assert Slurm().step("17", "n3", ODD, terminal=True)[4:] == [
+    assert Slurm().step("17", 2, "n3", ODD, terminal=True)[4:] == [
         *(
             "srun",
             "--jobid=17",
@@ -26,7 +26,7 @@ def test_in_slurm_it_is_a_step_beside_the_agents_on_that_node() -> None:
             *ODD,
         )
     ]
-    assert "--pty" not in Slurm().step("17", "n1", ["true"], terminal=False)
+    assert "--pty" not in Slurm().step("17", 0, "n1", ["true"], terminal=False)
 
 
 def test_variables_of_the_shell_do_not_change_the_step(tmp_path: Path) -> None:
@@ -37,7 +37,7 @@ def test_variables_of_the_shell_do_not_change_the_step(tmp_path: Path) -> None:
     kept = {"SLURM_CONF": "/etc/slurm.conf", "WORDS": "SLURM_CONF=x y", "LINES_OF": "a\nPATH"}
     path = f"{tmp_path}:{os.environ['PATH']}"
     done = subprocess.run(
-        Slurm().step("17", "n1", ["true"], terminal=False), env={"PATH": path, **told, **kept},
+        Slurm().step("17", 0, "n1", ["true"], terminal=False), env={"PATH": path, **told, **kept},
         capture_output=True, text=True, check=True,
     )  # fmt: skip
     for name, value in {**kept, "PATH": path}.items():
