@@ -9,7 +9,7 @@ import pytest
 
 from tests.cluster.control import Control
 from tests.cluster.test_slurm import COUNT, PROFILE, Run, User
-from tests.cluster.test_slurm_login import LAPTOP, Laptop, laptop, list_of_steps
+from tests.cluster.test_slurm_login import LAPTOP, SHARED, Laptop, laptop
 from tests.patience import PATIENCE
 from tests.testbed.machine import wait_until
 
@@ -90,7 +90,7 @@ def test_the_crash_of_node_0_is_a_requeue_and_orch_says_so(alice: User) -> None:
     "tests/local/test_slurm_spares.py::test_without_a_node_that_answers_the_job_is_queued_again",
 )
 def test_the_crash_of_the_spare_costs_nothing_until_it_is_needed(alice: User) -> None:
-    run = alice.count(120, SPARE, "--nodes", "2")
+    run = alice.count(320, SPARE, "--nodes", "2")
     run.wait_for_checkpoint()
     first = hosts(run)[0]
     (spare,) = {host for host in job_nodes(run) if host not in first}
@@ -164,7 +164,8 @@ def test_through_a_login_node(laptop: Laptop) -> None:
     laptop.write("count.py", COUNT)
     named = laptop.write("job.yaml", "script: count.py\nargs: [80]\nlauncher: exec\n")
     run = laptop.submit(named, "-p", laptop.profile(spares=1))
-    wait_until(lambda: list_of_steps(laptop, run), "a checkpoint on the laptop")
+    folder = laptop.testbed.file("ctl", f"{SHARED}/runs/{run}/checkpoints")
+    wait_until(lambda: list(folder.glob("step_*/COMMIT")), f"a checkpoint of {run}")
     first = [node["host"] for node in laptop.status(run)["nodes"]]
     laptop.testbed.crash(first[1])
     assert laptop.orch("wait", run).code == 0, laptop.orch("why", run).out
