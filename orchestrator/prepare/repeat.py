@@ -1,7 +1,4 @@
-"""Repeats a run with its own job, profile and code.
-
-Variables that came from the shell are taken from the shell again.
-"""
+"""Repeats a run with its own job, profile and code. Variables of the submitting shell are read again."""
 
 from __future__ import annotations
 
@@ -25,17 +22,17 @@ from orchestrator.specs.job import Code
 
 
 def check_has_values(run: RunDir) -> None:
-    """Raise UsageError for a trial of a search that has no values yet."""
+    """Raise UsageError if the run is a trial of a search, and the search has chosen no values for it yet."""
     point = run.record().point
     if point is not None and point.is_trial and not point.values:
-        hint = "repeat one that has begun, or give its values: --set, or -- ARGUMENTS"
-        raise UsageError(f"{run.run_id} has no values yet: its search chooses them when it is started", hint)
+        hint = "repeat a trial that has begun, or give values: --set, or -- ARGUMENTS"
+        raise UsageError(f"{run.run_id} has no values yet, because its search chooses them at the run's start", hint)
 
 
 def load_again(run: RunDir, profile: str, sets: Iterable[str], flags: Mapping[str, Any]) -> Loaded:
-    """Load the run's job under its own profile or under another.
+    """Load the run's job, with the named profile or else with the run's own.
 
-    Raises SpecError or UsageError if that is not possible.
+    Raises SpecError or UsageError if the record is not complete or the options do not fit.
     """
     record = _submitted(run)
     code = run.path / "code"
@@ -54,13 +51,13 @@ def load_again(run: RunDir, profile: str, sets: Iterable[str], flags: Mapping[st
     profile_path = loaded.profile_path if profile else Path(record.profile_file)
     return replace(
         loaded, job=restored, job_path=Path(record.job_file), profile_path=profile_path,
-        code_dir=Path(record.code_dir), notes=(),  # the record has times in seconds, so notes on units would be wrong
+        code_dir=Path(record.code_dir), notes=(),  # the record has all times in seconds, so notes on units are wrong
     )  # fmt: skip
 
 
 @dataclass(frozen=True)
 class _Submitted:
-    """The parts of a run's record that are needed to repeat it."""
+    """The parts of a run's record that a repetition needs."""
 
     job: Mapping[str, Any]
     profile: Mapping[str, Any]
@@ -70,7 +67,7 @@ class _Submitted:
 
 
 def _submitted(run: RunDir) -> _Submitted:
-    """Return what the run's submit recorded. Raises UsageError if any part is lost."""
+    """Return the parts of the run's record that a repetition needs. Raises UsageError if one of them is missing."""
     record = run.record()
     files = (record.job_file, record.profile_file, record.code_dir)
     if not record.job or not isinstance(record.job.get("code"), Mapping) or not record.profile or None in files:
@@ -82,12 +79,12 @@ def _submitted(run: RunDir) -> _Submitted:
 
 
 def was_rehearsal(run: RunDir) -> bool:
-    """Tell whether the run was a rehearsal: another profile's nodes and ranks on this machine."""
+    """Return whether the run was a rehearsal, which starts the nodes and ranks of another profile on this machine."""
     return run.record().profile_name.endswith("(rehearsal)")
 
 
 def env_options(run: RunDir) -> tuple[str, ...]:
-    """Return the --env options of the run's submit: with the value if the user gave one, else with the name alone."""
+    """Return the --env options of the run's submit: `NAME=VALUE` if the user gave a value, else `NAME`."""
     values = run.plan().first.env
     options = []
     for option in run.record().given:
@@ -100,7 +97,7 @@ def env_options(run: RunDir) -> tuple[str, ...]:
 
 
 def copy_code(source: RunDir, target: RunDir) -> dict[str, Any]:
-    """Copy the code of an earlier run. Return the facts of its snapshot, which hold for the copy too."""
+    """Copy the code of an earlier run. Return the facts about the earlier copy, which hold for the new copy too."""
     listing = source.code_files()
     facts = next((to_json(event, stamps=False) for event in of(source.events(), Snapshot)), {})
     retake(source.path / "code", target.path / "code", listing)

@@ -1,4 +1,4 @@
-"""A scheduler's measurements of a run's job: what it was given, and how much of it the job used."""
+"""A scheduler's measurements of a run's job: the resources that it was given, and how much of them it used."""
 
 from __future__ import annotations
 

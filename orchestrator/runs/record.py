@@ -1,7 +1,7 @@
-"""A submit's records of a run, with types: run.json as a RunRecord, and the parts of plan.json that readers need.
+"""The records of a run that its submit wrote, with types: run.json, and the parts of plan.json that readers need.
 
-A field with an impossible value is damaged: it counts as lost and gets its default. Only this module decides that. The
-job and the profile stay documents; the fields of them that are read have names here.
+A field with an impossible value counts as lost and gets its default. Only this module decides that. The job and the
+profile remain JSON documents, and properties of RunRecord read their fields.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ class RunRecord(Frozen):
     job_file: str | None = None
     profile_file: str | None = None
     code_dir: str | None = None  # the folder from which the code came
-    given: tuple[str, ...] = ()  # the options --env: `A=` had a value, `A` took the shell's
+    given: tuple[str, ...] = ()  # the options --env: `A=` if a value was given, `A` if the shell's was taken
     waits: bool = False  # whether it waits for GPUs that other runs hold
     after: Dependency | None = None
     point: SweepPoint | None = None

@@ -25,7 +25,7 @@ def run_id_from(text: object, source: str) -> str:
     Raises BackendError, which names the source, for anything else.
     """
     if not is_run_id(text):
-        raise BackendError(f"{source} speaks of a run {str(text)[:80]!r}, and no run is called that")
+        raise BackendError(f"{source} sent {str(text)[:80]!r}, which is not a run's id")
     return str(text)
 
 
@@ -38,6 +38,11 @@ def sweep_of(run_id: str) -> str | None:
     """Return the sweep in a point's run id, or None for a run that is not a point."""
     match = _POINT.fullmatch(run_id)
     return match[1] if match else None
+
+
+def index_of(run_id: str) -> int:
+    """Return a point's number in its sweep, or 0 for a run that is not a point."""
+    return int(run_id.rpartition(".")[2]) if sweep_of(run_id) is not None else 0
 
 
 def name_of(run_id: str) -> str:

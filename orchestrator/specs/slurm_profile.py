@@ -21,7 +21,7 @@ _GRES_GPUS: Final = r"\bgpu(?::[^:,()]+)?:(\d{1,5})"
 
 
 class SlurmProfile(ProfileBase):
-    """A Slurm cluster, from its login node or through one."""
+    """A Slurm cluster. orch runs on its login node, or reaches the login node over SSH."""
 
     kind: Literal["slurm"]
     partition: Line | None = None
@@ -54,7 +54,7 @@ class SlurmProfile(ProfileBase):
         return note_on_unknown(self.sbatch)
 
     def problems(self, job: Job) -> Sequence[Problem]:
-        """Return a problem if the job asks for GPUs that Slurm is not asked for; the job replaces `gpus_per_node`."""
+        """Return a problem if the job needs more GPUs than the profile requests from Slurm."""
         asked = job.resources.gpus
         if asked is None or self.gpus_per_node is not None:
             return []

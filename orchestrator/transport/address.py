@@ -1,4 +1,4 @@
-"""How a machine is reached, as a profile says it."""
+"""The address of a machine for ssh, as a profile states it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ HERE: Final = "this machine"  # the name of the computer that this process runs 
 
 @dataclass(frozen=True)
 class Address:
-    """A machine for ssh; what is None is left to the user's own SSH configuration."""
+    """A machine for ssh. A field that is None is left to the user's own SSH configuration."""
 
     host: str
     user: str | None = None

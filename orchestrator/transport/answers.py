@@ -1,4 +1,7 @@
-"""What each answer of a machine's server has to look like: a machine may be broken, or somebody else's by now. Pure."""
+"""The expected form of each answer of a machine's server. Pure.
+
+Answers are checked, because a machine may be broken, or may have come under somebody else's control.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ def data_of(host: str, do: str, data: bytes) -> Any:
 
 
 def is_answer(values: Any, do: str) -> bool:
-    """Return whether this is what the server answers to such a request, or the reason why it does not."""
+    """Return whether this is a valid answer of the server to such a request, or else the reason why it is not."""
     if isinstance(values, dict) and "error" in values:
         return isinstance(values["error"], str)
     return _fits(values, _SHAPES[do])

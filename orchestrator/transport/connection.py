@@ -45,12 +45,12 @@ class NeedsOpenSshError(BackendError):
 
 
 class _HostKeyError(Exception):
-    """Its arguments are what is wrong with the host's key, and what to do."""
+    """The arguments are the problem of the host's key, and the remedy."""
 
 
 @dataclass(frozen=True)
 class _HostKeyCheck:
-    """What paramiko asks about a host's key, as it is given no known_hosts file itself."""
+    """Answers paramiko's questions about a host's key. paramiko gets no known_hosts file itself."""
 
     known: KnownHost
     resolved: Resolved
@@ -86,9 +86,9 @@ class _HostKeyCheck:
 def connect(
     address: Address, resolved: Resolved, gateway: Connection | None, on_answer: Callable[[], None] = lambda: None
 ) -> Connection:
-    """Return an open connection; BackendError says in a sentence what is in the way.
+    """Return an open connection. Raises BackendError with the reason if there is none.
 
-    `on_answer` is called when the machine has taken the connection, before the handshake, at each try.
+    `on_answer` is called at each try when the machine has accepted the connection, before the handshake.
     """
     known = known_host(resolved)
     if not known.keys and (known.authorities or resolved.known_hosts_command):
@@ -101,7 +101,7 @@ def connect(
 
 
 def patiently(begin: Callable[[], Opened]) -> Opened:
-    """Return what it returns; tried again where an sshd that is asked by many at once has dropped it."""
+    """Call `begin` and return its result. Try again if a busy sshd has dropped the connection."""
     for attempt in range(1, TRIES + 1):
         begun = time.monotonic()
         try:
@@ -206,7 +206,7 @@ def _why_unreachable(error: Exception, seconds: float) -> str:
 
 
 class Channel:
-    """A command on a machine, its standard streams attached, on an open connection; one of LOST when that fails."""
+    """A command on a machine with its standard streams, over an open connection. Raises one of LOST if that fails."""
 
     def __init__(self, connection: Connection, argv: list[str]) -> None:
         self.channel = connection.client.get_transport().open_session(timeout=CONNECT_SECONDS)

@@ -1,4 +1,4 @@
-"""The key pair of a run's start, by which its nodes know one another: every one of them has it, and nobody else."""
+"""The key pair of a run's start, with which its nodes authenticate one another. Only the nodes of the start have it."""
 
 from __future__ import annotations
 

@@ -29,9 +29,10 @@ Command = Callable[[str], Sequence[str]]
 
 
 def listen_here(port: int = 0, *, any_user: bool = False) -> socket.socket:
-    """Return a socket at a port of 127.0.0.1, 0 for any.
+    """Return a socket at a port of 127.0.0.1; 0 for any port.
 
-    UsageError where it is taken, or where other users of this machine could come in and that is not what is wanted.
+    Raises UsageError if the port is taken, or if other users of this machine could connect to it against the user's
+    wish.
     """
     if not any_user:
         check_owners_are_told("--allow-local-users")
@@ -69,9 +70,9 @@ class Forwarding:
         self.thread.join()
 
     def reach(self, is_over: Callable[[], bool] = lambda: False) -> dict[str, Any] | None:
-        """Return what the node's end says of itself, once it is there; None where all is over before.
+        """Return the report of the node's end once it is there; None if `is_over` returns true before that.
 
-        BackendError where it can't be reached.
+        Raises BackendError if the node's end can't be reached.
         """
         opened = asyncio.run_coroutine_threadsafe(self._open(), self.loop)
         while not is_over():

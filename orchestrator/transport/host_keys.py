@@ -1,7 +1,7 @@
-"""What known_hosts files and RevokedHostKeys say of a host's key, by the rules of OpenSSH (sshd(8), SSH_KNOWN_HOSTS).
+"""Reads known_hosts files and RevokedHostKeys by the rules of OpenSSH (sshd(8), SSH_KNOWN_HOSTS).
 
-The lines are read here, as a machine without OpenSSH must be able to; who is revoked by RevokedHostKeys, whose file may
-be binary, is asked of `ssh-keygen`. A certificate is checked by nobody here: only the system's `ssh` can.
+This module reads the lines itself, because a machine without OpenSSH must be able to. RevokedHostKeys may be a binary
+file, so `ssh-keygen` answers whether it names a key. Certificates are checked only by the system's `ssh`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ NOT_REVOKED, REVOKED = 0, 1  # what `ssh-keygen -Q` ends with
 
 
 class Mark(StrEnum):
-    """What a line says of its key."""
+    """The mark in front of a line, which states the role of its key."""
 
     KEY = ""
     AUTHORITY = "@cert-authority"
@@ -55,12 +55,12 @@ class KnownHost:
 
     @property
     def kinds(self) -> frozenset[str]:
-        """Return the kinds of its keys, which it should be asked for first."""
+        """Return the kinds of the host's known keys, which are requested first."""
         return frozenset(key.kind for key in self.keys)
 
 
 def known_host(resolved: Resolved) -> KnownHost:
-    """Return what the known_hosts files say of the host; a file that can't be read says nothing, as with ssh."""
+    """Return the entries of the known_hosts files for the host. As in ssh, a file that can't be read has no entries."""
     names = _names(resolved)
     lines = [(name, key) for name in names for path in resolved.known_hosts for key in _lines(path, name)]
     # As with ssh, a key that is filed without a port counts where none is filed with it.
@@ -122,7 +122,7 @@ def _matches(pattern: str, name: str) -> bool:
 
 
 def revoked_by(path: str, kind: str, blob: bytes) -> bool:
-    """Tell whether RevokedHostKeys names the key or certificate; BackendError where nobody can tell.
+    """Return whether RevokedHostKeys names the key or certificate. Raises BackendError if the file can't be evaluated.
 
     The file is a list of public keys or a key revocation list (KRL).
     """

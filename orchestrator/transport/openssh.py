@@ -1,7 +1,7 @@
-"""The system's own `ssh`: what it makes of an address, and a channel over it for what is big.
+"""The system's own `ssh`: resolves addresses, and carries large transfers.
 
-It moves bytes several times as fast as paramiko, and goes where the session goes: the same configuration, user, port,
-key, gateways and known_hosts. It asks nobody anything, and refuses a host key that is not known.
+It sends bytes several times as fast as paramiko, over the same path as the session: the same configuration, user, port,
+key, gateways and known_hosts. It never prompts, and it refuses an unknown host key.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ OPTIONS: Final = {
 
 @dataclass(frozen=True)
 class Resolved:
-    """What OpenSSH makes of an address."""
+    """An address as OpenSSH resolves it."""
 
     hostname: str
     user: str | None = None
@@ -61,7 +61,7 @@ class Resolved:
 
 
 def resolve(address: Address) -> Resolved:
-    """Return the address as `ssh -G` resolves it; as it stands where there is no ssh here."""
+    """Return the address as `ssh -G` resolves it, or unchanged if there is no ssh here."""
     if address.host.startswith("-"):
         raise BackendError(f"'{address.host}' is not a host name")
     known = ("~/.ssh/known_hosts", "/etc/ssh/ssh_known_hosts")
@@ -103,9 +103,9 @@ def _unless_none(value: str | None) -> str | None:
 
 
 def ssh_argv(address: Address) -> list[str]:
-    """Return the `ssh` that reaches this machine as the session does, without the host; BackendError as `resolve`.
+    """Return the `ssh` command that reaches this machine as the session does, without the host.
 
-    The cipher that is fast is put first where the user's configuration allows it at all.
+    The fastest cipher is put first if the user's configuration allows it. Raises BackendError as `resolve` does.
     """
     resolved = resolve(address)
     ciphers = sorted(resolved.ciphers, key=lambda name: name != FAST_CIPHER)

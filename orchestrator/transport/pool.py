@@ -1,4 +1,4 @@
-"""The connection pool of one process: one connection a machine, one a gateway, opened when first asked for."""
+"""The connection pool of one process: one connection for each machine and each gateway, opened at the first request."""
 
 from __future__ import annotations
 
@@ -34,9 +34,10 @@ def _new_archive() -> bytes:
 
 
 class Handshake:
-    """A machine's turn among the handshakes that go on at once: begun when it has answered, over with the block.
+    """A machine's place among the simultaneous handshakes. It is taken when the machine answers, and released at the
+    end.
 
-    One that does not answer takes no turn: many dead ones would keep all others waiting.
+    A machine that does not answer takes no place, because many dead machines would delay all others.
     """
 
     def __init__(self, pool: ConnectionPool, host: str) -> None:
@@ -62,7 +63,7 @@ class Handshake:
 
 @dataclass
 class ConnectionPool:
-    """Sessions with machines, kept open; any thread may ask for one. `make_archive` gives what their servers run."""
+    """Open sessions with machines. Any thread may request a session. `make_archive` returns the servers' program."""
 
     make_archive: Callable[[], bytes] = _new_archive
     sessions: dict[Address, Session] = field(default_factory=dict)
@@ -83,7 +84,7 @@ class ConnectionPool:
             return self._archive
 
     def prepare(self) -> None:
-        """Load what the first connection needs, and make what its server runs."""
+        """Load the modules that the first connection needs, and build the server's program."""
         import orchestrator.transport.connection
         import orchestrator.transport.rpc  # noqa: F401
 
@@ -133,7 +134,9 @@ class ConnectionPool:
             return self.locks.setdefault(key, threading.Lock())
 
     def _gateway(self, jump: str) -> Connection:
-        """Return the connection to the last of `a,b,c`, through those before it; shared by all that go through it."""
+        """Return the connection to the last of `a,b,c`, through the hosts before it. All machines behind it share
+        it.
+        """
         with self._own_lock(jump):
             found = self.gateways.get(jump)
             if found is None or not found.is_connected:

@@ -96,10 +96,10 @@ class AnyChannel(Protocol):
 
 
 class Session(Machine):
-    """The conversation with orch's server on one machine: requests in any thread, one channel for all of them.
+    """The conversation with orch's server on one machine: requests of all threads share one channel.
 
-    `start` begins a command on the machine; `hang_up` is called when the conversation is over; `archive` is what the
-    server there runs, made anew where it is not given.
+    `start` begins a command on the machine, and `hang_up` is called when the conversation is over. `archive` is the
+    server's program; it is built if it is None.
     """
 
     def __init__(
@@ -159,7 +159,7 @@ class Session(Machine):
                 fast.close()
 
     def close(self) -> None:
-        """Close the connection; what was started there goes on."""
+        """Close the connection. Processes that were started on the machine continue."""
         self._fail("closed")
 
     def _start(self, start: Callable[[list[str]], AnyChannel]) -> AnyChannel:
@@ -184,7 +184,7 @@ class Session(Machine):
         return channel
 
     def _greet(self, channel: AnyChannel, boundary: str, archive: bytes) -> None:
-        """Send the server where it is missing; returns when requests may follow."""
+        """Send the server's program if the machine lacks it. Return when requests may follow."""
         version, word, rest = self._boundary(channel, boundary)
         if word == "error":
             raise BackendError(f"{self.name}: {self.workdir} can't be used: {rest}", "set workdir in the profile")
@@ -195,7 +195,7 @@ class Session(Machine):
         channel.settle()
 
     def _boundary(self, channel: AnyChannel, boundary: str) -> tuple[str, str, str]:
-        """Return what the bootstrap says; whatever a login banner or a .bashrc prints stands before it."""
+        """Return the bootstrap's answer. Output of a login banner or a .bashrc precedes it and is skipped."""
         seen = []
         for _ in range(BANNER_LINES):
             line = channel.stream.readline(SMALL)
@@ -221,9 +221,9 @@ class Session(Machine):
         )
 
     def _read(self) -> None:
-        """Take answers until the connection ends, or one comes that the server would not give: nothing after it counts.
+        """Read answers until the connection ends, or until an answer that orch's server would not give.
 
-        Whatever comes, the thread ends in order, and who waits is told at once.
+        Every error ends this thread in order, and fails all waiting requests at once.
         """
         problem = "the connection was closed"
         try:
@@ -236,7 +236,7 @@ class Session(Machine):
         self._fail(problem)
 
     def _take(self, line: bytes) -> None:
-        """Take one answer; ValueError where it is none, before any of its bytes."""
+        """Read one answer. Raises ValueError if its line is not valid, before any of its bytes are read."""
         if not line.endswith(b"\n"):
             raise ValueError(f"a line without an end, after {len(line)} bytes")
         values = parse_json(line)

@@ -66,7 +66,7 @@ OTHERS: dict[str, dict[str, str]] = {
     "specs/launchers.py": {"_in_script": USERS},
     "specs/task_options.py": {"words_of_task": USERS},
     "supervisor/notifications.py": {"_run_command": APPENDED},
-    "supervisor/start.py": {"start_supervisor": APPENDED},
+    "supervisor/background.py": {"start_supervisor": APPENDED},
     "trackers/wandb_program.py": {"main": "the supervisor's words, read without orch"},
     "transport/host_keys.py": {"_lines": USERS, "revoked_by": USERS},
     "transport/node_archive.py": dict.fromkeys(("node_archive", "submitit_archive", "_sources"), OWN),

@@ -39,7 +39,7 @@ class HelpPage(Page[str]):
         return Text("keys", "bold")
 
     def read(self) -> str:
-        """Return the text."""
+        """Return the text of the page."""
         return KEYS
 
     def draw(self, look: Look) -> list[Text]:

@@ -1,4 +1,4 @@
-"""The agent inside a scheduler's job. It is told its node, the other nodes and the number of this start (`Place`).
+"""The agent inside a scheduler's job. `Place` holds its node, the other nodes and the number of this start.
 
 The scheduler starts the same job again after a preemption, a lost node or a requeue. So the task's file is kept, and
 each start takes the next attempt number. If the run needs another start, the agent leaves a file for the batch script,
@@ -75,7 +75,7 @@ class History:
 
     @property
     def all_starts(self) -> list[Event]:
-        """Return the events, and as one of them what the last start asked for: this one."""
+        """Return the events, with the last start's request for this start as one of them."""
         return [*self.events, *([{**self.word, "kind": EventKind.RELAUNCH}] if self.word else [])]
 
     @property
@@ -145,7 +145,7 @@ def events_of(run_dir: str, node: int, start: int) -> list[Event]:
 
 
 def word_path(run_dir: str, kind: str, start: int) -> str:
-    """Return the file by which a start asks for the next. kind: a key of TITLES."""
+    """Return the file in which a start requests the next start. kind: a key of TITLES."""
     return f"{run_dir}/{job_folder(kind)}/again.{start}"
 
 
@@ -183,7 +183,8 @@ def wants_another(
 ) -> tuple[str, str] | Refusal | None:
     """Return (cause, reason) if the run is to be started again after this agent's end; see `requeue.start_after`.
 
-    A cancelled run is not started again, nor one that has succeeded: node 0's agent may die before it reports that.
+    A cancelled run is not started again. Neither is a run that has succeeded, because node 0's agent may die before it
+    reports the success.
     """
     if os.path.exists(f"{task.run_dir}/cancel.json"):
         return None
@@ -227,7 +228,7 @@ def run_in_job(run_dir: str, find: Callable[[], Place]) -> int:
     is_first, another = history.last_in_job(place) is None, list[tuple[str, str]]()
 
     def leave_word(agent: Agent, code: int) -> None:
-        """Ask for another start at once: where a node was lost, Slurm's KILL is KillWait away."""
+        """Request another start at once: after a node is lost, Slurm sends KILL in KillWait seconds."""
         try:
             found = wants_another(task, _own_events(log, before), code, title, has_whole_limit=is_first)
             if found is Refusal.NO_PROGRESS and node == 0:

@@ -35,7 +35,7 @@ def place_in(environ: Mapping[str, str]) -> Place:
 
 
 def _limit(environ: Mapping[str, str]) -> float | None:
-    """Return the time limit of each start, which newer versions of Slurm tell."""
+    """Return the time limit of each start, which newer versions of Slurm report."""
     try:
         return float(int(environ["SLURM_JOB_END_TIME"]) - int(environ["SLURM_JOB_START_TIME"]))
     except (KeyError, ValueError):

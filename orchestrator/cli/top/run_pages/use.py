@@ -1,4 +1,4 @@
-"""Page 7: how busy ranks and GPUs are over time, and each node's newest samples."""
+"""Page 7: the use of ranks and GPUs over time, and each node's newest sample."""
 
 from __future__ import annotations
 

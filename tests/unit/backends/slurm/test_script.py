@@ -19,7 +19,7 @@ from orchestrator.protocol.ranks import EXIT_REQUEUE
 from orchestrator.specs.border import valid
 from orchestrator.specs.job import Job
 from orchestrator.specs.plan import LaunchPlan, Place, plan
-from orchestrator.specs.profiles import valid_profile
+from tests.profiles import valid_profile
 from tests.unit.cli.test_render_runs import golden
 
 RUN = "/shared/my runs/j-abc234"
