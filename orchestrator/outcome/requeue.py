@@ -19,13 +19,13 @@ _ASKED_TO_STOP = {Cause.PREEMPTED: "{} took its nodes away (preempted)", Cause.T
 
 
 def start_after(
-    events: Sequence[Event], retry: Budgets, title: str, *, asks: bool
+    events: Sequence[Event], retry: Budgets, title: str, *, asks: bool, has_whole_limit: bool = True
 ) -> tuple[Cause, str] | Refusal | None:
     """Return the cause and the reason of the start that an agent asks for at its end; None if it asks for none.
 
-    NO_PROGRESS if the start ended at its time limit and has gained nothing by then. `events` are those of this agent's
-    start, and `retry` has the budgets that are left for this start. A start without ranks is repeated only if the
-    agent's exit code `asks` for that. `title` is the scheduler's name.
+    NO_PROGRESS if the start ended at its time limit, had the whole limit, and has gained nothing by then. `events` are
+    those of this agent's start, and `retry` has the budgets that are left for this start. A start without ranks is
+    repeated only if the agent's exit code `asks` for that. `title` is the scheduler's name.
     """
     ends = [event for event in events if event.get("kind") in (EventKind.GANG_ENDED, EventKind.GAVE_UP)]
     if not ends:
@@ -36,7 +36,7 @@ def start_after(
         cause = Cause.TIMEOUT
     used = restart.times_used([event for event in events if event.get("kind") == EventKind.RESTART], cause)
     begun = next(iter(restart.progress_of_starts(events)), Progress())
-    stalled = restart.stalled([begun], progress_of(ends[-1])) if began else 0
+    stalled = restart.stalled([begun], progress_of(ends[-1])) if began and has_whole_limit else 0
     refusal = restart.refusal(Restarter.SCHEDULER, cause, retry, used, stalled)
     if refusal is not None or not (began or asks):
         return refusal if refusal is Refusal.NO_PROGRESS else None
@@ -71,6 +71,16 @@ def forbidden_start(retry: Budgets, events: Iterable[Event], title: str) -> str:
         f"{title} stopped the job and started it again by itself; this start ended at once, because retry.preempted is "
         f"{retry.get(Cause.PREEMPTED, 0)}"
     )
+
+
+def overdrawn(retry: Budgets, events: Iterable[Event], word: Event) -> str:
+    """Return why a start ends at once whose budget was spent before it was asked for; "" if it was not.
+
+    An agent asks for such a start if the machine of the batch script is lost, because nobody else can end the job.
+    """
+    cause = str(word.get("cause"))
+    budget = retry.get(cause, 0)
+    return str(word.get("reason")) if budget is not None and restart.times_used(events, cause) > budget else ""
 
 
 def without_progress(stalled: int, word: Event, title: str) -> str:

@@ -103,7 +103,7 @@ def run_job(kind: str, run_dir: str, number: str, start: str, limit: str) -> int
             agents.kill()
             return 1
     _watch(agents, place, run_dir, task.link_timeout + LEAVING_SECONDS)
-    if os.path.exists(word_path(run_dir, place)) and not os.path.exists(f"{run_dir}/cancel.json"):
+    if os.path.exists(word_path(run_dir, kind, place.start)) and not os.path.exists(f"{run_dir}/cancel.json"):
         return EXIT_REQUEUE
     return agents.code()
 
