@@ -26,7 +26,7 @@ class Span:
     start: float
     end: float | None = None
     attempt: int | None = None
-    note: str = ""  # how an attempt ended, and the checkpoint that it had loaded
+    note: str = ""  # how an attempt ended
     failed: bool = False  # an attempt that failed, or had to be repeated
 
 
