@@ -302,7 +302,7 @@ class Backend(ABC):
 
     def holdings(self, profile: AnyProfile) -> list[dict[str, Any]]:
         """List what a profile's machines have, and who holds it; of a scheduler, its partitions."""
-        raise UsageError("nodes needs an ssh or slurm profile", f"this one is of kind {profile.kind}: -p PROFILE")
+        raise UsageError("nodes needs a profile of other machines", f"this one is of kind {profile.kind}: -p PROFILE")
 
     def collect_garbage(self, profile: AnyProfile, judge: Judge, *, dry_run: bool) -> list[Finding]:
         """List what runs have left on a profile's machines, and remove what the judge rules is to be removed."""

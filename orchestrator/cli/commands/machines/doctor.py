@@ -24,8 +24,8 @@ from orchestrator.errors import EXIT_ORCH_FAILED, UsageError
 def doctor(profile: str | None, sets: tuple[str, ...], on_node: bool, bench: bool, as_json: bool) -> int:
     """Check a profile's machines, and print remedies.
 
-    This machine: Python, torch, disk, GPUs. SSH: these, keys and ports between the nodes. Slurm: its programs,
-    partition and limits.
+    This machine: Python, torch, disk, GPUs. SSH: these, keys and ports between the nodes. A scheduler: its
+    programs, queue and limits.
     """
     from orchestrator.backends import kind_of
     from orchestrator.backends.base import Level

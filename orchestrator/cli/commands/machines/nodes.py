@@ -18,7 +18,7 @@ from orchestrator.errors import EXIT_ORCH_FAILED, OrchError
 def nodes(profile: str | None, as_json: bool) -> int:
     """List a profile's machines and who uses their GPUs.
 
-    For a slurm profile, list its partitions. Without --profile, list those of all your own ssh and slurm profiles.
+    For a scheduler's profile, list its partitions or queues. Without --profile, list all your own profiles' machines.
     """
     from orchestrator.backends import backend_of, kind_of
     from orchestrator.operations.doctor import holdings_of_all
