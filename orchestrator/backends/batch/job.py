@@ -42,7 +42,7 @@ class Ident(NamedTuple):
 
 
 def ident_of(run: RunDir, site: Site) -> Ident:
-    """Return what the run's folder tells of its job: from the handle, else from the files that the job has made.
+    """Return the identity of the run's job, from the handle, else from the files that the job has made.
 
     The number of an array is read once for all of its runs.
     """

@@ -18,7 +18,7 @@ from typing import Callable
 from orchestrator.node.agent.agent import Agent
 from orchestrator.node.agent.checkpoints import saved
 from orchestrator.node.system.event_log import EventLog
-from orchestrator.node.system.host import nproc_here
+from orchestrator.node.system.host import gpus_of, nproc_here
 from orchestrator.node.system.signals import hold_back_for_good
 from orchestrator.outcome import requeue, restart
 from orchestrator.outcome.restart import Refusal
@@ -59,6 +59,7 @@ class Place:
     launched_from: str = ""  # an address of node 0, beside its name; "" if it is not known
     limit: float | None = None  # seconds, of each start; None if it is not known
     requeues: int | None = None  # how often the scheduler had queued the job again, if the job starts agents by itself
+    slots: int | None = None  # of this node; None if they are not known
 
     @property
     def title(self) -> str:
@@ -110,7 +111,8 @@ class History:
 def placed(task: NodeTask, place: Place) -> NodeTask:
     """Return the task with its hosts and node 0's addresses as the job has them.
 
-    Node 0 is reached by its name, or by the address from which the agents were started, which is node 0's too. Raises
+    If the plan leaves the number of ranks open and there are no GPUs, it is the number of the node's slots. Node 0 is
+    reached by its name, or by the address from which the agents were started, which is node 0's too. Raises
     AllocationError if the job has another number of nodes than the task.
     """
     hosts, launched_from = place.hosts, place.launched_from
@@ -119,7 +121,8 @@ def placed(task: NodeTask, place: Place) -> NodeTask:
     addrs = [hosts[0]] if launched_from.startswith("127.") or not launched_from else [launched_from, hosts[0]]
     if task.nnodes == 1:
         addrs = ["127.0.0.1"]
-    return replace(task, hosts=hosts, leader_addrs=tuple(addrs), start=place.start)
+    nproc = task.nproc if task.nproc is not None or gpus_of(task) else place.slots
+    return replace(task, hosts=hosts, leader_addrs=tuple(addrs), start=place.start, nproc=nproc)
 
 
 def history_of(run_dir: str, place: Place) -> History:
