@@ -31,7 +31,7 @@ def examine(profile: AnyProfile, *, on_node: bool = False) -> list[Check]:
 
 
 def holdings_of_all() -> list[tuple[str, list[dict[str, Any]] | OrchError]]:
-    """Return (profile, who uses which of its machines, or an error) for each of the user's ssh and slurm profiles."""
+    """Return the user's ssh and slurm profiles, each with the users of its machines or with an error."""
     from concurrent.futures import ThreadPoolExecutor
 
     from orchestrator.specs.documents.loader import load_profile

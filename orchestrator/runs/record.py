@@ -88,7 +88,7 @@ class NotifyEntry:
 
     @property
     def variable(self) -> str:
-        """Return the variable of the submitting shell with the receiver, or ""."""
+        """Return the name of the submitting shell's variable that has the receiver's address; empty without one."""
         return self.webhook_env or self.apprise_env
 
     @staticmethod

@@ -64,7 +64,6 @@ class ProfileBase(Spec):
     defaults: dict[str, Any] = setting("values of job fields that the job leaves out", default_factory=dict)
 
     def check(self) -> None:
-        """Raise ValueError if fields contradict each other."""
         if isinstance(self.nproc_per_node, tuple) and len(self.nproc_per_node) != self.nodes:
             raise ValueError(f"nproc_per_node lists {len(self.nproc_per_node)} numbers for {self.nodes} nodes")
 
@@ -191,7 +190,6 @@ class SshProfile(ProfileBase):
         return data
 
     def check(self) -> None:
-        """Raise ValueError if fields contradict each other."""
         super().check()
         if len(self.hosts) < self.nodes:
             raise ValueError(f"nodes is {self.nodes}, but {_counted(len(self.hosts))} listed")

@@ -32,7 +32,7 @@ from orchestrator.transport.openssh import SshProcess
 BANNER_LINES: Final = 200
 MIN_PYTHON: Final = (3, 9)
 SMALL: Final = 1 << 16
-MANY: Final = 8 << 20  # bytes for which a connection of the system's ssh is worth its handshake
+MANY: Final = 16 << 20  # bytes for which a connection of the system's ssh is worth its handshake
 MOST_LINE: Final = 4 << 20  # bytes of an answer's first line
 _GREETING: Final = re.compile(r"(\d{1,3}\.\d{1,3}) (have|need|error)(?: (.*))?", re.DOTALL)
 

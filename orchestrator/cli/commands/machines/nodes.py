@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from orchestrator.cli.awaiting import naming_who_is_awaited
+from orchestrator.cli.awaiting import naming_awaited_machines
 from orchestrator.cli.group import orch, print_json, show, style
 from orchestrator.cli.request import profile_option
 from orchestrator.errors import EXIT_ORCH_FAILED, OrchError
@@ -27,7 +27,7 @@ def nodes(profile: str | None, as_json: bool) -> int:
 
     if profile is not None:
         loaded = load_profile(profile)
-        with naming_who_is_awaited(kind_of(vars(loaded))):
+        with naming_awaited_machines(kind_of(vars(loaded))):
             found = backend_of(loaded).holdings(loaded)
         if as_json:
             print_json(found)
