@@ -6,7 +6,7 @@ import json
 import shutil
 import tempfile
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +34,14 @@ def load_again(run: RunDir, profile: str, sets: Iterable[str], flags: Mapping[st
 
     Raises SpecError or UsageError if the record is not complete or the options do not fit.
     """
-    record = _submitted(run)
+    record = run.record()
+    files = (record.job_file, record.profile_file, record.code_dir)
+    if not record.job or not isinstance(record.job.get("code"), Mapping) or not record.profile or None in files:
+        raise UsageError(
+            f"run {run.run_id} can't be repeated: the record of its job or code is missing",
+            "submit the job file instead",
+        )
+    job_path, profile_path, code_dir = (Path(str(each)) for each in files)
     code = run.path / "code"
     if not code.is_dir() or run.read("code.json") is None:
         raise UsageError(
@@ -48,34 +55,10 @@ def load_again(run: RunDir, profile: str, sets: Iterable[str], flags: Mapping[st
             paths[what].write_text(json.dumps(document, indent=1))
         loaded = load(paths["job"], profile or paths["profile"], sets=sets, flags=flags, allow_code_dir=True)
     restored = replace(loaded.job, code=valid(Code, record.job["code"]))
-    profile_path = loaded.profile_path if profile else Path(record.profile_file)
     return replace(
-        loaded, job=restored, job_path=Path(record.job_file), profile_path=profile_path,
-        code_dir=Path(record.code_dir), notes=(),  # the record has all times in seconds, so notes on units are wrong
+        loaded, job=restored, job_path=job_path, profile_path=loaded.profile_path if profile else profile_path,
+        code_dir=code_dir, notes=(),  # the record has all times in seconds, so notes on units are wrong
     )  # fmt: skip
-
-
-@dataclass(frozen=True)
-class _Submitted:
-    """The parts of a run's record that a repetition needs."""
-
-    job: Mapping[str, Any]
-    profile: Mapping[str, Any]
-    job_file: str
-    profile_file: str
-    code_dir: str
-
-
-def _submitted(run: RunDir) -> _Submitted:
-    """Return the parts of the run's record that a repetition needs. Raises UsageError if one of them is missing."""
-    record = run.record()
-    files = (record.job_file, record.profile_file, record.code_dir)
-    if not record.job or not isinstance(record.job.get("code"), Mapping) or not record.profile or None in files:
-        raise UsageError(
-            f"run {run.run_id} can't be repeated: the record of its job or code is missing",
-            "submit the job file instead",
-        )
-    return _Submitted(record.job, record.profile, *map(str, files))
 
 
 def was_rehearsal(run: RunDir) -> bool:

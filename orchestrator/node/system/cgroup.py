@@ -13,11 +13,11 @@ def oom_kills(cgroups: str = "/proc/self/cgroup", root: str = "/sys/fs/cgroup") 
     count = 0
     for controllers, path in _groups(cgroups):
         if controllers == "":
-            count += _read(f"{root}{path}/memory.events")
+            count += _counter(f"{root}{path}/memory.events", "oom_kill")
         elif "memory" in controllers.split(","):
             # In a container, the file system of cgroups shows the container's own cgroup as its root.
             own = f"{root}/memory{path}"
-            count += _read(f"{own if os.path.isdir(own) else f'{root}/memory'}/memory.oom_control")
+            count += _counter(f"{own if os.path.isdir(own) else f'{root}/memory'}/memory.oom_control", "oom_kill")
     return count
 
 
@@ -71,12 +71,7 @@ def memory_used(folder: str) -> int:
     used = _number(f"{folder}/memory.current")
     if used is None:
         used = _number(f"{folder}/memory.usage_in_bytes") or 0
-    with contextlib.suppress(OSError, ValueError), open(f"{folder}/memory.stat", encoding="ascii") as file:
-        for line in file:
-            name, _, value = line.partition(" ")
-            if name in ("inactive_file", "total_inactive_file"):
-                return max(0, used - int(value))
-    return used
+    return max(0, used - _counter(f"{folder}/memory.stat", "inactive_file", "total_inactive_file"))
 
 
 def _number(path: str) -> int | None:
@@ -87,9 +82,10 @@ def _number(path: str) -> int | None:
         return None
 
 
-def _read(path: str) -> int:
+def _counter(path: str, *names: str) -> int:
+    """Return the first counter with one of these names in a file of lines `NAME NUMBER`, or 0 if there is none."""
     with contextlib.suppress(OSError, ValueError), open(path, encoding="ascii") as file:
-        for line in file:
-            if line.startswith("oom_kill "):
-                return int(line.split()[1])
+        for name, _, value in (line.partition(" ") for line in file):
+            if name in names:
+                return int(value)
     return 0

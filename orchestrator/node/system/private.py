@@ -34,7 +34,7 @@ def give_back_umask() -> None:
 
 
 def file_mode() -> int:
-    """Return the mode of files that the user's program, which is started from here, writes for orch."""
+    """Return the mode for files of orch, such as a rank's error file, that a program started from here writes."""
     return 0o666 if _users == _UNCHANGED else 0o666 & ~PRIVATE
 
 

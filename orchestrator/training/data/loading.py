@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing import resource_tracker
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -30,11 +30,11 @@ Key = tuple[int, list[int]]
 """The key of a batch: the epoch, and the indices of its samples."""
 
 
-class Source(Protocol):
+class Source:
     """A source of batches. `note` is a phrase for the log about the memory that has the data, or its readers."""
 
-    note: str
-    looked_up_on: torch.device
+    note = ""
+    looked_up_on = CPU
     """The device of the samples, on which their indices are needed too."""
 
     def batches(self, shares: Iterable[Share], epoch: int = 0) -> Iterator[tuple[Tensors, Share]]:
@@ -42,9 +42,10 @@ class Source(Protocol):
 
         For an empty share, the tensors hold one sample that does not count. Raises DataError if a sample can't be read.
         """
-        ...
+        raise NotImplementedError  # every source has its own
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """End the workers, if there are any."""
 
 
 def source(samples: Samples, part: str, task: Task, options: Options, ranks: Ranks, device: torch.device) -> Source:
@@ -61,10 +62,8 @@ def room(free: int) -> int:
     return min(free // 20, 4 << 30)
 
 
-class Resident:
+class Resident(Source):
     """Keeps tensors on the device, where each step indexes them."""
-
-    note = ""
 
     def __init__(self, tensors: Tensors, device: torch.device) -> None:
         self.tensors = tuple(tensor.to(device) for tensor in tensors)
@@ -75,14 +74,9 @@ class Resident:
         for share in shares:
             yield self.tensors, share
 
-    def close(self) -> None:
-        """Do nothing, because nothing is held open."""
 
-
-class Copied:
+class Copied(Source):
     """Keeps tensors in host memory because they would fill the device, and copies each batch."""
-
-    looked_up_on = CPU
 
     def __init__(self, tensors: Tensors, device: torch.device, free: int) -> None:
         self.tensors, self.device = tensors, device
@@ -94,9 +88,6 @@ class Copied:
         picked = (([each.pin_memory() for each in pick(self.tensors, share.indices)], share) for share in shares)
         for batch, share in ahead(picked, self.device):
             yield batch, _first(share)
-
-    def close(self) -> None:
-        """Do nothing, because nothing is held open."""
 
 
 def ahead(batches: Iterator[tuple[Sequence[Tensor], Share]], device: torch.device) -> Iterator[tuple[Tensors, Share]]:
@@ -126,7 +117,7 @@ def _taken_over(batch: Tensors, aside: "torch.cuda.Stream") -> Tensors:
     return batch
 
 
-class Loaded:
+class Loaded(Source):
     """Reads a Dataset with torch's DataLoader, in the order of the shares.
 
     A batch has the same bits with any number of workers. Workers receive the samples' indices, and random changes of a
@@ -137,7 +128,6 @@ class Loaded:
         self, dataset: Dataset[Any], part: str, task: Task, options: Options, ranks: Ranks, device: torch.device
     ) -> None:
         self.part, self.rank, self.device = part, ranks.rank, device
-        self.looked_up_on = CPU
         workers = worker_count(options.workers, len(os.sched_getaffinity(0)), ranks.local_world_size)
         several = f"{workers} worker{'s' * (workers > 1)} of each rank ({options.worker_start})"
         self.note = f"read by {several if workers else 'each rank itself'}"

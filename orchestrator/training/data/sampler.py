@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -21,17 +20,6 @@ class Share:
 
     indices: Tensor | range
     count: int
-
-
-class Sampler(Protocol):
-    """The interface of all samplers. `samples` is the number of samples per epoch over all ranks."""
-
-    samples: int
-    global_batch: int
-
-    def set_epoch(self, epoch: int) -> None: ...
-
-    def shares(self, offset: int = 0, device: torch.device = CPU) -> Iterator[Share]: ...
 
 
 def split(count: int, world_size: int, rank: int) -> slice:
@@ -59,9 +47,9 @@ def pick(data: tuple[Tensor, ...], indices: Tensor | range) -> list[Tensor]:
 class ExactSampler:
     """Splits a seeded permutation of all samples into global batches, and each batch into one share for each rank.
 
-    Each epoch has another permutation, which depends only on seed and epoch. So a position in it stays valid if the
-    number of ranks changes. The last global batch of an epoch may be smaller, so its shares may differ by one sample or
-    be empty.
+    `samples` is the number of samples per epoch over all ranks. Each epoch has another permutation, which depends only
+    on seed and epoch. So a position in it stays valid if the number of ranks changes. The last global batch of an epoch
+    may be smaller, so its shares may differ by one sample or be empty.
     """
 
     def __init__(self, samples: int, global_batch: int, *, rank: int, world_size: int, seed: int) -> None:
@@ -114,7 +102,5 @@ class PaddedSampler:
             yield Share(indices, len(indices) * self.world_size)
 
 
-SAMPLERS: dict[str, type[ExactSampler] | type[PaddedSampler]] = {
-    "exact": ExactSampler,
-    "distributed": PaddedSampler,
-}
+Sampler = ExactSampler | PaddedSampler
+SAMPLERS: dict[str, type[Sampler]] = {"exact": ExactSampler, "distributed": PaddedSampler}
