@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass
 from typing import Final
+
+from orchestrator.protocol.frozen import Value
 
 NO_CONNECTION: Final = 255  # the exit code of ssh if the command did not run
 HERE: Final = "this machine"  # the name of the computer that this process runs on
 
 
-@dataclass(frozen=True)
-class Address:
+class Address(Value):
     """A machine for ssh; what is None is left to the user's own SSH configuration."""
 
     host: str

@@ -8,32 +8,31 @@ which requeues the job.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Callable
+from typing import Any, Callable
 
 from orchestrator.node.agent.agent import Agent
 from orchestrator.node.agent.checkpoints import saved
-from orchestrator.node.system.event_log import EventLog
+from orchestrator.node.system.event_log import EventLog, events_in
 from orchestrator.node.system.host import nproc_here
 from orchestrator.node.system.signals import hold_back_for_good
-from orchestrator.outcome import requeue, restart
+from orchestrator.outcome import requeue, restart, success
 from orchestrator.outcome.restart import Refusal
-from orchestrator.outcome.success import successful_attempt
-from orchestrator.outcome.verdict import Cause, Event, Outcome
+from orchestrator.outcome.verdict import Cause, Outcome
 from orchestrator.protocol.allocation import TITLES, AllocationError
-from orchestrator.protocol.events import AgentEnded, AgentStarted, BatchJob, EventKind, GaveUp, SlurmJob, StartingAgain
+from orchestrator.protocol.events import AgentEnded, AgentStarted, BatchJob, Event, GaveUp, SlurmJob, StartingAgain
 from orchestrator.protocol.files import write_json
 from orchestrator.protocol.hostlist import in_words
-from orchestrator.protocol.json_text import parse_json
 from orchestrator.protocol.layout import job_folder, node_folder
+from orchestrator.protocol.messages import Again
 from orchestrator.protocol.progress import Progress
 from orchestrator.protocol.ranks import EXIT_REQUEUE
-from orchestrator.protocol.reading import MOST_LINES, MOST_RECORD, MOST_WORD, read_json, read_regular
+from orchestrator.protocol.reading import MOST_RECORD, MOST_WORD, read_json
 from orchestrator.protocol.task import NodeTask
+from orchestrator.protocol.typed import DamagedError, read, to_json
 
 
 @dataclass(frozen=True)
@@ -59,18 +58,18 @@ class History:
     """The records of earlier starts: node 0's events, and the last start's request for this one."""
 
     events: tuple[Event, ...]
-    word: Event | None
+    word: Again | None
 
     @property
     def all_starts(self) -> list[Event]:
-        """Return the events, and as one of them what the last start asked for: this one."""
-        return [*self.events, *([{**self.word, "kind": EventKind.RELAUNCH}] if self.word else [])]
+        """Return the events, and this start as one of them if the last start requested it."""
+        word = self.word
+        return [*self.events, *([StartingAgain(self.next_attempt, 0, word.cause, word.reason)] if word else [])]
 
     @property
     def next_attempt(self) -> int:
         """Return the first number that no attempt has had."""
-        attempts = [event["attempt"] for event in self.events if type(event.get("attempt")) is int]
-        return max(attempts, default=-1) + 1
+        return restart.last_attempt(self.events, default=-1) + 1
 
     def stalled(self, now: Progress) -> int:
         """Return how many starts in a row, up to this one, have saved nothing newer."""
@@ -94,16 +93,16 @@ def placed(task: NodeTask, place: Place) -> NodeTask:
 
 def history_of(run_dir: str, place: Place) -> History:
     """Return what earlier starts left in node 0's record, which is on the shared folder whichever host wrote it."""
-    events = read_events(f"{node_folder(run_dir, 0)}/events.jsonl", run_dir)
-    is_now = (event.get("kind") == event_of(place).kind and event.get("start") == place.start for event in events)
+    events = recorded(run_dir, 0)
+    is_now = (isinstance(event, event_of(place)) and event.start == place.start for event in events)
     before = next((index for index, found in enumerate(is_now) if found), len(events))  # node 0 may have begun before
-    return History(events[:before], _read(word_path(run_dir, place, -1)))
+    return History(events[:before], _word(word_path(run_dir, place, -1)))
 
 
-def read_events(path: str, run_dir: str) -> tuple[Event, ...]:
-    """Return the events of a node's record without lines that a crash cut off; empty if there is no record."""
+def recorded(run_dir: str, node: int) -> tuple[Event, ...]:
+    """Return the events of a node's record; empty if there is no record."""
     try:
-        return tuple(_events_in(path, run_dir))
+        return tuple(events_in(f"{node_folder(run_dir, node)}/events.jsonl"))
     except OSError:
         return ()
 
@@ -139,15 +138,11 @@ def has_succeeded(task: NodeTask) -> bool:
     marker = _read(f"{task.run_dir}/rank0.done")
     if marker is None:
         return False
-    by_node = {
-        node: read_events(f"{node_folder(task.run_dir, node)}/events.jsonl", task.run_dir)
-        for node in range(task.nnodes)
-    }
-    attempt = successful_attempt(by_node, rank0_done=True)
-    return attempt is not None and attempt == marker.get("attempt")
+    by_node = {node: recorded(task.run_dir, node) for node in range(task.nnodes)}
+    return success.has_succeeded(by_node, marker.get("attempt"))
 
 
-def wants_another(task: NodeTask, events: tuple[Event, ...], code: int, title: str) -> tuple[str, str] | Refusal | None:
+def wants_another(task: NodeTask, events: Sequence[Event], code: int, title: str) -> tuple[Cause, str] | Refusal | None:
     """Return (cause, reason) if the run is to be started again after this agent's end; see `requeue.start_after`.
 
     A cancelled run is not started again, nor one that has succeeded: node 0's agent may die before it reports that.
@@ -185,21 +180,21 @@ def run_in_job(run_dir: str, find: Callable[[], Place]) -> int:
     if start and (forbidden := forbidden_start(asked, history, title)):
         return _give_up(log, task, forbidden, Cause.PREEMPTED)
     stalled = history.stalled(saved.progress(task)) if start else 0
-    if in_vain := requeue.without_progress(stalled, history.word or {}, title):
+    if in_vain := requeue.without_progress(stalled, history.word, title):
         return _give_up(log, task, in_vain, Cause.NO_PROGRESS)
     word = word_path(run_dir, place)
-    another: list[tuple[str, str]] = []
+    another: list[tuple[Cause, str]] = []
 
     def leave_word(agent: Agent, code: int) -> None:
         """Ask for another start at once: where a node was lost, Slurm's KILL is KillWait away."""
         try:
-            found = wants_another(task, _own_events(log, before), code, title)
+            found = wants_another(task, _own_events(run_dir, node, before), code, title)
             if found is Refusal.NO_PROGRESS and node == 0:
                 reason = _in_vain(place.limit)
                 agent.events.write(GaveUp(Outcome.FAILED.value, Cause.NO_PROGRESS.value, reason))
             if isinstance(found, tuple):
                 if not os.path.exists(word):  # who wakes up late knows only that it was left
-                    write_json(word, {"cause": found[0], "reason": found[1], "node": node}, durable=False)
+                    write_json(word, to_json(Again(found[0].value, found[1], node), whole=True), durable=False)
                 another.append(found)
         except OSError as error:  # the ranks are to be ended all the same
             print(f"orch: {word} can't be written, so nobody starts again: {error}", file=sys.stderr)
@@ -219,9 +214,8 @@ def _record_start(log: EventLog, task: NodeTask, history: History, place: Place)
     log.write(event_of(place)(task.start, place.number, task.hosts))
     if task.start:
         by_itself = f"{place.title} stopped the job and started it again by itself"
-        word = history.word or {"cause": Cause.PREEMPTED, "reason": by_itself}
-        cause, reason = str(word.get("cause")), str(word.get("reason") or "")
-        log.write(StartingAgain(task.attempt, task.start, cause, reason, **saved.progress(task).to_event()))
+        word = history.word or Again(Cause.PREEMPTED.value, by_itself)
+        log.write(StartingAgain(task.attempt, task.start, word.cause, word.reason, **saved.progress(task).to_event()))
 
 
 def _in_vain(limit: float | None) -> str:
@@ -243,22 +237,20 @@ def _give_up(log: EventLog, task: NodeTask, reason: str, cause: Cause) -> int:
     return code
 
 
-def _own_events(log: EventLog, after: int) -> tuple[Event, ...]:
-    """Return what this start has written of this node: the lines after that number."""
-    found = read_events(log.path, log.path.rpartition("/nodes/")[0])
-    return tuple(event for event in found if event.get("seq", -1) >= after)
+def _own_events(run_dir: str, node: int, after: int) -> list[Event]:
+    """Return the events that this start has written on this node, whose numbers begin with `after`."""
+    return [event for event in recorded(run_dir, node) if event.seq is not None and event.seq >= after]
 
 
-def _events_in(path: str, run_dir: str) -> Iterator[Event]:
-    """Return a node's events without lines that a crash cut off."""
-    for line in read_regular(path, MOST_LINES, run_dir).splitlines():
-        with contextlib.suppress(ValueError):
-            event = parse_json(line)
-            if isinstance(event, dict):
-                yield event
+def _word(path: str) -> Again | None:
+    """Return the request for another start; None if there is no request, or it is damaged."""
+    try:
+        return read(Again, _read(path))
+    except DamagedError:
+        return None
 
 
-def _read(path: str) -> Event | None:
+def _read(path: str) -> dict[str, Any] | None:
     try:
         data = read_json(path, MOST_WORD)
     except (OSError, ValueError):

@@ -51,10 +51,10 @@ def shell(run: RunDir, node: int, command: Sequence[str], *, terminal: bool) -> 
     if folder := environment_of(run, node):
         argv = ["sh", "-c", _WITHIN + _SCRIPT, "sh", folder, *argv[4:]]
     if not state.is_final and (box := _container(run, node)) is not None:
-        where += f", in its container {box['name']}"
+        where += f", in its container {box.name}"
         # Without the run's mark, because marked processes are ended with an attempt.
-        words = [box["runtime"], "exec", "--interactive", *(["--tty"] if terminal else []), "--env", f"{MARK}="]
-        argv = [*words, box["id"], "sh", "-c", _SCRIPT, "sh", ".", *command]
+        words = [box.runtime, "exec", "--interactive", *(["--tty"] if terminal else []), "--env", f"{MARK}="]
+        argv = [*words, box.id, "sh", "-c", _SCRIPT, "sh", ".", *command]
     way = backend(run.record().kind).reach(run, node, argv, terminal=terminal)
     return Way(tuple(way), where, not state.is_final, _what_is_gone(run, state, node))
 

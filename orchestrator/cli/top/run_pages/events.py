@@ -9,7 +9,7 @@ from rich.text import Text
 from orchestrator.cli.render.events import event_lines
 from orchestrator.cli.top.page import Again, Look, Press, Scroll, Step
 from orchestrator.cli.top.run_pages.base import OfRun
-from orchestrator.runs.state import Event
+from orchestrator.protocol.events import Event
 from orchestrator.runs.store import RunDir
 from orchestrator.views.reader import Reader
 from orchestrator.views.run import RunView
@@ -27,14 +27,14 @@ class EventsPage(OfRun[list[Event]]):
 
     def look_at(self, view: RunView) -> list[Event]:
         """Read the events."""
-        return sorted(self.reader.events(self.run), key=_time)
+        return sorted(self.reader.events(self.run), key=lambda event: event.time)
 
     def lines(self, body: list[Event], look: Look) -> list[Text]:
         """Return the visible lines."""
         if not body:
             return [Text("nothing has been recorded yet")]
         window = self.scroll.window(len(body), look.height)
-        return [Text(line[self.column :]) for line in event_lines(body[number] for number in window)]
+        return [Text(line[self.column :]) for line in event_lines(body[number].to_json() for number in window)]
 
     def own_presses(self) -> dict[str, Press]:
         """Return the keys that scroll."""
@@ -43,8 +43,3 @@ class EventsPage(OfRun[list[Event]]):
     def _shift(self, by: int) -> Step:
         self.column = max(0, self.column + by)
         return Again()
-
-
-def _time(event: Event) -> float:
-    when = event.get("time")
-    return float(when) if isinstance(when, int | float) else 0.0
