@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING
 
 from orchestrator.backends import backend
 from orchestrator.backends.base import Sight
 from orchestrator.errors import StoreError
 from orchestrator.outcome.restart import last_attempt
+from orchestrator.protocol.events import Event
+from orchestrator.protocol.frozen import Value
 from orchestrator.runs.files.file_cache import FileCache
 from orchestrator.runs.record import RunRecord
-from orchestrator.runs.state import Event, Unreachable
+from orchestrator.runs.state import Unreachable
 from orchestrator.runs.store import RunDir
 
 if TYPE_CHECKING:
     from orchestrator.outcome.scheduler import SchedulerStatus
 
 
-@dataclass(frozen=True)
-class Evidence:
+class Evidence(Value):
     """The facts from which a run's state follows."""
 
     record: RunRecord  # with the hosts that it has now

@@ -7,7 +7,7 @@ from dataclasses import replace
 from orchestrator.looking.evidence import Evidence
 from orchestrator.outcome.judge import what_follows
 from orchestrator.outcome.restart import Relaunch
-from orchestrator.protocol.events import EventKind
+from orchestrator.protocol.events import SubmitFailed, of
 from orchestrator.runs.reducer import reduce
 from orchestrator.runs.state import NodeStatus, RunState, RunStatus, Verdict
 
@@ -23,8 +23,7 @@ def judged(evidence: Evidence) -> tuple[RunState, Relaunch | None]:
     if evidence.scheduler is not None:
         from orchestrator.runs.scheduler_status import joined
 
-        was_refused = any(event["kind"] == EventKind.SUBMIT_FAILED for event in evidence.events)
-        return state if was_refused else joined(state, evidence.scheduler, evidence.events), None
+        return state if of(evidence.events, SubmitFailed) else joined(state, evidence.scheduler, evidence.events), None
     if state.verdict is None or not evidence.relaunches:
         return state, None
     lost = any(node.state == NodeStatus.LOST for node in state.nodes)
@@ -36,7 +35,7 @@ def judged(evidence: Evidence) -> tuple[RunState, Relaunch | None]:
 
 
 def _own_state(evidence: Evidence) -> RunState:
-    """Return the state as the run's own files tell it."""
+    """Return the state that the run's own files show."""
     state = reduce(evidence.record, evidence.events, evidence.alive, rank0_done=evidence.rank0_done)
     if evidence.other_machine and state.verdict is None:
         told = f"started on {evidence.other_machine}, which knows more: ssh {evidence.other_machine} orch status"

@@ -13,6 +13,7 @@ from orchestrator.errors import StoreError, UsageError
 from orchestrator.looking.run import state_or_why_not
 from orchestrator.operations import diff, ranking
 from orchestrator.operations.watched_logs import WatchedLogs
+from orchestrator.protocol.events import Event
 from orchestrator.protocol.metric import better_of
 from orchestrator.runs.files.file_cache import FileCache
 from orchestrator.runs.files.logs import beat_of, beats_of, last_line, result_of
@@ -21,7 +22,7 @@ from orchestrator.runs.files.sample_looks import SampleLooks
 from orchestrator.runs.files.written_metrics import is_number, last_values
 from orchestrator.runs.findings import findings, in_words
 from orchestrator.runs.labels import Relabelled, labels_of
-from orchestrator.runs.state import Event, RunState
+from orchestrator.runs.state import RunState
 from orchestrator.runs.store import RunDir, find_run, newest_ids
 from orchestrator.runs.summary import code_of, gpus_of, hours_of
 from orchestrator.runs.sweeps import points_in

@@ -19,6 +19,7 @@ from orchestrator.node.agent.checkpoints.replica import ReplicaSender
 from orchestrator.node.agent.checkpoints.saved import mark_of, place_of, resumable
 from orchestrator.node.agent.checkpoints.transfer import Address, Receiver, parcel_of, send
 from orchestrator.node.agent.neighbour import NeighbourServer, request
+from orchestrator.protocol.messages import Keep
 from tests.patience import PATIENCE
 from tests.unit.node.agent.checkpoints.test_replica import task as node_task
 from tests.unit.node.agent.members import HERE, TLS
@@ -138,8 +139,7 @@ def test_nothing_is_written_for_what_leads_elsewhere(tmp_path: Path, name: str, 
 
     async def main() -> None:
         async with receiving(tmp_path / "1") as (node, addrs, port):
-            asked = {"do": "keep", "checkpoint": name, "listing": len(listing), "replaces": True}
-            channel = await request(TLS, addrs, port, node, asked)
+            channel = await request(TLS, addrs, port, Keep(node, name, len(listing), replaces=True))
             channel.writer.write(listing + b"1")
             answer = await channel.receive()
             assert answer is not None
