@@ -167,7 +167,7 @@ def test_which_ends_ask_for_another_start(tmp_path: Path, events: list[Event], c
 def test_a_start_that_had_a_part_of_the_time_limit_may_end_there_without_a_gain(tmp_path: Path) -> None:
     left, events = (
         task(run_dir=str(tmp_path), retry={"timeout": None}),
-        (again(1, 3), GO, USR2, {**PREEMPTED, "step": 3}),
+        (again(1, 3), GO, USR2, preempted(step=3)),
     )
     assert wants_another(left, events, EXIT_REQUEUE, "Slurm") is Refusal.NO_PROGRESS
     found = wants_another(left, events, EXIT_REQUEUE, "Slurm", has_whole_limit=False)
