@@ -7,12 +7,11 @@ node 0 was lost, whoever noticed the loss.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Callable
+from typing import TYPE_CHECKING, Callable
 
 from orchestrator.outcome import restart
 from orchestrator.outcome.restart import Budgets, Refusal, Restarter
 from orchestrator.outcome.verdict import Cause, cause_named
-from orchestrator.protocol.allocation import TITLES
 from orchestrator.protocol.events import (
     Event,
     GangEnded,
@@ -22,8 +21,11 @@ from orchestrator.protocol.events import (
     Started,
     of,
 )
-from orchestrator.protocol.messages import Again
+from orchestrator.protocol.layout import TITLES
 from orchestrator.protocol.progress import Progress
+
+if TYPE_CHECKING:  # a command that shows runs must not load the messages between nodes
+    from orchestrator.protocol.messages import Again
 
 PREEMPTION_SECONDS = 5.0  # between the two signals of a preemption
 _ASKED_TO_STOP = {Cause.PREEMPTED: "{} took its nodes away (preempted)", Cause.TIMEOUT: "its time limit was near"}

@@ -22,7 +22,7 @@ from orchestrator.node.system.signals import hold_back_for_good
 from orchestrator.outcome import requeue, restart, success
 from orchestrator.outcome.restart import Refusal
 from orchestrator.outcome.verdict import Cause, Outcome, cause_named
-from orchestrator.protocol.allocation import TITLES, AllocationError
+from orchestrator.protocol.allocation import AllocationError
 from orchestrator.protocol.events import (
     AgentEnded,
     AgentStarted,
@@ -38,7 +38,7 @@ from orchestrator.protocol.events import (
 )
 from orchestrator.protocol.files import write_json
 from orchestrator.protocol.hostlist import in_words
-from orchestrator.protocol.layout import job_folder, node_folder
+from orchestrator.protocol.layout import TITLES, job_folder, node_folder
 from orchestrator.protocol.messages import Again
 from orchestrator.protocol.progress import Progress
 from orchestrator.protocol.ranks import EXIT_REQUEUE
