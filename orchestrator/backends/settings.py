@@ -1,4 +1,4 @@
-"""What the backends read of a profile, from the JSON types in which a plan and a run's record keep it."""
+"""The backends' view of a profile, which a plan and a run's record keep as JSON types."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any, Final
 
 from orchestrator.protocol.frozen import Value
 from orchestrator.runs.store import RunDir
-from orchestrator.transport.address import HERE, Address
+from orchestrator.transport.address import HERE, SSH, Address
 
 WORKDIR: Final = "~/.orch"
-CACHE_DAYS: Final = 30  # for so long what nothing uses stays in a cache
+CACHE_DAYS: Final = 30  # the age at which unused contents are removed from a cache
 
 
 class Host(Value):
@@ -38,13 +38,14 @@ class Host(Value):
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> Host:
         """Return the host that `to_json` gave."""
-        return Host(Address(**data["address"]), data["addr"], data["python"])
+        address = {**data["address"], "by": tuple(data["address"].get("by", ()))}
+        return Host(Address(**address), data["addr"], data["python"])
 
 
-class SshSettings(Value):
+class AgentsSettings(Value):
     """A local or ssh profile: its machines, and the rules for a start on them."""
 
-    hosts: tuple[Host, ...]  # of the nodes
+    hosts: tuple[Host, ...]  # the nodes' machines
     spares: tuple[Host, ...] = ()
     workdir: str = WORKDIR  # orch's folder on the machines, `~` unexpanded
     python: str | None = None
@@ -63,19 +64,22 @@ class SshSettings(Value):
         return dict(enumerate([*self.hosts, *self.spares]))
 
     @staticmethod
-    def of(profile: Mapping[str, Any]) -> SshSettings:
+    def of(profile: Mapping[str, Any]) -> AgentsSettings:
         """Return the settings of a profile. A host without a value of its own gets the profile's.
 
         A local profile has this machine once for each node.
         """
 
+        by = tuple(way) if (way := profile.get("start_by") or [SSH]) != [SSH] else ()
+
         def host(entry: Mapping[str, Any]) -> Host:
             own = {name: entry.get(name) or profile.get(name) for name in ("user", "port", "key", "jump")}
-            return Host(Address(entry["host"], **own), entry.get("addr"), entry.get("python"))
+            address = Address(entry["host"], **own, by=by, job=profile.get("job") or "")
+            return Host(address, entry.get("addr"), entry.get("python"))
 
         here = [{"host": HERE}] * (profile.get("nodes") or 1) if profile.get("kind") == "local" else []
         hosts = [host(entry) for entry in profile.get("hosts") or here]
-        return SshSettings(
+        return AgentsSettings(
             hosts=tuple(hosts[: profile.get("nodes") or len(hosts)]),
             spares=tuple(host(entry) for entry in profile.get("spares") or ()),
             workdir=workdir_of(profile),
@@ -97,7 +101,7 @@ def workdir_of(profile: Mapping[str, Any]) -> str:
 
 
 def profile_of(run: RunDir) -> Mapping[str, Any]:
-    """Return the profile of a run as JSON types; empty where its record has lost it."""
+    """Return the profile of a run as JSON types; empty if the run's record has lost it."""
     return run.record().profile
 
 

@@ -19,9 +19,9 @@ AT_ONCE: Final = 8  # number of profiles
 
 
 def examine(profile: AnyProfile, *, on_node: bool = False) -> list[Check]:
-    """Check every node of an ssh profile, this machine for a local profile, or Slurm.
+    """Check every node of an ssh profile, this machine for a local profile, or a scheduler.
 
-    `on_node`: also run a short Slurm job that checks a node.
+    With `on_node`, a short job of the scheduler also checks one node.
     """
     if profile.kind == "local" and profile.python is None:
         from orchestrator.prepare.interpreter import of_shell
@@ -31,7 +31,7 @@ def examine(profile: AnyProfile, *, on_node: bool = False) -> list[Check]:
 
 
 def holdings_of_all() -> list[tuple[str, list[dict[str, Any]] | OrchError]]:
-    """List the holdings of each of the user's own ssh and slurm profiles by name, or the error for a profile."""
+    """List the holdings of each of the user's own profiles but the local ones by name, or the error for a profile."""
     from concurrent.futures import ThreadPoolExecutor
 
     from orchestrator.specs.documents.loader import load_profile
@@ -48,5 +48,5 @@ def holdings_of_all() -> list[tuple[str, list[dict[str, Any]] | OrchError]]:
     with ThreadPoolExecutor(AT_ONCE) as pool:
         found = [each for each in pool.map(look, own.keys(), own.values()) if each is not None]
     if not found:
-        raise UsageError("there is no ssh or slurm profile of your own", "orch init --host NAME writes one")
+        raise UsageError("you have no profile of other machines", "orch init --host NAME writes one")
     return found

@@ -325,7 +325,10 @@ def _how_it_was_stopped(records: Records, end: GangEnded) -> str:
         return "its ranks stopped at a step boundary, and asked to be started again"
     if not records.scheduler:
         return f"stopped by {names[0]}, which orch has not sent"
-    return f"stopped by {names[0]} from {records.scheduler}" + (" (time limit near)" if names[0] == "SIGUSR2" else "")
+    from orchestrator.outcome.requeue import is_limit_signal  # few ends need it
+
+    near = " (time limit near)" if is_limit_signal(names[0], records.scheduler) else ""
+    return f"stopped by {names[0]} from {records.scheduler}{near}"
 
 
 def _what_it_lacks(end: GangEnded) -> str:

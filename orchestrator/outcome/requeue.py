@@ -7,19 +7,13 @@ node 0 was lost, whoever noticed the loss.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Callable
 
 from orchestrator.outcome import restart
 from orchestrator.outcome.restart import Budgets, Refusal, Restarter
 from orchestrator.outcome.verdict import Cause, cause_named
-from orchestrator.protocol.events import (
-    Event,
-    GangEnded,
-    GaveUp,
-    Restart,
-    SignalReceived,
-    Started,
-    of,
-)
+from orchestrator.protocol.allocation import TITLES
+from orchestrator.protocol.events import Event, GangEnded, GaveUp, Restart, SignalReceived, Started, of
 from orchestrator.protocol.messages import Again
 from orchestrator.protocol.progress import Progress
 
@@ -28,45 +22,55 @@ _ASKED_TO_STOP = {Cause.PREEMPTED: "{} took its nodes away (preempted)", Cause.T
 
 
 def start_after(
-    events: Sequence[Event], retry: Budgets, title: str, *, asks: bool
+    events: Sequence[Event], retry: Budgets, title: str, *, asks: bool, has_whole_limit: bool = True
 ) -> tuple[Cause, str] | Refusal | None:
     """Return the cause and the reason of the start that an agent requests at its end; None if it requests no start.
 
-    NO_PROGRESS if the start ended at its time limit and has gained nothing by then. `events` are those of this agent's
-    start, and `retry` has the budgets that are left for this start. A start without ranks is repeated only if the
-    agent's exit code `asks` for that. `title` is the scheduler's name.
+    NO_PROGRESS if the start ended at its time limit, had the whole limit, and has gained nothing by then. `events` are
+    those of this agent's start, and `retry` has the budgets that are left for this start. A start without ranks is
+    repeated only if the agent's exit code `asks` for that. `title` is the scheduler's name.
     """
     ends = [event for event in events if isinstance(event, (GangEnded, GaveUp))]
     if not ends:
         return None
     last, began = ends[-1], bool(of(events, Started))
     cause = cause_named(last.cause)
-    if cause is Cause.PREEMPTED and is_near_limit(events):
+    if cause is Cause.PREEMPTED and is_near_limit(events, title):
         cause = Cause.TIMEOUT
     used = restart.times_used(of(events, Restart), cause)
     begun = next(iter(restart.progress_of_starts(events)), Progress())
     now = restart.progress_of(last) if isinstance(last, GangEnded) else Progress()
-    stalled = restart.stalled([begun], now) if began else 0
+    stalled = restart.stalled([begun], now) if began and has_whole_limit else 0
     refusal = restart.refusal(Restarter.SCHEDULER, cause, retry, used, stalled)
     if refusal is not None or not (began or asks):
         return refusal if refusal is Refusal.NO_PROGRESS else None
     return cause, last.reason or _ASKED_TO_STOP.get(cause, "").format(title)
 
 
-def is_near_limit(events: Iterable[Event]) -> bool:
+def is_limit_signal(name: str, title: str) -> bool:
+    """Return True if a signal announces the time limit of the scheduler's job.
+
+    orch has Slurm send SIGUSR2. It sends SIGXCPU itself in jobs of other schedulers, because Grid Engine sends SIGUSR2
+    before every end of a job, also after `qdel`.
+    """
+    return name == "SIGXCPU" or (name == "SIGUSR2" and title != TITLES["sge"])
+
+
+def is_near_limit(events: Iterable[Event], title: str) -> bool:
     """Tell whether this start was asked to stop because of its time limit.
 
-    The job is sent SIGUSR2 before the limit. Slurm can send SIGUSR2 up to a minute early, so a preemption may come at
+    Slurm can send SIGUSR2 up to a minute early, so a preemption may come at
     the same moment. Then SIGTERM follows at once. Before a time limit it comes much later.
     """
     events = list(events)
-    warned, stopped = (_time_of(events, name) for name in ("SIGUSR2", "SIGTERM"))
+    warned = _time_of(events, lambda name: is_limit_signal(name, title))
+    stopped = _time_of(events, lambda name: name == "SIGTERM")
     return warned is not None and not (stopped is not None and 0 <= stopped - warned < PREEMPTION_SECONDS)
 
 
-def _time_of(events: Iterable[Event], signal: str) -> float | None:
-    """Return when the agent first received a signal; None if it received no such signal."""
-    return next((event.time for event in of(events, SignalReceived) if event.name == signal), None)
+def _time_of(events: Iterable[Event], is_it: Callable[[str], bool]) -> float | None:
+    """Return when the agent first received such a signal; None if it received no such signal."""
+    return next((event.time for event in of(events, SignalReceived) if is_it(event.name)), None)
 
 
 def forbidden_start(retry: Budgets, events: Iterable[Event], title: str) -> str:
@@ -79,6 +83,15 @@ def forbidden_start(retry: Budgets, events: Iterable[Event], title: str) -> str:
         f"{title} stopped the job and started it again by itself; this start ended at once, because retry.preempted is "
         f"{retry.get(Cause.PREEMPTED, 0)}"
     )
+
+
+def overdrawn(retry: Budgets, events: Iterable[Event], word: Again) -> str:
+    """Return why a start ends at once whose budget was spent before it was requested; "" if it was not.
+
+    An agent requests such a start if the machine of the batch script is lost, because nobody else can end the job.
+    """
+    budget = retry.get(word.cause, 0)
+    return word.reason if budget is not None and restart.times_used(events, word.cause) > budget else ""
 
 
 def without_progress(stalled: int, word: Again | None, title: str) -> str:

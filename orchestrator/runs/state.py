@@ -23,7 +23,7 @@ class RunStatus(StrEnum):
     STARTING = "starting"  # an agent has reported; the ranks have not been told to start
     RUNNING = "running"  # the ranks of an attempt were told to start
     RESTARTING = "restarting"  # an attempt or a start of the agents has failed, and another follows
-    STOPPING = "stopping"  # it was asked to stop
+    STOPPING = "stopping"  # a stop was requested
     FINISHING = "finishing"  # all ranks have ended; logs, outputs and checkpoints are being copied
     SUCCEEDED = "succeeded"  # every rank ended well
     FAILED = "failed"  # the verdict has the reason
@@ -52,9 +52,9 @@ class HandleStatus(StrEnum):
 
 
 def drop_invalid_fields(data: object, kinds: Mapping[str, tuple[type, ...]]) -> dict[str, Any]:
-    """Return the fields of a JSON object whose types are those that were written. Others count as lost.
+    """Return the fields of a JSON object that have one of their expected types. Other fields count as lost.
 
-    A missing field counts as null. Empty if `data` is not an object.
+    A missing field counts as null. The result is empty if `data` is not an object.
     """
     if not isinstance(data, Mapping):
         return {}
@@ -139,7 +139,7 @@ class RunState(Value):
     left: tuple[LeftOutputs, ...] = ()
     attempts: tuple[Attempt, ...] = ()
     recovery: Recovery | None = None
-    job: str | None = None  # the number of its scheduler's job; of a sweep's point, with the point's: 17_3
+    job: str | None = None  # number of the scheduler's job: 17, or 17_3 for a point of a sweep
 
     @property
     def is_final(self) -> bool:
@@ -148,7 +148,7 @@ class RunState(Value):
 
     @property
     def is_stopped_early(self) -> bool:
-        """Tell whether the run's search ended it, as intended."""
+        """Tell whether the stop rule of the run's search ended the run."""
         return self.verdict is not None and self.verdict.is_stopped_early
 
     def to_json(self) -> dict[str, Any]:

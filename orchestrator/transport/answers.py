@@ -1,4 +1,4 @@
-"""What each answer of a machine's server has to look like: a machine may be broken, or somebody else's by now. Pure."""
+"""Checks the form of each answer of a machine's server: the machine may be broken, or may belong to others. Pure."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def data_of(host: str, do: str, data: bytes) -> Any:
 
 
 def is_answer(values: Any, do: str) -> bool:
-    """Return whether this is what the server answers to such a request, or the reason why it does not."""
+    """Return True if this has the form of the server's answer to such a request, or of its refusal."""
     if isinstance(values, dict) and "error" in values:
         return isinstance(values["error"], str)
     return _fits(values, _SHAPES[do])

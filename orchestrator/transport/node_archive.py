@@ -1,7 +1,7 @@
-"""The node archive: one zip file that is agent, launcher and training library, for a node that has only python3.
+"""The node archive: one zip file with agent, launcher and training library, for a node that has only python3.
 
-Each module is in it as source, and as the bytecode of the Python that made the archive: where a node's python3 is of
-the same version it need not compile, which takes half of the time of every import. Any other one takes the source.
+It has each module as source, and as bytecode of the Python that made the archive. A node's python3 of the same version
+uses the bytecode, because compiling takes half of the time of every import. Other versions use the source.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _WITHOUT_REFERENCES = 2  # marshal's format in which the bytes do not follow fro
 
 @cache
 def node_archive() -> bytes:
-    """Return the archive's bytes; they depend on nothing but the sources and the version of Python."""
+    """Return the archive's bytes, which depend only on the sources and the version of Python."""
     root = Path(__file__).parents[1]
     members = {"__main__.py": _MAIN}
     for path in _modules(root):
@@ -50,7 +50,7 @@ def _modules(root: Path) -> Iterator[Path]:
 
 
 def _bytecode(path: Path, name: str, source: bytes) -> bytes | None:
-    """Return a module as a .pyc file holds it, under the name that it has in the archive; None where it can't be."""
+    """Return a module as the content of a .pyc file, under its name in the archive; None if it can't be compiled."""
     code = SourceFileLoader(path.stem, str(path)).get_code(path.stem)  # as Python keeps it beside the source
     assert code is not None, "only a namespace package has none"
     try:
@@ -61,20 +61,20 @@ def _bytecode(path: Path, name: str, source: bytes) -> bytes | None:
 
 
 def _of(code: CodeType, name: str) -> CodeType:
-    """Return the code as that of a file of this name there: a path of this machine means nothing to a traceback."""
+    """Return the code with this file name, because a path of this machine would mean nothing in a traceback."""
     constants = tuple(_of(each, name) if isinstance(each, CodeType) else each for each in code.co_consts)
     return code.replace(co_filename=f"node.pyz/{name}", co_consts=constants)
 
 
 def kept_archive(state: Path) -> bytes:
-    """Return `node_archive()` from the cache in the state folder, which is made anew if a source has changed."""
+    """Return `node_archive()` from the cache in the state folder, which is rebuilt if a source has changed."""
     package = Path(__file__).parents[1]
     of_root = [(name, (package / name).stat().st_mtime_ns) for name in _ROOT]
     return _kept(state / "cache" / "node.pyz", node_archive, of_root, kept.sources(str(package), _PARTS))
 
 
 def kept_submitit(state: Path) -> bytes:
-    """Return `submitit_archive()` from the cache in the state folder, which is made anew if a source has changed."""
+    """Return `submitit_archive()` from the cache in the state folder, which is rebuilt if a source has changed."""
     found = [_installed(name) for name in _OF_SUBMITIT]
     parts = [str(path if path.name != "__init__.py" else path.parent) for path in found]
     return _kept(state / "cache" / "submitit.pyz", submitit_archive, kept.sources("", parts))
@@ -90,7 +90,7 @@ def _kept(path: Path, make: Callable[[], bytes], *decided_by: object) -> bytes:
 
 @cache
 def submitit_archive() -> bytes:
-    """Return submitit's side of a task as one program, with all that it imports, for nodes without submitit."""
+    """Return submitit's side of a task as one program with all its imports, for nodes without submitit."""
     members = {"__main__.py": b"from submitit.core.submission import submitit_main\n\nsubmitit_main()\n"}
     for path in map(_installed, _OF_SUBMITIT):
         is_package = path.name == "__init__.py"
@@ -100,7 +100,7 @@ def submitit_archive() -> bytes:
 
 @cache
 def cloudpickle_archive() -> bytes:
-    """cloudpickle as one zip file: what reads a pickled function where it is not installed."""
+    """Return cloudpickle as one zip file, for machines that read a pickled function and lack cloudpickle."""
     return _zipped(_sources(_installed("cloudpickle").parent, "cloudpickle"))
 
 

@@ -1,4 +1,4 @@
-"""Finds the machines that can't reach the others, before another start: its gang would wait for `limits.join`."""
+"""Finds the machines that can't reach the others, before another start: its gang would wait for them in vain."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 from orchestrator.backends.agents.start import leader_addresses
 from orchestrator.backends.hosts import on_all
-from orchestrator.backends.settings import Host, SshSettings
+from orchestrator.backends.settings import AgentsSettings, Host
 from orchestrator.errors import BackendError
 from orchestrator.protocol.gang import gang_ports
 from orchestrator.specs.plan import port_range
@@ -20,7 +20,7 @@ Ways = dict[tuple[int, int], str]  # (from, to) -> why no connection can be made
 
 
 def cut_off(
-    pool: Machines, settings: SshSettings, hosts: Mapping[int, Host], witnesses: Iterable[Host] = ()
+    pool: Machines, settings: AgentsSettings, hosts: Mapping[int, Host], witnesses: Iterable[Host] = ()
 ) -> dict[int, BackendError]:
     """Return the machines that must be left out so that all others reach each other, with the reason for each.
 
@@ -38,14 +38,15 @@ def cut_off(
     }
 
 
-def _broken(pool: Machines, settings: SshSettings, hosts: Mapping[int, Host]) -> Ways:
+def _broken(pool: Machines, settings: AgentsSettings, hosts: Mapping[int, Host]) -> Ways:
     return try_ways(pool, settings, hosts).broken if len(hosts) > 1 else {}
 
 
 def blamed(broken: Iterable[tuple[int, int]]) -> dict[int, tuple[int, int]]:
     """Return as few machines as explain all broken ways, each with one of its own broken ways. Pure.
 
-    The machine with the most broken ways comes first. Of two alike the later is blamed, because the first is node 0.
+    The machine with the most broken ways comes first. If two have equally many, the later one is blamed, because the
+    first may be node 0.
     """
     left, found = sorted(broken), dict[int, tuple[int, int]]()
     while left:
@@ -73,7 +74,7 @@ class Tried:
         return {way: "; ".join(answer["problems"]) for way, answer in lost.items()}
 
 
-def try_ways(pool: Machines, settings: SshSettings, hosts: Mapping[int, Host]) -> Tried:
+def try_ways(pool: Machines, settings: AgentsSettings, hosts: Mapping[int, Host]) -> Tried:
     """Try the connections that a gang needs: from each machine to the first and to the next.
 
     The first tries to reach itself too. A machine that this machine can't reach has no answer.

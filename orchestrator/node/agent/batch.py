@@ -1,4 +1,4 @@
-"""The agent inside a scheduler's job. It is told its node, the other nodes and the number of this start (`Place`).
+"""The agent inside a scheduler's job. `Place` holds its node, the other nodes and the number of this start.
 
 The scheduler starts the same job again after a preemption, a lost node or a requeue. So the task's file is kept, and
 each start takes the next attempt number. If the run needs another start, the agent leaves a file for the batch script,
@@ -17,13 +17,25 @@ from typing import Any, Callable
 from orchestrator.node.agent.agent import Agent
 from orchestrator.node.agent.checkpoints import saved
 from orchestrator.node.system.event_log import EventLog, events_in
-from orchestrator.node.system.host import nproc_here
+from orchestrator.node.system.host import gpus_of, nproc_here
 from orchestrator.node.system.signals import hold_back_for_good
 from orchestrator.outcome import requeue, restart, success
 from orchestrator.outcome.restart import Refusal
-from orchestrator.outcome.verdict import Cause, Outcome
+from orchestrator.outcome.verdict import Cause, Outcome, cause_named
 from orchestrator.protocol.allocation import TITLES, AllocationError
-from orchestrator.protocol.events import AgentEnded, AgentStarted, BatchJob, Event, GaveUp, SlurmJob, StartingAgain
+from orchestrator.protocol.events import (
+    AgentEnded,
+    AgentStarted,
+    BatchJob,
+    Event,
+    GaveUp,
+    LostNode,
+    Replaced,
+    SlurmJob,
+    StartingAgain,
+    last_of,
+    of,
+)
 from orchestrator.protocol.files import write_json
 from orchestrator.protocol.hostlist import in_words
 from orchestrator.protocol.layout import job_folder, node_folder
@@ -33,6 +45,8 @@ from orchestrator.protocol.ranks import EXIT_REQUEUE
 from orchestrator.protocol.reading import MOST_RECORD, MOST_WORD, read_json
 from orchestrator.protocol.task import NodeTask
 from orchestrator.protocol.typed import DamagedError, read, to_json
+
+_JOBS = (SlurmJob, BatchJob)  # by which node 0 records the job at each start
 
 
 @dataclass(frozen=True)
@@ -46,6 +60,8 @@ class Place:
     hosts: tuple[str, ...]
     launched_from: str = ""  # an address of node 0, beside its name; "" if it is not known
     limit: float | None = None  # seconds, of each start; None if it is not known
+    requeues: int | None = None  # how often the scheduler had queued the job again, if the job starts agents by itself
+    slots: int | None = None  # of this node; None if they are not known
 
     @property
     def title(self) -> str:
@@ -62,7 +78,7 @@ class History:
 
     @property
     def all_starts(self) -> list[Event]:
-        """Return the events, and this start as one of them if the last start requested it."""
+        """Return the events, with the last start's request for this start as one of them."""
         word = self.word
         return [*self.events, *([StartingAgain(self.next_attempt, 0, word.cause, word.reason)] if word else [])]
 
@@ -70,6 +86,24 @@ class History:
     def next_attempt(self) -> int:
         """Return the first number that no attempt has had."""
         return restart.last_attempt(self.events, default=-1) + 1
+
+    def last_in_job(self, place: Place) -> SlurmJob | None:
+        """Return the last start since Slurm gave the job its nodes; None if this is the first start."""
+        last = last_of(self.events, SlurmJob)
+        is_same = last is not None and (last.job, last.requeues) == (place.number, place.requeues)
+        return last if is_same and place.requeues is not None else None
+
+    def replaced(self, place: Place) -> list[Replaced]:
+        """Return which spares have the places of lost nodes in this start."""
+        last = self.last_in_job(place)
+        before = list(last.hosts if last is not None and last.hosts else place.hosts)
+        gone, spares = (host for host in before if host not in place.hosts), (h for h in place.hosts if h not in before)
+        why = {event.host: event.reason for event in of(self.events, LostNode)}
+        by_word = self.word.reason if self.word is not None else ""
+        return [
+            Replaced(place.start, before.index(host), host, by, why.get(host, by_word))
+            for host, by in zip(gone, spares)
+        ]
 
     def stalled(self, now: Progress) -> int:
         """Return how many starts in a row, up to this one, have saved nothing newer."""
@@ -79,7 +113,8 @@ class History:
 def placed(task: NodeTask, place: Place) -> NodeTask:
     """Return the task with its hosts and node 0's addresses as the job has them.
 
-    Node 0 is reached by its name, or by the address from which the agents were started, which is node 0's too. Raises
+    If the plan leaves the number of ranks open and there are no GPUs, it is the number of the node's slots. Node 0 is
+    reached by its name, or by the address from which the agents were started, which is node 0's too. Raises
     AllocationError if the job has another number of nodes than the task.
     """
     hosts, launched_from = place.hosts, place.launched_from
@@ -88,15 +123,16 @@ def placed(task: NodeTask, place: Place) -> NodeTask:
     addrs = [hosts[0]] if launched_from.startswith("127.") or not launched_from else [launched_from, hosts[0]]
     if task.nnodes == 1:
         addrs = ["127.0.0.1"]
-    return replace(task, hosts=hosts, leader_addrs=tuple(addrs), start=place.start)
+    nproc = task.nproc if task.nproc is not None or gpus_of(task) else place.slots
+    return replace(task, hosts=hosts, leader_addrs=tuple(addrs), start=place.start, nproc=nproc)
 
 
 def history_of(run_dir: str, place: Place) -> History:
     """Return what earlier starts left in node 0's record, which is on the shared folder whichever host wrote it."""
     events = recorded(run_dir, 0)
-    is_now = (isinstance(event, event_of(place)) and event.start == place.start for event in events)
+    is_now = (isinstance(event, _JOBS) and event.start == place.start for event in events)
     before = next((index for index, found in enumerate(is_now) if found), len(events))  # node 0 may have begun before
-    return History(events[:before], _word(word_path(run_dir, place, -1)))
+    return History(events[:before], read_word(word_path(run_dir, place.kind, place.start - 1)))
 
 
 def recorded(run_dir: str, node: int) -> tuple[Event, ...]:
@@ -107,14 +143,16 @@ def recorded(run_dir: str, node: int) -> tuple[Event, ...]:
         return ()
 
 
-def event_of(place: Place) -> type[SlurmJob | BatchJob]:
-    """Return the event by which node 0 records the job at each start."""
-    return SlurmJob if place.kind == "slurm" else BatchJob
+def events_of(run_dir: str, node: int, start: int) -> list[Event]:
+    """Return the events of a node's agent in this start, which is its newest; empty if it has not begun."""
+    now = restart.newest_start(recorded(run_dir, node))
+    opened = (restart.opened_start(each) for each in now)
+    return now if any(each is not None and each.start == start for each in opened) else []
 
 
-def word_path(run_dir: str, place: Place, later: int = 0) -> str:
-    """Return where a start (or the start that is `later`) asks for the next; the batch script looks for this name."""
-    return f"{run_dir}/{job_folder(place.kind)}/again.{place.start + later}"
+def word_path(run_dir: str, kind: str, start: int) -> str:
+    """Return the file in which a start requests the next start. kind: a key of TITLES."""
+    return f"{run_dir}/{job_folder(kind)}/again.{start}"
 
 
 def continued(task: NodeTask, history: History) -> NodeTask:
@@ -135,22 +173,26 @@ def has_succeeded(task: NodeTask) -> bool:
 
     The record of every node is on the shared folder. It is read only if rank 0's marker is there.
     """
-    marker = _read(f"{task.run_dir}/rank0.done")
+    marker = read_record(f"{task.run_dir}/rank0.done")
     if marker is None:
         return False
     by_node = {node: recorded(task.run_dir, node) for node in range(task.nnodes)}
     return success.has_succeeded(by_node, marker.get("attempt"))
 
 
-def wants_another(task: NodeTask, events: Sequence[Event], code: int, title: str) -> tuple[Cause, str] | Refusal | None:
+def wants_another(
+    task: NodeTask, events: Sequence[Event], code: int, title: str, *, has_whole_limit: bool = True
+) -> tuple[Cause, str] | Refusal | None:
     """Return (cause, reason) if the run is to be started again after this agent's end; see `requeue.start_after`.
 
-    A cancelled run is not started again, nor one that has succeeded: node 0's agent may die before it reports that.
+    A cancelled run is not started again. Neither is a run that has succeeded, because node 0's agent may die before it
+    reports the success.
     """
     if os.path.exists(f"{task.run_dir}/cancel.json"):
         return None
     # This start, and all before it, are off the budget already: see `continued`.
-    after = requeue.start_after(events, task.retry, title, asks=code == EXIT_REQUEUE)
+    asks = code == EXIT_REQUEUE
+    after = requeue.start_after(events, task.retry, title, asks=asks, has_whole_limit=has_whole_limit)
     return None if isinstance(after, tuple) and has_succeeded(task) else after
 
 
@@ -179,16 +221,18 @@ def run_in_job(run_dir: str, find: Callable[[], Place]) -> int:
     log.close()
     if start and (forbidden := forbidden_start(asked, history, title)):
         return _give_up(log, task, forbidden, Cause.PREEMPTED)
+    if history.word and (spent := requeue.overdrawn(asked.retry, history.all_starts, history.word)):
+        return _give_up(log, task, spent, cause_named(history.word.cause))
     stalled = history.stalled(saved.progress(task)) if start else 0
     if in_vain := requeue.without_progress(stalled, history.word, title):
         return _give_up(log, task, in_vain, Cause.NO_PROGRESS)
-    word = word_path(run_dir, place)
-    another: list[tuple[Cause, str]] = []
+    word = word_path(run_dir, place.kind, start)
+    is_first, another = history.last_in_job(place) is None, list[tuple[Cause, str]]()
 
     def leave_word(agent: Agent, code: int) -> None:
-        """Ask for another start at once: where a node was lost, Slurm's KILL is KillWait away."""
+        """Request another start at once: after a node is lost, Slurm sends KILL in KillWait seconds."""
         try:
-            found = wants_another(task, _own_events(run_dir, node, before), code, title)
+            found = wants_another(task, _own_events(run_dir, node, before), code, title, has_whole_limit=is_first)
             if found is Refusal.NO_PROGRESS and node == 0:
                 reason = _in_vain(place.limit)
                 agent.events.write(GaveUp(Outcome.FAILED.value, Cause.NO_PROGRESS.value, reason))
@@ -211,11 +255,14 @@ async def _run(task: NodeTask, on_outcome: Callable[[Agent, int], None]) -> int:
 
 
 def _record_start(log: EventLog, task: NodeTask, history: History, place: Place) -> None:
-    log.write(event_of(place)(task.start, place.number, task.hosts))
+    job = task.start, place.number, task.hosts
+    log.write(SlurmJob(*job, place.requeues) if place.kind == "slurm" else BatchJob(*job))
     if task.start:
         by_itself = f"{place.title} stopped the job and started it again by itself"
         word = history.word or Again(Cause.PREEMPTED.value, by_itself)
         log.write(StartingAgain(task.attempt, task.start, word.cause, word.reason, **saved.progress(task).to_event()))
+        for each in history.replaced(place):
+            log.write(each)
 
 
 def _in_vain(limit: float | None) -> str:
@@ -242,15 +289,16 @@ def _own_events(run_dir: str, node: int, after: int) -> list[Event]:
     return [event for event in recorded(run_dir, node) if event.seq is not None and event.seq >= after]
 
 
-def _word(path: str) -> Again | None:
+def read_word(path: str) -> Again | None:
     """Return the request for another start; None if there is no request, or it is damaged."""
     try:
-        return read(Again, _read(path))
+        return read(Again, read_record(path))
     except DamagedError:
         return None
 
 
-def _read(path: str) -> dict[str, Any] | None:
+def read_record(path: str) -> dict[str, Any] | None:
+    """Return a small record; None if it is missing or damaged."""
     try:
         data = read_json(path, MOST_WORD)
     except (OSError, ValueError):

@@ -29,7 +29,7 @@ class NeighbourServer:
         take: Taker | None = None,
         tell: Callable[[Mapping[str, int]], None] = lambda counts: None,
     ) -> None:
-        """Listen at these addresses, on any free port; OSError where none is."""
+        """Listen at these addresses, on any free port. Raises OSError if there is no free port."""
         self.node_rank, self.addrs, self.take = node_rank, addrs, take
         socks = listen(addrs, ANY_PORT)
         self.port = port_of(socks)
@@ -38,7 +38,7 @@ class NeighbourServer:
     async def _serve(self, channel: Channel) -> None:
         with contextlib.suppress(ChannelError, DamagedError, OSError):  # a neighbour that is gone
             asked = REQUESTS.read(await channel.answer(ANSWER_SECONDS))
-            if asked is None or asked.to != self.node_rank:  # the neighbour dialled another node
+            if asked is None or asked.to != self.node_rank:  # the peer connected to another node's address
                 channel.send(to_json(Probed(f"this is node {self.node_rank}", self.node_rank)))
             elif isinstance(asked, Probe):
                 channel.send(to_json(Probed(node=self.node_rank, padding=asked.padding)))
@@ -46,12 +46,12 @@ class NeighbourServer:
                 await self.take(asked, channel)
 
     async def close(self) -> None:
-        """Stop listening, and end what is being taken in."""
+        """Stop listening, and end the requests that are under way."""
         await self.listener.close()
 
 
 async def probe(tls: Tls, addrs: tuple[str, ...], port: int, node_rank: int) -> str | None:
-    """Return None when the neighbour answers at one of its addresses, else what went wrong at each."""
+    """Return None if the neighbour answers at one of its addresses, else the problem of each address."""
     try:
         channel = await request(tls, addrs, port, Probe(node_rank, PADDING))
     except ChannelError as error:
@@ -71,7 +71,7 @@ async def probe(tls: Tls, addrs: tuple[str, ...], port: int, node_rank: int) -> 
 
 
 async def request(tls: Tls, addrs: tuple[str, ...], port: int, asked: Request) -> Channel:
-    """Return the channel on which the neighbour has this request. Raises ChannelError if it can't be reached."""
+    """Return the channel on which the neighbour got this request. Raises ChannelError if it can't be reached."""
     problems = []
     for addr in addrs:
         try:

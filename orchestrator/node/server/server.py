@@ -1,8 +1,8 @@
-"""`python3 node.pyz serve`: this machine's answers to a controlling side that came over SSH.
+"""`python3 node.pyz serve`: answers the requests of a submitting machine that has connected over SSH.
 
-A request is a line of JSON, {"id", "do", "bytes", ...}, and that many bytes; so is a reply. Each request has a thread
-to itself and is answered when it is done, so a long request delays no other. If no further thread can be started,
-requests wait for one another. The end of the input ends the process; agents that it has started continue.
+A request is a line of JSON, {"id", "do", "bytes", ...}, and that many bytes; so is a reply. Each request has its own
+thread and is answered when it is done, so a long request delays no other. If no further thread can be started, requests
+wait for one another. The end of the input ends the process, and agents that it has started continue.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 import sys
 import threading
 from functools import partial
@@ -46,8 +47,32 @@ def serve() -> int:
     return 0
 
 
+def stay() -> int:
+    """Serve in a child process, and return when the child and all programs that it has started have ended.
+
+    A scheduler ends all processes of a step as soon as its first process ends, and agents must outlive the server. When
+    the scheduler is about to end the job, it sends its signals to all processes. Both of these ignore them, so the last
+    files of the agents can be copied.
+    """
+    from orchestrator.node.system.orphans import adopt_orphans
+    from orchestrator.node.system.signals import NOTICES
+
+    for number in NOTICES:
+        signal.signal(number, lambda *_: None)  # SIG_IGN would be inherited by all programs that the server starts
+    adopt_orphans()
+    if os.fork() == 0:
+        return serve()
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for stream in (0, 1):
+        os.dup2(nowhere, stream)
+    with contextlib.suppress(ChildProcessError):
+        while True:
+            os.wait()
+    return 0
+
+
 def _end_when_forgotten(asked: threading.Event) -> None:
-    """End the process when nobody has asked for long: a cable may be cut without either end being told."""
+    """End the process after a long time without a request, because a cut cable may end the connection unnoticed."""
     while asked.wait(FORGOTTEN_SECONDS):
         asked.clear()
     os._exit(0)
@@ -81,5 +106,5 @@ def _reply(request: Request, payload: bytes, sink: BinaryIO, lock: threading.Loc
             else:
                 data.send(sink)
             sink.flush()
-        except OSError:  # who asked has gone
+        except OSError:  # the asker is gone
             os._exit(0)

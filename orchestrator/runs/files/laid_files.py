@@ -1,6 +1,6 @@
-"""Gives a run on this machine the code folder's ignored files, which the program would have if it were run by hand.
+"""Gives a run on this machine the code folder's ignored files, because a program that is started by hand has them too.
 
-A script may overwrite a small file or a checkpoint, so the run gets a copy of it. Other files may be large, and the run
+A script may overwrite a small file or a checkpoint, so the run gets a copy of it. Other files may be large, so the run
 gets links to them. Folders are created and not linked, so new files in them belong to the run.
 """
 
@@ -59,7 +59,7 @@ def _laid_folder(code_dir: Path, destination: Path, path: str) -> list[tuple[int
     """Return (size, path) of the file or of all files below the folder. Create its folders, or link a large folder."""
     if not path.endswith("/"):
         return _file(code_dir, path)
-    if _is_orchs(code_dir / path, destination):
+    if _is_runs_folder(code_dir / path, destination):
         return []
     found, folders, entries = list[tuple[int, str]](), [path], 0
     for folder in folders:  # grows in the loop
@@ -71,7 +71,7 @@ def _laid_folder(code_dir: Path, destination: Path, path: str) -> list[tuple[int
         if entries > MOST_IN_FOLDER or "pyvenv.cfg" in names:
             return _linked(code_dir, destination, path)
         for name in names:
-            if name in _NEVER or name.endswith(".pyc") or _is_orchs(code_dir / folder / name, destination):
+            if name in _NEVER or name.endswith(".pyc") or _is_runs_folder(code_dir / folder / name, destination):
                 continue
             place = f"{folder}{name}"
             if (code_dir / place).is_dir() and not (code_dir / place).is_symlink():
@@ -86,7 +86,7 @@ def _laid_folder(code_dir: Path, destination: Path, path: str) -> list[tuple[int
     return found
 
 
-def _is_orchs(folder: Path, destination: Path) -> bool:
+def _is_runs_folder(folder: Path, destination: Path) -> bool:
     """Tell whether this is the folder of orch's runs. It is left out, because each run would get copies of all runs."""
     return destination.is_relative_to(folder) and destination.relative_to(folder).parts[:1] in (("runs",), ("sweeps",))
 
@@ -105,7 +105,7 @@ def _file(code_dir: Path, path: str) -> list[tuple[int, str]]:
         info = os.stat(code_dir / path)
         if stat.S_ISREG(info.st_mode) or stat.S_ISDIR(info.st_mode):
             large = stat.S_ISDIR(info.st_mode) or os.path.islink(code_dir / path)
-            return [(info.st_size + (1 << 62 if large else 0), path)]
+            return [(info.st_size + (1 << 62 if large else 0), path)]  # the huge size means: link it, never copy it
     return []
 
 
@@ -126,4 +126,6 @@ def _copy(source: Path, target: Path) -> None:
 
 def _failed(destination: Path, error: OSError) -> UsageError:
     where = error.filename or destination
-    return UsageError(f"{where}: an ignored file can't be put beside the code: {error.strerror}", "make room there")
+    return UsageError(
+        f"{where}: an ignored file can't be copied into the run's folder: {error.strerror}", "make room there"
+    )

@@ -14,6 +14,7 @@ from orchestrator.protocol.events import (
     GangEnded,
     Go,
     OfAttempt,
+    Replaced,
     Restart,
     StartingAgain,
     of,
@@ -26,18 +27,27 @@ End = AttemptFailed | GangEnded | StartingAgain | Restart
 
 def attempts_of(events: Iterable[Event]) -> tuple[Attempt, ...]:
     """Return the attempts in order. An attempt whose ranks were never started has no `began`."""
+    events = list(events)
     every = of(events, OfAttempt)
     begun, first, failed, ended = (
         _by_attempt(every, Go), _by_attempt(every, FirstStepsSeen), _by_attempt(every, AttemptFailed),
         _by_attempt(every, GangEnded),
     )  # fmt: skip
     again: dict[int, StartingAgain | Restart] = {**_by_attempt(every, StartingAgain), **_by_attempt(every, Restart)}
+    spares: dict[int, list[str]] = {}  # by the start that uses them
+    for event in of(events, Replaced):
+        spares.setdefault(event.start, []).append(f"{event.by} took the place of {event.host}")
     numbers = sorted({*begun, *again, *({0} if again else ())})
     return tuple(
         _attempt(
-            number, begun.get(number), first.get(number), [failed.get(number), ended.get(number), again.get(after)]
+            number,
+            begun.get(number),
+            first.get(number),
+            [failed.get(number), ended.get(number), then],
+            spares.get(then.start, []) if isinstance(then, StartingAgain) else [],
         )
         for number, after in pairwise([*numbers, -1])
+        for then in [again.get(after)]
     )
 
 
@@ -45,15 +55,17 @@ def _by_attempt(events: Iterable[OfAttempt], cls: type[_Found]) -> dict[int, _Fo
     return {event.attempt: event for event in events if isinstance(event, cls)}
 
 
-def _attempt(number: int, begun: Go | None, first: FirstStepsSeen | None, ends: Iterable[End | None]) -> Attempt:
-    """Return one attempt. `ends` are events about its end, the most specific first."""
+def _attempt(
+    number: int, begun: Go | None, first: FirstStepsSeen | None, ends: Iterable[End | None], spares: Iterable[str]
+) -> Attempt:
+    """Return one attempt. `ends` are events about its end, the most specific first; `spares` followed from it."""
     known = [event for event in ends if event is not None]
     offered = begun.resume_from or None if begun is not None else None
     return Attempt(
         number,
         begun.time if begun is not None else None,
         known[0].time if known else None,
-        _why(known),
+        "; ".join(filter(None, [_why(known), *spares])),
         offered if first is not None and continues(first) else None,
         offered,
         first.steps[0] if first is not None and first.steps is not None else None,

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def search_of(
     job: Job, sampler: Sampler, trials: int, stop: Stop | None, sets: Iterable[str], fields: Collection[str]
 ) -> Search:
-    """Return the search that the job describes. `fields` are those of `training:`.
+    """Return the search that the job describes. `fields` are the names of the fields of `training:`.
 
     Raises UsageError if the job has no search space or no metric, or if too many trials are requested.
     """
@@ -28,7 +28,7 @@ def search_of(
         hint = "add search: {space: {lr: {low: 1e-4, high: 1e-1, log: true}}} to the job"
         raise UsageError("--search: the job has no search: section, so there is nothing to search", hint)
     if trials > MOST_POINTS:
-        raise UsageError(f"--trials {trials}: a search may have {MOST_POINTS}", "ask for fewer")
+        raise UsageError(f"--trials {trials}: a search may have at most {MOST_POINTS} trials", "request fewer trials")
     metric = metric_of_job({"job": job.to_json()})
     if metric is None:
         hint = "add metric: accuracy, or metric: {name: loss, better: lower}, to the job"
@@ -56,7 +56,7 @@ def axes_of(search: Search) -> list[Axis]:
 
 
 def point_of(search: Search, index: int, values: Sequence[str]) -> Point:
-    """Return the point of a trial; `values` are texts."""
+    """Return the sweep point of a trial that has these values."""
     return point_at(axes_of(search), index, values)
 
 

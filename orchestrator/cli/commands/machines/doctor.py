@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from orchestrator.cli.awaiting import naming_who_is_awaited
+from orchestrator.cli.awaiting import naming_awaited_machines
 from orchestrator.cli.group import orch, print_json, say, show, style, width_of
 from orchestrator.cli.request import profile_option, profile_or_default
 from orchestrator.errors import EXIT_ORCH_FAILED, UsageError
@@ -19,13 +19,13 @@ from orchestrator.errors import EXIT_ORCH_FAILED, UsageError
 @profile_option
 @click.option("--set", "sets", multiple=True, metavar="profile.A=V", help="Override a field of the profile.")
 @click.option("--on-node", is_flag=True, help="Slurm: also run a short test job on a compute node.")
-@click.option("--bench", is_flag=True, help="Also measure all-reduce, inside nodes and between them.")
+@click.option("--bench", is_flag=True, help="Also measure the bandwidth of all-reduce in and between nodes.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def doctor(profile: str | None, sets: tuple[str, ...], on_node: bool, bench: bool, as_json: bool) -> int:
     """Check a profile's machines, and print remedies.
 
-    This machine: Python, torch, disk, GPUs. SSH: these, keys and ports between the nodes. Slurm: its programs,
-    partition and limits.
+    Checks Python, torch, disk and GPUs; for an ssh profile also keys, and ports between the nodes; for a
+    scheduler's profile its programs, queue and limits.
     """
     from orchestrator.backends import kind_of
     from orchestrator.backends.base import Level
@@ -39,7 +39,7 @@ def doctor(profile: str | None, sets: tuple[str, ...], on_node: bool, bench: boo
     if of_job := next((each for each in sets if each.startswith("job.")), None):
         raise UsageError(f"--set {of_job}: doctor checks a profile and has no job", "write profile.FIELD=VALUE")
     loaded = load_profile(name, sets=sets)
-    with naming_who_is_awaited(kind_of(vars(loaded))):
+    with naming_awaited_machines(kind_of(vars(loaded))):
         checks = examine(loaded, on_node=on_node)
     if not as_json:
         show(results.doctor_page(checks, style, width_of(sys.stdout)))
@@ -56,7 +56,7 @@ def doctor(profile: str | None, sets: tuple[str, ...], on_node: bool, bench: boo
 
 
 def _is_new(root: Path, note: str) -> bool:
-    """Tell whether a note has not been printed yet, and record that it has been."""
+    """Tell whether a note was never printed before, and record that it is printed now."""
     try:
         root.mkdir(parents=True, exist_ok=True)
         os.close(os.open(root / note, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))

@@ -1,4 +1,4 @@
-"""Page 2: two metrics of a run as curves, by default loss and throughput."""
+"""Page 2: curves of two metrics of a run, by default the loss and the samples per second."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rich.text import Text
 from orchestrator.cli.render import plot
 from orchestrator.cli.top.page import Again, Look, Press, Step
 from orchestrator.cli.top.run_pages.base import OfRun
-from orchestrator.runs.files.metrics import shown_first
+from orchestrator.runs.files.metrics import default_metric
 from orchestrator.runs.files.written_metrics import HOW_TO_WRITE
 from orchestrator.runs.store import RunDir
 from orchestrator.views.curves import Axis, Curves
@@ -19,7 +19,7 @@ from orchestrator.views.run import RunView
 
 FIRST = ("loss", "rate")  # shown if the run has them
 SMOOTHINGS = (0.0, 0.6, 0.9)
-MOST_POINTS = 400  # twice the columns of braille on a wide screen
+MOST_POINTS = 400  # braille has two points per column, and a wide screen 200 columns
 
 
 class CurvesPage(OfRun[tuple[Curves, ...]]):
@@ -36,7 +36,7 @@ class CurvesPage(OfRun[tuple[Curves, ...]]):
         """Read the metrics. If the run has neither of the two chosen metrics, the upper curve shows another metric."""
         names = self.reader.curves([self.run], "").names
         if names and set(self.metrics) == set(FIRST) and set(names).isdisjoint(FIRST):
-            self.metrics[0] = shown_first(names)
+            self.metrics[0] = default_metric(names)
         return tuple(
             self.reader.curves([self.run], name, smoothing=self.smoothing, most=MOST_POINTS) for name in self.metrics
         )

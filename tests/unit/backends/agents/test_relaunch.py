@@ -8,14 +8,18 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from orchestrator.backends.agents import relaunch
 from orchestrator.backends.agents.handle import SECRETS, Handle
+from orchestrator.backends.agents.liveness import last_seen
 from orchestrator.backends.agents.over_ssh import AgentsOverSsh
 from orchestrator.backends.agents.relaunch import credentials_of, in_order, machines
+from orchestrator.backends.agents.watcher import NodeFollower
 from orchestrator.backends.agents.ways import blamed
 from orchestrator.backends.hosts import all_of
-from orchestrator.backends.settings import Host, SshSettings
-from orchestrator.errors import BackendError
+from orchestrator.backends.settings import AgentsSettings, Host
+from orchestrator.errors import BackendError, JobOverError
 from orchestrator.outcome.restart import Relaunch
 from orchestrator.protocol.events import Event, GoingOnWithout, Replaced, WaitingForHosts, of
 from orchestrator.protocol.progress import Progress
@@ -66,7 +70,7 @@ class Machines(FakePool):
 
 
 def chosen(
-    run: RunDir, pool: Machines, settings: SshSettings, again: Relaunch, **refused: BackendError
+    run: RunDir, pool: Machines, settings: AgentsSettings, again: Relaunch, **refused: BackendError
 ) -> dict[int, Host] | None:
     """The machines of the next start; a host that answers is fit for it, but for those that have refused it."""
 
@@ -79,7 +83,7 @@ def chosen(
 
 def test_a_replacement_is_recorded_once_while_another_node_is_waited_for(tmp_path: Path) -> None:
     run, again, pool = RunDir(tmp_path), Relaunch(1, 1, "infra", "lost"), Machines("n1", "n2", "n3", "n5")
-    settings = SshSettings.of(PROFILE)
+    settings = AgentsSettings.of(PROFILE)
     Handle(HandleStatus.SUBMITTED, 0, settings.hosts, {}, (0, 1, 2)).write(run)
 
     def replaced() -> list[tuple[str, str]]:
@@ -103,7 +107,7 @@ def machines_of(
 ) -> tuple[list[str] | None, tuple[Event, ...]]:
     """The machines of the next start, by name, where these ways are broken; and what has been recorded."""
     folder.mkdir(exist_ok=True)
-    run, settings = RunDir(folder), SshSettings.of({**PROFILE, **profile})
+    run, settings = RunDir(folder), AgentsSettings.of({**PROFILE, **profile})
     Handle(HandleStatus.SUBMITTED, 0, settings.hosts, {}, (0, 1, 2)[: len(settings.hosts)]).write(run)
     pool = Machines(broken=broken)
     found = chosen(run, pool, settings, Relaunch(1, 1, "infra", "lost"))
@@ -122,7 +126,7 @@ def test_a_machine_whose_gpu_failed_is_replaced_if_a_spare_answers_and_else_take
     def found(name: str, message: str, *off: str, attempt: int = 0, **profile: Any) -> list[str]:
         folder = tmp_path / name
         folder.mkdir()
-        run, settings = RunDir(folder), SshSettings.of({**PROFILE, **profile})
+        run, settings = RunDir(folder), AgentsSettings.of({**PROFILE, **profile})
         Handle(HandleStatus.SUBMITTED, 0, settings.hosts, {}, (0, 1, 2)).write(run)
         error = {"type": "torch.AcceleratorError", "message": message}
         culprit = {"rank": 2, "node": 1, "code": 1, "error": error, "tail": []}
@@ -165,7 +169,7 @@ FULL = BackendError("n2: /w has only 5 MiB left", "make room there")
 
 def test_a_machine_that_refuses_another_start_is_replaced_waited_for_or_done_without(tmp_path: Path) -> None:
     def found(name: str, refused: BackendError = FULL, **profile: Any) -> tuple[list[str] | None, Any]:
-        run, settings = RunDir(tmp_path / name), SshSettings.of({**PROFILE, **profile})
+        run, settings = RunDir(tmp_path / name), AgentsSettings.of({**PROFILE, **profile})
         run.path.mkdir()
         Handle(HandleStatus.SUBMITTED, 0, settings.hosts, {}, (0, 1, 2)).write(run)
         for _ in range(2):  # how much room is left may change
@@ -183,7 +187,7 @@ def test_a_machine_that_refuses_another_start_is_replaced_waited_for_or_done_wit
 
 
 def test_a_machine_that_is_back_takes_the_place_of_the_spare_that_replaced_it(tmp_path: Path) -> None:
-    run, settings = RunDir(tmp_path), SshSettings.of(PROFILE)
+    run, settings = RunDir(tmp_path), AgentsSettings.of(PROFILE)
     n1, n2, n3, n4, n5 = settings.machines.values()
     handle = Handle(HandleStatus.SUBMITTED, 1, (n1, n4, n3), {}, (0, 1, 2))
     assert handle.free_machines(settings) == [n5, n2]
@@ -197,7 +201,7 @@ def test_a_machine_that_is_back_takes_the_place_of_the_spare_that_replaced_it(tm
 
 
 def test_the_forecast_of_a_start_has_the_machines_that_the_start_chooses_from(tmp_path: Path) -> None:
-    run, settings = RunDir(tmp_path), SshSettings.of(PROFILE)
+    run, settings = RunDir(tmp_path), AgentsSettings.of(PROFILE)
     n1, n2, n3, n4, _ = settings.machines.values()
     run.write("run.json", {"profile": PROFILE})
     has = Reserves(("n1", "n2", "n3"), ("n4", "n5"), frozenset(), None, 900)
@@ -241,7 +245,7 @@ def test_each_start_has_credentials_of_its_own_and_one_that_was_cut_off_goes_on_
 
 
 def test_logs_are_brought_of_machines_that_get_another_number_and_have_begun(tmp_path: Path, monkeypatch) -> None:
-    run, settings, asked = RunDir(tmp_path), SshSettings.of(PROFILE), []
+    run, settings, asked = RunDir(tmp_path), AgentsSettings.of(PROFILE), []
     Handle(HandleStatus.SUBMITTED, 0, settings.hosts, {}, (0, 1, 2)).write(run)
     for node in (0, 1):  # node 2 has written nothing
         run.node(node).mkdir(parents=True)
@@ -250,3 +254,32 @@ def test_logs_are_brought_of_machines_that_get_another_number_and_have_begun(tmp
     monkeypatch.setattr(relaunch, "update_all", lambda copies, *_, only_logs: asked.append((*copies, only_logs)))
     relaunch._bring_logs_of_renumbered(run, Machines(), settings, [2, 1, 0])  # type: ignore[arg-type]
     assert [(copy.node, only_logs) for copy, only_logs in asked] == [(0, True)]  # node 1 keeps its number
+
+
+def test_nothing_is_started_on_machines_whose_job_has_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run, of_job = RunDir(tmp_path), {**PROFILE, "start_by": ["ssh", "srun"], "job": "slurm:7"}
+    run.write("run.json", {"profile": of_job})
+    run.write("plan.json", {"tasks": []})
+    monkeypatch.setattr(relaunch, "is_over", lambda job: job == "slurm:7")
+    again = Relaunch(1, 1, "preempted", "stopped by SIGTERM, which orch has not sent")
+    words = r"^stopped by SIGTERM, which orch has not sent; Slurm job 7, which had the machines of the run, has ended$"
+    with pytest.raises(BackendError, match=words) as raised:
+        relaunch.relaunch(run, Machines(), again)  # type: ignore[arg-type]
+    assert not raised.value.transient  # so the run ends
+
+
+def test_an_agent_is_gone_if_its_job_has_ended(tmp_path: Path) -> None:
+    class Over(FakePool):
+        def session(self, address: Address, workdir: str) -> Machine:
+            raise JobOverError(f"{address.host}: Slurm job 7 has ended")
+
+    run, settings = RunDir(tmp_path), AgentsSettings.of({**PROFILE, "start_by": ["srun"], "job": "slurm:7"})
+    run.write("run.json", {"profile": PROFILE})
+    Handle(HandleStatus.SUBMITTED, 0, settings.hosts, {0: (1, 1)}, (0, 1, 2)).write(run)
+    follower = NodeFollower(run, 0, Over())  # type: ignore[arg-type]
+    with pytest.raises(JobOverError) as raised:
+        follower.update()
+    follower.record_loss(raised.value)
+    seen = last_seen(run, 0)
+    assert seen is not None
+    assert (seen.alive, seen.machine) == (False, settings.hosts[0])

@@ -17,7 +17,7 @@ from tests.events import culprit
 
 @pytest.fixture(autouse=True)
 def _no_usual_places(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(subject, "PLACES", ())
+    monkeypatch.setattr(subject, "usual_folders", list)
 
 
 def interpreter(folder: Path, *files: str) -> str:
