@@ -9,8 +9,7 @@ from typing import Final
 from orchestrator.backends import backend, is_known
 from orchestrator.backends.base import Backend
 from orchestrator.errors import OrchError, StoreError
-from orchestrator.looking.evidence import Evidence, gather, with_hosts_now
-from orchestrator.looking.judge import state_from
+from orchestrator.looking.evidence import Evidence, gather, state_from, with_hosts_now
 from orchestrator.outcome.judge import of_lost_record
 from orchestrator.protocol.events import GaveUp, LostNode, StartingAgain
 from orchestrator.runs.dependencies import why_it_waits

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from orchestrator.looking.judge import judged
+from orchestrator.looking.evidence import judged
 from orchestrator.outcome.restart import Relaunch, newest_start, pending_start
 from orchestrator.protocol.events import (
     AgentEnded,

@@ -6,8 +6,7 @@ import os
 
 import pytest
 
-from orchestrator.looking.evidence import Evidence
-from orchestrator.looking.judge import state_from
+from orchestrator.looking.evidence import Evidence, state_from
 from orchestrator.outcome import restart
 from orchestrator.protocol.events import Event
 from orchestrator.runs import reducer

@@ -46,7 +46,7 @@ class Members:
     def _admitted(self, channel: Channel, first: Message) -> Hello:
         """Return the hello of a node that is not here yet; a second agent must not displace the first."""
         said = read(Introduction, first, lenient=True)
-        if said.to != LEADER:  # the node dialled another listener
+        if said.to != LEADER:  # it was meant for another listener, whose address was redirected to this one
             raise ChannelError("the connection was not meant for node 0")
         if (member := said.hello) is None:
             raise ChannelError("its hello is of another version")

@@ -40,7 +40,7 @@ class Roster:
         return self.hellos[node].host if node in self.hellos else self.task.hosts[node]
 
     def how_folders_were_lost(self) -> str:
-        """Return which nodes have lost the run's folder, in words; "" if no node has."""
+        """Return a sentence about the nodes that have lost the run's folder; "" if no node has."""
         if not (nodes := sorted(self.folders_lost)):
             return ""
         return f"{self.names(nodes)} lost the run's folder: {self.folders_lost[nodes[0]]} was removed during the run"

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.looking.evidence import Evidence
-from orchestrator.looking.judge import state_from
+from orchestrator.looking.evidence import Evidence, state_from
 from orchestrator.outcome.restart import Relaunch
 from orchestrator.protocol.events import Event
 from orchestrator.runs.dependencies import Wait
