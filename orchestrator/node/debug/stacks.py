@@ -35,7 +35,7 @@ from orchestrator.node.system.processes import (
     variable_of,
 )
 from orchestrator.protocol.events import EventKind
-from orchestrator.protocol.json_text import parse_json
+from orchestrator.protocol.json_text import objects_in
 from orchestrator.protocol.layout import attempt_folder, node_folder
 from orchestrator.protocol.reading import MOST_LINES, read_regular
 
@@ -133,13 +133,7 @@ def _events(path: str) -> Iterator[dict[str, Any]]:
         lines = read_regular(path, MOST_LINES, path.rpartition("/nodes/")[0]).splitlines()
     except FileNotFoundError:
         return
-    for line in lines:
-        try:
-            event = parse_json(line)
-        except ValueError:  # a full disk cut the line
-            continue
-        if isinstance(event, dict):
-            yield event
+    yield from objects_in(lines)
 
 
 def _inner_pid(pid: int) -> int:

@@ -13,13 +13,12 @@ import socket
 import sys
 import time
 from dataclasses import dataclass
-from typing import Any
 
 from orchestrator.node.server.machine import agent_of
 from orchestrator.node.system.processes import Process, identify, is_alive, marked_processes, send_signal
 from orchestrator.protocol.debugging.fault import Fault
 from orchestrator.protocol.events import EventKind
-from orchestrator.protocol.json_text import parse_json
+from orchestrator.protocol.json_text import objects_in
 from orchestrator.protocol.layout import node_folder
 from orchestrator.protocol.reading import MOST_LINES, read_regular
 
@@ -110,19 +109,10 @@ def _recorded_pids(path: str, run_dir: str) -> dict[int, int]:
         lines = read_regular(path, MOST_LINES, run_dir).splitlines()
     except OSError:
         return found
-    for line in lines:
-        event = _event(line)
+    for event in objects_in(lines):
         if event.get("kind") == EventKind.LAUNCHER_STARTED and isinstance(event.get("pids"), dict):
             found = {int(rank): pid for rank, pid in event["pids"].items()}
     return found
-
-
-def _event(line: bytes) -> dict[str, Any]:
-    try:
-        event = parse_json(line)
-    except ValueError:
-        return {}
-    return event if isinstance(event, dict) else {}
 
 
 def _status(process: Process, name: str) -> list[int]:
