@@ -41,7 +41,7 @@ from orchestrator.protocol.json_text import parse_json
 from orchestrator.protocol.layout import job_folder, node_folder
 from orchestrator.protocol.progress import Progress
 from orchestrator.protocol.ranks import EXIT_REQUEUE
-from orchestrator.protocol.reading import MOST_LINES, MOST_RECORD, MOST_WORD, read_json, read_regular
+from orchestrator.protocol.reading import MOST_LINES, MOST_RECORD, MOST_WORD, read_json, read_object, read_regular
 from orchestrator.protocol.task import NodeTask
 
 _JOBS = (EventKind.SLURM_JOB, EventKind.BATCH_JOB)  # by which node 0 records the job at each start
@@ -303,8 +303,4 @@ def _events_in(path: str, run_dir: str) -> Iterator[Event]:
 
 def read_word(path: str) -> Event | None:
     """Return a request for another start, or another small record; None if it is missing or damaged."""
-    try:
-        data = read_json(path, MOST_WORD)
-    except (OSError, ValueError):
-        return None
-    return data if isinstance(data, dict) else None
+    return read_object(path, MOST_WORD)
