@@ -182,7 +182,7 @@ def redacted(run: RunDir, text: str) -> str:
 
 
 def task_by_hand(run: RunDir, task: NodeTask) -> tuple[NodeTask, list[str]]:
-    """Return the task with folders that exist when a person starts it by hand, and shell lines that create them.
+    """Return the task with folders that exist when a person starts the task by hand, and shell lines that create them.
 
     When a run has ended, its folders on other machines are gone. The shell lines then send the recorded code to a new
     folder.
