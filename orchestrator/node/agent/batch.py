@@ -42,7 +42,7 @@ from orchestrator.protocol.layout import TITLES, job_folder, node_folder
 from orchestrator.protocol.messages import Again
 from orchestrator.protocol.progress import Progress
 from orchestrator.protocol.ranks import EXIT_REQUEUE
-from orchestrator.protocol.reading import MOST_RECORD, MOST_WORD, read_json
+from orchestrator.protocol.reading import MOST_RECORD, MOST_WORD, read_json, read_object
 from orchestrator.protocol.task import NodeTask
 from orchestrator.protocol.typed import DamagedError, read, to_json
 
@@ -298,8 +298,4 @@ def read_word(path: str) -> Again | None:
 
 def read_small_record(path: str) -> dict[str, Any] | None:
     """Return a JSON object of at most MOST_WORD bytes; None if it is missing or damaged."""
-    try:
-        data = read_json(path, MOST_WORD)
-    except (OSError, ValueError):
-        return None
-    return data if isinstance(data, dict) else None
+    return read_object(path, MOST_WORD)
