@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from orchestrator.runs.store import RunDir
-from orchestrator.transport.address import HERE, Address
+from orchestrator.transport.address import HERE, SSH, Address
 
 WORKDIR: Final = "~/.orch"
 CACHE_DAYS: Final = 30  # the age at which unused contents are removed from a cache
@@ -38,7 +38,8 @@ class Host:
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> Host:
         """Return the host that `to_json` gave."""
-        return Host(Address(**data["address"]), data["addr"], data["python"])
+        address = {**data["address"], "by": tuple(data["address"].get("by", ()))}
+        return Host(Address(**address), data["addr"], data["python"])
 
 
 @dataclass(frozen=True)
@@ -70,9 +71,12 @@ class AgentsSettings:
         A local profile has this machine once for each node.
         """
 
+        by = tuple(way) if (way := profile.get("start_by") or [SSH]) != [SSH] else ()
+
         def host(entry: Mapping[str, Any]) -> Host:
             own = {name: entry.get(name) or profile.get(name) for name in ("user", "port", "key", "jump")}
-            return Host(Address(entry["host"], **own), entry.get("addr"), entry.get("python"))
+            address = Address(entry["host"], **own, by=by, job=profile.get("job") or "")
+            return Host(address, entry.get("addr"), entry.get("python"))
 
         here = [{"host": HERE}] * (profile.get("nodes") or 1) if profile.get("kind") == "local" else []
         hosts = [host(entry) for entry in profile.get("hosts") or here]

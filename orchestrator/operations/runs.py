@@ -139,7 +139,7 @@ def _record_cancel(run: RunDir, *, now: bool) -> StoreError | None:
 
 
 def deliver_news(root: Path) -> None:
-    """Start the supervisor if notifications or trackers lack news about a run."""
+    """Start the supervisor if notifications or trackers lack news about a run. The supervisor delivers it."""
     if outbox.entered(root):
         start_supervisor(root)
 

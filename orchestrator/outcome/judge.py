@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from orchestrator.outcome.requeue import is_limit_signal
 from orchestrator.outcome.restart import Budgets, Relaunch, next_start
 from orchestrator.outcome.sentences import culprit_in_words, items, kernel_words, memory_in_words, refused_saves
 from orchestrator.outcome.verdict import Cause, Event, NodeState, NodeStatus, Outcome, Party, Verdict, cause_of_event
@@ -309,7 +310,8 @@ def _how_it_was_stopped(records: Records, end: Event) -> str:
         return "its ranks stopped at a step boundary, and asked to be started again"
     if not records.scheduler:
         return f"stopped by {names[0]}, which orch has not sent"
-    return f"stopped by {names[0]} from {records.scheduler}" + (" (time limit near)" if names[0] == "SIGUSR2" else "")
+    near = " (time limit near)" if is_limit_signal(names[0], records.scheduler) else ""
+    return f"stopped by {names[0]} from {records.scheduler}{near}"
 
 
 def _what_it_lacks(end: Event) -> str:

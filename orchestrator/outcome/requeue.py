@@ -7,10 +7,12 @@ node 0 was lost, whoever noticed the loss.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Callable
 
 from orchestrator.outcome import restart
 from orchestrator.outcome.restart import Budgets, Refusal, Restarter
 from orchestrator.outcome.verdict import Cause, Event, cause_of_event
+from orchestrator.protocol.allocation import TITLES
 from orchestrator.protocol.events import EventKind
 from orchestrator.protocol.progress import Progress, progress_of
 
@@ -19,44 +21,56 @@ _ASKED_TO_STOP = {Cause.PREEMPTED: "{} took its nodes away (preempted)", Cause.T
 
 
 def start_after(
-    events: Sequence[Event], retry: Budgets, title: str, *, asks: bool
+    events: Sequence[Event], retry: Budgets, title: str, *, asks: bool, has_whole_limit: bool = True
 ) -> tuple[Cause, str] | Refusal | None:
     """Return the cause and the reason of the start that an agent asks for at its end; None if it asks for none.
 
-    NO_PROGRESS if the start ended at its time limit and has gained nothing by then. `events` are those of this agent's
-    start, and `retry` has the budgets that are left for this start. A start without ranks is repeated only if the
-    agent's exit code `asks` for that. `title` is the scheduler's name.
+    NO_PROGRESS if the start ended at its time limit, had the whole limit, and has gained nothing by then. `events` are
+    those of this agent's start, and `retry` has the budgets that are left for this start. A start without ranks is
+    repeated only if the agent's exit code `asks` for that. `title` is the scheduler's name.
     """
     ends = [event for event in events if event.get("kind") in (EventKind.GANG_ENDED, EventKind.GAVE_UP)]
     if not ends:
         return None
     began = any(event.get("kind") == EventKind.STARTED for event in events)
     cause = cause_of_event(ends[-1])
-    if cause is Cause.PREEMPTED and is_near_limit(events):
+    if cause is Cause.PREEMPTED and is_near_limit(events, title):
         cause = Cause.TIMEOUT
     used = restart.times_used([event for event in events if event.get("kind") == EventKind.RESTART], cause)
     begun = next(iter(restart.progress_of_starts(events)), Progress())
-    stalled = restart.stalled([begun], progress_of(ends[-1])) if began else 0
+    stalled = restart.stalled([begun], progress_of(ends[-1])) if began and has_whole_limit else 0
     refusal = restart.refusal(Restarter.SCHEDULER, cause, retry, used, stalled)
     if refusal is not None or not (began or asks):
         return refusal if refusal is Refusal.NO_PROGRESS else None
     return cause, str(ends[-1].get("reason") or _ASKED_TO_STOP.get(cause, "").format(title))
 
 
-def is_near_limit(events: Iterable[Event]) -> bool:
+def is_limit_signal(name: str, title: str) -> bool:
+    """Return True if a signal announces the time limit of the scheduler's job.
+
+    orch has Slurm send SIGUSR2. It sends SIGXCPU itself in jobs of other schedulers, because Grid Engine sends SIGUSR2
+    before every end of a job, also after `qdel`.
+    """
+    return name == "SIGXCPU" or (name == "SIGUSR2" and title != TITLES["sge"])
+
+
+def is_near_limit(events: Iterable[Event], title: str) -> bool:
     """Tell whether this start was asked to stop because of its time limit.
 
-    The job is sent SIGUSR2 before the limit. Slurm can send SIGUSR2 up to a minute early, so a preemption may come at
+    Slurm can send SIGUSR2 up to a minute early, so a preemption may come at
     the same moment. Then SIGTERM follows at once. Before a time limit it comes much later.
     """
     events = list(events)
-    warned, stopped = (_time_of(events, name) for name in ("SIGUSR2", "SIGTERM"))
+    warned = _time_of(events, lambda name: is_limit_signal(name, title))
+    stopped = _time_of(events, lambda name: name == "SIGTERM")
     return warned is not None and not (stopped is not None and 0 <= stopped - warned < PREEMPTION_SECONDS)
 
 
-def _time_of(events: Iterable[Event], signal: str) -> float | None:
-    """Return when the agent got a signal first; 0 if its event has no time, and None if it got no such signal."""
-    found = next((event for event in events if event.get("name") == signal), None)
+def _time_of(events: Iterable[Event], is_it: Callable[[str], bool]) -> float | None:
+    """Return when the agent got such a signal first; 0 if its event has no time, and None if it got no such signal."""
+    found = next(
+        (event for event in events if event.get("kind") == EventKind.SIGNAL and is_it(str(event.get("name")))), None
+    )
     at = found and found.get("time")
     return None if found is None else float(at) if isinstance(at, (int, float)) else 0.0
 
@@ -71,6 +85,16 @@ def forbidden_start(retry: Budgets, events: Iterable[Event], title: str) -> str:
         f"{title} stopped the job and started it again by itself; this start ended at once, because retry.preempted is "
         f"{retry.get(Cause.PREEMPTED, 0)}"
     )
+
+
+def overdrawn(retry: Budgets, events: Iterable[Event], word: Event) -> str:
+    """Return why a start ends at once whose budget was spent before it was asked for; "" if it was not.
+
+    An agent asks for such a start if the machine of the batch script is lost, because nobody else can end the job.
+    """
+    cause = str(word.get("cause"))
+    budget = retry.get(cause, 0)
+    return str(word.get("reason")) if budget is not None and restart.times_used(events, cause) > budget else ""
 
 
 def without_progress(stalled: int, word: Event, title: str) -> str:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from orchestrator.protocol.allocation import TITLES
 from orchestrator.protocol.frozen import Frozen
 from orchestrator.runs.state import drop_invalid_fields
 
@@ -88,7 +89,7 @@ class NotifyEntry:
 
     @property
     def variable(self) -> str:
-        """Return the variable of the submitting shell with the receiver, or ""."""
+        """Return the name of the submitting shell's variable that has the receiver's address; empty without one."""
         return self.webhook_env or self.apprise_env
 
     @staticmethod
@@ -185,7 +186,8 @@ class RunRecord(Frozen):
             del known["nnodes"]
         kind = known.get("kind", LOCAL)
         if "scheduler" not in known and kind not in (LOCAL, "ssh"):  # written by orch 0.1, or damaged
-            known["scheduler"] = kind.partition("-")[0].capitalize()
+            scheduler = kind.partition("-")[0]
+            known["scheduler"] = TITLES.get(scheduler, scheduler.capitalize())
         return RunRecord(
             run_id=run_id,
             **known,

@@ -52,7 +52,7 @@ def name_of(run_id: str) -> str:
 
 
 def new_run_id(name: str) -> str:
-    """Return `name` with six random characters: easy to type by its prefix, and unique."""
+    """Return a unique run id: `name` with six random characters. Users can shorten it to a prefix."""
     import secrets
 
     return f"{name}-{''.join(secrets.choice(ALPHABET) for _ in range(CHARACTERS))}"

@@ -155,7 +155,7 @@ def read_search(folder: Path) -> Search:
 
 @dataclass(frozen=True)
 class Asked:
-    """The entry that a trial got its values."""
+    """A line of the journal: a trial got its values."""
 
     trial: int
     values: Mapping[str, Value]
@@ -163,7 +163,7 @@ class Asked:
 
 @dataclass(frozen=True)
 class Seen:
-    """The entry that a trial reported a value of the metric at a step."""
+    """A line of the journal: a trial reported a value of the metric at a step."""
 
     trial: int
     step: int
@@ -172,7 +172,7 @@ class Seen:
 
 @dataclass(frozen=True)
 class Told:
-    """The entry that a trial has ended. A complete trial has a value."""
+    """A line of the journal: a trial has ended. A complete trial has a value."""
 
     trial: int
     end: End

@@ -69,7 +69,7 @@ def check_own(root: Path, run: RunDir | None = None) -> None:
     said = next(filter(None, (why_exposed(str(folder)) for folder in folders)), None)
     if said is None:
         return
-    hint = "set ORCH_HOME to a folder of your own; orch status and orch logs work in other folders too"
+    hint = "set ORCH_HOME to a folder of your own; commands that only read work here too: orch status, orch logs"
     if (path := said.partition(" may be written by others")[0]) != said:
         hint = f"remove their right to write: chmod go-w {shlex.quote(path)}"
     raise StoreError(f"{said}: orch does not start, end or change runs there", hint)

@@ -202,7 +202,6 @@ class Notify(Spec):
     )
 
     def check(self) -> None:
-        """Raise ValueError if fields contradict each other."""
         known = ("command", "webhook", "webhook_env", "apprise_env")
         ways = [key for key in known if getattr(self, key) is not None]
         if len(ways) != 1:
@@ -280,7 +279,6 @@ class Job(Spec):
     warm_imports: tuple[Line, ...] = setting("modules imported once per node, before the fork", default=())
 
     def check(self) -> None:
-        """Raise ValueError if fields contradict each other."""
         given = [key for key in ("module", "script", "command", "training") if getattr(self, key) is not None]
         if len(given) != 1:
             what = f"{' and '.join(given)} are given" if given else "none is given"

@@ -147,7 +147,7 @@ def plan(job: Job, profile: AnyProfile, run_id: str, place: Place, env: Mapping[
         "second_copy": profile.kind == "ssh" and not profile.shared and profile.second_copy,
         "resume": job.checkpoint.resume,
         "retry": job.retry.to_json(),
-        "has_spares": profile.kind == "ssh" and bool(profile.spares),
+        "has_spares": bool(getattr(profile, "spares", ())),
         "hang": job.hang.to_json(),
         "idle": job.idle.to_json() if job.idle is not None else {},
         "sampling": job.sampling,

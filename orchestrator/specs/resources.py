@@ -19,7 +19,7 @@ class Has:
 
 
 def lacking(resources: Mapping[str, Any], has: Has) -> dict[str, str]:
-    """Return the requested `resources` that the machine lacks, as field -> error message.
+    """Return an error message for each of the requested `resources` that the machine lacks, by field.
 
     The caller puts the machine's name in front of the message.
     """

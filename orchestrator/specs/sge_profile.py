@@ -43,7 +43,6 @@ class SgeProfile(ProfileBase):
     )
 
     def check(self) -> None:
-        """Raise ValueError if fields contradict each other."""
         super().check()
         if self.pe is None and (self.nodes > 1 or (self.slots or 1) > 1):
             what = f"nodes is {self.nodes}" if self.nodes > 1 else f"slots is {self.slots}"

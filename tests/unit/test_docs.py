@@ -38,7 +38,7 @@ EVERY = {name: orch.get_command(CONTEXT, name) for name in (*orch.list_commands(
 COMMANDS = sorted(EVERY)
 # Options that a page names as those of another program.
 FOREIGN = {
-    "slurm.md": {"--no-requeue", "--time", "--mem", "--gpus-per-node", "--cpus-per-task"},  # sbatch's
+    "slurm.md": {"--no-requeue", "--no-kill", "--time", "--mem", "--gpus-per-node", "--cpus-per-task"},  # sbatch's
     "sweeps.md": {"--lr"},  # a script's
     "trackers.md": {"--lr"},  # as above
     "from-sbatch.md": {  # of sbatch, srun and torchrun

@@ -158,13 +158,15 @@ class AgentsOverSsh(Agents):
             yield
 
     def reach(self, run: RunDir, node: int, argv: Sequence[str], *, terminal: bool) -> list[str]:
-        """Return the command by ssh, to the present machine of the node."""
+        """Return the command to the present machine of the node: ssh, or the scheduler's own."""
+        from orchestrator.transport.in_job import in_job
         from orchestrator.transport.openssh import over_ssh
 
         handle = read_handle(run)
         if handle is None:
             raise BackendError(f"run {run.run_id} has reached no machine yet")
-        return over_ssh(handle.hosts[node].address, argv, terminal=terminal)
+        address = self.pool.way(handle.hosts[node].address, workdir_of(profile_of(run)))
+        return (over_ssh if address.is_by_ssh else in_job)(address, argv, terminal=terminal)
 
     def stage_replay(self, run: RunDir, node: int, name: str, checkpoint: Path | None, order: Order) -> list[str]:
         """Put the files into a folder beside the runs' on the node's machine."""

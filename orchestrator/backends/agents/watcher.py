@@ -14,7 +14,7 @@ from orchestrator.backends.mirror.checkpoints import remote_checkpoints
 from orchestrator.backends.mirror.growing import Copy
 from orchestrator.backends.mirror.watching import LONGEST_PAUSE, POLL_SECONDS, Follower, RunWatcher, Source, Update
 from orchestrator.backends.settings import AgentsSettings, Host, profile_of, remote_folder, workdir_of
-from orchestrator.errors import BackendError
+from orchestrator.errors import BackendError, JobOverError
 from orchestrator.outcome.restart import Relaunch
 from orchestrator.protocol.events import StartProblem, SubmitFailed
 from orchestrator.runs.store import RunDir
@@ -91,7 +91,8 @@ class NodeFollower(Follower):
         """Record since when the machine has been out of reach."""
         assert self.handle is not None
         assert self.machine is not None
-        self._record(Seen(self.handle.start, self.machine, None, time.time(), error.message))
+        alive = False if isinstance(error, JobOverError) else None  # a scheduler ends all processes of its job
+        self._record(Seen(self.handle.start, self.machine, alive, time.time(), error.message))
 
     def has_moved(self) -> bool:
         """Return True if there has been another start, which may have another machine for the node."""

@@ -109,6 +109,7 @@ class Trial:
     launch: LaunchPlan
     check_python: Callable[[], None]  # raises BackendError if the nodes' interpreter, as the site sees it, won't do
     folder: Callable[[], Folder]  # raises BackendError if the site can't be reached
+    on_node: bool = False  # also check what a short job meets on a node
 
 
 @dataclass(frozen=True)
@@ -188,10 +189,8 @@ class Scheduler(ABC):
     """The folder of the job's script and logs in the folder of a run; also the name of the recorded status."""
     programs: ClassVar[tuple[str, ...]]
     """The programs that a submit needs; the first submits a job."""
-    hint_here: ClassVar[str]
-    """A hint for a user on whose machine the programs are missing."""
-    hint_login: ClassVar[str]
-    """A hint for a user on whose login node the programs are missing."""
+    door: ClassVar[str] = "login node"
+    """The scheduler's name for a machine on which jobs are submitted."""
     needs_python: ClassVar[tuple[str, int, int]] = ("orch", 3, 9)
     """The name of the program that starts the tasks of a job, and the lowest version of Python that it needs."""
     hide: ClassVar[tuple[str, ...]] = ()
@@ -204,10 +203,19 @@ class Scheduler(ABC):
     """The beginnings of log lines that say nothing about the end of a job."""
     shell: ClassVar[Sequence[str]] = ("true",)
     """The command that prints the variables of a login node's shell that `filled` reads."""
+    looks_on_nodes: ClassVar[bool] = False
+    """True if `doctor` can run a short job that checks a node."""
     end_seconds: ClassVar[float] = 40.0
     """How long a job may take to end after its cancel."""
     accounting_lag: ClassVar[float] = 0.0
     """For how many seconds the accounting may lack a job that has ended and that no queue shows any more."""
+
+    def hint(self, *, by_login: bool) -> str:
+        """Return what to do if the programs are missing on this machine, or on the login node."""
+        if by_login:
+            return f"name a machine in login: on which {self.programs[0]} is on PATH, if only for login shells"
+        where = f"a {self.door}, where {self.programs[0]} is on PATH"
+        return f"submit from {where}, or through one: set login: in the profile"
 
     # -- queries
 
@@ -336,8 +344,8 @@ class Scheduler(ABC):
         """Return, in numbers, what a run asks for that its queue never gives; "" if nothing is known."""
         return ""
 
-    def doctor(self, trial: Trial, *, on_node: bool) -> list[Check]:
-        """Check what a submit with a profile would meet; with `on_node`, also what a short job meets on a node."""
+    def doctor(self, trial: Trial) -> list[Check]:
+        """Check what a submit with a profile would meet."""
         raise UsageError(f"doctor has no checks for {self.title}")
 
     def holdings(self, site: Site) -> list[dict[str, Any]]:

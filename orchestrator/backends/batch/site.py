@@ -65,7 +65,7 @@ class Site:
     @property
     def hint(self) -> str:
         """Return what to do if the scheduler's programs are missing."""
-        return self.scheduler.hint_login if self.workdir else self.scheduler.hint_here
+        return self.scheduler.hint(by_login=bool(self.workdir))
 
     def hello(self) -> dict[str, Any]:
         """Return what the login node reports: home, workdir, free space. Raises BackendError if workdir is unsafe."""

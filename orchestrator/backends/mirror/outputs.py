@@ -40,7 +40,7 @@ from orchestrator.transport.answers import data_of
 if TYPE_CHECKING:
     from orchestrator.transport.machine import Machine
 
-MANY_FILES: Final = 2000  # after so many files, what is here is recorded
+MANY_FILES: Final = 5000  # after so many files, the files that are here are recorded
 MANY_BYTES: Final = 1 << 16  # a file counts as one more for each so many of its bytes
 ROOM_AT_ONCE: Final = 16 << 20  # bytes for which the free space is looked up once
 MOST_LISTED: Final = 64 << 20  # bytes of the names of a machine's outputs

@@ -137,23 +137,29 @@ def parse_qstat(text: str) -> list[JobLine]:
 
 
 def _jobs(text: str) -> list[tuple[JobLine, Mapping[str, Any]]]:
-    """Return the jobs with all that qstat shows of them.
+    """Return the jobs with all that qstat shows of them."""
+    return [
+        (_job(number, entry), entry)
+        for identifier, entry in shown(text, "Jobs").items()
+        if (number := number_of(identifier)) and "[]" not in identifier
+    ]
+
+
+def shown(text: str, what: str) -> dict[str, Mapping[str, Any]]:
+    """Return the entries of one kind (Jobs, Queue, Server, nodes) that a program prints as JSON, by their names.
 
     PBS does not escape a job's environment, so one shell function in it makes the whole output unreadable (issues 1255
     and 2541 of OpenPBS). The environment is left out first. Raises a transient BackendError if the rest can't be read,
     because an output that can't be read says nothing about a job.
     """
     if not text.strip():
-        return []
+        return {}
     try:
-        shown = parse_json(re.sub(r",(\s*\})", r"\1", ENVIRONMENT.sub("", text))).get("Jobs", {})
+        found = parse_json(re.sub(r",(\s*\})", r"\1", ENVIRONMENT.sub("", text))).get(what, {})
     except (ValueError, AttributeError) as error:
-        raise BackendError("qstat prints JSON that can't be read", transient=True) from error
-    found: list[tuple[JobLine, Mapping[str, Any]]] = []
-    for identifier, entry in shown.items() if isinstance(shown, dict) else ():
-        if isinstance(entry, dict) and (number := number_of(identifier)) and "[]" not in identifier:
-            found.append((_job(number, entry), entry))
-    return found
+        raise BackendError("PBS prints JSON that can't be read", transient=True) from error
+    entries = found.items() if isinstance(found, dict) else ()
+    return {name: entry for name, entry in entries if isinstance(entry, dict)}
 
 
 def _job(number: str, entry: Mapping[str, Any]) -> JobLine:

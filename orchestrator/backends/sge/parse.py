@@ -200,7 +200,7 @@ def parse_use(text: str, name: str) -> JobUse | None:
     slots = found.get("slots", "")
     return JobUse(
         ended.job_id, ended.state, _number(found.get("ru_wallclock", "")) or 0.0, None,
-        int(slots) if slots.isdecimal() else 0, _number(found.get("cpu", "")), _bytes(found.get("maxvmem", "")), None,
+        int(slots) if slots.isdecimal() else 0, _number(found.get("cpu", "")), bytes_of(found.get("maxvmem", "")), None,
     )  # fmt: skip
 
 
@@ -210,7 +210,7 @@ def _number(text: str) -> float | None:
     return float(match[0]) if match else None
 
 
-def _bytes(text: str) -> int | None:
+def bytes_of(text: str) -> int | None:
     """Return the bytes of `1.5G` or `3.141GB`; None for another text."""
     match = re.match(r"(\d+(?:\.\d+)?)\s*([KMGT]?)", text)
     return int(float(match[1]) * 1024 ** " KMGT".index(match[2] or " ")) if match else None

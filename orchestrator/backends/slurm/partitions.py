@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
 
 from orchestrator.backends.base import CheckResult, Level
+from orchestrator.backends.batch.queues import Partition
 from orchestrator.backends.batch.site import Site, first_line
 from orchestrator.backends.slurm.environment import filled
 from orchestrator.backends.slurm.errors import refusal
@@ -19,26 +20,6 @@ if TYPE_CHECKING:  # commands that only read runs must not wait for pydantic
     from orchestrator.specs.plan import LaunchPlan
 
 SINFO_FORMAT: Final = "%P|%a|%l|%D|%A|%c|%m|%G|%N"
-
-
-@dataclass(frozen=True)
-class Partition:
-    """Nodes of one partition that are alike."""
-
-    name: str
-    is_default: bool
-    is_up: bool
-    limit: int | None  # seconds; None for no limit
-    nodes: int
-    idle: int
-    cores: str  # of a node; `8+` if some nodes have more
-    memory: str  # MiB of a node
-    gres: str
-    hosts: str = ""  # the nodes' names, as `n[1-3]`
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the partition as JSON types."""
-        return asdict(self)
 
 
 def parse_sinfo(text: str) -> list[Partition]:
@@ -107,8 +88,8 @@ def fits(settings: SlurmSettings, rows: list[Partition]) -> CheckResult:
     name = own[0].name
     total, idle = (sum(getattr(row, field) for row in own if row.name == name) for field in ("nodes", "idle"))
     limit = own[0].limit
-    if settings.nodes > total:
-        said = f"{name} has {total} nodes, the profile asks for {settings.nodes}"
+    if settings.nodes_of_job > total:
+        said = f"{name} has {total} nodes, the profile asks for {settings.nodes_of_job}"
         return CheckResult(Level.FAIL, said, "set nodes: to less")
     if limit is not None and settings.time is not None and settings.time > limit:
         said = f"{name} gives {limit // 60} min, the profile asks for {settings.time // 60}"
@@ -131,7 +112,7 @@ def _too_small(settings: SlurmSettings, rows: list[Partition]) -> tuple[str, str
     )
     for number, what, field, counts in asked:
         each = list(zip(rows, counts, strict=True))
-        if number and sum(row.nodes for row, count in each if count is None or count >= number) < settings.nodes:
+        if number and sum(row.nodes for row, count in each if count is None or count >= number) < settings.nodes_of_job:
             small = [(row, count) for row, count in each if count is not None and count < number]
             said = " and ".join(f"{row.hosts or f'{row.nodes} nodes'} have {count}" for row, count in small)
             return f"{said} {what}, {number} asked", field

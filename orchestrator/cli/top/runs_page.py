@@ -48,11 +48,9 @@ class RunsPage(Page[RunsView]):
         return Text(f"orch top  {'; '.join(filter(None, said))}")
 
     def read(self) -> RunsView:
-        """Read the runs."""
         return self.reader.runs(RunFilter(text=self.words))
 
     def draw(self, look: Look) -> list[Text]:
-        """Return the visible part of the table."""
         if self.data is None:
             return []
         rows = self.data.rows
@@ -75,7 +73,6 @@ class RunsPage(Page[RunsView]):
         self._chosen = rows[self.cursor.at].run_id
 
     def presses(self) -> dict[str, Press]:
-        """Return the keys of the list."""
         moves = {key: lambda move=move: self._moved(move) for key, move in self.cursor.presses().items()}
         return {
             **moves, "enter": lambda: self._open(Overview), "right": lambda: self._open(Overview),

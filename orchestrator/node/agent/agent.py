@@ -42,6 +42,7 @@ from orchestrator.node.system.host import (
 from orchestrator.node.system.orphans import adopt_orphans
 from orchestrator.node.system.processes import end_descendants, end_marked, identify
 from orchestrator.node.system.shortages import shortage
+from orchestrator.node.system.signals import STOP_SIGNALS
 from orchestrator.node.system.threads import in_thread, keep_a_thread
 from orchestrator.outcome import rules
 from orchestrator.outcome.rule import Rule
@@ -162,7 +163,7 @@ class Agent:
 
     def _listen_for_signals(self) -> None:
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2):
+        for number in STOP_SIGNALS:
             name = signal.Signals(number).name
             loop.add_signal_handler(number, self.inbox.put_nowait, partial(self._receive_signal, name))
         signal.signal(signal.SIGHUP, signal.SIG_IGN)

@@ -32,7 +32,7 @@ from orchestrator.node.system.host import network_here
 from orchestrator.node.system.private import hold_umask
 from orchestrator.node.system.processes import ancestors, end_marked, state_of
 from orchestrator.node.system.shortages import shortage
-from orchestrator.node.system.signals import held_back, let_through
+from orchestrator.node.system.signals import STOP_SIGNALS, held_back, let_through
 from orchestrator.node.system.sockets import ANY_PORT, listen, port_of
 from orchestrator.protocol import messages
 from orchestrator.protocol.checkpoints.checksum import installed
@@ -133,7 +133,7 @@ class Launcher:
             os.set_blocking(end, False)
         signal.set_wakeup_fd(self.signals[1], warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)  # the wake-up needs a handler
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2, signal.SIGHUP):
+        for number in (*STOP_SIGNALS, signal.SIGHUP):
             # a scheduler signals every process, but only the agent's order counts
             signal.signal(number, lambda *_: None)
         let_through()

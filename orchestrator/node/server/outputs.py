@@ -134,7 +134,8 @@ def _add(found: Found, root: str, walk: _Walk, before: Baseline, since: int = 0)
     for path, info in walk.files(""):
         if before.get(path) == [info.st_size, info.st_mtime_ns] or info.st_mtime_ns < since:
             continue
-        if os.access(f"{walk.top}/{path}", os.R_OK):
+        is_readable = info.st_uid == os.geteuid() and info.st_mode & stat.S_IRUSR
+        if is_readable or os.access(f"{walk.top}/{path}", os.R_OK):
             executable = bool(info.st_mode & stat.S_IXUSR)
             found.files.append(Entry(root, path, info.st_size, info.st_mtime_ns, executable))
         else:

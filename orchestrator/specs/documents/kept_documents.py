@@ -126,7 +126,10 @@ def _write(path: str, key: str, loaded: Loaded) -> None:
 
 
 def _encoded(value: Any) -> Any:
-    """Return a document's value as JSON. Tuples become lists; parts of documents and mappings are tagged."""
+    """Return a document's value as JSON from which `_decoded` restores it.
+
+    Tuples become lists. Mappings, and parts of documents, become objects whose keys tell them apart.
+    """
     if isinstance(value, Spec):
         return {"spec": place_of(type(value)), "given": {name: _encoded(each) for name, each in value.given().items()}}
     if isinstance(value, dict):

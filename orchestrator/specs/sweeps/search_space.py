@@ -46,7 +46,6 @@ class Range(Spec):
     )
 
     def check(self) -> None:
-        """Raise ValueError if fields contradict each other."""
         if self.choices is not None:
             if self.low is not None or self.high is not None or self.log:
                 raise ValueError("give choices, or low and high, not both")

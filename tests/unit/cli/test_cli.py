@@ -336,7 +336,7 @@ def test_nodes_of_all_profiles_go_on_where_one_cannot_be_read(orch, tmp_path: Pa
     elsewhere.mkdir()
     with monkeypatch.context() as moved:
         moved.setattr(Path, "cwd", lambda: elsewhere)
-        assert "there is no ssh or slurm profile of your own" in orch("nodes").err
+        assert "you have no profile of other machines" in orch("nodes").err
         (folder / "lab.yaml").write_text("{kind: ssh, hosts: [n1]}")
         (folder / "torn.yaml").write_text("{kind: ssh, host: [n1]}")
         done = orch("nodes", "--json")

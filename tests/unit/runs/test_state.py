@@ -288,6 +288,8 @@ def test_a_run_that_was_stopped_can_be_resumed(outcome: str, words: str) -> None
         ("local", "SIGTERM", "stopped by SIGTERM, which orch has not sent"),
         ("slurm", "SIGTERM", "stopped by SIGTERM from Slurm"),
         ("slurm-login", "SIGUSR2", "stopped by SIGUSR2 from Slurm (time limit near)"),
+        ("sge", "SIGUSR2", "stopped by SIGUSR2 from Grid Engine"),  # qdel, or any other end that it announces
+        ("sge", "SIGXCPU", "stopped by SIGXCPU from Grid Engine (time limit near)"),
     ],
 )
 def test_a_signal_that_stopped_a_run_is_named(kind: str, signal: str, words: str) -> None:

@@ -315,6 +315,13 @@ def test_every_way_to_write_a_host_counts_as_a_node(place: Place) -> None:
         assert place.load().profile.nodes == 2
 
 
+def test_the_spares_of_a_slurm_job_are_a_number_beside_several_nodes(place: Place) -> None:
+    place.write("script: train.py\n", "{kind: slurm, spares: 1}\n")
+    assert "spares replace other nodes than the first, which runs the batch script, but nodes is 1" in place.refusal()
+    place.write("script: train.py\n", "{kind: slurm, nodes: 2, spares: [n3]}\n")
+    assert "spares: expected a whole number" in place.refusal()
+
+
 def test_a_slurm_profile_without_gpus_refuses_a_job_with_gpus(place: Place) -> None:
     place.write("script: train.py\nresources: {gpus: 4}\n", "kind: slurm\n")
     assert "job.yaml:2:19: resources.gpus: asks for 4 GPUs per node" in place.refusal()

@@ -26,18 +26,15 @@ class EventsPage(OfRun[list[Event]]):
         self.scroll, self.column = Scroll(follows=True), 0
 
     def look_at(self, view: RunView) -> list[Event]:
-        """Read the events."""
         return sorted(self.reader.events(self.run), key=time_of)
 
     def lines(self, body: list[Event], look: Look) -> list[Text]:
-        """Return the visible lines."""
         if not body:
             return [Text("nothing has been recorded yet")]
         window = self.scroll.window(len(body), look.height)
         return [Text(line[self.column :]) for line in event_lines(body[number] for number in window)]
 
     def own_presses(self) -> dict[str, Press]:
-        """Return the keys that scroll."""
         return {**self.scroll.presses(), "left": lambda: self._shift(-8), "right": lambda: self._shift(8)}
 
     def _shift(self, by: int) -> Step:

@@ -34,7 +34,6 @@ class UsePage(OfRun[UseView]):
         self._size = (60, 10)  # columns and rows of the map's last drawing
 
     def look_at(self, view: RunView) -> UseView:
-        """Read the samples."""
         columns, rows = self._size
         return self.reader.use(self.run, self.measure, columns=columns, rows=rows)
 

@@ -8,14 +8,18 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from orchestrator.backends.agents import relaunch
 from orchestrator.backends.agents.handle import SECRETS, Handle
+from orchestrator.backends.agents.liveness import last_seen
 from orchestrator.backends.agents.over_ssh import AgentsOverSsh
 from orchestrator.backends.agents.relaunch import credentials_of, in_order, machines
+from orchestrator.backends.agents.watcher import NodeFollower
 from orchestrator.backends.agents.ways import blamed
 from orchestrator.backends.hosts import all_of
 from orchestrator.backends.settings import AgentsSettings, Host
-from orchestrator.errors import BackendError
+from orchestrator.errors import BackendError, JobOverError
 from orchestrator.outcome.restart import Relaunch
 from orchestrator.protocol.progress import Progress
 from orchestrator.runs.restarts.recovery import Reserves
@@ -248,3 +252,32 @@ def test_logs_are_brought_of_machines_that_get_another_number_and_have_begun(tmp
     monkeypatch.setattr(relaunch, "update_all", lambda copies, *_, only_logs: asked.append((*copies, only_logs)))
     relaunch._bring_logs_of_renumbered(run, Machines(), settings, [2, 1, 0])  # type: ignore[arg-type]
     assert [(copy.node, only_logs) for copy, only_logs in asked] == [(0, True)]  # node 1 keeps its number
+
+
+def test_nothing_is_started_on_machines_whose_job_has_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run, of_job = RunDir(tmp_path), {**PROFILE, "start_by": ["ssh", "srun"], "job": "slurm:7"}
+    run.write("run.json", {"profile": of_job})
+    run.write("plan.json", {"tasks": []})
+    monkeypatch.setattr(relaunch, "is_over", lambda job: job == "slurm:7")
+    again = Relaunch(1, 1, "preempted", "stopped by SIGTERM, which orch has not sent")
+    words = r"^stopped by SIGTERM, which orch has not sent; Slurm job 7, which had the machines of the run, has ended$"
+    with pytest.raises(BackendError, match=words) as raised:
+        relaunch.relaunch(run, Machines(), again)  # type: ignore[arg-type]
+    assert not raised.value.transient  # so the run ends
+
+
+def test_an_agent_is_gone_if_its_job_has_ended(tmp_path: Path) -> None:
+    class Over(FakePool):
+        def session(self, address: Address, workdir: str) -> Machine:
+            raise JobOverError(f"{address.host}: Slurm job 7 has ended")
+
+    run, settings = RunDir(tmp_path), AgentsSettings.of({**PROFILE, "start_by": ["srun"], "job": "slurm:7"})
+    run.write("run.json", {"profile": PROFILE})
+    Handle(HandleStatus.SUBMITTED, 0, settings.hosts, {0: (1, 1)}, (0, 1, 2)).write(run)
+    follower = NodeFollower(run, 0, Over())  # type: ignore[arg-type]
+    with pytest.raises(JobOverError) as raised:
+        follower.update()
+    follower.record_loss(raised.value)
+    seen = last_seen(run, 0)
+    assert seen is not None
+    assert (seen.alive, seen.machine) == (False, settings.hosts[0])
