@@ -14,7 +14,7 @@ BIN := .venv/bin
 PROFILE ?= local
 , := ,
 
-.PHONY: help demo test test-all prepared lint unit schemas options messages mutations failures sessions soak bench gpu gpu-wheels docs image clean
+.PHONY: help demo test test-all prepared lint unit schemas options messages mutations failures sessions pictures soak bench gpu gpu-wheels docs image clean
 
 help:
 	@sed -n 's/^# make/make/p' Makefile
@@ -108,6 +108,10 @@ mutations: .venv/test.stamp
 sessions: .venv/test.stamp
 	tests/testbed/alone $(BIN)/python -m tests.sessions
 
+# The pictures of the page in docs/ui. `python -m tests.pictures --all FOLDER` shows every view in four widths and both colour schemes.
+pictures: .venv/test.stamp
+	$(BIN)/python -m tests.pictures
+
 # The seeded samples of the test suite in full length.
 soak: .venv/test.stamp .venv-frameworks/stamp
 	SOAK=1 $(BIN)/python -m pytest -m soak --timeout 3600
@@ -142,6 +146,7 @@ gpu-wheels: .venv/demo.stamp
 docs: .venv-docs/bin/mkdocs
 	rm -rf build/pages && mkdir -p build/pages
 	cp -r --parents *.md docs docker/README.md bench/README.md build/pages
+	sed 's/\.md)/.html)/g' llms.txt > build/pages/llms.txt
 	.venv-docs/bin/mkdocs build --quiet --strict
 	@echo "build/site/index.html"
 

@@ -68,7 +68,10 @@ def answers(root: Path, live: str, load: Load) -> None:
 
 
 def drawn(root: Path, live: str, step: Callable[[int], None], load: Load) -> None:
-    """Time the views in a browser, from the click to the words on the page, the answers included."""
+    """Time the views in a browser, from the click to the words on the page, the answers included.
+
+    At the end, three pages stay open while all ranks write heartbeats, and the server's processor time is measured.
+    """
     expect.set_options(timeout=60_000)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
@@ -100,7 +103,27 @@ def drawn(root: Path, live: str, step: Callable[[int], None], load: Load) -> Non
             (page.get_by_text(f"{wanted} of") if wanted else page.locator("table.runs tbody tr").first).wait_for()
             typed.append(1000 * (time.perf_counter() - begun))
         show("browser: 2,000 runs filtered", 50, typed, load)
+        places = (f"#/run/{live}/overview", f"#/run/{live}/ranks")
+        opened = [page, *(page.context.new_page() for _ in places)]
+        for other, place in zip(opened[1:], places, strict=True):
+            other.goto(page.url.partition("#")[0] + place)
+            other.locator("#main[data-shown=run]").wait_for()
+        shares = [processor_share(found[0].pid, step, 1000 + 10 * number) for number in range(3)]
+        show("server: processor time, 3 pages open (% of a core)", 5, shares, load, unit="%")
         browser.close()
+
+
+def processor_share(pid: int, step: Callable[[int], None], first: int) -> float:
+    """Return the percentage of a core that a process used for ten seconds, in which the ranks made a step a second."""
+
+    def ticks() -> int:
+        return sum(map(int, Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]))
+
+    begun, before = time.monotonic(), ticks()
+    for number in range(10):
+        step(first + number)
+        time.sleep(1)
+    return 100 * (ticks() - before) / os.sysconf("SC_CLK_TCK") / (time.monotonic() - begun)
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ from statistics import median
 from pairs import Load, print_row, say
 
 from orchestrator.cli.render.runs import note
+from orchestrator.protocol.events import Submitted
 from orchestrator.protocol.samples import RankSample, Sample
 from orchestrator.runs.run_id import new_run_id
 from orchestrator.runs.state import Outcome, Verdict
@@ -70,11 +71,11 @@ def rounds(look: Callable[[], object], changing: RunDir | None = None) -> list[f
     return times
 
 
-def show(what: str, target: float, times: list[float], load: Load) -> None:
+def show(what: str, target: float, times: list[float], load: Load, unit: str = "ms") -> None:
     middle = median(times)
-    said = f"{middle:.1f} ms ({min(times):.1f}-{max(times):.1f})"
+    said = f"{middle:.1f} {unit} ({min(times):.1f}-{max(times):.1f})"
     verdict = "met" if middle <= target else "missed"
-    print_row(what, "-", f"≤ {target} ms", "-", str(len(times)), said, verdict, str(load))
+    print_row(what, "-", f"≤ {target} {unit}", "-", str(len(times)), said, verdict, str(load))
 
 
 def filled(root: Path) -> RunDir:
@@ -97,7 +98,7 @@ def past_run(root: Path, number: int) -> None:
     run = create_run(root, run_id, {"run_id": run_id, "name": f"train{number % 40}", "kind": "local", "nnodes": 2,
                                     "hosts": hosts, "profile_name": "lab", "created": 1e9 + number, "job": job,
                                     "profile": {"kind": "local"}})  # fmt: skip
-    run.append_event("submitted")
+    run.append_event(Submitted())
     for node in (0, 1):
         write_node(run, node, 4)
     run.write("verdict.json", {**Verdict(Outcome.SUCCEEDED).to_json(), "ended": 1e9 + number + 60})
@@ -135,7 +136,7 @@ def live_run(root: Path) -> RunDir:
     hosts = [f"n{node}" for node in range(nodes)]
     record = {"run_id": run_id, "name": "large", "kind": "local", "nnodes": nodes, "hosts": hosts}
     run = create_run(root, run_id, {**record, "profile_name": "lab", "created": time.time(), "job": {}, "profile": {}})
-    run.append_event("submitted")
+    run.append_event(Submitted())
     for node in range(nodes):
         write_node(run, node, ON_NODE)
         (run.node(node) / "attempt_0").mkdir()

@@ -1,6 +1,6 @@
-"""orch: one command takes one PyTorch training job to any cluster.
+"""orch: one command runs a PyTorch training job on any cluster.
 
-The same from Python: `import orchestrator as orch; run = orch.submit("job.yaml", "lab")`. See orchestrator.api.
+The same works from Python: `import orchestrator as orch; run = orch.submit("job.yaml", "lab")`. See orchestrator.api.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 else:
 
     def __getattr__(name):
-        """Import a public name when it is first asked for: nodes have this file too, and none of those."""
+        """Import a public name at its first use, because nodes have this file but not the modules behind the names."""
         from importlib import import_module
 
         if name in _FROM_API:
@@ -28,5 +28,5 @@ else:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
     def __dir__():
-        """List the public names too, those that are not imported yet."""
+        """List the module's names, including public names that are not imported yet."""
         return sorted({*globals(), *__all__, "__version__"})

@@ -32,7 +32,7 @@ from orchestrator.runs.files.logs import Selection, Tail, result_of
 from orchestrator.runs.labels import change_tags, labels_of, set_note
 from orchestrator.runs.state import RunState, Verdict
 from orchestrator.runs.store import RunDir, find_run, newest_runs, state_root
-from orchestrator.supervisor.start import attend
+from orchestrator.supervisor.background import attend
 
 if TYPE_CHECKING:  # reading runs must load neither pydantic nor what only a submit needs
     from orchestrator.backends.base import NodeProof
@@ -69,18 +69,18 @@ class WaitTimeoutError(OrchError, TimeoutError):
 
 @dataclass(frozen=True)
 class Run:
-    """A submitted run, started by any process. The object holds only the run's folder and reads it at each call."""
+    """A submitted run, which any process may have started. The object reads the run's folder at each call."""
 
     folder: Path
 
     @property
     def id(self) -> str:
-        """The run's id, as `orch status` shows it and `find` takes it."""
+        """The run's id, which `orch status` shows and `find` accepts."""
         return self._dir.run_id
 
     @property
     def verdict(self) -> Verdict | None:
-        """How the run ended and why, or None while it has not ended."""
+        """The outcome of the run and its reason, or None as long as the run has not ended."""
         return self.status().verdict
 
     def __repr__(self) -> str:
@@ -119,8 +119,8 @@ class Run:
     def logs(self, rank: int = 0, *, follow: bool = True) -> Iterator[str]:
         """Yield the lines that a rank printed in all attempts, without their line ends.
 
-        With `follow`, lines are yielded as they are printed, until the run has ended; otherwise only the lines printed
-        so far.
+        With `follow`, lines are yielded as they are printed, until the run has ended. Without it, only the lines that
+        were printed so far are yielded.
         """
         attend(self._root)
         selection = Selection(rank)
@@ -138,8 +138,8 @@ class Run:
 
         The wait takes little more than limits.grace. A run whose submit still waits for a machine may continue.
 
-        Returns for each node what was left: `survivors` that could not be ended, and `is_unreachable` if the node could
-        not be checked. Returns nothing if the run had ended before.
+        Return a check of each node: `survivors` are processes that could not be ended, and `is_unreachable` is True if
+        the node could not be checked. The result is empty if the run had ended before.
         """
         from orchestrator.operations.runs import cancel
 
@@ -147,25 +147,25 @@ class Run:
         return cancel(self._root, self._dir, now=now).proofs
 
     def checkpoints(self, *, verify: bool = False) -> list[Checkpoint]:
-        """Return those of the run's checkpoints that are on this machine, oldest first, each with `is_whole`.
+        """Return the run's checkpoints that are on this machine, oldest first, each with `is_whole`.
 
-        With `verify` all bytes are read and compared with their hashes; otherwise only sizes are compared.
+        With `verify` all bytes are read and compared with their hashes. Without it only sizes are compared.
         """
         from orchestrator.runs.files.checkpoints import all_of
 
         return all_of(self._dir, verify=verify)
 
     def outputs(self) -> list[Output]:
-        """Return those of the run's output files that are on this machine, sorted by path."""
+        """Return the run's output files that are on this machine, sorted by path."""
         from orchestrator.runs.files.outputs import outputs_of
 
         return list(outputs_of(self._dir))
 
     def pull(self, to: str | os.PathLike[str], *, checkpoint: str | int = "latest") -> Pulled:
-        """Copy and verify the logs, metrics, result and a checkpoint to a folder.
+        """Copy the logs, metrics, result and a checkpoint to a folder, verify them, and return the copied files.
 
-        A repeated call copies only what is new. `checkpoint` is latest, best, none or a step. Returns what was copied.
-        Raises UsageError if the folder holds something else, or if the run has no such checkpoint.
+        A repeated call copies only new content. `checkpoint` is latest, best, none or a step. Raises UsageError if the
+        folder has other files, or if the run has no such checkpoint.
         """
         from orchestrator.operations.pull import pull
 
@@ -182,11 +182,11 @@ class Run:
         return labels_of(self._dir).note
 
     def tag(self, *add: str, remove: Iterable[str] = ()) -> tuple[str, ...]:
-        """Add tags and remove others; return the run's tags. Raises UsageError for a word that can't be a tag."""
+        """Add tags, remove the tags in `remove`, and return the run's tags. Raises UsageError for an invalid tag."""
         return change_tags(self._dir, add, remove).tags
 
     def set_note(self, text: str) -> None:
-        """Replace the run's note; an empty text removes it. Raises UsageError if the text can't be a note."""
+        """Replace the run's note. An empty text removes the note. Raises UsageError if the text can't be a note."""
         set_note(self._dir, text)
 
     @property
@@ -222,11 +222,11 @@ def submit(
 ) -> Run:
     """Start a run, as `orch submit` does, and return it as soon as its agents are being started.
 
-    `job` is a YAML file, a shipped job's name, or a mapping of a job's fields; the code of a mapping is the current
-    folder. `profile` is a name or a file. `sets` overrides fields of either (`{"job.training.lr": 0.1}`). `env` sets
-    variables; None takes this process's own value. `resume` is a run from whose newest checkpoint this run starts.
-    `after` is a run that has to succeed first; "RUN:any" only has to end. If other runs hold the GPUs of the hosts, the
-    run waits in their queue, or is refused with `no_wait`.
+    `job` is a YAML file, the name of a shipped job, or a mapping of a job's fields, whose code is the current folder.
+    `profile` is a name or a file. `sets` overrides fields of both (`{"job.training.lr": 0.1}`). `env` sets variables,
+    where None means this process's own value. With `resume`, the run starts from the newest checkpoint of that run.
+    With `after`, the run starts when that run has succeeded; after "RUN:any", when it has ended. If other runs hold the
+    GPUs of the hosts, the run waits in their queue, or is refused with `no_wait`.
 
     Raises SpecError (with file, line and column) or UsageError before anything is started, and BackendError if a
     machine or a scheduler refuses.

@@ -45,13 +45,13 @@ class OrchError(Exception):
 
 
 class UsageError(OrchError):
-    """The request can't be carried out as written; nothing was started."""
+    """The request can't be carried out as written, and nothing was started."""
 
     exit_code = EXIT_USAGE
 
 
 class SpecError(UsageError):
-    """A job or profile file has a mistake; `where` is file:line:column, as precisely as known."""
+    """A job or profile file has a mistake. `where` is file:line:column, as precisely as known."""
 
     def __init__(self, where: str, message: str, hint: str = "") -> None:
         super().__init__(f"{where}: {message}" if where else message, hint)
@@ -59,13 +59,13 @@ class SpecError(UsageError):
 
 
 class RunNotFoundError(OrchError):
-    """No run has this id, or the prefix fits several."""
+    """No run has this id, or several runs have an id with this prefix."""
 
     exit_code = EXIT_NO_SUCH_RUN
 
 
 class BackendError(OrchError):
-    """A machine or a scheduler refused; `transient` tells whether the same request may succeed later."""
+    """A machine or a scheduler refused a request. `transient` tells whether the same request may succeed later."""
 
     def __init__(self, message: str, hint: str = "", *, transient: bool = False) -> None:
         super().__init__(message, hint)
@@ -81,8 +81,8 @@ class JobOverError(BackendError):
 
 
 class PlacesTakenError(BackendError):
-    """Other runs hold the GPUs or slots that the run needs; the run is now in their queue."""
+    """Other runs hold the GPUs or slots that the run needs. The run is now in their queue."""
 
 
 class StoreError(OrchError):
-    """A run directory can't be read or written; the message names the path."""
+    """A run directory can't be read or written. The message names the path."""

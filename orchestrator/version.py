@@ -1,3 +1,3 @@
-"""The version of orch, in a module of its own: what is low may read it without importing the package's public names."""
+"""The version of orch. It has its own module, so that low layers can import it without the package's public names."""
 
 __version__ = "0.1.0"

@@ -14,7 +14,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from orchestrator.protocol.frozen import default_of
 from orchestrator.protocol.training_options import NOT_TAKEN, STRATEGIES, TrainingOptions
-from orchestrator.training.options import said_of
+from orchestrator.training.options import description_of
 
 ROOT = Path(__file__).parents[1]
 PLACE = re.compile(r"(?<=<!-- written by make options -->\n).*?(?=<!-- end -->)", re.DOTALL)
@@ -46,7 +46,7 @@ def _on_command_line() -> Iterator[tuple[str, ...]]:
             flag = f"`--{name}` {', '.join(f'`{word}`' for word in words if word != each.default)}"
         else:
             flag = f"`--{name} {each.metadata.get('unit', 'N')}`"
-        yield flag, _default(each).replace("`", ""), said_of(each) + _not_for(each.name)
+        yield flag, _default(each).replace("`", ""), description_of(each) + _not_for(each.name)
 
 
 def _type(hint: Any, each: Field[Any]) -> str:

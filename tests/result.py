@@ -12,7 +12,13 @@ class Result:
     code: int
     out: str
     err: str
+    argv: tuple[str, ...] = ()
 
     @property
     def json(self) -> Any:
-        return json.loads(self.out)
+        """The JSON that it has printed, which has to be as `orch schema output` says."""
+        from tests.output_schema import check
+
+        printed = json.loads(self.out)
+        check(self.argv, printed)
+        return printed

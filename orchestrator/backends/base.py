@@ -36,7 +36,7 @@ class NodeProof:
     host: str
     ended: int
     survivors: tuple[str, ...] = ()
-    is_unreachable: bool = False  # it could not be looked at
+    is_unreachable: bool = False  # its machine could not be looked at
     why: str = ""  # why it could not, if the node is not the cause
 
     @property
@@ -102,7 +102,7 @@ class Ruling:
 
     ends: bool
     why: str
-    run: RunDir | None = None  # one of this state folder: what it has written may be nowhere else
+    run: RunDir | None = None  # a run of this state folder, whose outputs may be nowhere else
 
 
 Judge = Callable[[str, bool], Ruling | None]
@@ -198,7 +198,7 @@ class Backend(ABC):
     ) -> None:
         """Submit all points of a sweep at once, of which at most `parallel` run at a time.
 
-        `folder` is what the runs share; it is named after the sweep.
+        `folder` holds the files that the runs share, and is named after the sweep.
         """
         raise NotImplementedError  # called only if `takes_sweeps`
 
@@ -206,11 +206,11 @@ class Backend(ABC):
         """Raise UsageError if these plans can't be one submission."""
 
     def relaunch(self, run: RunDir, again: Relaunch) -> None:
-        """Complete the start that has been decided on, in the background; work that was done before stays done."""
+        """Complete, in the background, the start that has been decided on. Finished steps are not repeated."""
         raise NotImplementedError  # called only if `relaunches`
 
     def reserves(self, run: RunDir) -> Reserves | None:
-        """Return what the run's profile has for the loss of a machine; None if the supervisor starts nothing again."""
+        """Return the profile's reserves for the loss of a machine; None if the supervisor starts no agents again."""
         return None
 
     def turn(self, run: RunDir) -> Turn | None:
@@ -223,7 +223,7 @@ class Backend(ABC):
     def look(self, run: RunDir, *, recorded: bool = False) -> Sight:
         """Return what can be seen of the run now.
 
-        recorded: the run has ended, so return only what its folder tells (hosts and job), and ask nobody.
+        recorded: the run has ended, so return only the recorded hosts and job, and contact no machine or scheduler.
         """
 
     @abstractmethod
@@ -252,7 +252,7 @@ class Backend(ABC):
         """Pass the recorded cancel on to every agent, or take the run's job out of its queue."""
 
     def cancel_waiting(self, runs: Sequence[RunDir]) -> None:
-        """Take those of the runs out of the scheduler's queue that have not begun, with as few calls as possible."""
+        """Take the runs that have not begun out of the scheduler's queue, with as few calls as possible."""
 
     @abstractmethod
     def clean_up(self, run: RunDir) -> list[NodeProof]:
@@ -283,15 +283,15 @@ class Backend(ABC):
         return None
 
     def used(self, run: RunDir) -> JobUse | None:
-        """Return what the scheduler gave the run's job and what the job used of it; None if that is unknown."""
+        """Return the resources that the run's job was given and those that it used; None if they are unknown."""
         return None
 
     def unsaid(self, run: RunDir) -> str:
-        """Return a sentence about what the run's profile leaves open and should say; "" if nothing."""
+        """Return a sentence about a setting that the run's profile lacks and should have; "" if it lacks none."""
         return ""
 
     def excess(self, run: RunDir) -> str:
-        """Return, in numbers, what the run asks for that its queue never gives; "" if nothing is known."""
+        """Return, in numbers, the resources that the run requests and its queue never gives; "" if there are none."""
         return ""
 
     # -- a profile's machines
@@ -301,11 +301,11 @@ class Backend(ABC):
         raise UsageError(f"doctor has no checks for profiles of kind {profile.kind}")
 
     def holdings(self, profile: AnyProfile) -> list[dict[str, Any]]:
-        """List what a profile's machines have, and who holds it; of a scheduler, its partitions."""
+        """List the resources of a profile's machines and their holders; for a scheduler, its partitions or queues."""
         raise UsageError("nodes needs a profile of other machines", f"this one is of kind {profile.kind}: -p PROFILE")
 
     def collect_garbage(self, profile: AnyProfile, judge: Judge, *, dry_run: bool) -> list[Finding]:
-        """List what runs have left on a profile's machines, and remove what the judge rules is to be removed."""
+        """List the leftovers of runs on a profile's machines, and remove those that the judge rules."""
         raise UsageError(
             "gc --profile needs an ssh profile", f"this one is of kind {profile.kind}: leave --profile out"
         )

@@ -1,15 +1,15 @@
-"""The environment of a run on its machines: the wheels sent that they lack, installed once a machine, and used."""
+"""The environment of a run on its machines: missing wheels are sent, and it is installed once on each machine."""
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final
 
 from orchestrator.backends.base import Finding
-from orchestrator.backends.hosts import MachinesError, all_of, on_all
+from orchestrator.backends.hosts import MachinesError, all_of, on_all, on_each
 from orchestrator.backends.mirror.contents import send_contents
 from orchestrator.backends.settings import CACHE_DAYS
 from orchestrator.errors import BackendError, OrchError
@@ -26,9 +26,7 @@ if TYPE_CHECKING:  # most jobs have no lock
     from orchestrator.environments.packages import Packages
     from orchestrator.environments.wheels import WheelStore
 
-LOOK_SECONDS: Final = 600.0  # at all files of an environment, which may be on a slow network
-M = TypeVar("M")
-T = TypeVar("T")
+LOOK_SECONDS: Final = 600.0  # for a look at all files of an environment, which may be on a slow network
 
 
 @dataclass(frozen=True)
@@ -46,7 +44,7 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Found:
-    """A machine's environment: its folder, whether it is whole, whether it had to be made, and how long that took."""
+    """A machine's environment: its folder, whether it is complete, whether it was made now, and the time that took."""
 
     folder: str
     is_whole: bool
@@ -57,10 +55,10 @@ class Found:
 def with_environment(
     run: RunDir, tasks: tuple[NodeTask, ...], machines: Mapping[int, Machine], workdir: str, *, shared: bool = False
 ) -> tuple[NodeTask, ...]:
-    """Return the tasks with the interpreter of the run's environment, which is on all machines by then.
+    """Return the tasks with the interpreter of the run's environment, which is then installed on all machines.
 
-    BackendError names each machine that can't have it; nothing is installed while one can't. With `shared` the machines
-    have one workdir, and it is installed once. A single machine stands for all tasks.
+    Raises BackendError, which names each machine that can't have it; then nothing is installed. With `shared` the
+    machines have one workdir, and the environment is installed once. A single machine stands for all tasks.
     """
     if run.record().job.get("environment") is None:
         return tasks
@@ -82,7 +80,7 @@ def _with_environment(
     if lock is None:
         raise BackendError(f"run {run.run_id} has lost its lock", "submit the job file instead")
     wanted = _packages(run, lock, tasks, machines)
-    found = _on_all(lambda node, machine: _find(machine, workdir, wanted[node]), machines)
+    found = on_each(lambda node, machine: _find(machine, workdir, wanted[node]), machines)
     lacking = [node for node in sorted(found) if not found[node].is_whole]
     if lacking:
         try:
@@ -98,7 +96,7 @@ def _with_environment(
 
         # Where they share the folder, the first one's is everybody's: the others only look at it.
         for group in [lacking[:1], lacking[1:]] if shared else [lacking]:
-            found |= _on_all(install, {node: machines[node] for node in group})
+            found |= on_each(install, {node: machines[node] for node in group})
     for node, each in sorted(found.items()):
         run.append_event(Environment(of=node, start=tasks[0].start, host=machines[node].name, **asdict(each)))
     alone = found[min(found)]
@@ -109,18 +107,10 @@ def _with_environment(
     )
 
 
-def _on_all(work: Callable[[int, M], T], machines: Mapping[int, M]) -> dict[int, T]:
-    """Do the work on every machine; BackendError names those where it failed."""
-    done, failed = on_all(work, machines)
-    if failed:
-        raise all_of(failed)
-    return done
-
-
 def _packages(
     run: RunDir, lock: Lock, tasks: tuple[NodeTask, ...], machines: Mapping[int, Machine]
 ) -> dict[int, Wanted]:
-    """Return what is to be installed on each machine, by what its interpreter is."""
+    """Return the packages to install on each machine, chosen for its interpreter."""
     from orchestrator.environments.interpreter import Interpreter
     from orchestrator.environments.packages import packages_for
 
@@ -156,7 +146,10 @@ def _find(machine: Machine, workdir: str, want: Wanted) -> Found:
 
 
 def _supplies(run: RunDir, wanted: Iterable[Wanted]) -> dict[str, str]:
-    """Have all that is to be sent here; return the uv for each kind of interpreter. WheelError, LockError."""
+    """Get all wheels and programs that are to be sent. Return the uv for each kind of interpreter.
+
+    Raises WheelError or LockError.
+    """
     from orchestrator.environments.program import uv_for
     from orchestrator.environments.wheels import WheelStore
 
@@ -168,7 +161,7 @@ def _supplies(run: RunDir, wanted: Iterable[Wanted]) -> dict[str, str]:
 
 
 def _install(machine: Machine, workdir: str, store: WheelStore, want: Wanted, uv: str) -> Found:
-    """Send what the machine lacks, and have the environment made there."""
+    """Send the wheels that the machine lacks, and let it install the environment."""
     begun, choices = time.monotonic(), want.packages.choices
     digests = {uv, *(each.sha256 for each in choices)}
     send_contents(machine, workdir, "wheels", {digest: store.path(digest) for digest in digests})
@@ -181,7 +174,7 @@ def _install(machine: Machine, workdir: str, store: WheelStore, want: Wanted, uv
 
 
 def tidy_cache(machine: Machine, workdir: str) -> list[Finding]:
-    """Remove what of a machine's cache nothing has used for long: code, wheels, environments."""
+    """Remove code, wheels and environments of a machine's cache that have not been used for CACHE_DAYS."""
     tidied, _ = machine.call("tidy_cache", workdir=workdir, days=CACHE_DAYS)
     if not tidied["removed"]:
         return []

@@ -1,4 +1,4 @@
-"""Are the GPUs of a profile's machines fit to train? What each machine says of its own, judged.
+"""Judges whether the GPUs of a profile's machines are fit to train, by the reports of the machines.
 
 The rows are shown for machines that have GPUs.
 """
@@ -6,7 +6,7 @@ The rows are shown for machines that have GPUs.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from orchestrator.backends.base import Check, CheckResult, Level
@@ -23,7 +23,7 @@ Rows = dict[str, CheckResult]
 
 
 def rows_of(said: Mapping[str, Any], tried: Mapping[str, Any] | str) -> Rows:
-    """Return the rows of one machine; `tried` is what its training interpreter found, or why it found nothing."""
+    """Return the rows of one machine. `tried` has the results of its training interpreter, or why there are none."""
     gpus: Sequence[Mapping[str, Any]] = said["gpus"]
     rows = {
         "gpus": _cards(gpus),
@@ -41,7 +41,7 @@ def rows_of(said: Mapping[str, Any], tried: Mapping[str, Any] | str) -> Rows:
 
 
 def ask(machine: Machine, python: str | None) -> Rows:
-    """Return the rows of the machine at the other end; `python` is what trains there, None where an image has it."""
+    """Return the rows of a machine. `python` is its training interpreter; None if the interpreter is in an image."""
     try:
         said = machine.call("examine_gpus")[0]
     except BackendError as error:
@@ -58,19 +58,14 @@ def ask(machine: Machine, python: str | None) -> Rows:
     return rows_of(said, tried)
 
 
-def as_checks(by_node: Mapping[int, Rows], names: Mapping[int, str]) -> list[Check]:
-    """Return the rows of all machines, check by check; none where no machine has GPUs."""
-    made = [what for what in CHECKS if any(what in rows for rows in by_node.values())]
-    unknown = CheckResult(Level.UNKNOWN)
-    return [
-        Check(node, names[node], what, *by_node.get(node, {}).get(what, unknown))
-        for what in made
-        for node in sorted(names)
-    ]
+def as_checks(whats: Iterable[str], by_node: Mapping[int, Rows], names: Mapping[int, str]) -> list[Check]:
+    """Return these rows of all machines, check by check. A row that a machine lacks is unknown."""
+    unknown, rows = CheckResult(Level.UNKNOWN), [(node, what) for what in whats for node in sorted(names)]
+    return [Check(node, names[node], what, *by_node.get(node, {}).get(what, unknown)) for node, what in rows]
 
 
 def compare(by_node: Mapping[int, Rows]) -> None:
-    """Hold what has to be the same on all machines against what most of them have."""
+    """Compare each machine's NCCL and driver with those of most machines."""
     for what, level, why in (("nccl", FAIL, "they don't join"), ("driver", WARN, "failures will be one machine's own")):
         known = {node: rows[what].value for node, rows in by_node.items() if what in rows and rows[what].level == OK}
         usual = Counter(known.values()).most_common(1)

@@ -1,4 +1,4 @@
-"""Machines reached from here: the connections to them, the same work on several at once, one error for several."""
+"""Machines that are reached from here: connections to them, parallel work on several, and one error for several."""
 
 from __future__ import annotations
 
@@ -54,9 +54,12 @@ def on_all(work: Callable[[int, M], T], machines: Mapping[int, M]) -> tuple[dict
         except (OrchError, OSError):  # an error of this machine, such as a full disk
             raise
         except Exception as error:  # noqa: BLE001 (an answer can cause any error; the other machines continue)
-            failed[number] = unexpected(getattr(machines[number], "name", f"node {number}"), error)
+            host, kind = getattr(machines[number], "name", f"node {number}"), type(error).__name__
+            failed[number] = BackendError(f"{host}: what it answered led to an error: {kind}: {error!s:.300}")
 
-    if all(each == machines[min(machines)] for each in machines.values()):  # one machine, perhaps with several nodes
+    if all(
+        each == machines[min(machines)] for each in machines.values()
+    ):  # all entries are one machine, perhaps with several nodes
         for number in machines:
             one(number)
         return done, failed
@@ -68,13 +71,16 @@ def on_all(work: Callable[[int, M], T], machines: Mapping[int, M]) -> tuple[dict
     return done, failed
 
 
-def unexpected(host: str, error: Exception) -> BackendError:
-    """Return an unexpected error as an error of the machine whose answer caused it."""
-    return BackendError(f"{host}: what it answered led to an error: {type(error).__name__}: {error!s:.300}")
+def on_each(work: Callable[[int, M], T], machines: Mapping[int, M]) -> dict[int, T]:
+    """Do the work on every machine in parallel. Raises MachinesError, which names the machines that failed."""
+    done, failed = on_all(work, machines)
+    if failed:
+        raise all_of(failed)
+    return done
 
 
 def all_of(failed: Mapping[int, BackendError]) -> MachinesError:
-    """Return one error for those of several machines: a line for each thing that is wrong, and every hint once."""
+    """Return one error for several machines: a line for each different problem, and every hint once."""
     errors = [failed[number] for number in sorted(failed)]
     hints = each_once((re.split(r"[ :]", error.message)[0], error.hint) for error in errors if error.hint)
     lines = by_words((host, words) for host, _, words in (error.message.partition(": ") for error in errors))

@@ -1,4 +1,4 @@
-"""What one rank needs to run once more, in a folder of its own where the run directory itself can be seen."""
+"""Copies the files that one rank needs to run again into a folder of its own, if the run's folder is visible here."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Order = Callable[[str, str], bytes]
 
 
 def stage_replay(run: RunDir, name: str, checkpoint: Path | None, order: Order, python: str) -> list[str]:
-    """Copy the run's code, and return what replays the rank there."""
+    """Copy the run's code, and return the command that replays the rank there."""
     folder = run.path / name
     retake(run.path / "code", folder / "code", run.code_files())
     _lay_ignored(run, folder / "code")
@@ -36,6 +36,6 @@ def _lay_ignored(run: RunDir, copy: Path) -> None:
 
 
 def replay_argv(folder: str, python: str) -> list[str]:
-    """Return what replays the rank of this folder; a command on a node begins in the home folder there."""
+    """Return the command that replays the rank of this folder. A command on a node starts in the home folder there."""
     archive, order = (f"{folder}/{name}".removeprefix("~/") for name in ("node.pyz", "order.json"))
     return [python, "-I", "-S", archive, "replay", order]

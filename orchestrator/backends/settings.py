@@ -1,4 +1,4 @@
-"""What the backends read of a profile, from the JSON types in which a plan and a run's record keep it."""
+"""The backends' view of a profile, which a plan and a run's record keep as JSON types."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from orchestrator.runs.store import RunDir
 from orchestrator.transport.address import HERE, SSH, Address
 
 WORKDIR: Final = "~/.orch"
-CACHE_DAYS: Final = 30  # for so long what nothing uses stays in a cache
+CACHE_DAYS: Final = 30  # the age at which unused contents are removed from a cache
 
 
 @dataclass(frozen=True)
@@ -43,10 +43,10 @@ class Host:
 
 
 @dataclass(frozen=True)
-class SshSettings:
+class AgentsSettings:
     """A local or ssh profile: its machines, and the rules for a start on them."""
 
-    hosts: tuple[Host, ...]  # of the nodes
+    hosts: tuple[Host, ...]  # the nodes' machines
     spares: tuple[Host, ...] = ()
     workdir: str = WORKDIR  # orch's folder on the machines, `~` unexpanded
     python: str | None = None
@@ -65,7 +65,7 @@ class SshSettings:
         return dict(enumerate([*self.hosts, *self.spares]))
 
     @staticmethod
-    def of(profile: Mapping[str, Any]) -> SshSettings:
+    def of(profile: Mapping[str, Any]) -> AgentsSettings:
         """Return the settings of a profile. A host without a value of its own gets the profile's.
 
         A local profile has this machine once for each node.
@@ -80,7 +80,7 @@ class SshSettings:
 
         here = [{"host": HERE}] * (profile.get("nodes") or 1) if profile.get("kind") == "local" else []
         hosts = [host(entry) for entry in profile.get("hosts") or here]
-        return SshSettings(
+        return AgentsSettings(
             hosts=tuple(hosts[: profile.get("nodes") or len(hosts)]),
             spares=tuple(host(entry) for entry in profile.get("spares") or ()),
             workdir=workdir_of(profile),
@@ -102,7 +102,7 @@ def workdir_of(profile: Mapping[str, Any]) -> str:
 
 
 def profile_of(run: RunDir) -> Mapping[str, Any]:
-    """Return the profile of a run as JSON types; empty where its record has lost it."""
+    """Return the profile of a run as JSON types; empty if the run's record has lost it."""
     return run.record().profile
 
 

@@ -16,8 +16,8 @@ from orchestrator.node.system.private import hold_umask
 
 __all__ = ["main", "orch"]
 
-# Number of new objects between two garbage collections. A command keeps what it imports, and collecting takes a tenth
-# of its time.
+# The number of new objects between two garbage collections. A command keeps all that it imports, so collections would
+# take a tenth of its time and free nothing.
 GARBAGE = 50_000
 ROOM = "make room there: df -h shows the space, df -i the files that may still be made"
 # Errors that this machine causes and not a bug in orch, each with advice.
@@ -32,7 +32,7 @@ OF_THE_MACHINE = {
 
 
 def main() -> NoReturn:
-    """Run the command line and exit with a code of docs/cli.md."""
+    """Run the command line, and exit with a code that docs/cli.md lists."""
     gc.set_threshold(GARBAGE)
     open_closed_streams()
     hold_umask()

@@ -1,4 +1,4 @@
-"""Makes `python -m orchestrator.cli` the command orch."""
+"""Runs the command orch as `python -m orchestrator.cli`."""
 
 from orchestrator.cli import main
 

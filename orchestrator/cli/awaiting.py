@@ -14,21 +14,21 @@ PATIENCE: Final = 1.0
 
 
 class Elsewhere:
-    """The machines that another process waits for, as it last reported."""
+    """The machines for which another process waits, according to its last report."""
 
     def __init__(self) -> None:
         self.awaited: frozenset[str] = frozenset()
 
     def hear(self, names: Iterable[str]) -> None:
-        """Replace the machines by those that the process waits for now."""
+        """Replace the machines by those in a new report."""
         self.awaited = frozenset(names)
 
 
 @contextlib.contextmanager
 def naming_who_is_awaited(kind: str) -> Iterator[Elsewhere]:
-    """While the context lasts, print which machines of a kind of backend have not answered for a second.
+    """Within the block, print the machines of a kind of backend that have not answered for a second.
 
-    The machines are those that this process waits for, and those that another process reports to the yielded value.
+    Either this process waits for the machines, or another process that reports them to the yielded object.
     """
     elsewhere = Elsewhere()
     if not sys.stderr.isatty():
@@ -45,7 +45,7 @@ def naming_who_is_awaited(kind: str) -> Iterator[Elsewhere]:
 
 
 def _watch(kind: str, elsewhere: Elsewhere, over: threading.Event) -> None:
-    """Print each machine once if two looks in a row still wait for its answer."""
+    """Print each machine once if its answer is awaited at two consecutive looks."""
     from orchestrator.backends import backend
     from orchestrator.protocol.hostlist import in_words
 

@@ -7,23 +7,18 @@ from typing import TYPE_CHECKING
 from orchestrator.runs.state import RunState, RunStatus
 
 if TYPE_CHECKING:
-    from orchestrator.runs.findings import Finding
     from orchestrator.runs.store import RunDir
 
 
-def found_in(folder: RunDir) -> tuple[Finding, ...]:
-    """Return the findings in the newest samples of each node."""
-    from orchestrator.runs.files.samples import newest_samples
-    from orchestrator.runs.findings import findings
-
-    return findings(newest_samples(folder))
-
-
 def findings_of(folder: RunDir, state: RunState) -> list[str]:
-    """Return a line for each finding, now or before the run's end; empty if the run succeeded."""
+    """Return a line for each finding in the newest samples of a run; empty if the run succeeded.
+
+    The newest samples of a run that has ended are the last before its end.
+    """
     if state.state == RunStatus.SUCCEEDED:
         return []
-    from orchestrator.runs.findings import in_words
+    from orchestrator.runs.files.samples import newest_samples
+    from orchestrator.runs.findings import findings, in_words
 
-    when = "before the end, " if state.is_final else ""
-    return [f"{when}{line}" for line in in_words(found_in(folder), {each.node: each.host for each in state.nodes})]
+    when, hosts = "before the end, " if state.is_final else "", {each.node: each.host for each in state.nodes}
+    return [f"{when}{line}" for line in in_words(findings(newest_samples(folder)), hosts)]

@@ -16,15 +16,15 @@ if TYPE_CHECKING:
 
 
 class Complete(Protocol):
-    """click's hook: takes the beginning of a word and returns the possible words."""
+    """The type of click's completion function, which returns the words that begin with `incomplete`."""
 
     def __call__(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]: ...
 
 
 def _completes(names: Callable[[str], Iterable[str]], *, or_a_file: bool = False) -> Complete:
-    """Return the hook for these names. If none fits and `or_a_file` is set, the shell completes files.
+    """Return click's completion function for these names. With `or_a_file`, the shell completes files if no name fits.
 
-    Errors of reading are ignored, because a prompt can't show them.
+    Errors are ignored, because a prompt can't show them.
     """
 
     @functools.wraps(names)
@@ -94,7 +94,7 @@ def jobs(_typed: str) -> Iterable[str]:
 
 
 def _delegated() -> list[str]:
-    """Return the runs that supervisors on other machines look after, the newest first."""
+    """Return the ids of the runs that other machines supervise, the newest first."""
     from orchestrator.runs.store import state_root
 
     if not (state_root() / "elsewhere").is_dir():

@@ -1,4 +1,4 @@
-"""Passes commands about a delegated run on to the machine whose supervisor looks after the run."""
+"""Forwards commands about a delegated run to the machine that supervises the run."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 def delegated(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Run the command on the machine whose supervisor looks after its RUN."""
+    """Decorate a command so that it runs on the machine that supervises its RUN."""
 
     @functools.wraps(command)
     def wrapped(run: str | None, **options: Any) -> Any:
@@ -20,7 +20,7 @@ def delegated(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def passed_on(run: str, words: list[str]) -> int | None:
-    """Run this command line on the machine that looks after the run. None if that is this machine."""
+    """Run this command line on the machine that supervises the run. Return its exit code; None if that is this one."""
     from orchestrator.runs.store import state_root
 
     root = state_root()

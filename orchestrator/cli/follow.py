@@ -1,4 +1,4 @@
-"""Follows a run: prints its log lines as they come, and how it ended."""
+"""Follows a run: prints its log lines as they are written, then its outcome."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def follow(
     run: Any, *, as_json: bool = False, selection: Any = None, tail: int | None = None, raw: bool = False,
     wanted: Any = None,
 ) -> int:  # fmt: skip
-    """Print log lines until the run has ended, then its outcome. Return the outcome's exit code."""
+    """Print log lines until the run has ended, then its outcome. Return the exit code for the outcome."""
     from orchestrator.cli.render import runs as render
     from orchestrator.looking import run as looking
     from orchestrator.protocol.checkpoints import checkpoint_dir
@@ -69,10 +69,7 @@ def follow(
 
 
 def _say_where_outputs_go(run: Any) -> None:
-    """Print the command that copies the outputs into the code folder, as if the program had run there.
-
-    Print nothing without outputs.
-    """
+    """Print the command that copies the outputs into the code folder. Print nothing if there are no outputs."""
     from orchestrator.cli.render import escapes
     from orchestrator.errors import OrchError
     from orchestrator.runs.files.outputs import outputs_of

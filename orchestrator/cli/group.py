@@ -11,7 +11,7 @@ from typing import Any, Final
 import click
 
 from orchestrator.cli.render import escapes
-from orchestrator.errors import printable
+from orchestrator.errors import UsageError, printable
 from orchestrator.version import __version__
 
 ROOMS: Final = {
@@ -26,16 +26,16 @@ ROOMS: Final = {
     ),
     "debugging": ("Debugging", ("stacks", "profile", "debug", "port", "shell", "replay", "drill")),
     "machines": ("Machines", ("doctor", "nodes", "queue", "usage", "gc")),
-    "setup": ("Setup", ("init", "profiles", "schema", "completion")),
+    "setup": ("Setup", ("init", "profiles", "schema", "completion", "mcp")),
 }
-"""The packages of commands, their titles in the help, and their commands in the usual order of use."""
+"""The packages of commands, with their titles in the help, and their commands in the usual order of use."""
 
 ALIASES: Final = {"ls": "status", "ps": "status", "describe": "status"}
 """Other tools' names for commands."""
 
 
 class Orch(click.Group):
-    """Lists the commands by their purpose. Each command is in a file of its name, which is imported when it is used."""
+    """Groups the commands by purpose. The file of a command is imported when the command is used."""
 
     unlisted = {"accept": "submission"}  # noqa: RUF012 (click's classes are not frozen)
     rooms = {name: room for room, (_, names) in ROOMS.items() for name in names}  # noqa: RUF012 (as above)
@@ -82,7 +82,7 @@ def _dashes(name: str) -> str:
 )
 @click.version_option(__version__, prog_name="orch")
 def orch() -> None:
-    """Take one PyTorch training job to any cluster: this machine, SSH hosts, or Slurm.
+    """Run a PyTorch training job on any cluster: this machine, SSH hosts, or Slurm.
 
     orch COMMAND --help shows a command's options, with an example.
     """
@@ -112,12 +112,18 @@ _HELD: Final[list[str]] = []
 
 
 def say(text: str) -> None:
-    """Print a message of orch to stderr, so that stdout has only the command's result."""
+    """Print a message to stderr, because stdout has only the command's result."""
     show(text, err=True)
 
 
+def say_all(*lines: str) -> None:
+    """Print each line that is not empty, on stderr."""
+    for line in filter(None, lines):
+        say(line)
+
+
 def say_unless_refused(text: str) -> None:
-    """Print a line before the next output of the command. `drop_held` drops it if the command is refused first."""
+    """Hold a line back until the command's next output. `drop_held` discards the line if the command fails first."""
     _HELD.append(text)
 
 
@@ -135,12 +141,28 @@ def release_held() -> None:
 
 
 def show(text: str, *, err: bool = False) -> None:
-    """Print text for people. Control characters in it are escaped, so that they can't control the terminal."""
+    """Print text for people. Its control characters are escaped, so that they can't control the terminal."""
     release_held()
     click.echo(escapes.page(text) if colour_is_wanted() else printable(text), err=err)
+
+
+def print_id(name: str) -> None:
+    """Print the id of a new run or sweep on stdout for a script. On a terminal, a message on stderr has it."""
+    if not sys.stdout.isatty():
+        click.echo(name)
 
 
 def print_json(value: Any) -> None:
     """Print a value as JSON, on stdout."""
     release_held()
     click.echo(json.dumps(value, indent=1))
+
+
+def duration(option: str, text: str) -> int:
+    """Return the seconds of an option's value, such as `10m`. Raises UsageError if it is not a duration."""
+    from orchestrator.specs.units import seconds
+
+    try:
+        return seconds(text)
+    except ValueError as error:
+        raise UsageError(f"{option}: {error}") from None

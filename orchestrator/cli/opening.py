@@ -25,7 +25,7 @@ def check_packages() -> None:
 
 
 def detached_server(root: Path) -> tuple[Server, str]:
-    """Return the page's server, started in the background if it is not running, and a code that opens one session."""
+    """Return the page's server and a code that opens one session. Start the server in the background if necessary."""
     check_packages()
     from orchestrator.web import files
     from orchestrator.web.server import listen_all, new_code, serve_detached
@@ -39,9 +39,9 @@ def detached_server(root: Path) -> tuple[Server, str]:
 
 
 def open_page(root: Path, server: Server, code: str, place: str = "", *, opens: bool = True) -> list[str]:
-    """Open the page in a browser, and return lines that say how else to open it.
+    """Open the page in a browser if possible, and return lines that tell the user how to open it.
 
-    The code is shown on a terminal only.
+    The secret code is shown only on a terminal. Elsewhere, the lines name a private file that opens the page.
     """
     from orchestrator.web import files
 
@@ -63,7 +63,7 @@ def open_page(root: Path, server: Server, code: str, place: str = "", *, opens: 
 
 
 def _start_browser(path: Path) -> None:
-    """Start the user's browser with a file that opens the page, because other users can see a command's arguments."""
+    """Start the user's browser with a private file that opens the page, because others can see command arguments."""
     import subprocess
 
     devnull = subprocess.DEVNULL

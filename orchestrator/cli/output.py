@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def plan_json(launch: Any) -> dict[str, Any]:
-    """Return the plan as JSON types. Its ranks are rank 0 in full, and the variables in which other ranks differ."""
+    """Return the plan as JSON types. It has rank 0 in full, and the names of the variables in which ranks differ."""
     from orchestrator.specs.plan import bindings_of, own_variables, ranks_of
 
     first = next(ranks_of(launch), None)
@@ -40,7 +40,7 @@ def plan_json(launch: Any) -> dict[str, Any]:
 def show_plan(
     launch: Any, as_json: bool, environment: Environment, ships: Shipment, check: CheckResult | None = None
 ) -> None:
-    """Print the plan with secrets masked, what is shipped, and what the scheduler reports about it."""
+    """Print the plan with masked secrets, the shipped files, and the scheduler's verdict on the plan."""
     from orchestrator.cli.render import plans
 
     if as_json:
@@ -53,10 +53,7 @@ def show_plan(
 
 
 def say_unknown_secrets(runs: Sequence[RunDir], verb: str, where: str) -> list[str]:
-    """Print the secrets of these runs whose values are unknown here, so that they can't be masked.
-
-    Return their names.
-    """
+    """Print and return the names of the runs' secrets whose values are unknown here, so that they can't be masked."""
     from orchestrator.runs.leaving import unknown_secrets
 
     if unknown := unknown_secrets(*runs):
@@ -78,7 +75,7 @@ def print_logs(
 
 
 def lines_on_proofs(proofs: Sequence[NodeProof]) -> list[str]:
-    """Return lines on what is left on each machine of a cancelled run. Machines that the run never had are left out."""
+    """Return lines about the remaining processes on each machine of a cancelled run."""
     known = [each for each in proofs if each.host != UNKNOWN or each.survivors or each.is_unreachable]
     if proofs and not known:
         return ["nothing of it had been started"]
@@ -86,7 +83,7 @@ def lines_on_proofs(proofs: Sequence[NodeProof]) -> list[str]:
 
 
 def what_is_left(proof: NodeProof) -> str:
-    """Describe what is left of a cancelled run on one node."""
+    """Describe the remaining processes of a cancelled run on one node."""
     if proof.is_unreachable and proof.why:
         return f"not known: {proof.why}"
     if proof.is_unreachable:

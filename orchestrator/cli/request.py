@@ -1,4 +1,4 @@
-"""The options that submit, run and plan share, and the request that they describe."""
+"""The options that submit, run and plan share, and the Request that is built from them."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ profile_option = click.option(
 
 
 def profile_or_default(given: str | None, job: str = "") -> str:
-    """Return the given profile, else the default profile for a job (a name or a file), which is then printed."""
+    """Return the given profile, or else print and return the default profile for a job (a name or a file)."""
     if given is not None:
         return given
     choice = default_choice(job)
@@ -102,7 +102,7 @@ def request(
 ) -> Any:
     """Build a request from the options that submit, run and plan share.
 
-    `program` is the word that starts Python in a typed line.
+    `program` is the launcher or interpreter that the user typed.
     """
     from orchestrator.prepare.prepare import Request
 

@@ -8,8 +8,9 @@ from orchestrator.errors import EXIT_ORCH_FAILED
 
 def show_shared_runs(profile: str, *, as_json: bool) -> int:
     """Print the runs, and return the exit code."""
+    import time
+
     from orchestrator.cli.render.shared_hosts import shared_runs_page
-    from orchestrator.cli.render.tables import clock
     from orchestrator.operations.shared_hosts import shared_runs
     from orchestrator.specs.documents.loader import load_profile
 
@@ -17,7 +18,7 @@ def show_shared_runs(profile: str, *, as_json: bool) -> int:
     if as_json:
         print_json([each.to_json() for each in runs])
     else:
-        show(shared_runs_page(runs, clock()))
+        show(shared_runs_page(runs, time.time()))
     for problem in problems:
         say(problem)
     return EXIT_ORCH_FAILED if problems else 0

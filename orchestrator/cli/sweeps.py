@@ -1,4 +1,4 @@
-"""Commands for sweeps: submit, best, and status, logs, cancel and wait for all runs of a sweep."""
+"""The parts of the commands submit, status, logs, cancel and wait that are about a whole sweep."""
 
 from __future__ import annotations
 
@@ -10,9 +10,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import click
-
-from orchestrator.cli.group import print_json, say, show, style, width_of
+from orchestrator.cli.group import print_id, print_json, say, say_all, show, style, width_of
 from orchestrator.errors import EXIT_ORCH_FAILED
 
 if TYPE_CHECKING:
@@ -33,7 +31,7 @@ def submit_points(
     dry_run: bool,
     as_json: bool,
 ) -> int:
-    """Submit the points of --sweep or the trials of --search; with `dry_run`, print them only."""
+    """Submit the points of --sweep or the trials of --search. With `dry_run`, only print them."""
     from orchestrator.cli.output import show_plan
     from orchestrator.cli.render import searches, sweeps
     from orchestrator.cli.render.escapes import one_line
@@ -52,8 +50,7 @@ def submit_points(
     _say_fields(found)
     if found.search is not None:
         say(searches.search_line(found.search))
-    for note in notes.notes_on_request(found.prepared[0], asked.profile):
-        say(note)
+    say_all(*notes.notes_on_request(found.prepared[0], asked.profile))
     if dry_run:
         if not as_json:
             page = sweeps.points_page(found.points) if found.search is None else searches.space_page(found.search)
@@ -67,21 +64,17 @@ def submit_points(
     sweep = str(sweep_of(runs[0].run_id))
     on_supervisor = notes.note_on_supervisor(found.prepared[0], starts_later=was_queued(runs[0]))
     events = runs[0].events()
-    on_python = notes.note_on_python(found.prepared[0])
-    for note in (
-        on_python,
+    say_all(
+        notes.note_on_python(found.prepared[0]),
         code_note(events),
         one_line(left_out_note(events)),
         on_supervisor,
         note_on_profile(runs[0]),
-    ):
-        if note:
-            say(note)
+    )
     if as_json:
         print_json({"sweep": sweep, "runs": [run.run_id for run in runs], "folder": str(root / "sweeps" / sweep)})
         return 0
-    if not sys.stdout.isatty():
-        click.echo(sweep)  # stdout has only the id, so that a script can read it
+    print_id(sweep)
     by = "" if found.prepared[0].loaded.job.metric else "--metric NAME "
     job = (job_of(runs[0]) or "").partition("_")[0]
     array = f", {runs[0].record().scheduler} job array {job}" if job else ""
@@ -91,7 +84,7 @@ def submit_points(
 
 
 def _say_fields(found: Sweep) -> None:
-    """Print the field that each short word of the sweep or search means."""
+    """Print the full field name of each key of the sweep or search."""
     what = "sweep" if found.search is None else "search"
     for axis in found.axes:
         if axis.is_argument:
@@ -101,15 +94,14 @@ def _say_fields(found: Sweep) -> None:
 
 
 def _delegate(root: Path, found: Sweep, *, as_json: bool) -> int:
-    """Let another machine submit the points and look after them."""
+    """Let another machine submit and supervise the points."""
     from orchestrator.operations.submission import delegate
 
     pointer = delegate.hand_over(root, found.plain, found.to_json(), say)
     if as_json:
         print_json({"sweep": pointer.run_id, "supervisor": pointer.host})
         return 0
-    if not sys.stdout.isatty():
-        click.echo(pointer.run_id)
+    print_id(pointer.run_id)
     count = f"{len(found.points)} run{'s' * (len(found.points) != 1)}"
     what = f"{pointer.run_id}: {count}, which {pointer.host} supervises"
     say(f"submitted {what}: you can shut down this machine")
@@ -143,7 +135,7 @@ def status_of(root: Path, sweep: str, *, as_json: bool) -> str:
 def logs_of(
     runs: list[RunDir], selection: Selection, tail: int | None, *, raw: bool, wanted: LineFilter | None = None
 ) -> int:
-    """Print the selected logs of each run that has some, below its name and values."""
+    """Print the selected logs of each run with such a log, below its id and values."""
     from orchestrator.cli.output import print_logs
     from orchestrator.cli.render import escapes
     from orchestrator.runs.files.logs import log_files
@@ -158,7 +150,7 @@ def logs_of(
 
 
 def cancel_all(root: Path, runs: list[RunDir], *, now: bool, as_json: bool) -> int:
-    """Cancel all runs of a sweep that have not ended, and print what is left of them."""
+    """Cancel the runs that have not ended, and print their remaining processes."""
     from orchestrator.cli.output import what_is_left
     from orchestrator.operations.runs import cancel_all
     from orchestrator.protocol.hostlist import by_words
@@ -181,14 +173,14 @@ def cancel_all(root: Path, runs: list[RunDir], *, now: bool, as_json: bool) -> i
 
 
 def _cancelled_words(runs: int, asked: Sequence[RunState], going: int) -> str:
-    """Return how many runs were cancelled, and how many ended before the cancel."""
+    """Return a sentence with the numbers of runs that were cancelled and of runs that had ended before."""
     ended = sum(state.state == "cancelled" for state in asked)
     finished = runs - ended - going
     return f"cancelled {ended} run{'s' * (ended != 1)}{f', {finished} had already finished' if finished else ''}"
 
 
 def wait_all(runs: list[RunDir], sweep: str, timeout: float | None, *, as_json: bool) -> int:
-    """Wait for all runs of a sweep, and return the exit code of the worst."""
+    """Wait for all runs of a sweep, and return the exit code for the worst outcome."""
     from orchestrator.cli.render import sweeps
     from orchestrator.looking import sweep as looking
 

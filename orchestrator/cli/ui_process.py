@@ -1,4 +1,4 @@
-"""The background process of `orch ui --detach`; it reads its settings from stdin."""
+"""The background process of `orch ui --detach`, which reads its settings from stdin."""
 
 from __future__ import annotations
 

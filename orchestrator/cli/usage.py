@@ -1,4 +1,4 @@
-"""Turns click's usage errors into orch's errors: a message, and a hint with what was probably meant."""
+"""Converts click's usage errors to orch's errors, with a hint at what the user probably meant."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ANSWERS: Final = {
     "sweep": "orch submit JOB --sweep lr=0.1,0.01 submits a sweep, orch status SWEEP shows it",
     "resume": "orch submit JOB --resume RUN starts from a run's newest checkpoint",
 }
-"""Words that people type instead of a command, and the right commands."""
+"""Words that people type in place of a command, with the commands that they need."""
 OPTIONS: Final = {
     "--gpus": "--nproc-per-node",
     "--ranks": "--nproc-per-node",
@@ -70,7 +70,7 @@ def _no_option(typed: str, context: click.Context) -> UsageError:
 
 
 def _too_much(words: str, context: click.Context) -> UsageError:
-    """Return the error for unexpected arguments, such as a profile without -p or arguments of the job's program."""
+    """Return the error for unexpected arguments, such as a profile without -p or arguments of the script."""
     params = context.command.params
     given = [context.params.get(param.name or "") for param in params if isinstance(param, click.Argument)]
     typed = " ".join([context.command_path, *filter(None, given)])

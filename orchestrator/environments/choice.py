@@ -1,13 +1,10 @@
-"""Chooses which file of each package is installed for a node's interpreter. Pure.
-
-Packages without a file are reported.
-"""
+"""Chooses the file of each locked package that is installed for a node's interpreter. Pure."""
 
 from __future__ import annotations
 
 import tomllib
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -21,12 +18,12 @@ MOST_NAMED: Final = 5
 
 
 class NoChoiceError(Exception):
-    """The lock has no usable file for this interpreter; the message names the packages."""
+    """The lock has no usable file for this interpreter. The message names the packages."""
 
 
 @dataclass(frozen=True)
 class Choice:
-    """A package and the one file of it that is installed. A wheel that was built here has no URL."""
+    """A package and the file of it that is installed. A wheel that was built on this machine has no URL."""
 
     name: str
     version: str
@@ -40,18 +37,14 @@ class Choice:
         """Return the package's line in a requirements file."""
         return f"{self.name}=={self.version} --hash=sha256:{self.sha256}"
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the choice as JSON types."""
-        return asdict(self)
-
 
 def choose(
     lock: Lock, pylock: str, interpreter: Interpreter, allowed: Mapping[str, frozenset[str]]
 ) -> tuple[Choice, ...]:
     """Return the files to install for the interpreter, sorted by package. Raises NoChoiceError if a package has none.
 
-    `allowed` maps each package to the sha256s that a requirements file lists, or to an empty set if it lists none.
-    Packages that stay visible are left out if they have the lock's version.
+    `allowed` maps each package to the sha256s that a requirements file lists for it, or to an empty set. A package is
+    left out if the interpreter's visible packages have it in the lock's version.
     """
     from packaging.pylock import Pylock, PylockSelectError, PylockValidationError
 
@@ -74,7 +67,7 @@ def choose(
 
 
 def _beside(document: Pylock, interpreter: Interpreter) -> Pylock:
-    """Return the document without packages that stay visible and already have the lock's version."""
+    """Return the document without the packages that the interpreter already has, visible and in the lock's version."""
     from packaging.utils import canonicalize_name
 
     there = {canonicalize_name(name): _release(version) for name, version in interpreter.packages}
@@ -83,7 +76,7 @@ def _beside(document: Pylock, interpreter: Interpreter) -> Pylock:
 
 
 def _release(version: object) -> str:
-    """Return a version without a local suffix: a cluster's 2.5.0+cu124.site is 2.5.0."""
+    """Return a version without its local suffix. A cluster's 2.5.0+cu124.site becomes 2.5.0."""
     from packaging.version import InvalidVersion, Version
 
     try:
@@ -93,9 +86,9 @@ def _release(version: object) -> str:
 
 
 def _restricted(document: Pylock, allowed: Mapping[str, frozenset[str]]) -> Pylock:
-    """Return the document with only the files whose hashes are allowed, because uv does not check its own result.
+    """Return the document with only the files whose hashes are allowed. Raises NoChoiceError if a package has none.
 
-    Raises NoChoiceError if a package has no allowed file.
+    uv resolves a requirements file without comparing the hashes of its result with the file.
     """
     if not any(allowed.values()):
         return document
@@ -114,7 +107,7 @@ def _restricted(document: Pylock, allowed: Mapping[str, frozenset[str]]) -> Pylo
 
 
 def _without_file(document: Pylock, interpreter: Interpreter, lock: Lock) -> Iterator[str]:
-    """Yield a sentence for each needed package that has no file for this interpreter, with the files that it has."""
+    """Yield a sentence for each needed package that has no file for this interpreter. It names the files that exist."""
     tags = set(interpreter.tags())
     wants: dict[str, str | frozenset[str]] = {
         **interpreter.markers,

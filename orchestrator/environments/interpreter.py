@@ -1,4 +1,4 @@
-"""A node's interpreter as the node described it: the wheels that it accepts, and its name for people. Pure."""
+"""A node's interpreter as the node has described it, with the wheels that it accepts. Pure."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ OLDEST_GLIBC: Final = 5  # the minor version of glibc 2
 _LIBC: Final = re.compile(r"(glibc|musl) (\d)\.(\d{1,3})\b")
 _VERSION: Final = re.compile(r"3\.\d{1,2}\.\d{1,2}[+a-z0-9]{0,12}")
 _MARKERS: Final = ("implementation_name", "os_name", "platform_machine", "python_full_version", "sys_platform")
-# they belong to the kernel; its updates must not change the choice of wheels
+# These markers describe the kernel, whose updates must not change the choice of wheels.
 _MOVING: Final = ("platform_release", "platform_version")
 
 
 @dataclass(frozen=True)
 class Interpreter:
-    """The interpreter that an environment is installed for."""
+    """The interpreter for which an environment is installed."""
 
     base: str  # absolute path of the real interpreter, not of a shim
     version: str
@@ -37,7 +37,7 @@ class Interpreter:
 
     @staticmethod
     def of(found: Mapping[str, Any]) -> Interpreter:
-        """Return the interpreter that a node's answer describes. Raises ValueError if the answer is not valid."""
+        """Return the interpreter that a node's answer describes. Raises ValueError if the answer can't be right."""
         if not _VERSION.fullmatch(found["version"]) or not set(_MARKERS) <= set(found["markers"]):
             raise ValueError(f"{found['version'][:40]!r} is not a version of Python")
         names = ("base", "version", "platform", "libc", "free_threaded", "markers")
@@ -48,14 +48,14 @@ class Interpreter:
 
     @property
     def key(self) -> str:
-        """Return a hash of everything on which the choice of wheels depends."""
+        """Return a hash of all facts on which the choice of wheels depends."""
         markers = {name: value for name, value in self.markers.items() if name not in _MOVING}
         parts = [self.version, self.platform, self.libc, self.free_threaded, markers, self.packages]
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
     @property
     def words(self) -> str:
-        """Describe the interpreter for people."""
+        """Return a description of the interpreter for messages."""
         return f"Python {self.version}, {self.platform}, {self.libc or 'its libc unknown'}"
 
     @property
@@ -65,7 +65,7 @@ class Interpreter:
         return int(first), int(second)
 
     def environment(self) -> Environment:
-        """Return the values with which markers are evaluated."""
+        """Return the values of the environment markers, such as python_version, for the library packaging."""
         from typing import cast
 
         return cast("Environment", dict(self.markers))
@@ -84,7 +84,7 @@ class Interpreter:
 
 
 def _platforms(platform: str, libc: str) -> Iterator[str]:
-    """Yield a machine's platform tags, from the most to the least demanding."""
+    """Yield the platform tags of the wheels that a machine accepts, from the newest required libc to the oldest."""
     plain = re.sub(r"[^A-Za-z0-9]", "_", platform)
     arch = plain.removeprefix("linux_")
     found = libc_of(libc)
@@ -99,6 +99,6 @@ def _platforms(platform: str, libc: str) -> Iterator[str]:
 
 
 def libc_of(words: str) -> tuple[str, tuple[int, int]] | None:
-    """Parse a libc's kind and version, as in "glibc 2.36". None if the text is something else."""
+    """Return the kind and version of the libc in a text such as "glibc 2.36". Return None for any other text."""
     found = _LIBC.match(words)
     return (found[1], (int(found[2]), int(found[3]))) if found is not None else None

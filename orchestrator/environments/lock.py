@@ -1,11 +1,11 @@
-"""Reads the lock file of a job into the form that its run records, and checks it as far as possible without a node."""
+"""Reads and checks the lock file of a job, and converts it to the form that is recorded with the run."""
 
 from __future__ import annotations
 
 import re
 import sys
 import tomllib
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -23,12 +23,15 @@ _INCLUDES: Final = ("-r", "--requirement", "-c", "--constraint", "-e", "--editab
 
 @dataclass(frozen=True)
 class Lock:
-    """A lock and the job's choices from it. `pylock` is its text as pylock.toml, or "" for a requirements file."""
+    """A lock file, and the choices that the job makes from it.
+
+    `text` is the file's own text. `pylock` is the lock converted to pylock.toml, or "" for a requirements file.
+    """
 
     name: str
     text: str
     pylock: str
-    folder: str  # the folder to which its paths are relative
+    folder: str  # the folder to which paths in the lock are relative
     python: str | None = None
     system_packages: str | None = None
     extras: tuple[str, ...] = ()
@@ -40,17 +43,17 @@ class Lock:
 
     @staticmethod
     def from_json(data: dict[str, Any]) -> Lock:
-        """Return the lock that `to_json` wrote."""
+        """Return the lock from the result of `to_json`."""
         groups = data["groups"]
         return Lock(**{**data, "extras": tuple(data["extras"]), "groups": None if groups is None else tuple(groups)})
 
 
-def read_lock(asked: PythonEnvironment, code_dir: Path) -> Lock:
-    """Return the lock of a job. Raises UsageError if it can't be read or is not a lock."""
-    path = code_dir / asked.lock
+def read_lock(wanted: PythonEnvironment, code_dir: Path) -> Lock:
+    """Return the lock of a job. Raises UsageError if the file can't be read or is not a lock."""
+    path = code_dir / wanted.lock
     if not path.resolve().is_relative_to(code_dir.resolve()):
         raise UsageError(
-            f"{path}: the lock lies outside the code folder {code_dir}", "set code.dir to a folder that has it"
+            f"{path}: the lock is outside the code folder {code_dir}", "set code.dir to a folder that has it"
         )
     try:
         if path.stat().st_size > MOST_BYTES:
@@ -62,24 +65,21 @@ def read_lock(asked: PythonEnvironment, code_dir: Path) -> Lock:
             "environment.lock is relative to the code folder; `uv lock` makes a uv.lock",
         ) from None
     except UnicodeDecodeError:
-        raise UsageError(f"{path}: the lock is not UTF-8 text") from None
-    lock = Lock(path.name, text, "", str(path.parent), asked.python, asked.system_packages)
+        raise UsageError(f"{path}: the lock is not UTF-8 text", "create the lock again") from None
+    lock = Lock(path.name, text, "", str(path.parent), wanted.python, wanted.system_packages)
     if path.name.endswith(".txt"):
         hashes_of(lock, str(path))
         return lock
-    if path.name != "uv.lock":
-        _check_toml(text, path)
-        return Lock(
-            path.name, text, text, str(path.parent), asked.python, asked.system_packages, asked.extras,
-            asked.groups or None,
-        )  # fmt: skip
-    return Lock(path.name, text, _exported(asked, path), str(path.parent), asked.python, asked.system_packages)
+    if path.name == "uv.lock":
+        return replace(lock, pylock=_exported(wanted, path))
+    _check_toml(text, path)
+    return replace(lock, pylock=text, extras=wanted.extras, groups=wanted.groups or None)
 
 
-def _exported(asked: PythonEnvironment, path: Path) -> str:
-    """Convert a uv.lock to pylock.toml, without the project itself, because its code is shipped anyway."""
-    wants = [word for name in asked.extras for word in ("--extra", name)]
-    wants += [word for name in asked.groups for word in ("--group", name)]
+def _exported(wanted: PythonEnvironment, path: Path) -> str:
+    """Convert a uv.lock to pylock.toml. The project itself is left out, because its code is shipped anyway."""
+    wants = [word for name in wanted.extras for word in ("--extra", name)]
+    wants += [word for name in wanted.groups for word in ("--group", name)]
     try:
         return run_uv(
             "export", "--frozen", "--offline", "--format", "pylock.toml", "--no-emit-workspace", "--no-default-groups",
@@ -87,7 +87,7 @@ def _exported(asked: PythonEnvironment, path: Path) -> str:
         )  # fmt: skip
     except UvError as error:
         raise UsageError(
-            f"{path}: uv can't read it:\n{error}", "create it again with `uv lock`, beside pyproject.toml"
+            f"{path}: uv can't read the lock:\n{error}", "create it again with `uv lock`, beside pyproject.toml"
         ) from None
 
 
@@ -103,9 +103,9 @@ def _check_toml(text: str, path: Path) -> None:
 
 
 def hashes_of(lock: Lock, path: str) -> dict[str, frozenset[str]]:
-    """Return the sha256s that a requirements file lists for each package; an empty set for a package without hashes.
+    """Return the sha256s that a requirements file lists for each package. The set is empty for a package without any.
 
-    Raises UsageError for a line that does not pin a version, because such a file is not a lock.
+    Raises UsageError if a line pins no version, because such a file is not a lock. Errors name the file `path`.
     """
     from packaging.requirements import InvalidRequirement, Requirement
     from packaging.utils import canonicalize_name
@@ -123,9 +123,9 @@ def hashes_of(lock: Lock, path: str) -> dict[str, frozenset[str]]:
         try:
             wanted = Requirement(line[: option.start()] if option else line)
         except InvalidRequirement as error:
-            said = str(error).splitlines()[0]
+            why = str(error).splitlines()[0]
             raise UsageError(
-                f"{path}:{number}: '{line}' is not a requirement that can be locked: {said}", hint
+                f"{path}:{number}: '{line}' is not a requirement that can be locked: {why}", hint
             ) from None
         pins = [each for each in wanted.specifier if each.operator in ("==", "===") and "*" not in each.version]
         if wanted.url is None and not pins:
@@ -138,9 +138,9 @@ def hashes_of(lock: Lock, path: str) -> dict[str, frozenset[str]]:
 
 
 def _lines(text: str) -> list[tuple[int, str]]:
-    """Return the logical lines of a requirements file with their numbers.
+    """Return (number, text) for each logical line of a requirements file. Continued lines are joined to one line.
 
-    Continued lines are joined and comments removed.
+    Comments are removed.
     """
     found, begun, held = [], 0, ""
     for number, line in enumerate(text.splitlines(), 1):

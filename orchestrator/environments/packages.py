@@ -1,4 +1,4 @@
-"""The packages that are installed for a node: wheels for its interpreter, chosen once a run and recorded with it."""
+"""Chooses the packages that are installed for a node's interpreter. The choice is recorded with the run."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import hashlib
 import json
 import os
 import sys
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,28 +26,28 @@ PACKAGES: Final = "packages.json"  # the chosen wheels, by the interpreters' key
 
 
 class LockError(OrchError):
-    """The lock can't be installed for an interpreter."""
+    """A lock can't be installed for an interpreter."""
 
 
 @dataclass(frozen=True)
 class Packages:
-    """The wheels for one kind of interpreter."""
+    """The packages to install for one kind of interpreter."""
 
     choices: tuple[Choice, ...]
 
     @property
     def requirements(self) -> str:
-        """Return the wheels as a requirements file, each with the hash of the chosen file."""
+        """Return the packages as a requirements file, each with the hash of its chosen wheel."""
         return "".join(f"{each.requirement}\n" for each in self.choices)
 
     def key(self, interpreter: Interpreter) -> str:
-        """Return the name of the environment: a hash of its packages and of the interpreter and packages below it."""
+        """Return the environment's key: a hash of its packages, its interpreter, and the folders that stay visible."""
         parts = ["1", self.requirements, interpreter.key, interpreter.base, interpreter.paths]
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 
 def record_lock(run: RunDir, lock: Lock, repeats: RunDir | None = None) -> None:
-    """Record a run's lock. If it repeats a run with the same lock, also record that run's packages."""
+    """Record a run's lock. If the run repeats another run with the same lock, that run's packages are recorded too."""
     run.write(ENVIRONMENT, lock.to_json(), private=True)
     if repeats is not None and recorded_lock(repeats) == lock and (before := repeats.read(PACKAGES)) is not None:
         run.write(PACKAGES, before, private=True)
@@ -60,22 +60,23 @@ def recorded_lock(run: RunDir) -> Lock | None:
 
 
 def packages_for(run: RunDir, lock: Lock, interpreter: Interpreter) -> Packages:
-    """Return the packages to install for an interpreter. Raises LockError or WheelError if one can't be had.
+    """Return the packages to install for an interpreter, and record the choice with the run.
 
-    A choice that was recorded for the run, or made on this machine for the same lock, is reused.
+    A choice that is already recorded is reused. Raises LockError or WheelError if a package is not available.
     """
     store = WheelStore(run.path.parent.parent)
     known = run.read(PACKAGES) or {}
     if interpreter.key not in known:
-        known[interpreter.key] = [each.to_json() for each in chosen(store, lock, interpreter)]
+        known[interpreter.key] = [asdict(each) for each in chosen(store, lock, interpreter)]
         run.write(PACKAGES, known, private=True)
     return Packages(tuple(Choice(**each) for each in known[interpreter.key]))
 
 
 def chosen(store: WheelStore, lock: Lock, interpreter: Interpreter) -> tuple[Choice, ...]:
-    """Return the wheels of a lock; an earlier choice on this machine is reused. Raises LockError or WheelError.
+    """Return the wheels of a lock for an interpreter. Raises LockError or WheelError if one is not available.
 
-    So a requirements file without hashes keeps the versions of its first resolution.
+    An earlier choice on this machine is reused. So a requirements file without hashes keeps the versions of its first
+    resolution.
     """
     settings = {name: text for name, text in os.environ.items() if name.startswith("UV_")}
     where = None if lock.pylock else [lock.folder, settings]
@@ -93,7 +94,7 @@ def chosen(store: WheelStore, lock: Lock, interpreter: Interpreter) -> tuple[Cho
         raise LockError(f"{lock.name} does not fit ({interpreter.words}): {error}") from None
     found = tuple(store.built(each, interpreter) if each.is_sdist else each for each in found)
     place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    write_json(place, [each.to_json() for each in found], mode=0o600)
+    write_json(place, [asdict(each) for each in found], mode=0o600)
     return found
 
 
@@ -106,7 +107,7 @@ def _rows(value: Any) -> list[dict[str, Any]]:
 def _compiled(lock: Lock, interpreter: Interpreter) -> str:
     """Resolve a requirements file to pylock.toml.
 
-    If packages stay visible, no dependencies are added to the file's lines.
+    If the interpreter's packages stay visible, no dependencies are added to the lines of the file.
     """
     folder, version = Path(lock.folder or NOBODYS), ".".join(map(str, interpreter.minor))
     alone = ["--no-deps"] if interpreter.paths else []

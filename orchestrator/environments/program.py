@@ -1,4 +1,4 @@
-"""Provides the uv that a node runs: this machine's own if it runs there, else the wheel from the package index."""
+"""Provides the uv program for a node: this machine's own if the node can run it, or else uv's wheel from the index."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ OLDEST_GLIBC: Final = (2, 17)  # the glibc that uv's own wheels need
 
 
 def uv_for(store: WheelStore, interpreter: Interpreter) -> str:
-    """Return the sha256 of a uv that runs on the node of this interpreter, after storing it among the wheels.
+    """Store a uv program that runs on the node of this interpreter among the wheels, and return its sha256.
 
-    Raises LockError or WheelError if no uv can be had.
+    Raises LockError or WheelError if no such uv is available.
     """
     if _runs_there(interpreter):
         return store.keep(find_uv())

@@ -1,4 +1,4 @@
-"""Runs uv on this machine. It turns locks into wheels here, and installs the wheels on the nodes."""
+"""Runs uv on this machine, which resolves locks to wheels. On the nodes, uv installs the wheels."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from typing import Final
 from orchestrator.errors import UsageError
 
 LAST_LINES: Final = 12
-NOBODYS: Final = Path("/")
+NOBODYS: Final = Path("/")  # a folder without settings of uv
 _CREDENTIALS: Final = re.compile(r"(?<=://)[^/\s@]+@")
 
 
 class UvError(Exception):
-    """uv failed; the message has its last lines."""
+    """A uv command failed. The message has the last lines of its output."""
 
 
 @cache
@@ -36,7 +36,7 @@ def find_uv() -> Path:
 
 
 def run_uv(*args: str, cwd: Path = NOBODYS, given: str = "") -> str:
-    """Return the output of a uv command. Raises UvError with its last lines if it fails.
+    """Return the output of a uv command. `given` is its input. Raises UvError if the command fails.
 
     uv takes settings and interpreters (`.venv`) from its working folder and from all folders above it. So a command
     runs in / unless it needs the job's folder. In the job's folder, `--python` has to name the interpreter.
@@ -51,6 +51,6 @@ def run_uv(*args: str, cwd: Path = NOBODYS, given: str = "") -> str:
     return done.stdout
 
 
-def last_lines(said: str) -> str:
-    """Return the last lines of a program's output, without credentials."""
-    return _CREDENTIALS.sub("", "\n".join(said.strip().splitlines()[-LAST_LINES:]))
+def last_lines(output: str) -> str:
+    """Return the last lines of a program's output, without the credentials in URLs."""
+    return _CREDENTIALS.sub("", "\n".join(output.strip().splitlines()[-LAST_LINES:]))

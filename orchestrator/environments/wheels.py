@@ -1,4 +1,4 @@
-"""The store of wheels, each named by its sha256. A wheel is fetched once from the lock's addresses, or built once."""
+"""The store of wheels on this machine. Each wheel is named by its sha256, and is fetched or built only once."""
 
 from __future__ import annotations
 
@@ -25,27 +25,27 @@ from orchestrator.protocol.files import replacing, write_json
 from orchestrator.protocol.json_text import parse_json
 from orchestrator.transport.http_credentials import HttpAddress
 
-AT_ONCE: Final = 8
-SILENCE_SECONDS: Final = 60
+AT_ONCE: Final = 8  # downloads
+SILENCE_SECONDS: Final = 60  # without any bytes, after which a download fails
 
 
 class WheelError(OrchError):
-    """A wheel can't be fetched or built; the message names the package."""
+    """A wheel can't be fetched or built. The message names the package."""
 
 
 class WheelStore:
-    """The wheels on this machine, in the cache of a state folder."""
+    """The wheels in the cache of a state folder. The store also has other files that are sent to nodes, such as uv."""
 
     def __init__(self, root: Path) -> None:
         self.folder = Path(wheels_folder(str(root / "cache")))
         make_private(str(self.folder), exist_ok=True)
 
     def path(self, sha256: str) -> Path:
-        """Return the path for a content, whether it exists or not."""
+        """Return the path of the file with this sha256, whether it is stored or not."""
         return self.folder / sha256
 
     def is_whole(self, sha256: str) -> bool:
-        """Tell whether a content is stored and matches its hash. This also marks it as used now."""
+        """Return whether the file with this sha256 is stored and intact, after setting its time of last use to now."""
         try:
             with self.path(sha256).open("rb") as file:
                 found = digest_of(file) == sha256
@@ -55,7 +55,7 @@ class WheelStore:
         return found
 
     def keep(self, source: Path) -> str:
-        """Store a copy of a file, and return its sha256."""
+        """Store a copy of a file, and return the file's sha256."""
         with source.open("rb") as file:
             sha256 = digest_of(file)
         if not self.is_whole(sha256):
@@ -64,7 +64,7 @@ class WheelStore:
         return sha256
 
     def have(self, choices: Iterable[Choice]) -> None:
-        """Fetch those of these files that are missing, several at a time. Raises WheelError for the first failure."""
+        """Fetch those of these files that are not stored, several at a time. Raises WheelError if that fails."""
         with ThreadPoolExecutor(AT_ONCE) as pool:
             for done in [pool.submit(self._have, each) for each in choices]:
                 done.result()
@@ -85,18 +85,19 @@ class WheelStore:
                 if found != choice.sha256:
                     raise WheelError(
                         f"{choice.name} {choice.version}: {choice.file} from {where.hostname or where.path} "
-                        f"has the sha256 {found}, the lock says {choice.sha256}"
+                        f"has the sha256 {found}, and the lock names {choice.sha256}",
+                        "the file was changed or replaced there since it was locked: lock it again if you trust it",
                     )
         except (OSError, ValueError) as error:  # errors of http.client have become OSError or ValueError here
-            said = f"{choice.name} {choice.version}: {choice.file} can't be fetched from {where.hostname or where.path}"
+            what = f"{choice.name} {choice.version}: {choice.file} can't be fetched from {where.hostname or where.path}"
             raise WheelError(
-                f"{said}: {error}", "this machine must be able to reach the addresses in the lock"
+                f"{what}: {error}", "this machine must be able to reach the addresses in the lock"
             ) from None
 
     def built(self, choice: Choice, interpreter: Interpreter) -> Choice:
-        """Return the wheel of a source distribution, built once for each kind of interpreter.
+        """Return the wheel of a source distribution, which is built once for each kind of interpreter.
 
-        Raises WheelError if that fails.
+        Raises WheelError if the build fails.
         """
         key = f"{choice.sha256}-{'.'.join(map(str, interpreter.minor))}-{interpreter.platform}.json"
         record = self.folder.parent / "built" / key
@@ -115,7 +116,7 @@ class WheelStore:
             except UvError as error:
                 raise WheelError(
                     f"{choice.name} {choice.version} can't be built from {choice.file} for Python {version}:\n{error}",
-                    "lock a version that has a wheel, or build one where that works",
+                    "lock a version that has a wheel, or build the wheel on another machine",
                 ) from None
             wheel = next(out.glob("*.whl"))
             sha256 = self.keep(wheel)
@@ -125,7 +126,7 @@ class WheelStore:
 
 
 def _open(url: str) -> IO[bytes]:
-    """Open a URL with the credentials in it or in ~/.netrc. Raises OSError or ValueError if that fails."""
+    """Open a URL with the credentials in the URL or in ~/.netrc. Raises OSError or ValueError if that fails."""
     import netrc
     import urllib.request
     from http.client import HTTPException

@@ -60,7 +60,7 @@ def with_hosts_now(record: RunRecord, sight: Sight) -> RunRecord:
 def _rank0_is_done(run: RunDir, events: tuple[Event, ...], known: FileCache) -> bool:
     """Tell whether rank 0's marker exists and is of the newest attempt. A marker that can't be read counts as that."""
     try:
-        marker = known.of_file(f"{run.path}/rank0.done", lambda: run.read("rank0.done"))
+        marker = known.of_file(f"{run.path}/rank0.done", lambda: run.read("rank0.done"), None)
     except StoreError:
         return True
     return marker is not None and marker.get("attempt") in (last_attempt(events), None)

@@ -11,6 +11,7 @@ from orchestrator.node.system.private import hold_umask
 VERBS = {
     "agent": ("agent.agent:run_agent", "TASK"),  # a node's agent
     "slurm": ("agent.slurm:run_slurm_agent", "RUN_DIR"),  # the same in a Slurm job
+    "starts": ("agent.spares:run_starts", "RUN_DIR LOG SRUN..."),  # the first process of a Slurm job with spares
     "job": ("agent.job:run_job", "KIND RUN_DIR NUMBER START LIMIT"),  # the first process of another scheduler's job
     "in-job": (
         "agent.job:run_agent_of_job",
@@ -35,7 +36,8 @@ def main() -> int:
     if verb != "launcher":  # a launcher may be another user in its container, and sets its own umask
         hold_umask()
     place, wanted = VERBS.get(verb, ("", ""))
-    if not place or len(words) != len(wanted.split()):
+    more = len(words) - len(wanted.split())
+    if not place or more < 0 or (more > 0 and not wanted.endswith("...")):
         verbs = " | ".join(f"{name} {wanted}".rstrip() for name, (_, wanted) in VERBS.items())
         print(f"usage: orchestrator.node {verbs}", file=sys.stderr)
         return 2

@@ -1,4 +1,4 @@
-"""orch doctor --bench: measures all-reduce on a profile's nodes by a run, and compares with the last figures."""
+"""orch doctor --bench: measures the bandwidth of all-reduce on a profile's nodes, and compares it with the last one."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from orchestrator.runs.state import RunStatus
 from orchestrator.runs.store import write_durably
 from orchestrator.specs.documents.loader import document_of
 
-FOLDER: Final = "bandwidth"  # in the state folder: the last figures of each profile
+FOLDER: Final = "bandwidth"  # folder in the state folder with the last figures of each profile
 JOB: Final = {"name": "bandwidth", "module": "orchestrator.training.bandwidth"}
 
 
@@ -31,14 +31,14 @@ class Figure:
 
     where: str
     now: float
-    line: float | None = None  # rate of the slowest node's network
+    line: float | None = None  # bytes per second of the slowest node's network
     before: float | None = None  # from the last measurement
 
 
 def measure(root: Path, profile: str, tell: Callable[[str], None], sets: tuple[str, ...] = ()) -> list[Figure]:
-    """Measure with a run that waits for its turn as other runs do, and store the figures.
+    """Submit a run that measures the bandwidth, wait for its end, and store its figures.
 
-    The run is removed unless it failed. Raises BackendError if it failed.
+    The run queues like any other run, and is removed if it succeeded. Raises BackendError if it failed.
     """
     with tempfile.TemporaryDirectory() as empty:
         job = document_of(JOB, Path(empty), "the job of --bench")
@@ -52,7 +52,7 @@ def measure(root: Path, profile: str, tell: Callable[[str], None], sets: tuple[s
         raise
     result = result_of(run)
     if state.state != RunStatus.SUCCEEDED or result is None:
-        raise BackendError(f"run {run.run_id} has measured nothing", f"orch why {run.run_id}")
+        raise BackendError(f"run {run.run_id} has failed, and measured no bandwidth", f"orch why {run.run_id}")
     figures = figures_of(result, last(root, profile))
     keep(root, profile, figures)
     with contextlib.suppress(OrchError):
@@ -61,7 +61,7 @@ def measure(root: Path, profile: str, tell: Callable[[str], None], sets: tuple[s
 
 
 def figures_of(result: Mapping[str, Any], before: Mapping[str, float]) -> list[Figure]:
-    """Return the figures in a run's result, beside the last figures; pure."""
+    """Return the figures in a run's result, together with the last figures. Pure."""
     found = []
     for each in result["nodes"]:
         name = f"node {each['node']}"
@@ -98,7 +98,7 @@ def _file(root: Path, profile: str) -> Path:
 
 
 def in_words(figure: Figure) -> str:
-    """Return one figure as a line; in powers of 1,000, as vendors and nccl-tests give the rate of a link."""
+    """Describe one figure in a line. GB are powers of 1,000, as in the data of vendors and nccl-tests."""
     rate = f" of {figure.line / 1e9:.2f} GB/s that the network gives" if figure.line else ""
     before = f"; last time {figure.before / 1e9:.2f}" if figure.before else ""
     return f"all-reduce, {figure.where}: {figure.now / 1e9:.2f} GB/s{rate}{before}"

@@ -1,7 +1,7 @@
 """Writes an archive for a bug report: records, events and ends of logs, without secrets, code or checkpoints.
 
-Logs contain whatever a program prints. Only known values, and values behind names that look secret, can be removed from
-them.
+A program may print anything to its log. Only known secrets, and values of names that look secret, can be removed from a
+log.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from orchestrator.version import __version__
 
 LAST_LINES: Final = 200
 MAX_BYTES: Final = 4 << 20  # of each file, counted from its end
-# An archive may have only the listed files, so that files that are added to the run directory later stay out.
+# An archive contains only these files, so that later versions of orch don't add files to it by accident.
 RECORDS: Final = (
     "run.json",
     "plan.json",
@@ -120,7 +120,7 @@ def _files(run: RunDir, pattern: str, clean: Callable[[str], str]) -> Iterator[t
 
 
 def _whole_lines(data: bytes) -> str:
-    """Return the text of a file's end. A first line that was cut is left out, because it may have half of a secret."""
+    """Return the text of a file's end. An incomplete first line is left out, because it may have half of a secret."""
     if len(data) == MAX_BYTES:
         data = data.partition(b"\n")[2] or data
     return data.decode("utf-8", "replace")

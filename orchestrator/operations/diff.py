@@ -26,7 +26,7 @@ NOTHING: Final = "-"
 
 @dataclass(frozen=True)
 class Row:
-    """A difference, as text."""
+    """One difference between the runs, with both values as text."""
 
     section: str  # job | profile | env | code | versions | hosts | result
     what: str
@@ -36,7 +36,7 @@ class Row:
 
 @dataclass(frozen=True)
 class FileChange:
-    """A code file that differs; `diff` is a short unified diff if it is a text file."""
+    """A code file that differs. `diff` is a short unified diff of a text file, and empty for other files."""
 
     path: str
     change: str  # added | removed | changed
@@ -67,7 +67,7 @@ def compare(one: RunDir, other: RunDir, states: tuple[RunState, RunState]) -> Co
 def _redacted(found: Comparison, redact: Redaction) -> Comparison:
     """Return the comparison without secrets.
 
-    A name alone masks no line of code, so `key = 1` differs from `key = 2`.
+    In code only known secrets are masked, so that the diff of `key = 1` and `key = 2` is still shown.
     """
     rows = (replace(row, one=_shown(redact, row, row.one), other=_shown(redact, row, row.other)) for row in found.rows)
     files = (replace(file, diff=tuple(map(redact.known, file.diff))) for file in found.files)
@@ -91,7 +91,7 @@ def _rows(one: dict[str, dict[str, Any]], other: dict[str, dict[str, Any]]) -> I
 
 
 def _values_apart(one: str | None, other: str | None) -> tuple[str, str]:
-    """Return only whether each value is set and whether they differ, because the values must not be shown."""
+    """Describe whether two variables are set and whether their values differ, because values must not be shown."""
     if one is not None and other is not None:
         return "set", "set" if one == other else "another value"
     return ("set", NOTHING) if other is None else (NOTHING, "set")
@@ -170,7 +170,7 @@ def _files(one: RunDir, other: RunDir) -> Iterator[FileChange]:
 
 
 def _text(run: RunDir, path: str, entry: list[str]) -> list[str] | None:
-    """Return the lines of a file as it was sent. None if it is not text, or the run has changed it."""
+    """Return the lines of a file as it was sent. None if the file is not text, or the run has changed it."""
     file = Path(run.path / "code" / path)
     try:
         if entry[0] not in "fx":

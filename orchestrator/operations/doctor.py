@@ -19,9 +19,9 @@ AT_ONCE: Final = 8  # number of profiles
 
 
 def examine(profile: AnyProfile, *, on_node: bool = False) -> list[Check]:
-    """Check every node of an ssh profile, this machine for a local profile, or a scheduler.
+    """Check the nodes of an ssh profile, this machine for a local profile, or the scheduler of another profile.
 
-    `on_node`: also run a short Slurm job that checks a node.
+    With `on_node`, a short job of the scheduler also checks one node.
     """
     if profile.kind == "local" and profile.python is None:
         from orchestrator.prepare.interpreter import of_shell
@@ -31,7 +31,7 @@ def examine(profile: AnyProfile, *, on_node: bool = False) -> list[Check]:
 
 
 def holdings_of_all() -> list[tuple[str, list[dict[str, Any]] | OrchError]]:
-    """List the holdings of each of the user's own profiles but the local ones by name, or the error for a profile."""
+    """Return the user's profiles of other machines, each with the users of its machines or with an error."""
     from concurrent.futures import ThreadPoolExecutor
 
     from orchestrator.specs.documents.loader import load_profile

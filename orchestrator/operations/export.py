@@ -14,11 +14,10 @@ from types import MappingProxyType
 from orchestrator.backends import backend
 from orchestrator.errors import BackendError, OrchError, UsageError
 from orchestrator.looking.state import state_of
-from orchestrator.node.agent.launcher_process import archive_argv
 from orchestrator.node.launcher.rank.argv import foreign_argv
 from orchestrator.operations.pull import choose
 from orchestrator.protocol.events import EventKind
-from orchestrator.protocol.layout import attempt_folder
+from orchestrator.protocol.layout import archive_file, attempt_folder
 from orchestrator.protocol.masking import MASKED, secret_values
 from orchestrator.protocol.ranks import Binding, bind
 from orchestrator.protocol.task import NodeTask
@@ -95,20 +94,23 @@ def accelerate_config(run: RunDir, node: int, port: int) -> str:
 
 
 def _mixed_precision(training: Mapping[str, str] | None) -> str:
-    """Return accelerate's name for the precision. If the nodes or the script choose it, the name is "no"."""
+    """Return accelerate's name for the precision; "no" if the nodes or the script choose the precision."""
     precision = training.get("precision", "") if training is not None else ""
     return precision if precision in _PRECISIONS else "no"
 
 
 def safetensors(run: RunDir, which: str, target: Path | None) -> tuple[Path, str]:
-    """Write a checkpoint's weights as a safetensors file. Return (the file, which checkpoint and why)."""
+    """Write a checkpoint's weights as a safetensors file.
+
+    Return the file, and words that name the checkpoint and the reason for its choice.
+    """
     folder = checkpoint_folder(run)
     chosen, why = choose(listing(folder, verify=False), which, folder, metric_of_checkpoints(run.read("run.json")))
     if chosen is None:
         raise UsageError(why, "a run that has not ended may still save one; orch checkpoints lists them")
     path = target or Path(f"{run.run_id}-step{chosen.step}.safetensors")
-    # This process must not load torch. A process of its own reads the checkpoint, and imports nothing from the user's
-    # current folder.
+    # This process must not load torch, so another process reads the checkpoint. With -P it imports nothing from the
+    # user's current folder.
     argv = [sys.executable, "-P", "-m", "orchestrator.training.checkpoint.export", str(chosen.path), str(path)]
     done = subprocess.run(argv, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
     if done.returncode:
@@ -118,7 +120,7 @@ def safetensors(run: RunDir, which: str, target: Path | None) -> tuple[Path, str
 
 
 def _launch(run: RunDir) -> tuple[LaunchPlan, list[Binding], str]:
-    """Return the result of `launch_of`. Raises UsageError also for a run of commands, which launchers can't start."""
+    """Return the result of `launch_of`. Raises UsageError also for a job's own command, which launchers can't start."""
     launch, bindings, address = launch_of(run)
     if launch.tasks[0].program.kind == "command":
         raise UsageError(f"{run.run_id} runs a command: and only a script: or module: can be exported")
@@ -137,9 +139,9 @@ def plan_of(run: RunDir) -> LaunchPlan:
 
 
 def launch_of(run: RunDir) -> tuple[LaunchPlan, list[Binding], str]:
-    """Return the plan, each node's ranks and node 0's address, as planned or as the run's nodes have decided.
+    """Return the plan, the ranks of each node, and node 0's address. Values that the nodes decided take precedence.
 
-    Raises UsageError if the plan can't be read or the nodes have not decided yet.
+    Raises UsageError if the plan can't be read, or if the nodes have not decided their number of ranks yet.
     """
     launch = plan_of(run)
     events = run.events()
@@ -174,15 +176,16 @@ def notes_on_secrets(launch: LaunchPlan) -> list[str]:
 
 
 def redacted(run: RunDir, text: str) -> str:
-    """Return shell lines with masked secrets, and a note if a secret was masked. Names and paths are kept."""
+    """Return shell lines with masked secrets, and a note if a secret was masked. User name and paths are kept."""
     shown = redaction_of_message(run).known(text)
     return shown if shown == text else f"# {MASKED} stands for a secret: write it there\n{shown}"
 
 
 def where_its_code_is(run: RunDir, task: NodeTask) -> tuple[NodeTask, list[str]]:
-    """Return the task in a form that can be started by hand, and lines to run on this machine first.
+    """Return the task with folders that exist when a person starts it by hand, and shell lines that create them.
 
-    After a run has ended, its folders on other machines are gone, so its code is sent from the record to a new folder.
+    When a run has ended, its folders on other machines are gone. The shell lines then send the recorded code to a new
+    folder.
     """
     machine = backend(run.record().kind)
     if not machine.is_remote or not state_of(run).is_final:
@@ -191,7 +194,7 @@ def where_its_code_is(run: RunDir, task: NodeTask) -> tuple[NodeTask, list[str]]
     moved = dataclasses.replace(
         task, run_dir=folder, code_dir=f"{folder}/code", checkpoint_dir=f"{folder}/checkpoints", resume="never"
     )
-    with contextlib.suppress(OrchError):  # another user's run or a full disk: the run has what was written before
+    with contextlib.suppress(OrchError):  # the run is another user's, or the disk is full: the old archive remains
         check_own(run.path.parent.parent, run)
         write_durably(run.path / "node.pyz", node_archive())
     own = f"{run.run_id}/{attempt_folder(f'nodes/{task.node_rank}', task.attempt)}"
@@ -217,11 +220,11 @@ def by_hand(task: NodeTask, argv: list[str], more: Mapping[str, str] = MappingPr
 
     Variables that probably hold a secret are left out, and `notes_on_secrets` names them.
     """
-    path = ":".join([*archive_argv(task), *filter(None, [task.env.get("PYTHONPATH")])])
+    path = ":".join([archive_file(task.run_dir), *filter(None, [task.env.get("PYTHONPATH")])])
     variables = {**task.env, "PYTHONPATH": path, **more}
     if task.backend != "auto":
         variables["ORCH_BACKEND"] = task.backend
-    # The job's own values are not paths of orch.
+    # In the job's own values `~` is not expanded.
     literal = set(task.env) - {"PYTHONPATH"}
     left_out = {name for name, _ in secret_values({}, task.env)}
     assigned = [

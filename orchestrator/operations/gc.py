@@ -1,8 +1,8 @@
-"""Finds what ended and crashed runs left behind, by marks, labels, records and age, never by a name, and removes it.
+"""Removes what ended and crashed runs left behind.
 
-It never touches a live run, another user's processes, or a process without a run's mark. A run that this state folder
-does not know may be alive in another one. Its leftovers are only listed; on request they are removed, unless one of its
-agents runs.
+Leftovers are found by marks, labels, records and age, never by a name. Live runs, other users' processes and processes
+without a run's mark are never touched. A run that this state folder does not know may belong to another state folder,
+so its leftovers are only listed. On request they are removed, unless one of its agents is alive.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from orchestrator.operations.gc_files import collect_files
 from orchestrator.runs import outbox
 from orchestrator.runs.run_id import is_run_id
 from orchestrator.runs.store import RunDir, check_own, live_runs
+from orchestrator.supervisor.background import start_supervisor
 from orchestrator.supervisor.reconcile import reconcile
-from orchestrator.supervisor.start import start_supervisor
 
 if TYPE_CHECKING:
     from orchestrator.specs.profiles import AnyProfile
 
 
 def collect_garbage(root: Path, *, dry_run: bool, unknown: bool) -> list[Finding]:
-    """Find and remove everything that crashed runs have left here; with `dry_run`, only list it."""
+    """Remove everything that crashed runs have left on this machine. With `dry_run`, only list it."""
     if not dry_run:
         check_own(root)
     found = [*_runs_without_agents(root, dry_run=dry_run), *_leftovers(root, dry_run=dry_run, unknown=unknown)]
@@ -40,9 +40,9 @@ def collect_garbage(root: Path, *, dry_run: bool, unknown: bool) -> list[Finding
 
 
 def collect_on_machines(root: Path, profile: AnyProfile, *, dry_run: bool, unknown: bool) -> list[Finding]:
-    """Find and remove what ended runs left on a profile's machines.
+    """Remove what ended runs have left on a profile's machines. With `dry_run`, only list it.
 
-    Raises UsageError if it has no machines of its own.
+    Raises UsageError if the profile has no machines of its own.
     """
     if not dry_run:
         check_own(root)
@@ -53,9 +53,9 @@ def collect_on_machines(root: Path, profile: AnyProfile, *, dry_run: bool, unkno
 
 
 def judge(root: Path, *, unknown: bool) -> Judge:
-    """Return a function that judges a run by what this state folder knows.
+    """Return a function that decides, from the records of this state folder, whether leftovers of a run are removed.
 
-    `unknown`: also end runs that it doesn't know.
+    With `unknown`, the leftovers of runs that this state folder does not know are removed too.
     """
 
     def rule(run_id: str, has_agent: bool) -> Ruling | None:
@@ -74,10 +74,7 @@ def judge(root: Path, *, unknown: bool) -> Judge:
 
 
 def _is_live(root: Path, run_id: str) -> bool:
-    """Tell whether a run of this state folder may be live.
-
-    A run with an unreadable record counts as live and is not killed.
-    """
+    """Tell whether a run of this state folder may be live. A run with an unreadable record counts as live."""
     if not is_run_id(run_id):
         return True
     run = RunDir(root / "runs" / run_id)
@@ -91,7 +88,7 @@ def _is_live(root: Path, run_id: str) -> bool:
 
 
 def _runs_without_agents(root: Path, *, dry_run: bool) -> Iterator[Finding]:
-    """Give a verdict to runs that lack one although all their agents are gone."""
+    """Write the verdicts of runs that have none although all their agents are gone."""
     for run in live_runs(root):
         try:
             if dry_run:

@@ -1,4 +1,4 @@
-"""Finds what killed writers left in the state folder, by names and age, and removes it."""
+"""Removes the files that killed processes left in the state folder. They are found by name and age."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SETTLED_SECONDS: Final = 60.0  # younger files may belong to a submit in progres
 
 
 def collect_files(root: Path, *, dry_run: bool) -> Iterator[Finding]:
-    """Find and remove the files and folders that killed writers left; with `dry_run`, only list them."""
+    """Remove the files and folders that killed processes left. With `dry_run`, only list them."""
     done = "would be removed" if dry_run else "removed"
     for kind, path, why in _leftovers(root):
         try:
@@ -35,9 +35,10 @@ def collect_files(root: Path, *, dry_run: bool) -> Iterator[Finding]:
 
 
 def _remove(root: Path, path: Path) -> None:
-    """Remove a file, link or folder. A run's own folder may be a link that the user made; that link is followed.
+    """Remove a file, link or folder.
 
-    Other links are not followed, because a run's program may have made them to folders that are not orch's.
+    If a run's own folder is a link, its target is removed too, because the link is orch's. Other links are not
+    followed, because a run's program may have made them, and they may lead to any folder.
     """
     if path.parent == root / "runs":
         delete_folder(path)
@@ -71,7 +72,7 @@ def _leftovers(root: Path) -> Iterator[tuple[str, Path, str]]:
 
 
 def _is_bare(folder: Path) -> bool:
-    """Tell whether a folder has nothing that anybody could miss."""
+    """Tell whether a run's folder has no file of value: only folders, its start lock and temporary files."""
     return all(
         path.name in ("nodes", STARTING) or (path.name.startswith(".") and path.name.endswith(".tmp"))
         for path in folder.rglob("*")
@@ -87,7 +88,7 @@ def _folders_without_record(root: Path) -> Iterator[Finding]:
 
 
 def _partial_inputs(root: Path, *, dry_run: bool) -> Iterator[Finding]:
-    """Yield inputs whose download was interrupted. A download in progress holds a lock."""
+    """Remove inputs whose download was interrupted. A download in progress holds a lock, and is kept."""
     for path in sorted((root / "inputs").glob("*.partial")):
         with contextlib.suppress(OSError), locked_if_free(path.with_suffix(".lock")) as is_free:
             if not is_free:
@@ -98,7 +99,7 @@ def _partial_inputs(root: Path, *, dry_run: bool) -> Iterator[Finding]:
 
 
 def _cache(root: Path, *, dry_run: bool) -> Iterator[Finding]:
-    """Remove environments and wheels that were not used for long. Wheels of known runs are kept for repeats."""
+    """Remove environments and wheels that were unused for CACHE_DAYS. Wheels of known runs are kept for repeats."""
     oldest, why = time.time() - CACHE_DAYS * 86_400, f"unused for {CACHE_DAYS} days"
     for old in find_old(str(root / "cache"), oldest, _wheels_of_runs(root)):
         try:

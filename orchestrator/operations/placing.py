@@ -20,7 +20,7 @@ _LEVELS: Final = {BESIDE: "..", ABOVE: "../.."}
 
 @dataclass(frozen=True)
 class Placed:
-    """The files that a pull into the code folder copied, and those that it left out, with reasons."""
+    """The result of a pull into the code folder: the copied files, and the files that were left out, with reasons."""
 
     run_id: str
     folder: str
@@ -39,7 +39,7 @@ def place_of(run: RunDir) -> Path | None:
 
 
 def place(run: RunDir, *, force: bool = False) -> Placed:
-    """Copy the run's outputs into its code folder. Outputs that the script wrote beside it go beside the code folder.
+    """Copy the run's outputs into its code folder, or beside it if the script wrote them beside it.
 
     An existing file with other content is kept, unless the new file begins with that content or `force` is given.
     Raises UsageError if the code folder is not on this machine.

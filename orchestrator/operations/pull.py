@@ -32,13 +32,13 @@ from orchestrator.runs.reducer import left_outputs
 from orchestrator.runs.store import RunDir, check_own
 
 RECEIPT: Final = "pull.json"
-PULLED: Final = "pulled.json"  # in the run's folder: the folders to which it was pulled
+PULLED: Final = "pulled.json"  # file in the run's folder that lists the folders to which it was pulled
 TRIES: Final = 5  # a live run may delete or replace the checkpoint during the copy
 
 
 @dataclass(frozen=True)
 class Copied:
-    """A file in the target folder; `how` is copied, continued or kept."""
+    """A file in the target folder. `how` is copied, continued (an older copy was extended) or kept."""
 
     path: str
     bytes: int
@@ -53,7 +53,7 @@ class Copied:
 
 @dataclass(frozen=True)
 class Pulled:
-    """The result of a pull into `folder`. `choice` says why this checkpoint, or none, was chosen."""
+    """The result of a pull into `folder`. `choice` has the reason why this checkpoint, or no checkpoint, was chosen."""
 
     run_id: str
     folder: str
@@ -72,7 +72,7 @@ class _ChangedError(Exception):
 
 
 def pull(run: RunDir, target: Path, which: str = "latest", tell: Callable[[str], None] = lambda _: None) -> Pulled:
-    """Copy a run's results into `target`, also of a live run. `which` is best, latest, none or a step."""
+    """Copy the results of a run, which may be live, into `target`. `which` is best, latest, none or a step."""
     if which not in ("best", "latest", "none") and not which.isdigit():
         raise UsageError(f"--checkpoint {which} is not a checkpoint", "write best, latest, none or a step's number")
     _take_folder(run, target)
@@ -86,7 +86,7 @@ def pull(run: RunDir, target: Path, which: str = "latest", tell: Callable[[str],
     pulled = replace(pulled, files=(*pulled.files, *(file for file in outputs if file is not None)))
     if which != "none":
         pulled = _pull_checkpoint(run, target, which, pulled, tell)
-    sync_filesystem(target)  # once, because to sync thousands of small files one by one takes far longer
+    sync_filesystem(target)  # one sync for all files, because thousands of syncs take far longer
     RunDir(target).write(RECEIPT, pulled.to_json())
     _note_folder(run, target)
     return pulled
@@ -118,7 +118,7 @@ def _receipt(folder: Path) -> dict[str, Any]:
 
 
 def _take_folder(run: RunDir, target: Path) -> None:
-    """Create the target folder. Raises UsageError if it belongs to something else."""
+    """Create the target folder. Raises UsageError if it is the run's own, another run's, or has other files."""
     if target.resolve().is_relative_to(run.path.resolve()):
         raise UsageError(f"{target} is inside the run's own folder", "name another one: --to DIR")
     try:
@@ -137,9 +137,9 @@ def _take_folder(run: RunDir, target: Path) -> None:
 
 
 def bring_outputs(run: RunDir) -> None:
-    """Copy what the run's nodes have kept, of any size. After the end of the run, remove the nodes' folders.
+    """Copy the outputs that are still on the run's nodes, of any size. If the run has ended, remove the nodes' folders.
 
-    Raises BackendError, with the list, if something can't be copied.
+    Raises BackendError, with the list, if some outputs can't be copied.
     """
     check_own(run.root, run)
     backend(run.record().kind).bring_outputs(run)
@@ -163,7 +163,7 @@ def copy_output(run: RunDir, output: Output, place: Path, name: str) -> Copied |
 
 
 def _grown(source: Path, target: Path, name: str, below: Path | None = None) -> Copied | None:
-    """Copy the present contents of a file. None if it is missing, or if a program has put a link or a pipe there."""
+    """Copy the present content of a file. None if the file is missing, or is a link, a pipe or another special file."""
     try:
         count, sha256, how = copy_latest(source, target, below)
     except (FileNotFoundError, NotOrdinaryError):
@@ -215,7 +215,7 @@ def _pull_checkpoint(run: RunDir, target: Path, which: str, pulled: Pulled, tell
 
 
 def _complete_output(run: RunDir, target: Path, checkpoint: Path) -> str:
-    """Copy again what was written to a checkpoint since it was copied, and return its place."""
+    """Copy the files of a checkpoint among the outputs again, because they may have grown. Return its path."""
     place = checkpoint
     for output in outputs_of(run):
         if output.file.is_relative_to(checkpoint):
@@ -226,7 +226,7 @@ def _complete_output(run: RunDir, target: Path, checkpoint: Path) -> str:
 
 
 def _is_of(run: RunDir, checkpoint: Checkpoint) -> bool:
-    """Tell whether the checkpoint is this run's. A shared folder also has those of other runs."""
+    """Tell whether the checkpoint is this run's. A shared folder also has checkpoints of other runs."""
     return checkpoint.run in ("", run.run_id)
 
 
@@ -242,7 +242,10 @@ def _drop_unfinished(folder: Path) -> None:
 def choose(
     found: list[Checkpoint], which: str, folder: Path, metric: JobMetric | None = None
 ) -> tuple[Checkpoint | None, str]:
-    """Return (the checkpoint for best, latest or a step, why), or (None, why) if there is none at all."""
+    """Return the checkpoint that `which` means (best, latest or a step) and the reason.
+
+    The checkpoint is None if none is usable. Raises UsageError if there is no usable checkpoint of the step.
+    """
     usable = [each for each in found if each.is_whole]
     if which.isdigit():
         asked = [each for each in found if each.step == int(which)]
@@ -273,7 +276,7 @@ def _copy_checkpoint(source: Checkpoint, target: Path) -> list[Copied]:
             (target / COMMIT).unlink()  # another save of the same step: the present copy is about to be overwritten
         return [_verified(source.path / name, target / name, checksum) for name, checksum in files.items()]
     except FileNotFoundError as error:
-        raise _ChangedError(f"{error.filename} went away while it was copied") from error
+        raise _ChangedError(f"{error.filename} was removed while it was copied") from error
     except OSError as error:
         raise _failed(target, error) from error
     except NotInstalledError as error:

@@ -1,4 +1,4 @@
-"""Compares runs by a metric: which runs are meant, which is best, and how their settings differ."""
+"""Compares runs by a metric: selects the runs, ranks them, and finds the settings in which they differ."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from orchestrator.runs.run_id import sweep_of
 from orchestrator.runs.store import RunDir, newest_runs
 from orchestrator.runs.sweeps import find_runs, newest_sweep, points_in
 
-MOST_COLUMNS: Final = 4  # of settings that differ
+MOST_COLUMNS: Final = 4  # number of settings that are shown
 _NO_SETTING: Final = ("version", "name", "code", "env", "secrets", "notify", "track", "pass_env")
 
 
 @dataclass(frozen=True)
 class Ranking:
-    """Runs by a metric, the best first; runs without the metric come last."""
+    """Runs in the order of a metric, the best first. Runs without the metric come last."""
 
     title: str
     metric: str
@@ -33,9 +33,9 @@ class Ranking:
 
 
 def runs_meant(root: Path, references: Sequence[str], name: str | None = None) -> tuple[str, list[RunDir]]:
-    """Return (title, runs): the named runs and points of sweeps, or all runs called `name`.
+    """Return (title, runs) for the runs and sweeps in `references` and all runs with the job name `name`.
 
-    Without names, these are the points of the newest sweep. Raises RunNotFoundError if there are none.
+    Without both, return the points of the newest sweep. Raises RunNotFoundError if there are no such runs.
     """
     if not references and name is None:
         sweep = newest_sweep(root)
@@ -53,7 +53,10 @@ def runs_meant(root: Path, references: Sequence[str], name: str | None = None) -
 
 
 def rank(title: str, runs: Sequence[RunDir], metric: str | None, order: Better | None) -> Ranking:
-    """Rank the runs by a metric, else by the first one that any of their jobs names; UsageError where none has it."""
+    """Rank the runs by a metric. The default is the metric of the first job that names a metric.
+
+    Raises UsageError if no job names a metric, or if no run has the metric.
+    """
     found, of_job = [metrics.metrics_of(run) for run in runs], metric_of(runs)
     if metric is None and of_job is None:
         raise UsageError(f"the job of {title} names no metric", f"name one: --metric NAME; {metrics.names_of(found)}")
@@ -71,7 +74,7 @@ def metric_of(runs: Sequence[RunDir]) -> JobMetric | None:
 def ranked_by(
     metric: str, better: Better, runs: Sequence[RunDir], found: Sequence[Mapping[str, float]]
 ) -> tuple[Ranked, ...]:
-    """Return the runs by a metric, the best first; `found` are the metrics of each run."""
+    """Return the ranked runs, the best first. `found` has the metrics of each run."""
     rows = [
         Ranked(run.run_id, state_or_why_not(run).state, values, its.get(metric))
         for run, its, values in zip(runs, found, settings_apart(runs), strict=True)
@@ -80,7 +83,7 @@ def ranked_by(
 
 
 def settings_apart(runs: Sequence[RunDir]) -> list[dict[str, str]]:
-    """Return each run's distinguishing settings: its point's values in one sweep, else the job's fields that differ."""
+    """Return the settings in which the runs differ: the values of a sweep's points, else the job's fields."""
     records = [run.record() for run in runs]
     sweeps = {sweep_of(run.run_id) for run in runs}
     if len(sweeps) == 1 and None not in sweeps:
@@ -106,6 +109,6 @@ def _fields(job: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
 
 
 def _short(name: str, names: Sequence[str]) -> str:
-    """Return the last part of a field's name, unless another name ends alike."""
+    """Return the last part of a field's name, or the whole name if another name has the same last part."""
     last = name.rpartition(".")[2]
     return last if sum(each.rpartition(".")[2] == last for each in names) == 1 else name

@@ -23,7 +23,7 @@ from orchestrator.runs.store import RunDir
 
 @dataclass(frozen=True)
 class Removal:
-    """The removal of one run: its bytes, and its checkpoints and outputs that no pull has copied."""
+    """The removal of one run: its size in bytes, and the number of checkpoints and outputs without another copy."""
 
     run: RunDir
     state: RunState
@@ -32,7 +32,7 @@ class Removal:
     output_bytes: int = 0
     only_outputs: int = 0
     only_checkpoints: int = 0
-    left: tuple[LeftOutputs, ...] = ()  # on machines that nothing here knows of after the removal
+    left: tuple[LeftOutputs, ...] = ()  # on other machines; after the removal only the user knows of them
 
 
 def select(
@@ -40,8 +40,8 @@ def select(
 ) -> tuple[list[RunDir], list[RunDir]]:
     """Return (runs to remove, runs kept because outputs are still on other machines).
 
-    `runs` are sorted newest first. Selected are runs that ended in one of the `states` (any state if empty) before the
-    time `before`, except the newest `keep`.
+    A run is selected if it ended in one of the `states` (any state if empty) and before the time `before`. The newest
+    `keep` of the selected runs are not removed. `runs` are sorted newest first.
     """
     found = []
     for run in runs:
@@ -54,7 +54,10 @@ def select(
 
 
 def removal_of(run: RunDir) -> Removal:
-    """Return what a removal of the run deletes; a damaged run has no details. Raises UsageError for a live run."""
+    """Return what a removal of the run deletes, without details if the run is damaged.
+
+    Raises UsageError if the run has not ended.
+    """
     state = state_or_why_not(run)
     if not state.is_final and state.state is not RunStatus.UNREADABLE:
         raise UsageError(

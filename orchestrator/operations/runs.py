@@ -18,8 +18,8 @@ from orchestrator.protocol.events import Cancel
 from orchestrator.runs import dependencies, outbox
 from orchestrator.runs.state import RunState
 from orchestrator.runs.store import RunDir, check_own, remove_run
+from orchestrator.supervisor.background import start_supervisor
 from orchestrator.supervisor.reconcile import reconcile
-from orchestrator.supervisor.start import start_supervisor
 
 CANCEL_MARGIN = 10.0
 AT_ONCE: Final = 16  # number of runs that are cancelled at a time
@@ -30,13 +30,13 @@ class Cancelled:
     """The result of a cancel: the run's state after it, and a check of each node."""
 
     state: RunState
-    proofs: tuple[NodeProof, ...] = ()  # empty if nothing of the run was ever on a machine of this process
-    had_ended: bool = False  # before the cancel, which then did nothing
-    record_is_lost: bool = False  # nothing tells on which machines the run was
+    proofs: tuple[NodeProof, ...] = ()  # empty if this process never started the run on a machine
+    had_ended: bool = False  # the run had ended before, so the cancel did nothing
+    record_is_lost: bool = False  # it is unknown on which machines the run was
 
     @property
     def said(self) -> str:
-        """Describe the result."""
+        """Describe the result in a sentence."""
         run_id, state = self.state.run_id, self.state.state
         if self.record_is_lost:
             return f"{run_id} has lost its record; its processes on this machine were ended"
@@ -57,11 +57,13 @@ class Cancelled:
 
 
 def cancel(root: Path, run: RunDir, *, now: bool) -> Cancelled:
-    """Stop a run at its next step boundary, with a checkpoint, or at once with `now`. Then verify that nothing is left.
+    """Stop a run at its next step boundary, with a checkpoint, or at once with `now`. Verify that no process is left.
 
-    The cancel is recorded before any signal, so that a later request for a restart is not obeyed. A run that had ended
-    is left unchanged. If a full disk has no room for the record, the run is ended first, which frees space. Raises
-    StoreError if that is not enough. If the record of a run is lost, only its processes on this machine can be ended.
+    The cancel is recorded before any signal is sent, so that nothing starts the run again. A run that has ended is left
+    unchanged. If the disk is too full for the record, the run is ended first, which frees space. Raises StoreError if
+    that does not free enough.
+
+    If the record of the run is lost, only its processes on this machine can be ended.
     """
     from orchestrator.supervisor import queue
 
@@ -91,12 +93,12 @@ def cancel(root: Path, run: RunDir, *, now: bool) -> Cancelled:
         hint = "make room there, and cancel it again; otherwise it may be started again, and its verdict is not written"
         raise StoreError(f"run {run.run_id} was ended, {said}; that could not be recorded: {problem.message}", hint)
     reconcile(root, run)
-    have_it_told(root)
+    deliver_news(root)
     return Cancelled(state_of(run), tuple(proofs))
 
 
 def cancel_all(root: Path, runs: Sequence[RunDir], *, now: bool) -> list[Cancelled]:
-    """Stop the runs, waiting ones first. Return the result for each run that had not ended before."""
+    """Stop the runs, queued runs first. Return the results of the runs that had not ended before."""
     from concurrent.futures import ThreadPoolExecutor
 
     from orchestrator.supervisor import queue
@@ -116,17 +118,17 @@ def cancel_all(root: Path, runs: Sequence[RunDir], *, now: bool) -> list[Cancell
 
 
 def _wait_for_verdict_of(host: str, run: RunDir) -> None:
-    """Wait until a supervisor on another machine has ended the run. Raises BackendError if none does."""
+    """Wait until a supervisor on another machine has ended the run. Raises BackendError if that takes too long."""
     end = time.monotonic() + CANCEL_MARGIN
     while run.ending() is None:
         if time.monotonic() > end:
-            said = f"run {run.run_id} was started on {host}, where nobody has taken up the cancel yet"
+            said = f"run {run.run_id} was started on {host}, and orch on that machine has not acted on the cancel yet"
             raise BackendError(said, f"cancel it there: ssh {host} orch cancel {run.run_id}")
         time.sleep(POLL_SECONDS)  # another machine writes the verdict, which sends no events here
 
 
 def _record_cancel(run: RunDir, *, now: bool) -> StoreError | None:
-    """Record the cancel of a run. Return the error if the disk has no room for the whole record."""
+    """Record the cancel of a run. Return the error if the record can't be written, such as on a full disk."""
     try:
         run.record_cancel(now=now)
         run.append_event(Cancel(now))
@@ -136,8 +138,8 @@ def _record_cancel(run: RunDir, *, now: bool) -> StoreError | None:
     return None
 
 
-def have_it_told(root: Path) -> None:
-    """Start the supervisor if it has news to deliver to notifications or trackers."""
+def deliver_news(root: Path) -> None:
+    """Start the supervisor if notifications or trackers lack news about a run. The supervisor delivers it."""
     if outbox.entered(root):
         start_supervisor(root)
 

@@ -18,9 +18,9 @@ from orchestrator.trackers.progress import FOLDER, TENSORBOARD, Progress
 
 
 def program() -> list[str]:
-    """Return the command for TensorBoard: orch's own interpreter's or that of PATH.
+    """Return the command that starts TensorBoard, from orch's own environment or from PATH.
 
-    Raises UsageError if there is none.
+    Raises UsageError if TensorBoard is in neither.
     """
     if find_spec("tensorboard") is not None:
         return [sys.executable, "-m", "tensorboard.main"]
@@ -33,9 +33,9 @@ def program() -> list[str]:
 
 
 def lay_out(runs: Sequence[RunDir], folder: Path) -> list[RunDir]:
-    """Add each run to the folder under its id. Return the runs whose curves will not be updated.
+    """Add each run's event files to the folder under its id. Return the runs whose curves will not be updated.
 
-    These are runs without the tracker. Their event files are written here, from their present metrics.
+    A run without the tracker `tensorboard` has no event files, so they are written now from its present metrics.
     """
     still = []
     for run in runs:

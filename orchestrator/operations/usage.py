@@ -20,7 +20,7 @@ HOUR: Final = 3600.0
 
 @dataclass(frozen=True)
 class Used:
-    """The hours and energy that one run or several runs used. Rank and GPU hours count each rank and GPU."""
+    """The hours and energy that one run or several runs used. In an hour, 8 GPUs use 8 GPU-hours."""
 
     runs: int = 0
     hours: float = 0.0  # from the start of the ranks to the end
@@ -59,7 +59,10 @@ KEYS: Final[dict[str, Callable[[RunDir], str]]] = {
 
 
 def usage(root: Path, by: str, since: float | None) -> tuple[dict[str, Used], list[str]]:
-    """Return the use of runs submitted within the last `since` seconds, by key, and the ids of unreadable runs."""
+    """Return the use of runs, summed by user, profile or job, and the ids of unreadable runs.
+
+    `since` limits the sums to runs that were submitted within that many last seconds.
+    """
     found: dict[str, Used] = {}
     unreadable = []
     now = time.time()
@@ -82,7 +85,7 @@ def usage_of(runs: Iterable[RunDir]) -> dict[str, Used]:
 
 
 def used_by(run: RunDir, now: float) -> Used:
-    """Return what one run has used so far."""
+    """Return the hours and the energy that one run has used so far."""
     state, hours = state_of(run), record_of(run)["hours"]
     took = ((state.ended or now) - state.started) / HOUR if state.started else 0.0
     return Used(1, max(0.0, took), hours["rank_hours"], hours["gpu_hours"], hours["gpu_watt_hours"])

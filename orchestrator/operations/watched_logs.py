@@ -1,4 +1,4 @@
-"""Copies logs of ranks from their nodes while somebody looks at them."""
+"""Copies logs of ranks from their nodes while a person looks at them."""
 
 from __future__ import annotations
 
@@ -16,14 +16,17 @@ MOST: Final = 16  # logs at once, because each needs threads and a connection to
 
 
 class WatchedLogs:
-    """Copies logs of live runs while they are requested. Thread-safe."""
+    """Copies logs of live runs as long as they are requested again and again. Thread-safe."""
 
     def __init__(self, seconds: float = LEASE_SECONDS) -> None:
         self._seconds, self._lock = seconds, threading.Lock()
         self._asked: dict[tuple[str, int], threading.Event] = {}
 
     def ask(self, run: RunDir, rank: int) -> None:
-        """Copy one rank's log from now on, until a minute after the last request. Ignored if there are too many."""
+        """Copy one rank's log from now on, until a minute after the last request.
+
+        The request is ignored if MOST logs are being copied already.
+        """
         if come_anyway(run, Selection(rank)):
             return
         with self._lock:

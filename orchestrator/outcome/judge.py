@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from orchestrator.outcome.requeue import is_limit_signal
-from orchestrator.outcome.restart import Budgets, Relaunch, next_start
+from orchestrator.outcome.restart import Budgets, Relaunch, is_limit_signal, next_start
 from orchestrator.outcome.sentences import culprit_in_words, items, kernel_words, memory_in_words, refused_saves
 from orchestrator.outcome.verdict import Cause, Event, NodeState, NodeStatus, Outcome, Party, Verdict, cause_of_event
 from orchestrator.protocol.events import EventKind

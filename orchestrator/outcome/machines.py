@@ -37,7 +37,7 @@ def nodes_to_avoid(events: Iterable[Event], attempt: int) -> set[int]:
     """Return the node, by its number then, whose GPU or driver ended the attempt before this one."""
     from orchestrator.outcome.rules import is_machines_fault
 
-    failed = [event for event in events if event["kind"] == EventKind.ATTEMPT_FAILED]
+    failed = [event for event in events if event.get("kind") == EventKind.ATTEMPT_FAILED]
     culprits = [event["culprit"] for event in failed if event.get("attempt") == attempt - 1]
     found = {each.get("node") for each in culprits if isinstance(each, Mapping) and is_machines_fault(each)}
     return {node for node in found if type(node) is int}

@@ -12,7 +12,6 @@ from typing import Callable
 from orchestrator.outcome import restart
 from orchestrator.outcome.restart import Budgets, Refusal, Restarter
 from orchestrator.outcome.verdict import Cause, Event, cause_of_event
-from orchestrator.protocol.allocation import TITLES
 from orchestrator.protocol.events import EventKind
 from orchestrator.protocol.progress import Progress, progress_of
 
@@ -21,13 +20,13 @@ _ASKED_TO_STOP = {Cause.PREEMPTED: "{} took its nodes away (preempted)", Cause.T
 
 
 def start_after(
-    events: Sequence[Event], retry: Budgets, title: str, *, asks: bool
+    events: Sequence[Event], retry: Budgets, title: str, *, asks: bool, has_whole_limit: bool = True
 ) -> tuple[Cause, str] | Refusal | None:
     """Return the cause and the reason of the start that an agent asks for at its end; None if it asks for none.
 
-    NO_PROGRESS if the start ended at its time limit and has gained nothing by then. `events` are those of this agent's
-    start, and `retry` has the budgets that are left for this start. A start without ranks is repeated only if the
-    agent's exit code `asks` for that. `title` is the scheduler's name.
+    NO_PROGRESS if the start ended at its time limit, had the whole limit, and has gained nothing by then. `events` are
+    those of this agent's start, and `retry` has the budgets that are left for this start. A start without ranks is
+    repeated only if the agent's exit code `asks` for that. `title` is the scheduler's name.
     """
     ends = [event for event in events if event.get("kind") in (EventKind.GANG_ENDED, EventKind.GAVE_UP)]
     if not ends:
@@ -38,20 +37,11 @@ def start_after(
         cause = Cause.TIMEOUT
     used = restart.times_used([event for event in events if event.get("kind") == EventKind.RESTART], cause)
     begun = next(iter(restart.progress_of_starts(events)), Progress())
-    stalled = restart.stalled([begun], progress_of(ends[-1])) if began else 0
+    stalled = restart.stalled([begun], progress_of(ends[-1])) if began and has_whole_limit else 0
     refusal = restart.refusal(Restarter.SCHEDULER, cause, retry, used, stalled)
     if refusal is not None or not (began or asks):
         return refusal if refusal is Refusal.NO_PROGRESS else None
     return cause, str(ends[-1].get("reason") or _ASKED_TO_STOP.get(cause, "").format(title))
-
-
-def is_limit_signal(name: str, title: str) -> bool:
-    """Return True if a signal announces the time limit of the scheduler's job.
-
-    orch has Slurm send SIGUSR2. It sends SIGXCPU itself in jobs of other schedulers, because Grid Engine sends SIGUSR2
-    before every end of a job, also after `qdel`.
-    """
-    return name == "SIGXCPU" or (name == "SIGUSR2" and title != TITLES["sge"])
 
 
 def is_near_limit(events: Iterable[Event], title: str) -> bool:
@@ -61,7 +51,7 @@ def is_near_limit(events: Iterable[Event], title: str) -> bool:
     the same moment. Then SIGTERM follows at once. Before a time limit it comes much later.
     """
     events = list(events)
-    warned = _time_of(events, lambda name: is_limit_signal(name, title))
+    warned = _time_of(events, lambda name: restart.is_limit_signal(name, title))
     stopped = _time_of(events, lambda name: name == "SIGTERM")
     return warned is not None and not (stopped is not None and 0 <= stopped - warned < PREEMPTION_SECONDS)
 
@@ -85,6 +75,16 @@ def forbidden_start(retry: Budgets, events: Iterable[Event], title: str) -> str:
         f"{title} stopped the job and started it again by itself; this start ended at once, because retry.preempted is "
         f"{retry.get(Cause.PREEMPTED, 0)}"
     )
+
+
+def overdrawn(retry: Budgets, events: Iterable[Event], word: Event) -> str:
+    """Return why a start ends at once whose budget was spent before it was asked for; "" if it was not.
+
+    An agent asks for such a start if the machine of the batch script is lost, because nobody else can end the job.
+    """
+    cause = str(word.get("cause"))
+    budget = retry.get(cause, 0)
+    return str(word.get("reason")) if budget is not None and restart.times_used(events, cause) > budget else ""
 
 
 def without_progress(stalled: int, word: Event, title: str) -> str:

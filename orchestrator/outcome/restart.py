@@ -202,3 +202,14 @@ def next_start(
 
 def _int(value: Any) -> int | None:
     return value if type(value) is int else None
+
+
+def is_limit_signal(name: str, title: str) -> bool:
+    """Return True if a signal announces the time limit of the scheduler's job.
+
+    orch has Slurm send SIGUSR2. It sends SIGXCPU itself in jobs of other schedulers, because Grid Engine sends SIGUSR2
+    before every end of a job, also after `qdel`.
+    """
+    from orchestrator.protocol.allocation import TITLES  # a look at runs seldom needs it
+
+    return name == "SIGXCPU" or (name == "SIGUSR2" and title != TITLES["sge"])

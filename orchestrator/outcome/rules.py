@@ -113,7 +113,7 @@ _HINT_SHARED_MEMORY = (
 # The ends that a leader, an agent, the supervisor or a scheduler reports without an exit report. The report has the
 # sentence, and its hint follows from the words.
 SMALL_PACKETS = Rule(
-    "a path between two nodes takes small packets only (another MTU on the way)", Cause.INFRA, Party.NODE,
+    "a path between two nodes passes small packets only (another MTU on the way)", Cause.INFRA, Party.NODE,
     "give all interfaces on the way the same MTU (ip link), and let ICMP's `fragmentation needed` pass",
     pattern=r"is the MTU smaller on the way",
 )  # fmt: skip

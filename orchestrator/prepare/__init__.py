@@ -1,4 +1,1 @@
-"""Validates and plans a request, and records it as a run.
-
-This package is below the supervisor, which also starts runs.
-"""
+"""Validates and plans a request, and records it as a run. Submits and the supervisor use this package."""

@@ -1,6 +1,6 @@
-"""Chooses the Python that trains on this machine: the interpreter that the user's shell would use for the same line.
+"""Chooses the Python interpreter that trains on this machine, as the user's shell would choose it.
 
-No interpreter is started for that, unless the command is a shell script, such as a shim of pyenv.
+No interpreter is started for that, unless the program is a shell script, such as a shim of pyenv.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ MOST_LISTED: Final = 1 << 16
 ASK: Final = "import json, sys; print(json.dumps({'python': sys.executable}))"
 OPTION: Final = "name another interpreter: --set profile.python=PATH, or python: in the profile"
 _PYTHON: Final = re.compile(r"(python|pypy)[0-9.]*")
-# the line that pip writes into scripts with long paths
+# The line that pip writes into a script if the path of its interpreter is too long for a `#!` line.
 _EXEC: Final = re.compile(rb"^'''exec' (.+?) \"\$0\" \"\$@\"$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
 class Interpreter:
-    """An interpreter, and why it was chosen."""
+    """An interpreter, and the reason why it was chosen."""
 
     path: str
     why: str
 
 
 def of_shell(program: str, environ: Mapping[str, str], *, needs_torch: bool = False) -> Interpreter:
-    """Return the interpreter of the named program, else of the active environment, else orch's own.
+    """Return the interpreter of a program, or else of the active environment, or else orch's own.
 
-    `program` is torchrun, accelerate, python or a similar program; empty if the line or the job names no program.
-    With `needs_torch`, an active environment without torch is skipped if orch's own environment has torch.
-    Raises UsageError if the program's interpreter does not answer.
+    `program` is torchrun, accelerate, python or a similar program. It is empty if the line or the job names no program.
+    With `needs_torch`, an active environment without torch is skipped if orch's own environment has torch. Raises
+    UsageError if the program's interpreter does not answer.
     """
     found = shutil.which(program, path=environ.get("PATH", os.defpath)) if program else None
     if found is not None and (python := _of_program(os.path.abspath(found), environ)):
@@ -61,7 +61,7 @@ def of_shell(program: str, environ: Mapping[str, str], *, needs_torch: bool = Fa
 
 
 def of_conda(environment: str, environ: Mapping[str, str]) -> str:
-    """Return the interpreter of a conda environment on this machine, given its name or folder; empty if not found."""
+    """Return the interpreter of the conda environment with this name or folder; empty if it does not exist here."""
     root = os.path.dirname(os.path.dirname(environ.get("CONDA_EXE", "")))
     roots = [each for each in (root, environ.get("MAMBA_ROOT_PREFIX", "")) if each]
     if "/" in environment:
@@ -78,12 +78,12 @@ def of_conda(environment: str, environ: Mapping[str, str]) -> str:
 
 
 def _of_program(path: str, environ: Mapping[str, str]) -> str:
-    """Return the interpreter of a program; empty if the program is not a Python program."""
+    """Return the interpreter that runs a program; empty if it is not a Python program."""
     head = _head(path)
     is_python = _PYTHON.fullmatch(os.path.basename(path)) is not None
     if is_python and not head.startswith(b"#!"):
         return path
-    # The kernel splits this line at blanks and knows no quotes.
+    # Like the kernel, split the `#!` line at blanks. Quotes have no meaning in it.
     words = head[2:].partition(b"\n")[0].decode("utf-8", "replace").split() if head.startswith(b"#!") else []
     name = os.path.basename(words[0]) if words else ""
     if name == "env" and len(words) > 1 and _PYTHON.fullmatch(words[-1]):
@@ -97,7 +97,7 @@ def _of_program(path: str, environ: Mapping[str, str]) -> str:
 
 
 def _first_word(line: str) -> str:
-    """Return the first word of a line of a shell script; empty if the line is empty or a quote is not closed."""
+    """Return the first word of a line of shell code; empty if the line is empty or a quote is not closed."""
     try:
         return next(iter(shlex.split(line)), "")
     except ValueError:
@@ -105,7 +105,7 @@ def _first_word(line: str) -> str:
 
 
 def _head(path: str, most: int = MOST_READ) -> bytes:
-    """Return the first bytes of a file; empty if it can't be read. Programs in ~/.local/bin may be links."""
+    """Return the first bytes of a file; empty if it can't be read. Links are followed, as in ~/.local/bin."""
     try:
         return read_part(os.path.realpath(path), 0, most)
     except OSError:
@@ -113,13 +113,13 @@ def _head(path: str, most: int = MOST_READ) -> bytes:
 
 
 def _answered(python: str) -> str:
-    """Return the path itself if it is an interpreter, else the interpreter that the script at this path names."""
+    """Return the path if it is an interpreter. If it is a script, run it and return the interpreter that answers."""
     is_script = python and _head(python).startswith(b"#!")
     return str(_ask(python).get("python") or "") if is_script else python
 
 
 def _ask(python: str) -> dict[str, Any]:
-    """Start an interpreter and return its answer; raises UsageError if it does not answer within PATIENCE."""
+    """Start an interpreter and return its answer. Raises UsageError if it does not answer within PATIENCE seconds."""
     from orchestrator.node.system.interpreter import InterpreterError, ask_interpreter
 
     try:
@@ -144,7 +144,7 @@ def _is_torch_here() -> bool:
 def check_starts(python: str, cache: Path) -> None:
     """Raise UsageError if an interpreter other than orch's own does not answer. An answer is cached for later submits.
 
-    A path that does not exist is left to the agent, which reports the command that it could not start.
+    A path that does not exist raises nothing here, because the agent reports the command that it could not start.
     """
     path = shutil.which(os.path.expanduser(python))
     if python == sys.executable or path is None:

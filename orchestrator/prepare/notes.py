@@ -1,4 +1,4 @@
-"""Notes about a request that may surprise the user, printed before it is submitted."""
+"""Notes on a request that are printed before it is submitted, because its effects may surprise the user."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from orchestrator.specs.documents.paths import shadowed_profile
 
 
 def notes_on_request(prepared: Prepared, profile: str) -> list[str]:
-    """Return notes about a request that may surprise the user, one a line. `profile` is the name that the user gave."""
+    """Return notes on effects of a request that may surprise the user. `profile` is the name that the user gave."""
     job = prepared.loaded.job
     notes = [f"note: {each}" for each in prepared.loaded.notes]
     if (own := shadowed_profile(profile, Path.cwd())) is not None:
@@ -22,17 +22,18 @@ def notes_on_request(prepared: Prepared, profile: str) -> list[str]:
         notes.append(
             f"note: pass_env copies {names} into the run's plan; list them under secrets:, which is not stored"
         )
-    told = [("notify", each.webhook or prepared.hidden.get(each.webhook_env or "", "")) for each in job.notify]
+    receivers = [("notify", each.webhook or prepared.hidden.get(each.webhook_env or "", "")) for each in job.notify]
     if job.track:
         from orchestrator.trackers.progress import URI
 
-        told.append(("track", prepared.hidden.get(URI, "")))
-    hosts = [(field, urlsplit(address).hostname) for field, address in told if address.startswith("http://")]
+        receivers.append(("track", prepared.hidden.get(URI, "")))
+    hosts = [(field, urlsplit(address).hostname) for field, address in receivers if address.startswith("http://")]
     for field, host in dict.fromkeys(hosts):
         if host not in ("localhost", "127.0.0.1", "::1"):
             what = "the address" if field == "notify" else "a token or password"
             notes.append(
-                f"note: {field} sends to {host} by http, so others on the network can read the message and {what}; use https://"
+                f"note: {field} sends to {host} by http, so others on the network can read the message and {what}; "
+                "use https://"
             )
     if note := note_on_time_limit(prepared.loaded.job, prepared.profile, prepared.loaded.code_dir):
         notes.append(note)
@@ -49,7 +50,7 @@ def notes_on_request(prepared: Prepared, profile: str) -> list[str]:
 
 
 def ranks_of_profile(prepared: Prepared) -> str:
-    """Return how many ranks the profile starts, and its name, such as `2 ranks of profile local`."""
+    """Return a phrase with the number of ranks that the profile starts, such as `2 ranks of profile local`."""
     from orchestrator.specs.plan import nproc_by_node
 
     profile, counts = prepared.profile, nproc_by_node(prepared.profile)
@@ -62,14 +63,14 @@ def ranks_of_profile(prepared: Prepared) -> str:
 
 
 def note_on_spawning(prepared: Prepared) -> str:
-    """Return a note that a program which starts its own ranks is started once."""
+    """Return a note that the program is started only once on each node, because it starts its ranks by itself."""
     nodes = prepared.profile.nodes
     where = "1 rank on 1 node" if nodes == 1 else f"1 rank on each of {nodes} nodes"
     return f"note: {prepared.spawning}, so it is started once: {where}; --nproc-per-node N starts N ranks a node"
 
 
 def note_on_python(prepared: Prepared) -> str:
-    """Return one line about the Python that trains on this machine; empty elsewhere."""
+    """Return a line about the interpreter that trains on this machine; empty if the run is not on this machine."""
     profile, chosen = prepared.profile, prepared.interpreter
     if chosen is not None:
         return f"python {chosen.path} ({chosen.why})"
@@ -78,30 +79,30 @@ def note_on_python(prepared: Prepared) -> str:
 
 
 def note_on_gpus(prepared: Prepared) -> str:
-    """Return a note if this machine has GPUs, but fewer than its several nodes have ranks; empty otherwise."""
+    """Return a note if a profile of several nodes on this machine needs more GPUs than there are; empty otherwise."""
     profile = prepared.profile
     if profile.kind != "local" or profile.nodes == 1 or not profile.leases or "nccl" in profile.backend:
         return ""
     from orchestrator.node.system.gpus.devices import gpus
     from orchestrator.specs.plan import nproc_by_node
 
-    there, shared = gpus(), prepared.loaded.job.resources.gpus
-    asked = sum(shared or count or 1 for count in nproc_by_node(profile))
-    if not 0 < there < asked or profile.backend == "gloo":
+    there, per_node = gpus(), prepared.loaded.job.resources.gpus
+    needed = sum(per_node or count or 1 for count in nproc_by_node(profile))
+    if not 0 < there < needed or profile.backend == "gloo":
         return ""
     few = "GPU is" if there == 1 else "GPUs are"
-    return f"note: this machine's {there} {few} too few for {asked} on {profile.nodes} nodes: they train on its CPUs"
+    return f"note: this machine's {there} {few} too few for {needed} on {profile.nodes} nodes: they train on its CPUs"
 
 
 def note_on_wait() -> str:
-    """Return a note that this machine has to stay on while the run waits for its turn on shared hosts."""
+    """Return a note that this machine has to stay on while the run waits in the queue for shared hosts."""
     return "note: this machine keeps the run's place in the queue and starts it: leave it on until then"
 
 
 def note_on_supervisor(prepared: Prepared, *, starts_later: bool = False) -> str:
-    """Return a note on what waits while this machine is off; empty if nothing waits.
+    """Return a note on the work that waits while this machine is off; empty if nothing waits.
 
-    `starts_later`: this machine starts further runs later, of a sweep or one after another.
+    `starts_later` means that this machine will start further runs, which are points of a sweep or follow other runs.
     """
     if starts_later and prepared.profile.kind != "local":
         return "note: this machine starts the waiting runs: leave it on; runs that have started continue without it"

@@ -1,4 +1,4 @@
-"""Turns a request into a Prepared: everything that can be read and checked before anything is written or started."""
+"""Reads and checks a request as far as possible before anything is written or started. The result is a Prepared."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ from orchestrator.runs.sweeps import find_sweep
 from orchestrator.transport.address import gateway_of
 
 if TYPE_CHECKING:  # commands that only read runs must not load pydantic
-    from orchestrator.backends.base import CheckResult
     from orchestrator.environments.lock import Lock
     from orchestrator.prepare.interpreter import Interpreter
     from orchestrator.specs.documents.loaded import Loaded
@@ -48,13 +47,13 @@ class Request:
     resume: str | None = None
     rehearse: bool = False
     waits: bool = False  # whether to wait for GPUs that other runs hold
-    again: str | None = None  # the run to repeat; `job` is then empty, and `profile` is empty if it stays the same
-    after: str | None = None  # RUN[:ok|:any], or SWEEP
+    again: str | None = None  # the run to repeat; `job` is then empty, and so is `profile` if the run's own is used
+    after: str | None = None  # the run or sweep to wait for: RUN[:ok|:any], or SWEEP
     allow_code_dir: bool = False  # allow a code folder that is not the job's own
     args: tuple[str, ...] = ()  # arguments of the program, after the job's own
     debug_rank: int | None = None  # the rank that waits for a debugger
     notify_on: tuple[str, ...] = ()  # events to notify of, instead of those that the job names
-    program: str | None = None  # starts Python in the typed line; empty: no program does; None: no line was typed
+    program: str | None = None  # in the typed line, the program that starts Python, if any; None if no line was typed
     keeps_ranks: bool = False  # keep the profile's number of ranks, even if the program starts its own ranks
 
 
@@ -67,25 +66,25 @@ class Prepared:
     environment: Environment
     rehearsed: bool
     waits: bool = False
-    given: tuple[str, ...] = ()  # the options --env: `A=` had a value, `A` took the shell's
+    given: tuple[str, ...] = ()  # variables of --env: `A=` if a value was given, `A` if the shell's value was taken
     repeats: RunDir | None = None
     hidden: dict[str, str] = field(default_factory=dict, repr=False)  # secret values of `notify` and `track`
     after: Dependency | None = None
-    lock: Lock | None = None  # of the job's Python environment
+    lock: Lock | None = None  # the lock of the job's Python environment
     debug_rank: int | None = None
-    interpreter: Interpreter | None = None  # on this machine, if the profile names none
-    spawning: Spawning | None = None  # how the program starts its ranks by itself
+    interpreter: Interpreter | None = None  # the interpreter on this machine, if the profile names none
+    spawning: Spawning | None = None  # how the program starts its ranks, if it does that by itself
 
     @property
     def is_delegated(self) -> bool:
-        """Tell whether another machine is to submit the run and to look after it."""
+        """Return whether another machine has to submit and supervise the run, as the profile's `supervisor` demands."""
         return getattr(self.profile, "supervisor", "here") != "here"
 
 
 def prepare(root: Path, request: Request) -> Prepared:
     """Read and check everything that can be checked before anything is written.
 
-    Raises SpecError or UsageError for mistakes.
+    Raises SpecError or UsageError if there is a mistake in the request or its files.
     """
     from orchestrator.specs.environment import excess, parse_env_options, resolve
     from orchestrator.specs.plan import rehearsal
@@ -141,10 +140,10 @@ def prepare(root: Path, request: Request) -> Prepared:
 
 
 def _started_once(request: Request, loaded: Loaded, repeats: RunDir | None) -> tuple[Loaded, Spawning | None]:
-    """Return the documents and, if the program starts its own ranks, how it does so.
+    """Return the documents, with one rank a node if the program starts its ranks by itself, and how it starts them.
 
-    Such a program gets one rank a node. Numbers that the user gave (--nodes, --nproc-per-node, --set profile...) and
-    those of a repeated run are kept.
+    Numbers of nodes and ranks that the user gave (--nodes, --nproc-per-node, --set profile...) are kept, and so are
+    those of a repeated run.
     """
     if request.keeps_ranks or repeats is not None or _is_given(request, "nproc_per_node"):
         return loaded, None
@@ -153,22 +152,22 @@ def _started_once(request: Request, loaded: Loaded, repeats: RunDir | None) -> t
     script, text = source_of(loaded.job, loaded.code_dir)
     if b"multiprocessing" not in text or loaded.job.launcher in ("torchrun", "accelerate"):
         return loaded, None
-    from orchestrator.specs.spawning import once, spawning_in
+    from orchestrator.specs.spawning import spawning_in
 
     if (spawning := spawning_in(text, script)) is None:
         return loaded, None
     nodes = None if spawning.knows_nodes or _is_given(request, "nodes") else 1
-    return replace(loaded, profile=once(loaded.profile, nodes=nodes)), spawning
+    return replace(loaded, profile=loaded.profile.with_one_rank(nodes)), spawning
 
 
 def _is_given(request: Request, field: str) -> bool:
-    """Tell whether an option of the command line sets this field of the profile."""
+    """Return whether an option of the command line sets this field of the profile."""
     name = f"profile.{field}"
     return request.flags.get(name) is not None or any(each.partition("=")[0] == name for each in request.sets)
 
 
 def _interpreter(request: Request, job: Job, profile: AnyProfile, repeats: RunDir | None) -> Interpreter | None:
-    """Return the interpreter that trains on this machine; None if the profile, an image or a lock decides it."""
+    """Return the interpreter that trains on this machine, or None if the profile, an image or a lock decides it."""
     if profile.kind != "local" or profile.python or profile.runtime != "none" or job.environment is not None:
         return None
     from orchestrator.prepare.interpreter import Interpreter, of_shell
@@ -179,9 +178,8 @@ def _interpreter(request: Request, job: Job, profile: AnyProfile, repeats: RunDi
             return Interpreter(earlier, f"as in {repeats.run_id}")
     if request.program is None:
         return None
-    return of_shell(
-        request.program, os.environ, needs_torch=isinstance(request.job, str)
-    )  # a job's file names no program
+    # A job's file, whose name is a str, names no program, so an environment without torch can be skipped.
+    return of_shell(request.program, os.environ, needs_torch=isinstance(request.job, str))
 
 
 def _check_interpreter(root: Path, profile: AnyProfile, interpreter: Interpreter | None) -> None:
@@ -195,9 +193,9 @@ def _check_interpreter(root: Path, profile: AnyProfile, interpreter: Interpreter
 
 
 def _documents(root: Path, request: Request, flags: dict[str, Any]) -> Loaded:
-    """Load job and profile, from the cache unless pydantic is loaded anyway."""
+    """Load job and profile, from the cache unless pydantic is already imported, as for the points of a sweep."""
     sets, allowed = request.sets, request.allow_code_dir
-    if "pydantic" in sys.modules:  # as it is for the points of a sweep
+    if "pydantic" in sys.modules:
         from orchestrator.specs.documents.loader import load
 
         return load(request.job, request.profile, sets=sets, flags=flags, allow_code_dir=allowed)
@@ -207,9 +205,9 @@ def _documents(root: Path, request: Request, flags: dict[str, Any]) -> Loaded:
 
 
 def _notified_of(job: Job, events: tuple[Any, ...]) -> Job:
-    """Return the job with these events for its `notify` entries.
+    """Return the job with these events in all of its `notify` entries.
 
-    If it has none, NOTIFY_VARIABLE in the shell names the address.
+    If it has no entries, one is added, whose address is in the shell's variable NOTIFY_VARIABLE.
     """
     if not (entries := job.notify):
         from orchestrator.specs.job import Notify
@@ -219,14 +217,14 @@ def _notified_of(job: Job, events: tuple[Any, ...]) -> Job:
 
 
 def _lock(loaded: Loaded, repeats: RunDir | None) -> Lock | None:
-    """Return the lock of the job's environment; a repeated run keeps its lock.
+    """Return the lock of the job's environment, or None if the job has none. A repeated run keeps its recorded lock.
 
-    Raises UsageError if it can't be read.
+    Raises UsageError if the lock can't be read.
     """
-    asked = loaded.job.environment
-    if asked is None:
+    wanted = loaded.job.environment
+    if wanted is None:
         return None
-    if repeats is not None and repeats.record().job.get("environment") == asked.to_json():
+    if repeats is not None and repeats.record().job.get("environment") == wanted.to_json():
         from orchestrator.environments.packages import recorded_lock
 
         if (lock := recorded_lock(repeats)) is None:
@@ -234,13 +232,13 @@ def _lock(loaded: Loaded, repeats: RunDir | None) -> Lock | None:
         return lock
     from orchestrator.environments.lock import read_lock
 
-    return read_lock(asked, repeats.path / "code" if repeats is not None else loaded.code_dir)
+    return read_lock(wanted, repeats.path / "code" if repeats is not None else loaded.code_dir)
 
 
 def _after(root: Path, text: str) -> Dependency | None:
-    """Return the dependency of `--after NAME[:ok|:any]`, or None if it is satisfied already.
+    """Return the dependency that `--after NAME[:ok|:any]` names, or None if it is satisfied already.
 
-    Raises UsageError if it can't be satisfied any more.
+    Raises UsageError if the dependency can't be satisfied any more.
     """
     name, colon, wants = text.rpartition(":")
     if not colon:
@@ -256,9 +254,10 @@ def _after(root: Path, text: str) -> Dependency | None:
 
 
 def _checkpoint_of(root: Path, text: str) -> str:
-    """Return the checkpoint of `--resume RUN[:STEP|:best]`, or the folder of the run's checkpoints.
+    """Return the path of the checkpoint that `--resume RUN[:STEP|:best]` names.
 
-    Raises UsageError if there is none.
+    Without STEP or best, the folder of the run's checkpoints may be returned. Raises UsageError if there is no such
+    checkpoint.
     """
     from orchestrator.protocol.checkpoints.checkpoint_dir import newest
     from orchestrator.runs.files.checkpoints import all_of, best, checkpoint_folder
@@ -268,7 +267,7 @@ def _checkpoint_of(root: Path, text: str) -> str:
     run = find_run(root, name if colon else text)
     folder = checkpoint_folder(run)
     if not colon and newest(folder) is not None:
-        return str(folder)  # the run will load the newest checkpoint of this folder that verifies
+        return str(folder)  # the run will load the newest checkpoint in this folder whose hashes match
     found = [each for each in all_of(run) if each.is_whole]
     chosen = [each for each in found if not colon or str(each.step) == step]
     if colon and step == "best":
@@ -293,14 +292,14 @@ def _checkpoint_of(root: Path, text: str) -> str:
 
 
 def is_here(prepared: Prepared) -> bool:
-    """Tell whether the run can read the user's own code folder because it runs on this machine or shares its disks."""
+    """Return whether the run can read the user's code folder, because it runs on this machine or shares its disks."""
     return not backend_of(prepared.profile).is_remote and prepared.profile.runtime == "none"
 
 
 def files_to_send(prepared: Prepared) -> tuple[str, ...] | None:
-    """Return the files of the code folder that the job's command line names. They are copied even if they are ignored.
+    """Return the files of the code folder that the job's command line names. They are shipped even if they are ignored.
 
-    Return None if the run can read the folder itself.
+    Return None if the run can read the code folder.
     """
     if is_here(prepared):
         return None
@@ -322,7 +321,7 @@ class Shipment:
 
 
 def shipment(prepared: Prepared) -> Shipment:
-    """Return what would be shipped, and the commands of `notify` and `supervisor`.
+    """Describe the files that a submit would ship, and the commands that it would run on this machine.
 
     Raises UsageError if a file can't be shipped.
     """
@@ -343,14 +342,14 @@ def shipment(prepared: Prepared) -> Shipment:
             left = left_out_words(asdict(left_out(folder, code.ignore, named)))
     here = [f"notify {_how(each)}" for each in prepared.loaded.job.notify]
     if prepared.repeats is None and any((each / ".git").exists() for each in (folder, *folder.parents)):
-        here.append(f"git, which is asked for the commit and the changes of {folder}")
+        here.append(f"git, for the commit and the changes of {folder}")
     if "wandb" in prepared.loaded.job.track:
         here.append(f"{sys.executable} with wandb's package, when the run has ended")
     if prepared.lock is not None:
         from orchestrator.environments.uv import find_uv
 
         here.append(f"{find_uv()} with {sys.executable}, which reads {prepared.lock.name}")
-        here.append(f"what builds the source distributions of {prepared.lock.name} where it has any, started by uv")
+        here.append(f"the build programs of source distributions in {prepared.lock.name}, if it has any, started by uv")
     if profile.kind == "ssh" and profile.supervisor != "here":
         way = gateway_of(profile.supervisor).ssh_command
         here = [f"{way} {profile.supervisor_orch} accept", *(f"{line} (there)" for line in here)]
@@ -358,10 +357,7 @@ def shipment(prepared: Prepared) -> Shipment:
 
 
 def _how(notify: Notify) -> str:
-    """Describe how a notification is sent.
-
-    Only the host of an address is shown, because the address may be a secret.
-    """
+    """Return a text about how a notification is sent. It has only the host of an address, which may be secret."""
     on = f"on {', '.join(notify.on)}"
     if notify.command is not None:
         return f"{on}: {shlex.join(notify.command)}"
@@ -372,10 +368,7 @@ def _how(notify: Notify) -> str:
 
 
 def plan_for(root: Path, prepared: Prepared, run_id: str | None = None) -> LaunchPlan:
-    """Return the launch plan of a request.
-
-    Without a run id, the plan gets the id of a dry run, which no run ever has.
-    """
+    """Return the launch plan of a request. Without a run id, the plan has the id of a dry run, which no run has."""
     from orchestrator.specs.plan import plan
 
     run_id = run_id or f"{prepared.loaded.job.name}-{DRY_RUN_ID}"
@@ -390,28 +383,21 @@ def plan_for(root: Path, prepared: Prepared, run_id: str | None = None) -> Launc
 
 
 def _spawned_before(prepared: Prepared, launch: LaunchPlan) -> bool:
-    """Return True for a repeated run whose single rank on each node had all GPUs, if it still has one rank a node."""
+    """Return whether this repeats a run with one rank a node that had all GPUs, and still has one rank a node."""
     repeats = prepared.repeats
     return repeats is not None and repeats.plan().first.all_gpus and all(task.nproc == 1 for task in launch.tasks)
 
 
-def shown_plan(root: Path, prepared: Prepared, *, asks: bool = False) -> LaunchPlan:
-    """Return the plan as a submit would start it. The login node is contacted only with `asks`."""
+def shown_plan(root: Path, prepared: Prepared, *, contacts_login: bool = False) -> LaunchPlan:
+    """Return the plan that a submit would start. Facts of a login node are missing unless `contacts_login` is set."""
     launch = plan_for(root, prepared)
-    reaches_out = bool(launch.profile.get("login")) and not asks
-    if reaches_out:
+    if launch.profile.get("login") and not contacts_login:
         return launch
     return backend_of(prepared.profile).completed(launch, by_shell=True)
 
 
 def _place(run: RunDir, profile: AnyProfile, interpreter: Interpreter | None) -> Place:
-    """Return the paths of the run on its machine, without contacting that machine, so that a dry run works offline."""
-    # a container does not have the machine's interpreter
-    python = profile.python if profile.runtime == "none" else None
+    """Return the paths of the run on its machine. The machine is not contacted, so that a dry run works offline."""
+    python = profile.python if profile.runtime == "none" else None  # else the container's, which is not known here
     python = interpreter.path if interpreter is not None else python
     return backend_of(profile).place(run, profile.workdir, python)
-
-
-def check(prepared: Prepared, launch: LaunchPlan) -> CheckResult:
-    """Return whether the scheduler would take the plan's batch script. Raises UsageError without a scheduler."""
-    return backend_of(prepared.profile).would_take(launch)

@@ -31,9 +31,9 @@ RECORD_VERSION = 1
 
 @contextmanager
 def recorded(root: Path, prepared: Prepared, launch: LaunchPlan) -> Iterator[tuple[RunDir, int]]:
-    """Record the run and hold its start within the block. Yield the run, and the descriptor that holds its start.
+    """Record the run, and hold the lock of its start within the block. Yield the run and the lock's descriptor.
 
-    If the record fails, no trace of the run is left.
+    If the run can't be recorded, no trace of it is left.
     """
     with ExitStack() as held:
         locks = list[int]()
@@ -50,9 +50,9 @@ def record_run(
     *,
     indexed: bool = True,
 ) -> RunDir:
-    """Record the run, with its plan and its place in a sweep. If this fails, no trace of the run is left.
+    """Record the run, with its plan and its point of a sweep, if any. If this fails, no trace of the run is left.
 
-    `hold_start` lets this process hold the start of the run, before anybody else can see the run.
+    `hold_start` is called with the run before other processes can see it. It takes the lock of the run's start.
     """
     place = {"sweep": point.to_json()} if point is not None else {}
     folder = None if backend(kind_of(launch.profile)).is_remote else launch.tasks[0].run_dir
@@ -64,7 +64,7 @@ def record_run(
         run.write("plan.json", launch.to_json())
         keep_room_for_cancel(run.path)
         _record_environment(prepared, run)
-    except BaseException:  # also for an interrupt, because nothing was started
+    except BaseException:  # an interrupt too, because nothing has been started
         remove_run(root, run)
         raise
     return run
@@ -102,14 +102,14 @@ def _record(prepared: Prepared, launch: LaunchPlan) -> dict[str, Any]:
 
 
 def snapshot_code(prepared: Prepared, run: RunDir) -> None:
-    """Copy the code for the run, and record the list of its files."""
+    """Copy the code for the run, and record the list of the copied files."""
     facts = copy_code(prepared, run)
     run.write("code.json", {"files": facts.pop("listing")})
     run.append_event(Snapshot(**facts))
 
 
 def _record_environment(prepared: Prepared, run: RunDir) -> None:
-    """Record the lock and, for a repeated run, the packages of the earlier run."""
+    """Record the lock of the job's Python environment, if it has one."""
     if prepared.lock is None:
         return
     from orchestrator.environments.packages import record_lock
@@ -118,31 +118,24 @@ def _record_environment(prepared: Prepared, run: RunDir) -> None:
 
 
 def copy_code(prepared: Prepared, run: RunDir) -> dict[str, Any]:
-    """Copy the code folder, or the code of the run that is repeated.
-
-    Return facts about the copy, such as its listing.
-    """
+    """Copy the code folder, or the code of the run that is repeated. Return facts about the copy, such as its files."""
     from orchestrator.node.server.outputs import baseline
 
     facts = _copied(prepared, run)
     ignored = facts.pop("ignored", None)  # not known for a repeated run
     if is_here(prepared):
         facts["linked"] = _lay_ignored(prepared, run.path / "code", ignored)
-    facts = {name: value for name, value in facts.items() if name not in ("left_out", "linked") or _says(value)}
+    if not facts.get("linked"):
+        facts.pop("linked", None)
+    if not (facts.get("left_out") or {}).get("files"):
+        facts.pop("left_out", None)
     code_dir = str(run.path / "code")
     write_baseline(code_dir, baseline(code_dir))  # files that differ from it later were written by the ranks
     return facts
 
 
-def _says(value: Any) -> bool:
-    return bool(value.get("files")) if isinstance(value, dict) else bool(value)
-
-
 def _lay_ignored(prepared: Prepared, copy: Path, ignored: Sequence[str] | None) -> tuple[str, ...]:
-    """Add the ignored files of the code folder to its copy.
-
-    Return the checkpoints that are linked instead of copied.
-    """
+    """Add the ignored files of the code folder to its copy. Return the checkpoints, which are linked and not copied."""
     code, folder = prepared.loaded.job.code, prepared.loaded.code_dir
     if ignored is None:
         from orchestrator.runs.files.code_snapshot import ignored_paths

@@ -1,7 +1,4 @@
-"""Repeats a run with its own job, profile and code.
-
-Variables that came from the shell are taken from the shell again.
-"""
+"""Repeats a run with its own job, profile and code. Variables of the submitting shell are read again."""
 
 from __future__ import annotations
 
@@ -9,7 +6,7 @@ import json
 import shutil
 import tempfile
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,19 +22,26 @@ from orchestrator.specs.job import Code
 
 
 def check_has_values(run: RunDir) -> None:
-    """Raise UsageError for a trial of a search that has no values yet."""
+    """Raise UsageError if the run is a trial of a search, and the search has chosen no values for it yet."""
     point = run.record().point
     if point is not None and point.is_trial and not point.values:
-        hint = "repeat one that has begun, or give its values: --set, or -- ARGUMENTS"
-        raise UsageError(f"{run.run_id} has no values yet: its search chooses them when it is started", hint)
+        hint = "repeat a trial that has begun, or give values: --set, or -- ARGUMENTS"
+        raise UsageError(f"{run.run_id} has no values yet, because its search chooses them at the run's start", hint)
 
 
 def load_again(run: RunDir, profile: str, sets: Iterable[str], flags: Mapping[str, Any]) -> Loaded:
-    """Load the run's job under its own profile or under another.
+    """Load the run's job, with the named profile or else with the run's own.
 
-    Raises SpecError or UsageError if that is not possible.
+    Raises SpecError or UsageError if the record is not complete or the options do not fit.
     """
-    record = _submitted(run)
+    record = run.record()
+    files = (record.job_file, record.profile_file, record.code_dir)
+    if not record.job or not isinstance(record.job.get("code"), Mapping) or not record.profile or None in files:
+        raise UsageError(
+            f"run {run.run_id} can't be repeated: the record of its job or code is missing",
+            "submit the job file instead",
+        )
+    job_path, profile_path, code_dir = (Path(str(each)) for each in files)
     code = run.path / "code"
     if not code.is_dir() or run.read("code.json") is None:
         raise UsageError(
@@ -51,43 +55,19 @@ def load_again(run: RunDir, profile: str, sets: Iterable[str], flags: Mapping[st
             paths[what].write_text(json.dumps(document, indent=1))
         loaded = load(paths["job"], profile or paths["profile"], sets=sets, flags=flags, allow_code_dir=True)
     restored = replace(loaded.job, code=valid(Code, record.job["code"]))
-    profile_path = loaded.profile_path if profile else Path(record.profile_file)
     return replace(
-        loaded, job=restored, job_path=Path(record.job_file), profile_path=profile_path,
-        code_dir=Path(record.code_dir), notes=(),  # the record has times in seconds, so notes on units would be wrong
+        loaded, job=restored, job_path=job_path, profile_path=loaded.profile_path if profile else profile_path,
+        code_dir=code_dir, notes=(),  # the record has all times in seconds, so notes on units are wrong
     )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class _Submitted:
-    """The parts of a run's record that are needed to repeat it."""
-
-    job: Mapping[str, Any]
-    profile: Mapping[str, Any]
-    job_file: str
-    profile_file: str
-    code_dir: str
-
-
-def _submitted(run: RunDir) -> _Submitted:
-    """Return what the run's submit recorded. Raises UsageError if any part is lost."""
-    record = run.record()
-    files = (record.job_file, record.profile_file, record.code_dir)
-    if not record.job or not isinstance(record.job.get("code"), Mapping) or not record.profile or None in files:
-        raise UsageError(
-            f"run {run.run_id} can't be repeated: the record of its job or code is missing",
-            "submit the job file instead",
-        )
-    return _Submitted(record.job, record.profile, *map(str, files))
-
-
 def was_rehearsal(run: RunDir) -> bool:
-    """Tell whether the run was a rehearsal: another profile's nodes and ranks on this machine."""
+    """Return whether the run was a rehearsal, which starts the nodes and ranks of another profile on this machine."""
     return run.record().profile_name.endswith("(rehearsal)")
 
 
 def env_options(run: RunDir) -> tuple[str, ...]:
-    """Return the --env options of the run's submit: with the value if the user gave one, else with the name alone."""
+    """Return the --env options of the run's submit: `NAME=VALUE` if the user gave a value, else `NAME`."""
     values = run.plan().first.env
     options = []
     for option in run.record().given:
@@ -100,7 +80,7 @@ def env_options(run: RunDir) -> tuple[str, ...]:
 
 
 def copy_code(source: RunDir, target: RunDir) -> dict[str, Any]:
-    """Copy the code of an earlier run. Return the facts of its snapshot, which hold for the copy too."""
+    """Copy the code of an earlier run. Return the facts about the earlier copy, which hold for the new copy too."""
     listing = source.code_files()
     facts = next((to_json(event, stamps=False) for event in of(source.events(), Snapshot)), {})
     retake(source.path / "code", target.path / "code", listing)

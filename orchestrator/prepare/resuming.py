@@ -1,4 +1,4 @@
-"""Finds the checkpoint that `--resume` or `checkpoint.resume` names, and checks its format at submit."""
+"""Finds the checkpoint that `--resume` or `checkpoint.resume` names, and checks its format before a submit."""
 
 from __future__ import annotations
 
@@ -25,10 +25,7 @@ _NAMES = {
 
 
 def given_to(job: Job, code_dir: Path) -> Saved | None:
-    """Return the checkpoint from which the job starts.
-
-    None if there is none, or if it exists only on other machines.
-    """
+    """Return the checkpoint from which the job starts, or None if there is none or it is only on other machines."""
     resume = job.checkpoint.resume
     if resume in ("auto", "never"):
         return None
@@ -38,7 +35,7 @@ def given_to(job: Job, code_dir: Path) -> Saved | None:
 
 
 def check_format(job: Job, code_dir: Path) -> None:
-    """Raise UsageError, with the checkpoint's format and place, if the job can't load its checkpoint."""
+    """Raise UsageError if the job can't load its checkpoint. The error names the checkpoint's path and format."""
     if (given := given_to(job, code_dir)) is None:
         return
     what = f"{given.path} is {_NAMES[given.format]}"
@@ -55,7 +52,7 @@ def check_format(job: Job, code_dir: Path) -> None:
 
 
 def note_on_resume(job: Job, code_dir: Path) -> str:
-    """Return a note about the checkpoint and about who loads it; empty if there is none."""
+    """Return a note on the checkpoint and on the program that loads it; empty if there is no checkpoint."""
     if (given := given_to(job, code_dir)) is None:
         return ""
     step = f" of step {given.step}" if given.is_counted else ""

@@ -1,4 +1,4 @@
-"""Warns if a program with a time limit saves nothing to resume from, as far as a script's source shows."""
+"""Warns if a script with a time limit saves no checkpoint, as far as its source shows."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:  # a submit of cached documents must not load pydantic
 
 MOST_FILES: Final = 200  # in larger code folders nothing is checked
 MOST_BYTES: Final = 1 << 20
-# Any of these may write a checkpoint. Only a program without all of them is known to write none.
+# Any of these words may write a checkpoint. A program without them is known to write none.
 _WRITES: Final = re.compile(
     rb"save|checkpoint|ckpt|dump|open\(|write_|to_csv|to_parquet|orchestrator\.training|trainer|lightning|\.fit\(", re.I
 )
@@ -23,13 +23,13 @@ _NOT_READ: Final = frozenset({"__pycache__", "node_modules", "site-packages"})
 
 
 def note_on_time_limit(job: Job, profile: AnyProfile, code_dir: Path) -> str:
-    """Return a note that a script without checkpoints loses its work at the time limit; empty if it may save any."""
+    """Return a note that a script without checkpoints loses its work at the time limit; empty if it may save one."""
     limit = job.resources.time or getattr(profile, "time", None)
     if limit is None or job.script is None or _may_save(code_dir / job.script, code_dir):
         return ""
     return (
-        f"note: {job.script} saves no checkpoint: at its time limit ({timedelta(seconds=limit)}) all it has done is "
-        "lost; raise time:, or see docs/training.md#your-own-script"
+        f"note: {job.script} saves no checkpoint, so all its work is lost at its time limit "
+        f"({timedelta(seconds=limit)}); raise time:, or see docs/training.md#your-own-script"
     )
 
 

@@ -31,6 +31,11 @@ def partial_of(target: _Path, version: str) -> str:
     return os.path.join(folder, f".{name}.{version[:40]}.partial")
 
 
+def stem_of(partial: str) -> str:
+    """Return the part of a partial file's path that is the same for all versions of its target."""
+    return partial.removesuffix(".partial").rpartition(".")[0]
+
+
 class Arriving:
     """One file on its way to `target`, whose folder exists.
 

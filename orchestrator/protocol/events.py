@@ -249,11 +249,12 @@ class CleanedUp(Event, kind="swept"):
 
 
 class SlurmJob(Event, kind="slurm_job"):
-    """The job's number and hosts, at each start by Slurm."""
+    """The job's number and hosts, at each start by Slurm, or by the job itself if it has spares."""
 
     start: Count
     job: Optional[str] = None
     hosts: Strings = ()
+    requeues: Optional[Count] = None  # how often Slurm had queued a job with spares again
 
 
 class BatchJob(Event, kind="batch_job"):

@@ -105,11 +105,12 @@ def home_names(entries: Iterable[Entry], node: int = 0) -> dict[str, Entry]:
     folders: set[str] = set()
     for entry in ordered:
         name = f"{_FOLDERS_HERE[entry.root]}{entry.path}"
-        is_taken = name in found or name in folders or any(above in found for above in _above(name))
-        if is_taken or re.match(_RESERVED, name):
+        above = _above(name)
+        if name in found or name in folders or not found.keys().isdisjoint(above) or re.match(_RESERVED, name):
             name = f"{ASIDE}/{entry.root}/{entry.path}"
+            above = _above(name)
         found[name] = entry
-        folders.update(_above(name))
+        folders.update(above)
     return {f"node_{node}/{name}": entry for name, entry in found.items()} if node else found
 
 

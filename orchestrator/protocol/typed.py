@@ -76,7 +76,8 @@ class Fields(Base):
 
     def __contains__(self, name: object) -> bool:
         """Tell whether `__iter__` yields the name."""
-        return name in tuple(self)
+        readers, defaults, _ = _plan_of(type(self))
+        return name in readers and bool(getattr(self, str(name)) != defaults.get(str(name), _MISSING))
 
     def __len__(self) -> int:
         """Return the number of names that `__iter__` yields."""

@@ -9,7 +9,10 @@ from orchestrator.protocol.events import AgentStarted, Clock, Event, StartingAga
 
 
 def correct_clock_skew(events: Sequence[Event]) -> list[Event]:
-    """Return the events with the nodes' times corrected to the submitting machine's clock, by the events `Clock`."""
+    """Return the events with the nodes' times converted to the submitting machine's clock.
+
+    The events `Clock` have the differences between the clocks.
+    """
     ahead: dict[tuple[int | None, int], float] = {(each.of, each.start): each.ahead for each in of(events, Clock)}
     start: dict[int | None, int] = {}
     timed = []

@@ -20,14 +20,14 @@ from orchestrator.runs.store import RunDir
 from orchestrator.runs.sweeps import runs_named
 
 QUEUED: Final = "held.json"
-QUEUE: Final = "queue.json"  # of a run that waits for places: its needs, and the result of the last look
+QUEUE: Final = "queue.json"  # written for a run that waits for places: its needs, and the result of the last look
 CANCELLED: Final = "it was cancelled before it was started"
 REMOVED: Final = "removed"
 
 
 @dataclass(frozen=True)
 class Wait:
-    """The other runs for which a queued run waits. `is_unsatisfiable` if the wait can't succeed any more."""
+    """The reason why a queued run waits for other runs. `is_unsatisfiable` means that it can never start."""
 
     reason: str
     is_unsatisfiable: bool = False
@@ -50,7 +50,7 @@ def queue_place(run: RunDir) -> Mapping[str, Any] | None:
 
 
 def was_queued(run: RunDir) -> bool:
-    """Tell whether the submit left the start to the supervisor, which may have begun with it."""
+    """Tell whether the submit left the start of the run to the supervisor. The start may have begun since."""
     return any(event["kind"] == EventKind.QUEUED for event in run.events())
 
 
@@ -72,9 +72,10 @@ def why_it_waits(root: Path, run: RunDir, record: RunRecord) -> str:
 
 
 def recent_wait_of(root: Path, after: Dependency | None) -> Wait | None:
-    """Return the wait of a run as it was at most a second ago, because all points of a sweep wait for the same.
+    """Return the wait that a run's `after` describes, from a cache of one second.
 
-    If they wait for a sweep, reading all its runs for each point would take quadratic time.
+    All points of a sweep have the same `after`. If it names a sweep, reading all runs of that sweep for each point
+    would take quadratic time.
     """
     return _wait_at(root, after, signature_of(f"{root}/live"), int(time.monotonic())) if after is not None else None
 
@@ -104,7 +105,7 @@ def wait_of(root: Path, after: Dependency | None) -> Wait | None:
 
 
 def _end_of(run: RunDir) -> str:
-    """Return a run's outcome, or `removed`; empty if it has none yet."""
+    """Return a run's outcome, or `removed`; empty if the run has not ended."""
     if (ending := run.ending()) is not None:
         return Outcome.SUCCEEDED if ending.verdict.is_stopped_early else ending.verdict.outcome
     return "" if run.path.exists() else REMOVED

@@ -19,10 +19,10 @@ WAITING_SHARE: Final = 0.5
 LASTING_SECONDS: Final = 60.0  # how long a condition must last to be reported
 FULL_SHARE: Final = 0.95
 SLOW_TIMES: Final = 1.5  # times the median of the others
-PACE_SECONDS: Final = 120.0  # over which the time of a step is measured
+PACE_SECONDS: Final = 120.0  # the time of a step is measured over this many seconds
 READS_MUCH: Final = 20e6  # bytes per second
 WORKS: Final = 0.8  # cores
-USUAL: Final = "power cap"  # the reduction of a GPU that is as busy as it can be
+USUAL: Final = "power cap"  # every fully used GPU is throttled for this reason
 AT_WORK: Final = ("train", "eval", "output", "")  # phases of a heartbeat; "": the program sends no heartbeats
 MOST_LINES: Final = 5
 
@@ -116,7 +116,7 @@ def _of_rank(node: NodeSamples, rank: RankSample, gpu: int | None) -> Iterator[F
 
 
 def gpus_of_ranks(sample: Sample) -> dict[int, int]:
-    """Return each rank's GPU on a node, by their order; empty if their numbers differ."""
+    """Return each rank's GPU on a node, in their order; empty if there are not as many GPUs as ranks."""
     if len(sample.gpus) != len(sample.ranks):
         return {}
     return {rank.rank: gpu.index for rank, gpu in zip(sample.ranks, sample.gpus, strict=True)}
@@ -173,13 +173,13 @@ def _median_of_others(order: Sequence[float], own: float) -> float:
     return (order[below] + order[above]) / 2 if others else 0.0
 
 
-def step_seconds(node: NodeSamples, within: float = PACE_SECONDS) -> dict[int, float]:
+def step_seconds(node: NodeSamples) -> dict[int, float]:
     """Return the recent time per step of each rank of a node that trains and has made a step."""
     last = node.samples[-1]
     first: dict[int, tuple[int, float]] = {}
     after = 0.0
     for sample in reversed(node.samples):
-        if (sample.start, sample.attempt) != (last.start, last.attempt) or after > within:
+        if (sample.start, sample.attempt) != (last.start, last.attempt) or after > PACE_SECONDS:
             break
         for rank in sample.ranks:
             if rank.phase == "train" and rank.step >= 0:

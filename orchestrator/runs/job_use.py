@@ -1,4 +1,4 @@
-"""A scheduler's measurements of a run's job: what it was given, and how much of it the job used."""
+"""A scheduler's measurements of a run's job: the resources that it was given, and how much of them it used."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class JobUse:
 
     @property
     def core_share(self) -> float | None:
-        """Return the used share of its cores' time, from 0 to 1."""
+        """Return the share of the cores' time that the job has used, from 0 to 1."""
         given = self.cores * self.seconds
         return None if self.core_seconds is None or not given else self.core_seconds / given
 

@@ -17,7 +17,7 @@ from orchestrator.runs.store import RunDir, append_line, check_own
 
 FILE: Final = "labels.json"
 LOCK: Final = "labels.lock"
-CHANGES: Final = "labelled"  # in the state folder: the id of a run for each change, so that nobody looks at all runs
+CHANGES: Final = "labelled"  # file in the state folder: the id of a run for each change of its labels
 MOST_TAGS: Final = 32
 MOST_OF_A_TAG: Final = 40  # characters
 MOST_OF_A_NOTE: Final = 10_000
@@ -37,7 +37,7 @@ class Labels:
 
     @staticmethod
     def from_json(data: object) -> Labels:
-        """Return the labels that `to_json` gave. What was damaged, or is too long, counts as lost."""
+        """Return the labels that `to_json` wrote. Tags and notes that are damaged or too long count as lost."""
         known = drop_invalid_fields(data, {"tags": (list,), "note": (str,)})
         tags = (tag for tag in known.get("tags", ()) if isinstance(tag, str) and why_no_tag(tag) is None)
         note = known.get("note", "")
@@ -69,7 +69,10 @@ def change_tags(run: RunDir, add: Iterable[str] = (), remove: Iterable[str] = ()
 
 
 def set_note(run: RunDir, text: str) -> Labels:
-    """Replace the note, and return the run's labels; an empty text removes the note. Raises UsageError for no text."""
+    """Replace the note, and return the run's labels. An empty text removes the note.
+
+    Raises UsageError if the text can't be a note.
+    """
     text = text.strip()
     if (why := why_no_note(text)) is not None:
         raise UsageError(f"this can't be a note: {why}", 'e.g. orch note RUN "lr was too high"')
@@ -78,7 +81,7 @@ def set_note(run: RunDir, text: str) -> Labels:
 
 
 class Relabelled:
-    """Tells which runs' labels have changed since the last look; one file's size answers for all runs."""
+    """Detects the runs whose labels have changed since the last look. One file lists the changes of all runs."""
 
     def __init__(self, root: Path) -> None:
         self._path = root / CHANGES
@@ -121,7 +124,7 @@ def why_no_note(text: str) -> str | None:
 
 @contextlib.contextmanager
 def _changing(run: RunDir) -> Iterator[Labels]:
-    """Yield the labels under their lock, so that of two commands at once neither loses the other's change."""
+    """Yield the labels under their lock, so that two commands at once don't overwrite each other's change."""
     run.check_is_there()
     check_own(run.root, run)
     with contextlib.ExitStack() as held:

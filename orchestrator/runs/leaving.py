@@ -1,7 +1,7 @@
 """Collects the values to mask in everything that leaves this machine, from the records of runs and from this shell.
 
-The supervisor's own environment has no secrets of runs. So a private file in the run's folder keeps them until the
-supervisor has sent everything to the receivers of notifications and to the trackers.
+The supervisor's own environment has no secrets of runs. So a private file in the run's folder stores the secrets until
+the supervisor has sent everything to the receivers of notifications and to the trackers.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ class Receiver(Protocol):
 def enter(root: Path, run: RunDir, secrets: Mapping[str, str]) -> None:
     """Put a run into the outbox. Raises StoreError if that fails.
 
-    `secrets`: the shell's variables that the receivers need, and those that must be masked in what is delivered.
+    `secrets` has the shell's variables that the receivers need, and those that must be masked in what is delivered.
     """
     if secrets:
         run.write(SECRETS, dict(secrets), private=True)

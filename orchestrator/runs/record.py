@@ -1,7 +1,7 @@
-"""A submit's records of a run, with types: run.json as a RunRecord, and the parts of plan.json that readers need.
+"""The records of a run that its submit wrote, with types: run.json, and the parts of plan.json that readers need.
 
-A field with an impossible value is damaged: it counts as lost and gets its default. Only this module decides that. The
-job and the profile stay documents; the fields of them that are read have names here.
+A field with an impossible value counts as lost and gets its default. Only this module decides that. The job and the
+profile remain JSON documents, and properties of RunRecord read their fields.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from orchestrator.protocol.allocation import TITLES
 from orchestrator.protocol.frozen import Frozen
 from orchestrator.runs.state import drop_invalid_fields
 
@@ -89,7 +88,7 @@ class NotifyEntry:
 
     @property
     def variable(self) -> str:
-        """Return the variable of the submitting shell with the receiver, or ""."""
+        """Return the name of the submitting shell's variable that has the receiver's address; empty without one."""
         return self.webhook_env or self.apprise_env
 
     @staticmethod
@@ -133,7 +132,7 @@ class RunRecord(Frozen):
     job_file: str | None = None
     profile_file: str | None = None
     code_dir: str | None = None  # the folder from which the code came
-    given: tuple[str, ...] = ()  # the options --env: `A=` had a value, `A` took the shell's
+    given: tuple[str, ...] = ()  # the options --env: `A=` if a value was given, `A` if the shell's was taken
     waits: bool = False  # whether it waits for GPUs that other runs hold
     after: Dependency | None = None
     point: SweepPoint | None = None
@@ -186,6 +185,8 @@ class RunRecord(Frozen):
             del known["nnodes"]
         kind = known.get("kind", LOCAL)
         if "scheduler" not in known and kind not in (LOCAL, "ssh"):  # written by orch 0.1, or damaged
+            from orchestrator.protocol.allocation import TITLES
+
             scheduler = kind.partition("-")[0]
             known["scheduler"] = TITLES.get(scheduler, scheduler.capitalize())
         return RunRecord(

@@ -68,7 +68,7 @@ class Redaction:
         return masker(self.values)
 
     def text(self, text: str) -> str:
-        """Return the text also without values behind names that look secret, the home folder and the user's name."""
+        """Return `known(text)`, also without values of names that look secret, the home folder and the user's name."""
         text = self.known(text)
         for pattern in _ASSIGNED:
             text = _without_assigned(text, pattern)
@@ -89,7 +89,7 @@ class Redaction:
         return value
 
     def _list(self, value: list[Any], name: str) -> list[Any]:
-        """Return a redacted list. Its texts, or the `text` of its items, may be lines of one key."""
+        """Return a redacted list. Its items are also redacted together, because they may be the lines of one key."""
         shown = [self.json(item, name) for item in value]
         found = (item.get("text") if isinstance(item, dict) else item for item in value)
         texts = [text for text in found if isinstance(text, str) and "\n" not in text]

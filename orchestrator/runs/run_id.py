@@ -25,7 +25,7 @@ def run_id_from(text: object, source: str) -> str:
     Raises BackendError, which names the source, for anything else.
     """
     if not is_run_id(text):
-        raise BackendError(f"{source} speaks of a run {str(text)[:80]!r}, and no run is called that")
+        raise BackendError(f"{source} sent {str(text)[:80]!r}, which is not a run's id")
     return str(text)
 
 
@@ -40,6 +40,11 @@ def sweep_of(run_id: str) -> str | None:
     return match[1] if match else None
 
 
+def index_of(run_id: str) -> int:
+    """Return a point's number in its sweep, or 0 for a run that is not a point."""
+    return int(run_id.rpartition(".")[2]) if sweep_of(run_id) is not None else 0
+
+
 def name_of(run_id: str) -> str:
     """Return the name of a run, or of its sweep, without the six characters."""
     name, _, characters = (sweep_of(run_id) or run_id).rpartition("-")
@@ -47,7 +52,7 @@ def name_of(run_id: str) -> str:
 
 
 def new_run_id(name: str) -> str:
-    """Return `name` with six random characters: easy to type by its prefix, and unique."""
+    """Return a unique run id: `name` with six random characters. Users can shorten it to a prefix."""
     import secrets
 
     return f"{name}-{''.join(secrets.choice(ALPHABET) for _ in range(CHARACTERS))}"

@@ -12,7 +12,10 @@ __all__ = ["SchedulerStatus", "joined"]
 
 
 def joined(state: RunState, status: SchedulerStatus, events: Iterable[Event] = ()) -> RunState:
-    """Combine both: a verdict is held back while the job may continue, and gets the scheduler's reason."""
+    """Return the state with the scheduler's report.
+
+    A verdict is held back while the job may continue. Otherwise it gets the reason that the scheduler reports.
+    """
     verdict = verdict_with(state.verdict, status, state.nodes, state.attempt, events)
     if verdict is not None:
         return replace(state, state=RunStatus(verdict.outcome.value), verdict=verdict)

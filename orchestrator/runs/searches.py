@@ -155,7 +155,7 @@ def read_search(folder: Path) -> Search:
 
 @dataclass(frozen=True)
 class Asked:
-    """A trial got its values."""
+    """A line of the journal: a trial got its values."""
 
     trial: int
     values: Mapping[str, Value]
@@ -163,7 +163,7 @@ class Asked:
 
 @dataclass(frozen=True)
 class Seen:
-    """A trial reported a value of the metric at a step."""
+    """A line of the journal: a trial reported a value of the metric at a step."""
 
     trial: int
     step: int
@@ -172,7 +172,7 @@ class Seen:
 
 @dataclass(frozen=True)
 class Told:
-    """A trial has ended; a complete one has a value."""
+    """A line of the journal: a trial has ended. A complete trial has a value."""
 
     trial: int
     end: End
@@ -309,9 +309,9 @@ def _end_of(run: RunDir, search: Search, trial: Trial) -> list[Entry]:
 
 
 def new_values(series: Series, search: Search, number: int, after: int) -> list[Seen]:
-    """Return a trial's values of the metric after a step; of many, each at a step a tenth greater than the one before.
+    """Return a trial's values of the metric after a step. Between two of them the step grows by at least a tenth.
 
-    A rung compares trials at the same step, so the last values are not enough.
+    The stop rule compares trials at the same step, so the last value alone is not enough.
     """
     series.look()
     found: list[Seen] = []

@@ -1,4 +1,4 @@
-"""Who starts a run at this moment, and the one rule for a process that dies while it starts a run.
+"""The lock that the starter of a run holds, and the rule for a process that dies while it starts a run.
 
 The process that starts a run holds the kernel's lock of the run's file `starting`. It takes the lock before it records
 the run, and keeps it until the start has ended. If the process dies, at whatever moment, the kernel frees the lock.
@@ -28,7 +28,7 @@ from orchestrator.runs.store import RunDir
 STARTING: Final = "starting"
 ELSEWHERE_SECONDS: Final = 60.0
 MOST_NAME: Final = 256
-SHOWS_ITSELF_SECONDS: Final = 10.0  # after its start an agent or a job has shown itself, also if its starter was killed
+SHOWS_ITSELF_SECONDS: Final = 10.0  # until an agent or a job is visible, even if the process that started it was killed
 
 
 @contextlib.contextmanager
@@ -45,7 +45,7 @@ def being_started(run: RunDir) -> Iterator[int]:
             raise
         except OSError as error:
             raise StoreError(f"{run.path / STARTING} can't be written: {error.strerror}", "make room there") from error
-        with contextlib.suppress(OSError):  # of a full disk, on which a run can be cancelled all the same
+        with contextlib.suppress(OSError):  # the disk may be full, and a run must be cancellable even then
             if os.pread(descriptor, MOST_NAME, 0) != (name := os.uname().nodename.encode()):
                 os.ftruncate(descriptor, 0)
                 os.write(descriptor, name)
@@ -56,8 +56,8 @@ def being_started(run: RunDir) -> Iterator[int]:
 def is_being_started(run: RunDir) -> bool:
     """Tell whether a process is starting the run now.
 
-    Some file systems don't show a lock to other machines. So a start that a process of another machine began a moment
-    ago counts as going on.
+    Some file systems don't show a lock to other machines. So a start that a process of another machine began less than
+    a minute ago counts as in progress.
     """
     path = run.path / STARTING
     if is_locked(path):

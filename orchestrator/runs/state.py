@@ -51,9 +51,9 @@ class HandleStatus(StrEnum):
 
 
 def drop_invalid_fields(data: object, kinds: Mapping[str, tuple[type, ...]]) -> dict[str, Any]:
-    """Return the fields of a JSON object whose types are those that were written. Others count as lost.
+    """Return the fields of a JSON object that have one of their expected types. Other fields count as lost.
 
-    A missing field counts as null. Empty if `data` is not an object.
+    A missing field counts as null. The result is empty if `data` is not an object.
     """
     if not isinstance(data, Mapping):
         return {}
@@ -152,7 +152,7 @@ class RunState:
 
     @property
     def is_stopped_early(self) -> bool:
-        """Tell whether the run's search ended it, as intended."""
+        """Tell whether the stop rule of the run's search ended the run."""
         return self.verdict is not None and self.verdict.is_stopped_early
 
     def to_json(self) -> dict[str, Any]:

@@ -6,8 +6,8 @@
     ROOT/index                     run ids in the order of their creation; rebuilt from the runs if it is lost
     ROOT/labelled                  the id of a run for each change of its tags or its note
 
-A live mark is created before its run directory and removed after the verdict. So a crash leaves at worst a
-superfluous mark, never a run that nobody looks after.
+A live mark is created before its run directory and removed after the verdict. So a crash leaves at worst a superfluous
+mark, and never a run that no supervisor watches.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from orchestrator.protocol.reading import MOST_LINES, MOST_RECORD, read_json, re
 from orchestrator.protocol.str_enum import member_of
 from orchestrator.runs.files.file_cache import FileCache, Signature, signature_of
 from orchestrator.runs.record import PlanRecord, RunRecord
-from orchestrator.runs.run_id import name_of, sweep_of
+from orchestrator.runs.run_id import index_of, name_of, sweep_of
 from orchestrator.runs.state import Ending, HandleStatus
 
 Record = dict[str, Any]
@@ -41,6 +41,7 @@ Record = dict[str, Any]
 MOST_KEPT: Final = 32  # number of records
 DELETED: Final = "orch gc ends what is left of it here, and orch gc --profile PROFILE on a profile's machines"
 _Made = TypeVar("_Made")
+_NONE: Final[list[Event]] = []  # the events in a file that does not exist yet
 REMOVED_PREFIX: Final = ".removed-"  # name of a run's folder while it is deleted
 
 
@@ -68,10 +69,10 @@ def check_own(root: Path, run: RunDir | None = None) -> None:
     said = next(filter(None, (why_exposed(str(folder)) for folder in folders)), None)
     if said is None:
         return
-    hint = "set ORCH_HOME to a folder of yours; orch status and orch logs read another's all the same"
+    hint = "set ORCH_HOME to a folder of your own; commands that only read work here too: orch status, orch logs"
     if (path := said.partition(" may be written by others")[0]) != said:
         hint = f"remove their right to write: chmod go-w {shlex.quote(path)}"
-    raise StoreError(f"{said}: orch starts, ends and writes nothing there", hint)
+    raise StoreError(f"{said}: orch does not start, end or change runs there", hint)
 
 
 def why_full(root: Path) -> str:
@@ -123,7 +124,7 @@ class RunDir:
     def made_of(self, name: str, make: Callable[[RunDir], _Made]) -> _Made:
         """Return the result of `make` for a record, cached as long as the record's file does not change.
 
-        Some records list every node and are needed at every node, so reading them each time would take quadratic time.
+        Some records list every node and are read once for every node. Without the cache that would take quadratic time.
         """
         signature = signature_of(f"{self.path}/{name}")
         return make(self) if signature is None else _made_of(make, self, signature)
@@ -143,9 +144,9 @@ class RunDir:
         return files if isinstance(files, dict) else {}
 
     def handle_status(self) -> HandleStatus | None:
-        """Return how far the submit got, or None if nothing was to be started yet.
+        """Return how far the submit got, or None if it had not begun to start anything.
 
-        Raises StoreError for a damaged handle.
+        Raises StoreError if the handle is damaged.
         """
         handle = self.read("handle.json")
         return member_of(HandleStatus, handle.get("state")) if handle is not None else None
@@ -194,7 +195,7 @@ class RunDir:
         With a cache, only changed files are read. If none has changed, the same object is returned.
         """
         cache, paths = known or FileCache(), self._event_files()
-        parts = [cache.of_file(path, partial(_events_in, self, path, node)) for path, node in paths.items()]
+        parts = [cache.of_file(path, partial(_events_in, self, path, node), _NONE) for path, node in paths.items()]
         return cache.of_parts(str(self.path), parts, lambda: tuple(_timed([*chain.from_iterable(parts)])))
 
     def event_lines(self) -> list[Record]:
@@ -208,7 +209,7 @@ class RunDir:
     def _event_files(self) -> dict[str, int | None]:
         """Return the files of events, each with its node (None: the submitting machine)."""
         try:
-            nodes = sorted(_names(f"{self.path}/nodes"), key=lambda name: int(name) if name.isdecimal() else -1)
+            nodes = sorted(names_in(f"{self.path}/nodes"), key=lambda name: int(name) if name.isdecimal() else -1)
         except OSError as error:
             raise StoreError(f"{self.path}/nodes can't be read: {error.strerror}") from error
         paths: dict[str, int | None] = {f"{self.path}/events.jsonl": None}
@@ -216,7 +217,7 @@ class RunDir:
 
 
 def _timed(events: list[Event]) -> list[Event]:
-    """Return the events with the times that this machine's clock had."""
+    """Return the events with their times on this machine's clock."""
     if not any(isinstance(event, Clock) for event in events):
         return events
     from orchestrator.runs.clock_skew import correct_clock_skew
@@ -243,7 +244,9 @@ def _events_in(run: RunDir, path: str, node: int | None) -> list[Event]:
 
 def _lines_in(run: RunDir, path: str, node: int | None) -> list[Record]:
     """Return the events in a file. In a node's file, events for another node are ignored."""
-    found = [event for event in read_lines(path, run.path) if isinstance(event.get("kind"), str)]
+    # This machine's own file lies in the run's folder itself, to which no path has to be walked.
+    lines = read_lines(path, None if node is None else run.path)
+    found = [event for event in lines if isinstance(event.get("kind"), str)]
     return found if node is None else [event for event in found if event.get("node") == node]
 
 
@@ -266,7 +269,7 @@ def read_lines(path: Path | str, below: Path | None = None) -> Iterator[Record]:
 
 
 def write_durably(path: Path, data: bytes, *, private: bool = False) -> None:
-    """Write a file atomically and durably. Raises StoreError, with the path, on failure."""
+    """Write a file atomically and durably. Raises StoreError with the path if that fails."""
     with _said_of(path):
         files.write_atomic(path, data, mode=files.PRIVATE if private else files.READABLE)
 
@@ -282,7 +285,7 @@ def _said_of(path: Path) -> Iterator[None]:
 
 
 def append_line(path: Path, line: str) -> None:
-    """Append a line to a file to which several processes may append. Raises StoreError, with the path, on failure."""
+    """Append a line to a file to which several processes may append. Raises StoreError with the path if that fails."""
     append_lines(path, [line])
 
 
@@ -362,7 +365,7 @@ def is_any_live(root: Path) -> bool:
 
 
 def _live_names(root: Path) -> Iterator[str]:
-    return (name for name in _names(root / "live") if os.path.exists(f"{root}/runs/{name}/run.json"))
+    return (name for name in names_in(root / "live") if os.path.exists(f"{root}/runs/{name}/run.json"))
 
 
 def is_live(root: Path, run: RunDir) -> bool:
@@ -401,9 +404,9 @@ def newest_groups(root: Path, count: int | None = None) -> list[list[RunDir]]:
     found = (sweep_of(run.run_id) or run.run_id for run in _newest_first(root))
     names = list(islice(_unique(found), count))
     points: dict[str, list[str]] = {}
-    for name in _names(root / "runs"):
+    for name in names_in(root / "runs"):
         points.setdefault(sweep_of(name) or name, []).append(name)
-    return [[RunDir(root / "runs" / each) for each in sorted(points.get(name, ()), key=_index_of)] for name in names]
+    return [[RunDir(root / "runs" / each) for each in sorted(points.get(name, ()), key=index_of)] for name in names]
 
 
 def _unique(names: Iterable[str]) -> Iterator[str]:
@@ -414,11 +417,6 @@ def _unique(names: Iterable[str]) -> Iterator[str]:
             yield name
 
 
-def _index_of(run_id: str) -> int:
-    """Return a point's number in its sweep, or 0 for a run that is not a point."""
-    return int(run_id.rpartition(".")[2]) if sweep_of(run_id) is not None else 0
-
-
 def _newest_first(root: Path, wanted: Callable[[str], bool] = bool) -> Iterator[RunDir]:
     """Yield wanted runs in the order of the index. Runs that the index lacks (it was lost or cut) come last, by age."""
     names = _indexed(root)
@@ -426,7 +424,7 @@ def _newest_first(root: Path, wanted: Callable[[str], bool] = bool) -> Iterator[
         if os.path.isdir(f"{root}/runs/{name}"):
             yield RunDir(root / "runs" / name)
     known = set(names)
-    missed = [name for name in _names(root / "runs") if name not in known and wanted(name)]
+    missed = [name for name in names_in(root / "runs") if name not in known and wanted(name)]
     for name in sorted(missed, key=lambda name: _changed(root / "runs" / name), reverse=True):
         yield RunDir(root / "runs" / name)
 
@@ -451,7 +449,8 @@ def _changed(path: Path) -> float:
         return 0.0
 
 
-def _names(folder: Path | str) -> list[str]:
+def names_in(folder: Path | str) -> list[str]:
+    """Return the names in a folder, except hidden names; empty if the folder does not exist."""
     try:
         return [name for name in os.listdir(folder) if not name.startswith(".")]
     except (FileNotFoundError, NotADirectoryError):
@@ -481,18 +480,16 @@ def find_run(root: Path, reference: str, *, newest: bool = True) -> RunDir:
                 )
             return runs[0]
         raise RunNotFoundError("there are no runs yet", "start one: orch submit JOB --profile PROFILE")
-    names = _names(root / "runs")
+    names = names_in(root / "runs")
     matches = [name for name in names if name == reference] or [name for name in names if name.startswith(reference)]
     sweeps = {sweep_of(name) for name in matches}
     if reference and len(sweeps) == 1 and (sweep := sweeps.pop()) is not None and sweep.startswith(reference):
         raise RunNotFoundError(f"{sweep} is a sweep of {len(matches)} runs", f"name one of them: {min(matches)}")
     if len(matches) == 1 and reference:
         return RunDir(root / "runs" / matches[0])
-    deleted = [name for name in _names(root / "live") if reference and name.startswith(reference)]
+    deleted = [name for name in names_in(root / "live") if reference and name.startswith(reference)]
     if not matches and len(deleted) == 1:
-        raise RunNotFoundError(
-            f"the folder of run {deleted[0]} was deleted while the run may have been going on", DELETED
-        )
+        raise RunNotFoundError(f"the folder of run {deleted[0]} was deleted, and the run may still be live", DELETED)
     if not matches and (elsewhere := _handed_over(root, reference)) is not None:
         run_id, host, command = elsewhere
         raise RunNotFoundError(
@@ -507,7 +504,7 @@ def find_run(root: Path, reference: str, *, newest: bool = True) -> RunDir:
 
 def _handed_over(root: Path, reference: str) -> tuple[str, str, str] | None:
     """Return (run, host, the command that runs orch there) of the only handed-over run whose id begins like this."""
-    names = [name for name in _names(root / "elsewhere") if reference and name.startswith(reference)]
+    names = [name for name in names_in(root / "elsewhere") if reference and name.startswith(reference)]
     if len(names) != 1:
         return None
     kept = RunDir(root / "elsewhere").read(names[0]) or {}
@@ -553,7 +550,7 @@ def remove_run(root: Path, run: RunDir) -> None:
         raise StoreError(f"{run.path} can't be removed: {error}") from error
     retire(root, run)
     sweep = sweep_of(run.run_id)
-    if sweep is not None and not any(sweep_of(name) == sweep for name in _names(root / "runs")):
+    if sweep is not None and not any(sweep_of(name) == sweep for name in names_in(root / "runs")):
         remove_sweep(root, sweep)
 
 

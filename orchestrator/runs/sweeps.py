@@ -8,19 +8,19 @@ Points are ordinary runs, named SWEEP.0, SWEEP.1, ...
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator.errors import RunNotFoundError, StoreError
 from orchestrator.node.system.private import make_private
-from orchestrator.runs.run_id import point_id, sweep_of
+from orchestrator.runs.run_id import index_of, point_id, sweep_of
 from orchestrator.runs.store import (
     Record,
     RunDir,
     check_own,
     find_run,
+    names_in,
     newest_named,
     newest_runs,
     write_durably,
@@ -57,9 +57,8 @@ def share(folder: Path, run: RunDir, names: Sequence[str]) -> None:
 
 def points_in(root: Path, sweep: str) -> list[RunDir]:
     """Return the existing runs of a sweep, in order."""
-    names = [entry.name for entry in os.scandir(root / "runs")] if (root / "runs").exists() else []
-    mine = [name for name in names if sweep_of(name) == sweep]
-    return [RunDir(root / "runs" / name) for name in sorted(mine, key=lambda name: int(name.rpartition(".")[2]))]
+    mine = [name for name in names_in(root / "runs") if sweep_of(name) == sweep]
+    return [RunDir(root / "runs" / name) for name in sorted(mine, key=index_of)]
 
 
 def runs_named(root: Path, name: str) -> list[RunDir]:
@@ -84,7 +83,7 @@ def find_sweep(root: Path, reference: str, *, newest: bool = True) -> str | None
         return sweep_of(last[0].run_id) if last else None
     if newest and (named := newest_named(root, reference)) is not None:
         return sweep_of(named.run_id)
-    names = [entry.name for entry in os.scandir(root / "runs")] if (root / "runs").exists() else []
+    names = names_in(root / "runs")
     matches = {sweep_of(name) or name for name in names if reference and name.startswith(reference)}
     sweep = matches.pop() if len(matches) == 1 else None
     return sweep if sweep is not None and sweep.startswith(reference) and sweep not in names else None

@@ -1,4 +1,4 @@
-"""`hosts: allocation` in a profile: the machines of the job in which this process runs take the place of a list."""
+"""Reads `hosts: allocation` in a profile, which means the machines of the scheduler's job in which orch runs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ OWN_WAYS = {"slurm": "srun", "sge": "qrsh", "oar": "oarsh", "lsf": "blaunch"}
 
 
 def allocation_here() -> Allocation | None:
-    """Return the allocation of this process; None if it runs in no job. Raises AllocationError if it can't be read."""
+    """Return the allocation in which this process runs, or None outside of a job.
+
+    Raises AllocationError if the allocation can't be read.
+    """
     return read_allocation(os.environ, lambda path: read_regular(path, MOST_RECORD).decode())
 
 
@@ -29,9 +32,9 @@ def allocation_key() -> str:
 def with_allocation(profile: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of an ssh profile with the machines of the allocation as its hosts.
 
-    A number of `spares` means the last machines. `start_by` is ssh, then the scheduler's own command. Slots count as
-    ranks if the profile does not say how many ranks a node has. Raises ValueError if there is no allocation or it is
-    too small.
+    If `spares` is a number, that many of the last machines become spares. `start_by` becomes ssh, then the scheduler's
+    own command. If the profile does not set the number of ranks per node, the allocation's slots do. Raises ValueError
+    if there is no allocation or it is too small.
     """
     try:
         found = allocation_here()

@@ -1,4 +1,4 @@
-"""The border: pydantic checks what a user wrote against the dataclasses of job and profile, and makes their values."""
+"""The border to user input: pydantic validates documents, and converts them to the dataclasses of job and profile."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from orchestrator.specs.spec import Spec, names_of
 
 S = TypeVar("S", bound=Spec)
 BOUNDS: Final = {"least": "ge", "above": "gt", "matches": "pattern"}
-"""The words of `protocol/training_options.py` for bounds, and pydantic's."""
+"""The names of bounds in `protocol/training_options.py`, and pydantic's names for them."""
 
 
 def read(spec: type[S], text: str) -> S:
-    """Return the document that a JSON text has. Raises pydantic's ValidationError, which `diagnostics` explains."""
-    key: Any = spec  # mypy holds no class for hashable whose instances have a hash of their own
+    """Return the document in a JSON text. Raises pydantic's ValidationError, which `diagnostics` explains."""
+    key: Any = spec  # mypy does not accept a class as hashable if its instances define __hash__
     made: S = _adapter(key).validate_json(text)
     return made
 
@@ -38,7 +38,7 @@ def json_schema(spec: Any) -> dict[str, Any]:
 
 
 def hints_of(spec: Any) -> dict[str, Any]:
-    """Return the types of a document's fields, with everything that they may be."""
+    """Return the types of a document's fields, with their annotations for pydantic."""
     hints = get_type_hints(spec, localns=vars(types), include_extras=True)
     return {name: hints[name] for name in names_of(spec)}
 
@@ -50,7 +50,7 @@ def _adapter(spec: Any) -> TypeAdapter[Any]:
 
 def schema_of(spec: type[Spec], handler: GetCoreSchemaHandler) -> CoreSchema:
     """Return pydantic's schema of a document: the fields, and the document's own `before` and `check`."""
-    for base in spec.__mro__:  # pydantic reads a type from its field, and can't find all names in a text by itself
+    for base in spec.__mro__:  # pydantic could not resolve all names in the text of a field's type
         if is_dataclass(base):
             hints = hints_of(base)
             for each in fields(base):
@@ -83,5 +83,5 @@ def _annotated(hint: Any, about: Mapping[str, Any], *, is_mapping: bool) -> Any:
 
 def _bounded(hint: Any, bounds: Mapping[str, Any]) -> Any:
     if get_origin(hint) in (Union, UnionType):
-        return Union[tuple(_bounded(part, bounds) for part in get_args(hint))]  # noqa: UP007 (of types known only now)
+        return Union[tuple(_bounded(part, bounds) for part in get_args(hint))]  # noqa: UP007 (the types are not static)
     return Annotated[hint, Field(**bounds)] if hint in (int, float, str) else hint

@@ -46,7 +46,7 @@ class Environment:
     passed: tuple[str, ...] = ()  # names of the variables that came from the shell through pass_env
 
     def masked(self, text: str) -> str:
-        """Return the text with the secrets masked, and with the values of variables masked whose names look secret."""
+        """Return the text without the secrets, and without the values of variables whose names look secret."""
         likely = {name: value for name, value in self.env.items() if looks_secret(name)}
         return mask(mask(text, self.secrets), likely, shortest=LONG)
 
@@ -63,7 +63,7 @@ def excess(text: str) -> str:
 
 
 def long_variables(variables: Mapping[str, str | None]) -> Iterator[tuple[str, str]]:
-    """Yield (name, error message) for each variable that is too long, name included, to be passed to a program."""
+    """Yield (name, error message) for each variable whose NAME=VALUE is too long to be passed to a program."""
     for name, value in variables.items():
         if value is not None and (why := excess(f"{name}={value}")):
             yield name, why
@@ -104,7 +104,7 @@ def resolve(job: Job, shell: Mapping[str, str], given: Mapping[str, str]) -> Env
     set.
     """
     if taken := sorted(name for name in {*job.env, *job.secrets, *given} if set_by_orch(name)):
-        raise UsageError(f"{', '.join(taken)}: set by orch for each rank, so neither the job nor --env may")
+        raise UsageError(f"{', '.join(taken)}: set by orch for each rank, so the job and --env can't set it")
     found = {**shell, **given}
     wanted = [*(name for name, value in job.env.items() if value is None), *job.secrets]
     if missing := [name for name in wanted if name not in found]:

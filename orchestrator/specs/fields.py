@@ -1,4 +1,4 @@
-"""Building blocks of both documents: checked text, numbers with units, as pydantic checks them at the border."""
+"""The types of fields in both documents, such as checked text and numbers with units, with pydantic's validators."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def _no_lift(text: str) -> str:
 
 
 class Also:
-    """Adds to the JSON Schema the other type that a before-validator accepts."""
+    """Adds a type to a field's JSON Schema, because the field's before-validator accepts that type too."""
 
     def __init__(self, json_type: str) -> None:
         self.json_type = json_type
@@ -113,9 +113,9 @@ class Also:
 
 
 def short_options(ours: Mapping[str, str]) -> Callable[[dict[str, Any]], dict[str, Any]]:
-    """Return a validator of further options of a scheduler's qsub, by their names without the `-`.
+    """Return a validator for a mapping of qsub's options, whose names have no `-`.
 
-    ours: options that have another place in a profile, and a word about it.
+    `ours` maps each option that a profile may not set there to the end of the error message.
     """
 
     def check(options: dict[str, Any]) -> dict[str, Any]:

@@ -24,9 +24,9 @@ MOST_FILES: Final = 50  # how many files beside a program are searched for its o
 
 
 def check_here(job: Job, profile: AnyProfile, code_dir: Path, job_file: Path, *, allowed: bool) -> list[Problem]:
-    """Return a problem for each thing that the job needs and that this machine or the code folder lacks.
+    """Return a problem for each resource or file that the job needs and this machine or the code folder lacks.
 
-    `allowed` permits any code folder, also outside of the job file's folder and repository.
+    `allowed` permits a code folder outside of the job file's folder and repository.
     """
     place = check_code_place(code_dir, job_file, allowed=allowed)
     return [
@@ -64,20 +64,20 @@ def check_code_place(code_dir: Path, job_file: Path, *, allowed: bool) -> list[P
     never shipped.
     """
     if why := why_never_shipped(code_dir):
-        return [Problem(("code", "dir"), f"{why}, and is never shipped; put job and code into a folder of their own")]
+        return [Problem(("code", "dir"), f"{why}, so it is never sent; put job and code into a folder of their own")]
     own = job_file.resolve().parent
     roots = [own, *([own.parent] if own.name == "jobs" else [])]
     roots += [folder for folder in (own, *own.parents) if (folder / ".git").exists()][:1]
     if allowed or any(code_dir.is_relative_to(root) for root in roots if not why_never_shipped(root)):
         return []
     said = f"{code_dir} lies outside of the job file's folder and repository"
-    return [Problem(("code", "dir"), f"{said}; to ship it all the same, add --allow-code-dir")]
+    return [Problem(("code", "dir"), f"{said}; to send it anyway, add --allow-code-dir")]
 
 
 def check_launcher(job: Job, profile: AnyProfile, code_dir: Path) -> list[Problem]:
-    """Refuse a command that starts a launcher, such as torchrun, if a node may have several ranks.
+    """Return a problem if the command starts a launcher, such as torchrun, and a node may have several ranks.
 
-    Each rank would start the launcher and train the whole model again. With one rank a node this does no harm.
+    Each of the ranks would start the launcher, and train the whole model again.
     """
     if job.command is None or _has_one_rank_a_node(profile):
         return []
@@ -94,7 +94,7 @@ def check_launcher(job: Job, profile: AnyProfile, code_dir: Path) -> list[Proble
 
 
 def check_submitter(job: Job, profile: AnyProfile, code_dir: Path) -> list[Problem]:
-    """Refuse a script that submits its training through submitit, because each of several ranks would submit it."""
+    """Return a problem if the script submits its training through submitit, because every rank would submit it."""
     if profile.nodes == 1 and _has_one_rank_a_node(profile):
         return []
     field, script = "script", job.script or ""
@@ -226,10 +226,10 @@ def _options_in(text: bytes) -> set[str]:
 
 
 def with_known_option(job: Job, folder: Path) -> Job:
-    """Return the job with its `local_rank_option` in the program's spelling.
+    """Return the job with its `local_rank_option` in the program's spelling, --local-rank or --local_rank.
 
-    torch.distributed.launch passes --local-rank since torch 2.0. Earlier versions and deepspeed pass --local_rank. A
-    program that has only one of these options would refuse the other.
+    torch.distributed.launch passes --local-rank since torch 2.0. Earlier versions and deepspeed pass --local_rank. Most
+    programs know only one of the two options, and refuse the other.
     """
     if job.local_rank_option is None:
         return job

@@ -1,4 +1,4 @@
-"""The job says what to run. It is the first of the two documents that a user writes; profile.py has the second."""
+"""The job: the document that says what to run. A user also writes a profile, which profile.py defines."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:  # the border reads the types of fields; a submit of cached do
 
 
 class Training(TrainingOptions, Spec):
-    """Options of the shared entrypoint `python -m orchestrator.training`; its task is a Python file."""
+    """The options of the shared entrypoint `python -m orchestrator.training`. The task is a Python file."""
 
     task: Line
     workers: Literal["auto"] | int
@@ -50,7 +50,7 @@ class Training(TrainingOptions, Spec):
 
 
 class Code(Spec):
-    """The folder that is shipped; the ranks start in a snapshot of it."""
+    """The code folder. The ranks start in a copy of it."""
 
     dir: Line = setting("the folder, relative to the job file", default=".")
     ignore: Line = setting("file of patterns to leave out, in addition to .gitignore", default=".orchignore")
@@ -94,14 +94,14 @@ class Checkpoint(Spec):
     dir: Line | None = setting("a folder on the nodes; the run directory's by default", default=None)
     keep: Count = 3
     keep_best: Line | None = setting(
-        "a metric of the checkpoints: the best by it stays beside the newest `keep`, and `best` is it", default=None
+        "a metric: the checkpoint with its best value is kept too, and `best` means that checkpoint", default=None
     )
-    resume: Line = setting("auto (newest that verifies) | never | a path", default="auto")
+    resume: Line = setting("auto (the newest verified checkpoint) | never | a path", default="auto")
     format: Literal["auto", "orch", "hf", "lightning", "dcp", "deepspeed", "files"] = setting(
-        "whose checkpoints count; auto: all that are known", default="auto"
+        "the format of the checkpoints; auto: any known format", default="auto"
     )
     glob: Pattern | None = setting(
-        "which of them, by a pattern as in .gitignore; with format files any file that it matches", default=None
+        "a pattern as in .gitignore that selects checkpoints; with format files, any file that matches", default=None
     )
 
 
@@ -110,13 +110,15 @@ class Outputs(Spec):
 
     include: tuple[Pattern, ...] = setting("patterns as in .gitignore; all files by default", default=())
     exclude: tuple[OutputPattern, ...] = setting(
-        "patterns after those of orch; the last that matches counts, ! lifts it", default=()
+        "patterns that follow orch's own; the last match decides, and ! includes a file again", default=()
     )
-    max_size: Bytes = setting("how much of a run comes home unasked; the rest is kept there", default=MAX_SIZE)
+    max_size: Bytes = setting(
+        "most bytes of a run that are copied back; the rest stays until orch pull --outputs", default=MAX_SIZE
+    )
 
 
 class Retry(Spec):
-    """How often all ranks are started again, by cause of failure; null is unlimited while progress is made."""
+    """The number of restarts of all ranks for each cause of failure. null is unlimited while the run makes progress."""
 
     user_error: Budget = 0
     infra: Budget = 3
@@ -137,25 +139,25 @@ MIN_LINK: Final = 8  # four heartbeats, and longer than the 6.4 s after which TC
 
 
 class Limits(Spec):
-    """How long orch waits before it reports what is missing, and how much a rank may log."""
+    """Time limits in seconds for nodes and ranks, and the size of a rank's log."""
 
-    join: Seconds = setting("for all nodes to join and be ready", default=300)
+    join: Seconds = setting("time for all nodes to join and be ready", default=300)
     link: Annotated[Seconds, Field(ge=MIN_LINK)] = setting(
-        "silence between two nodes after which one counts as lost", default=10
+        "time without a message after which a node counts as lost", default=10
     )
-    grace: Seconds = setting("from TERM to KILL, enough to save a checkpoint", default=30)
-    log: Bytes = setting("size of a rank's log at which it is rotated; the newest two files stay", default=1024**3)
+    grace: Seconds = setting("time from TERM to KILL, in which ranks can save a checkpoint", default=30)
+    log: Bytes = setting("size of a rank's log at which it is rotated; two files are kept", default=1024**3)
 
 
 class Hang(Spec):
-    """When a rank counts as hanging, and what is done about it."""
+    """The time without progress after which a rank counts as hanging, and the action that follows."""
 
     action: Literal["auto", "restart", "report", "off"] = setting(
-        "auto: restart all ranks of a program that sends heartbeats, only report others", default="auto"
+        "auto: restart programs that send heartbeats, and only report others", default="auto"
     )
-    train: Seconds = setting("silence in training; at least `medians` median steps", default=60)
+    train: Seconds = setting("time without progress in training; at least `medians` times the median step", default=60)
     medians: Count = 10
-    other: Seconds = setting("silence in any other phase, and before the first step", default=1800)
+    other: Seconds = setting("time without progress in other phases, and before the first step", default=1800)
 
 
 def _hang(value: object) -> object:
@@ -164,14 +166,16 @@ def _hang(value: object) -> object:
 
 
 class Idle(Spec):
-    """When a run counts as idle, and what is done about it."""
+    """The use of GPUs or cores below which a run counts as idle, and the action that follows."""
 
-    gpu: Percent | None = setting("mean use of each node's GPUs below which it is idle", default=5.0)
+    gpu: Percent | None = setting("percent of mean GPU use below which a node is idle", default=5.0)
     cpu: Percent | None = setting(
-        "the same of a core for each rank, on nodes whose GPUs tell nothing, or that have none", default=None
+        "percent of a core per rank, on nodes without GPUs or whose GPUs report no use", default=None
     )
     after: Annotated[Seconds, Field(gt=0)] = setting("how long all nodes have to be idle", default=1800)
-    do: Literal["report", "cancel"] = setting("report: say so in status and why; cancel: end the run", default="report")
+    do: Literal["report", "cancel"] = setting(
+        "report: show it in orch status and orch why; cancel: end the run", default="report"
+    )
 
 
 class Input(Spec):
@@ -198,7 +202,6 @@ class Notify(Spec):
     )
 
     def check(self) -> None:
-        """Raise ValueError if fields contradict each other."""
         known = ("command", "webhook", "webhook_env", "apprise_env")
         ways = [key for key in known if getattr(self, key) is not None]
         if len(ways) != 1:
@@ -209,9 +212,9 @@ class Notify(Spec):
 class Metric(Spec):
     """The metric by which the job's runs and checkpoints are judged."""
 
-    name: Line = setting("as the result, the metrics or the checkpoints call it")
+    name: Line = setting("its name in the result, the metrics or the checkpoints")
     better: Literal["lower", "higher"] | None = setting(
-        "which way it is better; by the words of its name by default", default=None
+        "whether lower or higher is better; by default guessed from the name", default=None
     )
 
 
@@ -246,7 +249,7 @@ class Job(Spec):
     env: dict[EnvName, Arg | None] = setting("null: must come from the shell or --env", default_factory=dict)
     pass_env: tuple[Line, ...] = setting("patterns of variables to copy from the shell", default=())
     secrets: tuple[EnvName, ...] = setting(
-        "variables from the shell or --env: in no record, and masked in what orch itself says", default=()
+        "variables from the shell or --env that are never recorded, and masked in orch's messages", default=()
     )
     code: Code = Code()
     container: Container | None = None
@@ -257,26 +260,25 @@ class Job(Spec):
     resources: Resources = Resources()
     limits: Limits = Limits()
     hang: Annotated[Hang, BeforeValidator(_hang)] = Hang()
-    idle: Idle | None = setting("what is done about a run that uses next to nothing of its machines", default=None)
+    idle: Idle | None = setting("when a run counts as idle, and what is done then", default=None)
     sampling: bool = setting("measure every 2 s how busy the nodes are", default=True)
     inputs: tuple[Input, ...] = ()
     notify: Annotated[tuple[Notify, ...], BeforeValidator(_one_or_many), Also("object")] = setting(
-        "whom to tell what became of the run; one or a list", default=()
+        "receivers of notifications about the run; one or a list", default=()
     )
     track: Annotated[
         tuple[Literal["tensorboard", "mlflow", "wandb"], ...], BeforeValidator(_word_or_list), Also("string")
-    ] = setting("trackers that are told of parameters, metrics and the verdict; one or a list", default=())
+    ] = setting("trackers that receive parameters, metrics and the verdict; one or a list", default=())
     metric: Annotated[Metric | None, BeforeValidator(_metric), Also("string")] = setting(
-        "the metric by which runs and checkpoints are judged; a word alone is its name", default=None
+        "the metric by which runs and checkpoints are compared; text is its name", default=None
     )
-    search: SearchSpace | None = setting("what --search looks through", default=None)
+    search: SearchSpace | None = setting("the values that orch submit --search tries", default=None)
     launcher: Literal["auto", "fork", "exec", "torchrun", "accelerate"] = setting(
         "auto: fork without GPUs, exec with them", default="auto"
     )
     warm_imports: tuple[Line, ...] = setting("modules imported once per node, before the fork", default=())
 
     def check(self) -> None:
-        """Raise ValueError if fields contradict each other."""
         given = [key for key in ("module", "script", "command", "training") if getattr(self, key) is not None]
         if len(given) != 1:
             what = f"{' and '.join(given)} are given" if given else "none is given"

@@ -49,17 +49,18 @@ def _head(what: str, title: str, description: str) -> dict[str, Any]:
 def _tidy(schema: dict[str, Any]) -> dict[str, Any]:
     """Remove the model's docstring at the top, and the titles that pydantic derives from field names."""
     schema.pop("description", None)
-    tidied: dict[str, Any] = _tidied(schema)
-    return tidied
+    found: dict[str, Any] = tidied(schema)
+    return found
 
 
-def _tidied(value: Any, *, names: bool = False) -> Any:
+def tidied(value: Any, *, names: bool = False) -> Any:
+    """Return a schema with JSON Schema's keywords, and without the titles that pydantic derives from field names."""
     if isinstance(value, list):
-        return [_tidied(item) for item in value]
+        return [tidied(item) for item in value]
     if not isinstance(value, dict):
         return value
     return {
-        key if names else _KEYWORDS.get(key, key): _tidied(item, names=key in ("properties", "$defs") and not names)
+        key if names else _KEYWORDS.get(key, key): tidied(item, names=key in ("properties", "$defs") and not names)
         for key, item in value.items()
         if names or key != "title"
     }

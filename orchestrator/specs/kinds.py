@@ -1,7 +1,8 @@
-"""The kinds of profiles: those of orch itself, and those that installed packages add.
+"""The kinds of profiles: orch's own kinds, and the kinds that installed packages add.
 
-A package adds a kind by an entry point of the group `orchestrator.backends`, whose name is the kind's and whose object
-is a `Kind`. CONTRIBUTING.md has the recipe. This module loads neither pydantic nor a backend: `orch status` uses it.
+A package adds a kind by an entry point of the group `orchestrator.backends`. The entry point has the kind's name, and
+its object is a `Kind`. CONTRIBUTING.md has the recipe. This module loads neither pydantic nor a backend, because `orch
+status` imports it.
 """
 
 from __future__ import annotations
@@ -27,11 +28,11 @@ class Nodes:
 
     names: tuple[str, ...]
     pythons: tuple[str | None, ...]
-    """The interpreter of each node; None if the profile's holds for it."""
+    """The interpreter of each node; None if the node uses the profile's."""
     leader_addresses: tuple[str, ...]
     """The addresses at which the other nodes may reach node 0, in order; empty if they are known later."""
     master: str
-    """MASTER_ADDR, or words for it."""
+    """MASTER_ADDR, or a description of it if it is known later."""
 
 
 @dataclass(frozen=True)
@@ -53,14 +54,14 @@ class Kind:
     verb: str = "agent"
     """The command of node.pyz that starts a node's agent, or the first process of a job."""
     check: str = ""
-    """The command of the scheduler by which `--check` asks whether a job would be taken."""
+    """The scheduler's command by which `orch plan --check` tests whether a job would be accepted."""
     runtimes: tuple[str, ...] = field(default=("docker", "podman", "apptainer"))
     """The container runtimes that its nodes can have."""
     parallel: int = 1
-    """How many points of a sweep run at a time, unless the user says otherwise."""
+    """How many points of a sweep run at a time by default."""
 
     def nodes(self, profile: Any) -> Nodes:
-        """Return the nodes of a plan. The default is for nodes that a scheduler chooses."""
+        """Return the nodes of a plan. This default is for kinds whose scheduler chooses the nodes."""
         names = tuple(f"{self.name} node {rank}" for rank in range(profile.nodes))
         return Nodes(names, (None,) * profile.nodes, (), "node 0's address inside the allocation")
 
@@ -123,7 +124,7 @@ PBS: Final = Kind(
     parallel=16,
 )
 OWN: Final[Mapping[str, Kind]] = {kind.name: kind for kind in (LOCAL, SSH, SLURM, SGE, PBS)}
-"""orch's own kinds. They are entry points too; this table saves most commands a search of all installed packages."""
+"""orch's own kinds by name. Because of this table, most commands need not search all installed packages for kinds."""
 
 
 def find(name: str) -> Kind | None:
@@ -135,14 +136,14 @@ def find(name: str) -> Kind | None:
 
 
 def kind_named(name: str) -> Kind:
-    """Return the kind of a profile that was loaded before. Raises OrchError if its package is not there any more."""
+    """Return the kind of a profile that was loaded before. Raises OrchError if its package is no longer installed."""
     if (found := find(name)) is None:
         raise OrchError(f"no installed package has profiles of kind {name}", "reinstall the package that adds it")
     return found
 
 
 def every() -> Iterator[Kind]:
-    """Yield orch's own kinds, then those that installed packages add."""
+    """Yield orch's own kinds, then the kinds that installed packages add."""
     from importlib.metadata import entry_points
 
     yield from OWN.values()
@@ -168,7 +169,7 @@ def _added(name: str) -> Kind | None:
 
 
 def named(path: str) -> Any:
-    """Return the object of `module:Name`."""
+    """Import and return the object that `module:Name` names."""
     module, _, name = path.partition(":")
     return getattr(import_module(module), name)
 

@@ -1,6 +1,6 @@
-"""Detects launchers of ranks, such as torchrun, in a job's own command.
+"""Detects a launcher of ranks, such as torchrun, in a job's own command.
 
-Each of several ranks would start all ranks again.
+orch starts the command on every rank, so each rank would start all ranks again.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ _OURS: Final = {
 
 
 class PbsProfile(ProfileBase):
-    """A cluster of OpenPBS or PBS Professional, from its login node or through one."""
+    """A cluster of OpenPBS or PBS Professional. orch runs on its login node, or reaches the login node over SSH."""
 
     kind: Literal["pbs"]
     queue: Line | None = None
@@ -44,7 +44,7 @@ class PbsProfile(ProfileBase):
     )
 
     def problems(self, job: Job) -> Sequence[Problem]:
-        """Return a problem if the job asks for GPUs that PBS is not asked for; the job replaces `ngpus`."""
+        """Return a problem if the job needs GPUs and the profile requests none from PBS."""
         asked = job.resources.gpus
         if asked is None or self.ngpus is not None or any("gpu" in name.lower() for name in self.select):
             return []

@@ -1,7 +1,4 @@
-"""plan(job, profile, run_id, place) -> LaunchPlan: every rank, address and command, known before anything starts.
-
-Pure.
-"""
+"""Makes the LaunchPlan of a job and a profile: every rank, address and command, before anything starts. Pure."""
 
 from __future__ import annotations
 
@@ -34,7 +31,7 @@ BOUND_LATER = "bound on node 0 at start"
 
 @dataclass(frozen=True)
 class Place:
-    """Paths of the run on the nodes. They are passed in, so that plan() does not have to look at a machine."""
+    """Paths of the run on the nodes. The caller passes them to plan(), which accesses no machine."""
 
     run_dir: str
     code_dir: str
@@ -45,7 +42,7 @@ class Place:
 
 @dataclass(frozen=True)
 class RankPlan:
-    """One rank as it will be started. A `forked` rank runs the program of `argv` without a new interpreter."""
+    """The environment and the command of one rank. A forked rank runs the command without a new interpreter."""
 
     rank: int
     node_rank: int
@@ -56,7 +53,7 @@ class RankPlan:
 
 
 class LaunchPlan(Frozen):
-    """All that is sent to the nodes. Credentials and the values of secrets are added only when the plan is sent."""
+    """Everything that the nodes are sent, without credentials and values of secrets, which are added at the start."""
 
     run_id: str
     name: str
@@ -92,10 +89,7 @@ class LaunchPlan(Frozen):
         return training["global_batch"] if training else None
 
     def to_json(self) -> dict[str, Any]:
-        """Return the plan as JSON types.
-
-        `shared` holds what all tasks have in common, `tasks` what differs between them.
-        """
+        """Return the plan as JSON types. `shared` has the fields that all tasks have in common, `tasks` the others."""
         shared, own = in_common(self.tasks)
         values = {each.name: getattr(self, each.name) for each in dataclasses.fields(self)}
         return {**values, "shared": shared, "tasks": own}
@@ -115,8 +109,7 @@ class LaunchPlan(Frozen):
 def plan(job: Job, profile: AnyProfile, run_id: str, place: Place, env: Mapping[str, str] | None = None) -> LaunchPlan:
     """Return the launch plan. `env` is the job's environment with the values from the shell.
 
-    Raises UsageError if the job and the profile can't work together. Touches no clock, disk, network, environment or
-    random generator.
+    Raises UsageError if the job and the profile can't work together.
     """
     kind = kind_named(profile.kind)
     nodes = kind.nodes(profile)
@@ -154,11 +147,11 @@ def plan(job: Job, profile: AnyProfile, run_id: str, place: Place, env: Mapping[
         "second_copy": profile.kind == "ssh" and not profile.shared and profile.second_copy,
         "resume": job.checkpoint.resume,
         "retry": job.retry.to_json(),
-        "has_spares": profile.kind == "ssh" and bool(profile.spares),
+        "has_spares": bool(getattr(profile, "spares", ())),
         "hang": job.hang.to_json(),
         "idle": job.idle.to_json() if job.idle is not None else {},
         "sampling": job.sampling,
-        # A scheduler ends its jobs itself, and warns them; their ranks then ask to be started again.
+        # A scheduler ends its jobs itself, and signals them first. Their ranks then request another start.
         "time_limit": None if kind.scheduler else job.resources.time,
         "join_timeout": float(job.limits.join),
         "link_timeout": float(job.limits.link),
@@ -182,7 +175,7 @@ def plan(job: Job, profile: AnyProfile, run_id: str, place: Place, env: Mapping[
 
 
 def _uses_gpus(job: Job, profile: AnyProfile) -> bool:
-    """Tell whether the ranks compute on GPUs if the nodes have any. Backend gloo without nccl means CPUs."""
+    """Tell whether the ranks compute on GPUs if the nodes have any. The backend gloo alone means CPUs."""
     device = getattr(job.training, "device", "auto")
     return bool(device == "cuda" or (device == "auto" and profile.backend != "gloo"))
 
@@ -260,9 +253,9 @@ def own_variables(launch: LaunchPlan) -> list[str]:
 
 
 def rehearsal(profile: AnyProfile) -> LocalProfile:
-    """Return a local profile with the same nodes and ranks, as agents on this machine.
+    """Return a local profile that has as many nodes and ranks, each node as an agent on this machine.
 
-    A number of ranks that the nodes would decide becomes the profile's GPUs per node, or 1.
+    If a node would decide its number of ranks, the profile's GPUs per node or 1 is used.
     """
     from orchestrator.specs.profile import LocalProfile
 

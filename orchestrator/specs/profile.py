@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from orchestrator.specs.documents.problem import Problem
 from orchestrator.specs.spec import FORMAT_VERSION, Spec, setting
@@ -27,7 +27,7 @@ def _not_orchs_own(env: dict[str, str]) -> dict[str, str]:
     from orchestrator.specs.environment import set_by_orch
 
     if taken := sorted(filter(set_by_orch, env)):
-        raise ValueError(f"{', '.join(taken)}: set by orch for each rank, so a profile may not")
+        raise ValueError(f"{', '.join(taken)}: set by orch for each rank, so a profile can't set it")
     return env
 
 
@@ -41,26 +41,29 @@ class ProfileBase(Spec):
         "ranks per node; auto: its GPUs, else its cores; a list: one number per node", default="auto"
     )
     backend: Literal["auto", "nccl", "gloo", "cpu:gloo,cuda:nccl", "mpi"] = setting(
-        "of torch.distributed; auto: nccl where each rank has a GPU, else gloo", default="auto"
+        "torch.distributed's backend; auto: nccl if each rank has a GPU, else gloo", default="auto"
     )
     runtime: Literal["none", "docker", "podman", "apptainer", "pyxis"] = "none"
-    gpu_flag: Literal["auto", "none", "gpus", "cdi", "nv"] = setting("how the runtime is given GPUs", default="auto")
-    python: Line | None = setting("the interpreter that trains, on the nodes", default=None)
+    gpu_flag: Literal["auto", "none", "gpus", "cdi", "nv"] = setting(
+        "how the container runtime gets GPUs", default="auto"
+    )
+    python: Line | None = setting("the Python interpreter of the ranks, on the nodes", default=None)
     workdir: Line | None = setting("orch's folder on the nodes", default=None)
     shared: bool = setting("is workdir the same folder on all nodes?", default=False)
-    shared_parent: bool = setting("trust those who may write into the folders above workdir", default=False)
+    shared_parent: bool = setting("trust the users who may write into the folders above workdir", default=False)
     setup: tuple[Line, ...] = setting("shell lines run before the launcher: module load cuda", default=())
-    interface: Line | None = setting("network interface of the ranks; found by the route", default=None)
+    interface: Line | None = setting(
+        "network interface of the ranks; by default that of the route to node 0", default=None
+    )
     ports: Annotated[str, Field(pattern=r"^\d{1,5}-\d{1,5}$"), AfterValidator(_port_range)] | None = setting(
         "the agents' rendezvous ports, for firewalls: 20000-20100", default=None
     )
     env: Annotated[dict[EnvName, Arg], AfterValidator(_not_orchs_own)] = setting(
-        "variables of the site, which a job's own come before", default_factory=dict
+        "variables of the site; a job's own variables take precedence", default_factory=dict
     )
-    defaults: dict[str, Any] = setting("job fields that hold where the job says nothing", default_factory=dict)
+    defaults: dict[str, Any] = setting("values of job fields that the job leaves out", default_factory=dict)
 
     def check(self) -> None:
-        """Raise ValueError if fields contradict each other."""
         if isinstance(self.nproc_per_node, tuple) and len(self.nproc_per_node) != self.nodes:
             raise ValueError(f"nproc_per_node lists {len(self.nproc_per_node)} numbers for {self.nodes} nodes")
 
@@ -69,8 +72,12 @@ class ProfileBase(Spec):
         return ()
 
     def problems(self, job: Job) -> Sequence[Problem]:
-        """Return what can't work about this job on this profile, in ways that only this kind of profile knows."""
+        """Return the problems of the job on this profile that are specific to its kind."""
         return ()
+
+    def with_one_rank(self, nodes: int | None) -> Self:
+        """Return the profile with one rank per node, and with `nodes` nodes unless that is None."""
+        return replace(self, nproc_per_node=1, nodes=self.nodes if nodes is None else nodes)
 
 
 class LocalProfile(ProfileBase):
@@ -81,14 +88,14 @@ class LocalProfile(ProfileBase):
 
 
 class Host(Spec):
-    """One SSH host; a range such as `n[1-3]` stands for several."""
+    """One SSH host, or several if `host` is a range such as `n[1-3]`."""
 
     host: Line
     user: UserName | None = None
     port: Annotated[int, Field(ge=1, le=65535)] | None = None
     key: Line | None = setting("private key file on the submitting machine", default=None)
-    jump: Jumps | None = setting("the host to go through", default=None)
-    addr: Line | None = setting("what the other nodes call this one", default=None)
+    jump: Jumps | None = setting("jump host, as of ssh -J", default=None)
+    addr: Line | None = setting("the address by which other nodes reach this node", default=None)
     nproc_per_node: Nproc | Literal["auto"] | None = None
     python: Line | None = None
 
@@ -112,7 +119,7 @@ def _listed(value: object) -> object:
 
 
 def _name_in(entry: object) -> str:
-    """Return the name in an entry of `hosts`, without user and port; a range is kept as it is."""
+    """Return the name in an entry of `hosts`, without user and port. A range of hosts is not expanded."""
     host = _host(entry)
     return str(host.get("host", "")) if isinstance(host, dict) else ""
 
@@ -168,19 +175,19 @@ class SshProfile(ProfileBase):
     port: Annotated[int, Field(ge=1, le=65535)] | None = None
     key: Line | None = None
     jump: Jumps | None = None
-    slots: Count | None = setting("ranks that a host without GPUs takes at a time, of all its users", default=None)
+    slots: Count | None = setting("ranks that may run on a host without GPUs at a time, over all users", default=None)
     leases: bool = setting("hold GPUs and slots, so that no other run of orch takes them", default=True)
-    node_wait: Seconds = setting("how long a lost host is waited for where no spare is left", default=1800)
+    node_wait: Seconds = setting("how long to wait for a lost host if no spare is left", default=1800)
     supervisor: Annotated[str, Field(pattern=rf"^(here|{LOGIN})$")] = setting(
         "the machine that supervises the run: here, or user@host with orch and keys for the hosts", default="here"
     )
     supervisor_orch: Line = setting("the orch program on that machine", default="orch")
-    second_copy: bool = setting("keep each checkpoint on node 1 too, where workdir is not shared", default=True)
+    second_copy: bool = setting("keep each checkpoint on node 1 too, if workdir is not shared", default=True)
     min_nodes: Count | None = setting("continue without a lost node if this many nodes are left", default=None)
 
     @classmethod
     def before(cls, data: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Use every host as a node if `nodes` is left out, and the machines of an allocation as hosts."""
+        """Replace `hosts: allocation` by the allocation's machines, and a missing `nodes` by the number of hosts."""
         if data.get("hosts") == "allocation":
             from orchestrator.specs.allocation import with_allocation
 
@@ -196,7 +203,6 @@ class SshProfile(ProfileBase):
         return data
 
     def check(self) -> None:
-        """Raise ValueError if fields contradict each other."""
         super().check()
         if len(self.hosts) < self.nodes:
             raise ValueError(f"nodes is {self.nodes}, but {_counted(len(self.hosts))} listed")
@@ -204,3 +210,8 @@ class SshProfile(ProfileBase):
             raise ValueError(f"min_nodes is {self.min_nodes}, but nodes is {self.nodes}")
         if self.start_by != ("ssh",) and self.job is None:
             raise ValueError(f"start_by names {self.start_by[-1]}, which needs a job: set hosts: allocation, or job:")
+
+    def with_one_rank(self, nodes: int | None) -> Self:
+        """Return the profile with one rank on each host, and with `nodes` nodes unless that is None."""
+        hosts = tuple(replace(host, nproc_per_node=None) for host in self.hosts)
+        return replace(super().with_one_rank(nodes), hosts=hosts)

@@ -1,14 +1,13 @@
-"""Any profile: the union of the classes of all kinds, told apart by `kind`."""
+"""The union of the profile classes of all kinds, with the field `kind` as its discriminator."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Annotated, Any, Union
 
 from pydantic import Field
 
 from orchestrator.specs import border
-from orchestrator.specs.kinds import every, kind_named, model_of
+from orchestrator.specs.kinds import every, model_of
 from orchestrator.specs.pbs_profile import PbsProfile
 from orchestrator.specs.profile import LocalProfile, SshProfile
 from orchestrator.specs.sge_profile import SgeProfile
@@ -17,12 +16,7 @@ from orchestrator.specs.slurm_profile import SlurmProfile
 AnyProfile = LocalProfile | SshProfile | SlurmProfile | SgeProfile | PbsProfile
 
 
-def valid_profile(values: Mapping[str, Any]) -> Any:
-    """Return the profile with these values, which are JSON types. Raises pydantic's ValidationError."""
-    return border.valid(model_of(kind_named(values["kind"])), values)
-
-
 def json_schema() -> dict[str, Any]:
-    """Return the JSON Schema of a profile of any kind, those that installed packages add included."""
-    union: Any = Union[tuple(model_of(kind) for kind in every())]  # noqa: UP007 (of classes that are known only now)
+    """Return the JSON Schema of a profile of any kind, including the kinds that installed packages add."""
+    union: Any = Union[tuple(model_of(kind) for kind in every())]  # noqa: UP007 (the classes are not static)
     return border.json_schema(Annotated[union, Field(discriminator="kind")])

@@ -1,7 +1,4 @@
-"""The program that each rank of a job runs, and the training strategies that use one process.
-
-Loads no pydantic; pure.
-"""
+"""The program that each rank of a job runs, and the training strategies that use one process. Pure."""
 
 from __future__ import annotations
 

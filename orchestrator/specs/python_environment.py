@@ -1,4 +1,4 @@
-"""The job's `environment` section: the lock file, the interpreter, and whose packages stay visible."""
+"""The job's `environment` section: the lock file, the interpreter, and another interpreter whose packages are used."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class PythonEnvironment(Spec):
         'the version of the interpreter, as "3.12"; the profile\'s interpreter by default', default=None
     )
     system_packages: Line | None = setting(
-        "an interpreter on the nodes whose packages stay visible: that of a cluster's torch, or of a venv", default=None
+        "an interpreter on the nodes whose packages are used too, such as one with the cluster's torch", default=None
     )
     extras: tuple[Line, ...] = setting("of uv.lock or pylock.toml: extras of the project to install", default=())
     groups: tuple[Line, ...] = setting("of uv.lock or pylock.toml: dependency groups to install", default=())

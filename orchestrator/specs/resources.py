@@ -19,7 +19,10 @@ class Has:
 
 
 def lacking(resources: Mapping[str, Any], has: Has) -> dict[str, str]:
-    """Return the requested `resources` that the machine lacks, as field -> error message without its subject."""
+    """Return an error message for each of the requested `resources` that the machine lacks, by field.
+
+    The caller puts the machine's name in front of the message.
+    """
     found = {}
     for field, what, there in (("cpus", "cores", has.cores), ("gpus", "GPUs", has.gpus)):
         if (asked := resources.get(field) or 0) > there:

@@ -16,7 +16,7 @@ GPU_FLAGS: Final = {
     "apptainer": ("nv", "none"),
     "pyxis": ("none",),
 }
-"""The ways to give GPUs to each runtime, the usual way first."""
+"""The values of `gpu_flag` that each container runtime supports, the default first."""
 
 
 def container(job: Job, profile: AnyProfile) -> Container | None:

@@ -7,8 +7,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-# These are sbatch's long options from Slurm 20.02 to 25.11, without those below. Some may be newer than a cluster's
-# sbatch.
+# These are sbatch's long options from Slurm 20.02 to 25.11, without FIELDS and _OURS. A cluster's sbatch may be older.
 _OPTIONS: Final = """
     acctg-freq batch bb bbf begin burst-buffer chdir container consolidate-segments container-id contiguous
     core-spec cores-per-socket cpu-freq cpus-per-gpu deadline delay-boot dependency distribution exclusive export
@@ -39,19 +38,17 @@ OURS: Final = frozenset(_OURS.split())
 
 
 def known_options(options: Mapping[str, str | int | bool]) -> dict[str, str | int | bool]:
-    """Return the options with sbatch's spelling; `a_b` and `a-b` are the same option.
+    """Return the options in sbatch's spelling. `a_b` and `a-b` are the same option.
 
-    Raises ValueError for an option that another field sets. An option that is not in OPTIONS may be newer than orch, so
-    the cluster's own sbatch accepts or refuses it.
+    Raises ValueError if orch or another field sets an option. An option that is not in OPTIONS may be newer than orch,
+    so the cluster's own sbatch accepts or refuses it.
     """
     named = {name.removeprefix("--").replace("_", "-"): value for name, value in options.items()}
     for name, value in named.items():
         if (name, value) == EXPEDITE:
             continue
         if name in CLUSTERS:
-            raise ValueError(
-                f"'{name}': orch asks one cluster for its jobs; name a login node of that cluster in login:"
-            )
+            raise ValueError(f"'{name}': orch submits to one cluster; name a login node of that cluster in login:")
         if not _NAME.fullmatch(name):
             raise ValueError(f"'{name}' can't be an option of sbatch: lower-case letters, digits and '-'")
         if name in FIELDS:

@@ -26,7 +26,7 @@ _OURS: Final = {
 
 
 class SgeProfile(ProfileBase):
-    """A Grid Engine cluster, from its submit host or through one."""
+    """A Grid Engine cluster. orch runs on its submit host, or reaches the submit host over SSH."""
 
     kind: Literal["sge"]
     pe: Line | None = setting("the parallel environment, which gives a job several slots or hosts", default=None)
@@ -43,14 +43,13 @@ class SgeProfile(ProfileBase):
     )
 
     def check(self) -> None:
-        """Raise ValueError if fields contradict each other."""
         super().check()
         if self.pe is None and (self.nodes > 1 or (self.slots or 1) > 1):
             what = f"nodes is {self.nodes}" if self.nodes > 1 else f"slots is {self.slots}"
             raise ValueError(f"{what}, so pe: must name a parallel environment; qconf -spl lists them")
 
     def problems(self, job: Job) -> Sequence[Problem]:
-        """Return a problem for each resource of the job whose name only the cluster's administrator knows."""
+        """Return a problem for each resource of the job whose name on this cluster is unknown to orch."""
         asked, found = job.resources, []
         if asked.gpus is not None and not any("gpu" in name.lower() for name in self.request):
             found.append(_unnamed("gpus", f"asks for {asked.gpus} GPUs per node", "gpu", self.name))

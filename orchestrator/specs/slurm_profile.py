@@ -12,7 +12,7 @@ from orchestrator.specs.sbatch_options import known_options, note_on_unknown
 from orchestrator.specs.spec import setting
 
 if TYPE_CHECKING:  # the border reads the types of fields; a submit of cached documents loads no pydantic
-    from pydantic import AfterValidator
+    from pydantic import AfterValidator, Field
 
     from orchestrator.specs.fields import Bytes, Count, Line, LoginHost, Seconds
     from orchestrator.specs.job import Job
@@ -21,7 +21,7 @@ _GRES_GPUS: Final = r"\bgpu(?::[^:,()]+)?:(\d{1,5})"
 
 
 class SlurmProfile(ProfileBase):
-    """A Slurm cluster, from its login node or through one."""
+    """A Slurm cluster. orch runs on its login node, or reaches the login node over SSH."""
 
     kind: Literal["slurm"]
     partition: Line | None = None
@@ -35,17 +35,26 @@ class SlurmProfile(ProfileBase):
     mem: Bytes | None = setting("memory per node", default=None)
     constraint: Line | None = None
     exclude: Line | None = None
+    spares: Annotated[int, Field(ge=0, le=100_000)] = setting(
+        "additional nodes of the job, which replace lost nodes without a requeue", default=0
+    )
     login: LoginHost | None = setting("user@host of a login node to submit through", default=None)
     sbatch: Annotated[dict[Line, Line | int | bool], AfterValidator(known_options)] = setting(
         "any other option of sbatch", default_factory=dict
     )
+
+    def check(self) -> None:
+        """Raise ValueError if fields contradict each other."""
+        super().check()
+        if self.spares and self.nodes == 1:
+            raise ValueError("spares replace other nodes than the first, which runs the batch script, but nodes is 1")
 
     def notes(self) -> Sequence[str]:
         """Return a note for each option of sbatch that orch does not know."""
         return note_on_unknown(self.sbatch)
 
     def problems(self, job: Job) -> Sequence[Problem]:
-        """Return a problem if the job asks for GPUs that Slurm is not asked for; the job replaces `gpus_per_node`."""
+        """Return a problem if the job needs more GPUs than the profile requests from Slurm."""
         asked = job.resources.gpus
         if asked is None or self.gpus_per_node is not None:
             return []

@@ -1,17 +1,14 @@
 """Detects Python programs that start their ranks by themselves, as PyTorch's tutorial on mp.spawn does.
 
-Such a program is started once on a node. It expects no launcher, so every rank would start all ranks again.
+Such a program must be started once per node. If a launcher started it as every rank, each rank would start all ranks.
 """
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
-
-if TYPE_CHECKING:  # a submit of files that were read before must not wait for pydantic
-    from orchestrator.specs.profiles import AnyProfile
+from dataclasses import dataclass
+from typing import Final
 
 _SPAWNS: Final = ("torch.multiprocessing.spawn", "torch.multiprocessing.start_processes")
 _OF_A_LAUNCHER: Final = frozenset({"LOCAL_RANK"})
@@ -35,7 +32,7 @@ class Spawning:
 
 
 def spawning_in(text: bytes, script: str) -> Spawning | None:
-    """Return how a program of this text starts its ranks; None if a launcher starts them, or may start them."""
+    """Return the call by which a program of this text starts its ranks; None if a launcher may start them."""
     try:
         tree = ast.parse(text)
         return _spawning_in(tree, script)
@@ -44,7 +41,10 @@ def spawning_in(text: bytes, script: str) -> Spawning | None:
 
 
 def _spawning_in(tree: ast.AST, script: str) -> Spawning | None:
-    """Return how a parsed program starts its ranks. A Process counts only if the program passes it a rank."""
+    """Return the call by which a parsed program starts its ranks.
+
+    A `Process` counts only if the program itself passes a rank to init_process_group.
+    """
     names = dict(_imported(tree))
     calls = [(_full_name(each.func, names), each) for each in ast.walk(tree) if isinstance(each, ast.Call)]
     read = set(_variables_read(tree))
@@ -60,16 +60,6 @@ def _spawning_in(tree: ast.AST, script: str) -> Spawning | None:
     return Spawning(script, line, call, bool(read & _OF_A_NODE))
 
 
-def once(profile: AnyProfile, *, nodes: int | None) -> AnyProfile:
-    """Return the profile with one rank a node, and with this number of nodes if there is one."""
-    part: dict[str, Any] = {"nproc_per_node": 1}
-    if nodes is not None:
-        part["nodes"] = nodes
-    if profile.kind == "ssh":
-        part["hosts"] = tuple(replace(host, nproc_per_node=None) for host in profile.hosts)
-    return replace(profile, **part)
-
-
 def _imported(tree: ast.AST) -> Iterator[tuple[str, str]]:
     """Yield each imported name, and the full name of the object that it refers to."""
     for node in ast.walk(tree):
@@ -80,7 +70,7 @@ def _imported(tree: ast.AST) -> Iterator[tuple[str, str]]:
 
 
 def _full_name(node: ast.expr, names: dict[str, str]) -> str:
-    """Return the dotted name of the called function, with imported names in full. The result of a call has no name."""
+    """Return the dotted name of a called function, with its module if it was imported; "" for any other expression."""
     parts: list[str] = []
     while isinstance(node, ast.Attribute):
         parts.append(node.attr)
@@ -95,7 +85,7 @@ def _joins_with_rank(call: str, node: ast.Call) -> bool:
 
 
 def _variables_read(tree: ast.AST) -> Iterator[str]:
-    """Yield the strings that the program looks up: by an index, by get(), pop() or getenv(), or by `in`."""
+    """Yield the strings that the program looks up by an index, by get(), pop() or getenv(), or by `in`."""
     for node in ast.walk(tree):
         asked: ast.expr | None = None
         if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load):

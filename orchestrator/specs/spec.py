@@ -1,7 +1,7 @@
-"""The base of what a user writes: parts of a job and of a profile, as frozen dataclasses.
+"""The base class of jobs, profiles and their parts, which are frozen dataclasses.
 
 This module and the modules of the documents load no pydantic. `specs/border.py` reads the types of their fields, and
-has pydantic check a document against them. All other code gets plain values.
+lets pydantic validate a document against these types. All other code gets plain dataclasses.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ __all__ = ["FORMAT_VERSION", "Spec", "names_of", "place_of", "setting", "to_json
 
 FORMAT_VERSION: Final = 1
 KNOWN: Final[dict[str, type[Spec]]] = {}
-"""The parts of documents by their places."""
+"""The classes of documents and their parts, by `place_of`."""
 
 
 class Spec(Frozen):
-    """A part of a document. It refuses unknown keys, and values of another type."""
+    """A document or a part of it. Unknown keys and values of another type are refused."""
 
     __pydantic_config__: ClassVar[Mapping[str, Any]] = {"extra": "forbid", "strict": True, "hide_input_in_errors": True}
 
     def __init_subclass__(cls) -> None:
-        """Make the subclass a frozen dataclass, and note its place."""
+        """Make the subclass a frozen dataclass, and register it in KNOWN."""
         super().__init_subclass__()
         KNOWN[place_of(cls)] = cls
 
     @classmethod
     def before(cls, data: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the mapping that is checked in place of `data`, for a default that depends on other fields."""
+        """Return the mapping to validate instead of `data`, if a default depends on other fields."""
         return data
 
     def check(self) -> None:
@@ -52,7 +52,7 @@ class Spec(Frozen):
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: type[Self], handler: GetCoreSchemaHandler) -> CoreSchema:
-        """Tell pydantic how to check this part. Only the border calls it."""
+        """Return the schema by which pydantic validates this part of a document. Only pydantic calls this."""
         from orchestrator.specs.border import schema_of
 
         return schema_of(source, handler)

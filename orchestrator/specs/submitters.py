@@ -1,4 +1,4 @@
-"""Detects scripts that submit their training through submitit. Each of several ranks would submit another job."""
+"""Detects scripts that submit their training through submitit. If orch started them, each rank would submit a job."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ class _Import:
 
 
 def submitter_in(script: str, code_dir: Path) -> Submitter | None:
-    """Return how a script of the code folder submits jobs; None if neither it nor a file that it imports does.
+    """Return how a script of the code folder submits jobs; None if the script and the files that it imports don't.
 
-    A script that imports torch counts as a script that can train by itself.
+    A script that imports torch is assumed to train by itself.
     """
     path = code_dir / script
     tree = _parsed(path, needs="submit")
@@ -83,7 +83,7 @@ def _imports(tree: ast.Module, path: Path, code_dir: Path) -> Iterator[_Import]:
 
 
 def _absolute(node: ast.ImportFrom, path: Path, code_dir: Path) -> str:
-    """Return the module of `from .module import name` as seen from the code folder."""
+    """Return the full name of the module in `from .module import name`, counted from the code folder."""
     if not node.level:
         return node.module or ""
     package = path.resolve().parents[node.level - 1] if node.level <= len(path.resolve().parents) else code_dir
@@ -127,11 +127,11 @@ def _trains(tree: ast.Module, local: dict[_Import, Path], code_dir: Path) -> str
     calls = {ast.unparse(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
     mains = [each for each in local if each.name == "main" or f"{each.called}.main" in calls]
     chosen = next(iter(mains), next(iter(local), None))
-    return _relative(_behind(local[chosen], code_dir), code_dir) if chosen is not None else ""
+    return _relative(_source_of_main(local[chosen], code_dir), code_dir) if chosen is not None else ""
 
 
-def _behind(file: Path, code_dir: Path) -> Path:
-    """Return the file that a package takes its `main` from; the file itself if it is no package."""
+def _source_of_main(file: Path, code_dir: Path) -> Path:
+    """Return the file from which a package's __init__.py imports `main`, or the same file if it is not a package."""
     if file.name != "__init__.py" or (tree := _parsed(file, needs="main")) is None:
         return file
     mains = (each for each in _imports(tree, file, code_dir) if each.name == "main")

@@ -1,4 +1,4 @@
-"""Detects the options that a task reads, as far as its source shows. A misspelt option would have no effect."""
+"""Detects which options a task reads, from its source code. A misspelt option would have no effect."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ MOST_FILES: Final = 50
 def words_of_task(task: Path) -> frozenset[str] | None:
     """Return all words in a task and in the files beside it that it imports.
 
-    An option whose name is not a word is not read. None if other options may be read, because the task passes the
-    options on as a whole or its source can't be read.
+    An option whose name is not among the words is never read. The result is None if any option may be read, because the
+    task passes all options on, or because its source can't be read.
     """
     trees: dict[Path, ast.Module] = {}
     waiting = [task]
@@ -31,7 +31,7 @@ def words_of_task(task: Path) -> frozenset[str] | None:
             return None
         waiting += _neighbours(trees[path], task.parent)
     own = {path.relative_to(task.parent).parts[0].removesuffix(".py") for path in trees}
-    if waiting or any(_hands_on(tree, own) for tree in trees.values()):
+    if waiting or any(_passes_all_on(tree, own) for tree in trees.values()):
         return None
     return frozenset(word for tree in trees.values() for word in _words(tree))
 
@@ -64,7 +64,7 @@ def _words(tree: ast.Module) -> Iterator[str]:
                 yield name
 
 
-def _hands_on(tree: ast.Module, neighbours: set[str]) -> bool:
+def _passes_all_on(tree: ast.Module, neighbours: set[str]) -> bool:
     """Tell whether a module uses the options as a whole instead of looking each up by its name."""
     parents = {child: node for node in ast.walk(tree) for child in ast.iter_child_nodes(node)}
     known = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.ClassDef)}

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from orchestrator.protocol.training_options import not_taken
 from orchestrator.specs.documents.problem import Problem
@@ -37,7 +36,7 @@ def check(job: Job, profile: AnyProfile) -> list[Problem]:
 
 
 def _check_lengths(job: Job, profile: AnyProfile) -> list[Problem]:
-    """Refuse variables and arguments that are too long for the kernel to pass to a program."""
+    """Return a problem for each variable and argument that is too long for the kernel to pass to a program."""
     where = f"profile '{profile.name}'"
     found = [Problem((), f"{where}: env.{name} {why}") for name, why in long_variables(profile.env)]
     found += [Problem(("env", name), why) for name, why in long_variables(job.env)]
@@ -73,7 +72,7 @@ def _check_batch(job: Job, profile: AnyProfile) -> list[Problem]:
 
 
 def _check_min_nodes(job: Job, profile: AnyProfile) -> list[Problem]:
-    """Refuse min_nodes with DistributedSampler, which can't resume with another number of ranks."""
+    """Return a problem for min_nodes with DistributedSampler, which can't resume with another number of ranks."""
     least = profile.min_nodes if isinstance(profile, SshProfile) else None
     if least in (None, profile.nodes) or job.training is None or job.training.sampler == "exact":
         return []
@@ -102,10 +101,7 @@ def fit(job: Job, profile: AnyProfile) -> AnyProfile:
     """Return the part of the profile that the job uses. A one-process strategy uses one rank on one node."""
     if job.training is None or job.training.strategy not in ONE_PROCESS:
         return profile
-    part: dict[str, Any] = {"nodes": 1, "nproc_per_node": 1}
-    if isinstance(profile, SshProfile):
-        part["hosts"] = tuple(replace(host, nproc_per_node=None) for host in profile.hosts)
-    return replace(profile, **part)
+    return profile.with_one_rank(1)
 
 
 def _check_runtime(job: Job, profile: AnyProfile) -> list[Problem]:
@@ -141,7 +137,7 @@ def _check_runtime(job: Job, profile: AnyProfile) -> list[Problem]:
 
 
 def _check_environment(job: Job) -> list[Problem]:
-    """Refuse a lock file for a job with an image, because the image has its own packages."""
+    """Return the problems of the job's `environment` section, such as a lock file for a job with a container image."""
     environment = job.environment
     if environment is None:
         return []

@@ -1,4 +1,4 @@
-"""Parses assignments and wrapper programs before a command's program, such as `A=1`, `nice -n 10` or `conda run`."""
+"""Parses assignments and wrappers before a command's program, such as `A=1`, `nice -n 10` or `conda run`."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""`python -m orchestrator.supervisor [KIND]`: look after the live runs of $ORCH_HOME until there are none.
+"""The program `python -m orchestrator.supervisor`, in three forms.
 
-With a kind of backend, first start the run of that kind which the standard input asks for. `... start RUN`: start a
-queued run, in a process that has the surroundings of its submit, and end.
+python -m orchestrator.supervisor            supervise the live runs of $ORCH_HOME until no run is live
+python -m orchestrator.supervisor KIND       start the run that a submit sends to the standard input, then supervise
+python -m orchestrator.supervisor start RUN  start one queued run with the environment of its submit, then end
 """
 
 import sys
@@ -20,9 +21,9 @@ try:
         start_by_this_program(RunDir(Path(sys.argv[2])))
     else:
         if sys.argv[1:]:
-            from orchestrator.supervisor.handover import start_what_is_asked_for
+            from orchestrator.supervisor.handover import start_requested_run
 
-            start_what_is_asked_for(sys.argv[1])
+            start_requested_run(sys.argv[1])
         supervise(state_root())
 except OrchError as error:
     sys.exit(f"the supervisor: {error}")

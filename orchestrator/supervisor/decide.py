@@ -1,4 +1,4 @@
-"""Decides which actions a run needs now, from what is known of it. Pure."""
+"""Decides which actions a run needs now. Pure."""
 
 from __future__ import annotations
 

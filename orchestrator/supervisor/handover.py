@@ -1,8 +1,9 @@
-"""A start by the process that will follow the run, so that each machine is dialled once, and not by its submit as well.
+"""Lets the supervisor start a run for its submit, so that only the supervisor, and not the submit, dials the machines.
 
-The submit starts the supervisor before it needs it. It sends the plan, the secrets and the lock of the run's start
-over a pair of sockets. The supervisor reports the machines that are awaited, then the result. Both processes hold the
-lock, so the start goes on if the submit dies, and the submit ends the run if the supervisor dies.
+The submit starts the supervisor early, while it still plans. Then it sends the plan, the secrets and the lock of the
+run's start over a pair of sockets. The supervisor reports the machines that have not answered yet, then the result.
+Both processes hold the lock. So the start continues if the submit dies, and the submit ends the run if the supervisor
+dies.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ from orchestrator.protocol.events import SubmitFailed
 from orchestrator.protocol.json_text import parse_json
 from orchestrator.runs.store import RunDir
 from orchestrator.supervisor import starting
-from orchestrator.supervisor.start import continue_if_stopped, start_supervisor
+from orchestrator.supervisor.background import continue_if_stopped, start_supervisor
+from orchestrator.supervisor.surroundings import own_folder
 
 if TYPE_CHECKING:  # a submit of files that were read before must not wait for pydantic
     from orchestrator.specs.plan import LaunchPlan
@@ -38,7 +40,7 @@ ERRORS: Final = {each.__name__: each for each in (OrchError, UsageError, Backend
 
 
 class Handover:
-    """A supervisor that waits for a run of this process's to start; closed, it looks after the live runs, if any."""
+    """A new supervisor that waits for one run to start. When this object is closed, it supervises the live runs."""
 
     def __init__(self, root: Path, kind: str, without: Iterable[str]) -> None:
         self.log = root / "supervisor.log"
@@ -54,13 +56,13 @@ class Handover:
         lock: int,
         on_awaited: Callable[[list[str]], None],
     ) -> None:
-        """Let the supervisor call `starting.start`; raise the error that it raises there.
+        """Let the supervisor call `starting.start`, and raise the error that the call raises there.
 
-        lock: the descriptor that holds the run's start. `on_awaited` receives each second the machines whose first
-        answer is awaited. Raises BackendError if the supervisor has died.
+        `lock` is the descriptor that locks the run's start. `on_awaited` is called each second with the machines that
+        have not answered yet. Raises BackendError if the supervisor has died.
         """
-        asked = {"run": str(run.path), "plan": plan.to_json(), "secrets": dict(secrets)}
-        with contextlib.suppress(ConnectionError):  # reported below: the same as an end without an answer
+        asked = {"run": str(run.path), "plan": plan.to_json(), "secrets": dict(secrets), "folder": own_folder()}
+        with contextlib.suppress(ConnectionError):  # reported below, like an end without an answer
             request = json.dumps(asked).encode() + b"\n"
             sent = socket.send_fds(self.socket, [request], [lock])
             self.socket.sendall(request[sent:])
@@ -71,7 +73,7 @@ class Handover:
         raise BackendError("the supervisor ended before it had started the run", f"see {self.log}", transient=True)
 
     def _answers(self) -> Iterator[bytes]:
-        """Yield the supervisor's lines. Continue a supervisor that was stopped (SIGSTOP)."""
+        """Yield the lines that the supervisor sends. A supervisor that was stopped (SIGSTOP) gets SIGCONT."""
         ready, buffered = select.poll(), b""
         ready.register(self.socket, select.POLLIN)
         while True:
@@ -98,10 +100,10 @@ def _raise_if_refused(answer: Mapping[str, Any]) -> None:
         raise error
 
 
-def start_what_is_asked_for(kind: str) -> None:
-    """Start the run of the submit at the other end of the standard input; return when the submit knows the result.
+def start_requested_run(kind: str) -> None:
+    """Start the run that the submit at the other end of the standard input requests. Return when it knows the result.
 
-    The code for the start is loaded while the submit still plans. A submit that ends without a request wanted nothing.
+    The code for the start is loaded while the submit still plans. A submit that was refused ends without a request.
     """
     machine = backend(kind)
     if machine.pool is not None:
@@ -118,7 +120,7 @@ def start_what_is_asked_for(kind: str) -> None:
             is_told = _tell(submit, answer)
             if is_told and "refused" in answer:
                 with contextlib.suppress(ConnectionError):  # the submit was killed before it had read the answer
-                    submit.recv(1)  # until the submit has ended the run itself, and is gone
+                    submit.recv(1)  # wait until the submit has ended the run itself, and is gone
             elif "refused" in answer:
                 run.append_event(SubmitFailed(answer["message"]))
         for lock in locks:
@@ -126,7 +128,7 @@ def start_what_is_asked_for(kind: str) -> None:
 
 
 def _received(submit: socket.socket) -> tuple[Any, ...]:
-    """Return the request, or None if the submit ended without a whole one, and the descriptors that came with it."""
+    """Return the request, or None if the submit ended before it sent all of it, and the descriptors that came along."""
     data, locks, *_ = socket.recv_fds(submit, CHUNK, 1)
     chunks = [data]
     while data and not data.endswith(b"\n"):
@@ -138,7 +140,7 @@ def _start(run: RunDir, asked: Mapping[str, Any]) -> dict[str, Any]:
     from orchestrator.specs.plan import LaunchPlan
 
     try:
-        starting.start(run, LaunchPlan.from_json(asked["plan"]), asked["secrets"])
+        starting.start(run, LaunchPlan.from_json(asked["plan"]), asked["secrets"], folder=asked["folder"])
     except OrchError as error:
         known = next(each.__name__ for each in type(error).__mro__ if each.__name__ in ERRORS)
         return {"refused": known, "message": error.message, "hint": error.hint, "transient": error.transient}
@@ -146,8 +148,8 @@ def _start(run: RunDir, asked: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _tell(submit: socket.socket, words: Mapping[str, Any]) -> bool:
-    """Say something to the submit; False if the submit is gone."""
-    with contextlib.suppress(TimeoutError):  # it is stopped (Ctrl-Z), and has much to read already
+    """Send a message to the waiting submit. Return False if the submit is gone."""
+    with contextlib.suppress(TimeoutError):  # the submit is stopped (Ctrl-Z), and has not read earlier messages
         try:
             submit.sendall(json.dumps(words).encode() + b"\n")
         except ConnectionError:
@@ -157,7 +159,7 @@ def _tell(submit: socket.socket, words: Mapping[str, Any]) -> bool:
 
 @contextlib.contextmanager
 def _reported(submit: socket.socket, awaited: Collection[str]) -> Iterator[None]:
-    """While the context lasts, tell the submit each second which machines are awaited."""
+    """Within the block, send the submit each second the machines that have not answered yet."""
     is_over = threading.Event()
 
     def report() -> None:

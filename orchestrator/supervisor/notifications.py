@@ -36,7 +36,7 @@ MOST_TEXT: Final = 1000  # characters; the text is cut after the redaction, whic
 
 
 class Notifications:
-    """The receiver of one run's news that sends its notifications. A failure is recorded, and it is not tried again."""
+    """The receiver that sends one run's notifications. A failed notification is recorded and not sent again."""
 
     name = NOTIFICATIONS
 
@@ -44,7 +44,7 @@ class Notifications:
         self.run = run
 
     def has_news(self, *, has_ended: bool) -> bool:
-        """Tell whether a notification is due that was neither sent nor failed."""
+        """Tell whether a notification is due that was not sent and has not failed."""
         return bool(self._items())
 
     def deliver(self) -> str:
@@ -69,9 +69,9 @@ def payload(
     trackers: Sequence[Record],
     redact: Redaction,
 ) -> dict[str, Any]:
-    """Return the message: facts and a line of text, all redacted. Logs and tracebacks are left out.
+    """Return the message: facts and a line of text, both redacted.
 
-    They may contain secrets that nobody knows.
+    Logs and tracebacks are left out, because they may contain secrets that orch does not know.
     """
     verdict = state.verdict
     reason = verdict.reason if verdict else each.detail
@@ -94,7 +94,7 @@ def payload(
 
 
 def send(run: RunDir, record: RunRecord, each: Notification, message: Mapping[str, Any]) -> None:
-    """Send one notification, and record the outcome. Raises StoreError if that can't be recorded, and nothing else."""
+    """Send one notification and record the outcome. Raises only StoreError, if the outcome can't be recorded."""
     note(run, each, "intent")
     entry = record.notify[each.entry]
     try:
@@ -112,14 +112,14 @@ def send(run: RunDir, record: RunRecord, each: Notification, message: Mapping[st
 
 
 def _environment(hidden: Collection[str]) -> dict[str, str]:
-    """Return this process's variables without the hidden ones."""
+    """Return this process's variables without those in `hidden` and without orch's mark."""
     return {key: value for key, value in os.environ.items() if key not in hidden and key != "ORCH_MARK"}
 
 
 def _run_command(
     run: RunDir, environment: dict[str, str], argv: Sequence[str], each: Notification, message: Mapping[str, Any]
 ) -> str:
-    """Run the program in the run's copy of the code, with its output in notify.log. Return the problem, or ""."""
+    """Run the program in the run's copy of the code, with its output to notify.log. Return the problem, or ""."""
     environment |= {
         "ORCH_RUN_ID": run.run_id, "ORCH_RUN_DIR": str(run.path), "ORCH_EVENT": each.event,
         "ORCH_STATE": str(message["state"]), "ORCH_NOTIFY_ID": each.id,
@@ -140,7 +140,7 @@ def _run_command(
 
 
 def _post(url: str, each: Notification, message: Mapping[str, Any]) -> str:
-    """POST the message as JSON. Return the problem, which never repeats the URL, because the URL may be a secret."""
+    """POST the message as JSON. Return the problem, or "". It never contains the URL, which may be a secret."""
     if urlsplit(url).scheme not in ("http", "https"):
         return "the webhook is no http or https address"
     address = HttpAddress.of(url)
@@ -160,7 +160,7 @@ def _post(url: str, each: Notification, message: Mapping[str, Any]) -> str:
 
 
 def _by_apprise(urls: str, message: Mapping[str, Any]) -> str:
-    """Send the line of text to apprise's URLs. No message repeats a URL, because URLs contain secrets."""
+    """Send the line of text to apprise's URLs. Return the problem, or "". It never contains a URL with its secrets."""
 
     def send() -> str:
         try:
@@ -179,7 +179,7 @@ def _by_apprise(urls: str, message: Mapping[str, Any]) -> str:
 
 
 def _in_time(send: Callable[[], str], who: str) -> str:
-    """Return the result of `send`, or a problem after the time limit. Resolving a name can take longer than that."""
+    """Return the result of `send`, or a problem after TIMEOUT. `send` may block longer, such as to resolve a name."""
     outcome = [f"{who} has not answered within {TIMEOUT:g} s"]
     thread = threading.Thread(target=lambda: outcome.__setitem__(0, send()), daemon=True)
     thread.start()

@@ -1,6 +1,7 @@
-"""Gathers all that is known of a run at one moment, once a pass. Nothing is decided or written here.
+"""Gathers everything that is known about a run at one moment. Nothing is decided or written here.
 
-Whether agents are alive is requested before the events are read: an agent that is gone by then has written all of them.
+Whether agents are alive is determined before the events are read, because an agent that is gone by then has written all
+of its events.
 """
 
 from __future__ import annotations
@@ -19,36 +20,37 @@ from orchestrator.runs.start_lock import SHOWS_ITSELF_SECONDS, is_being_started
 from orchestrator.runs.state import HandleStatus
 from orchestrator.runs.store import RunDir
 
-OVERDUE_SECONDS: Final = 25.0  # the leader itself lingers for at most 21
+OVERDUE_SECONDS: Final = 25.0  # node 0's agent stays at most 21 s after its last event
 
 
 @dataclass(frozen=True)
 class Observation:
-    """The facts from which a run's next actions follow. Ages are booleans, so that observations compare."""
+    """The facts that decide a run's next actions. Ages are booleans, so that equal observations compare as equal."""
 
     evidence: Evidence
-    is_cancelled: bool = False  # somebody has recorded a cancel
+    is_cancelled: bool = False  # a cancel is recorded
     handle: HandleStatus | None = None
-    is_being_started: bool = False  # a process holds the run's start
+    is_being_started: bool = False  # a process holds the lock of the run's start
     is_queued: bool = False
-    may_turn_up: bool = False  # an agent was about to be started just now: one that was says so itself, a moment later
+    may_turn_up: bool = False  # the start is so recent that a started agent may not have reported yet
     is_quiet: bool = False  # node 0 has written no event for longer than agents need to leave
-    wait: Wait | None = None  # what a job in its scheduler's queue waits for, as far as other runs go
+    wait: Wait | None = None  # the other runs for which a job in its scheduler's queue waits
 
 
 def observe(run: RunDir, record: RunRecord, known: FileCache) -> Observation:
-    """Return all that is known of the run. Files that are unchanged since the last use of `known` are not read."""
+    """Return all that is known about the run. Files that have not changed since `known` was last used are not read."""
     is_cancelled = (run.path / "cancel.json").exists()
-    is_held = is_being_started(run)  # before its agents are looked at: all that a start has begun is seen once it ended
+    # before the agents are looked at: if no start is in progress, the look below sees everything that it has begun
+    is_held = is_being_started(run)
     evidence = gather(run, record, known)
     return Observation(
         evidence,
         is_cancelled,
         _handle_status(run, known),
         is_held,
-        is_queued(run),  # after its start was looked at: a start may end by queueing the run
+        is_queued(run),  # read after `is_held`, because a start may end by queueing the run
         _is_younger(f"{run.path}/handle.json", SHOWS_ITSELF_SECONDS),
-        # By when the words arrived: node 0's own clock may be hours off.
+        # the time of arrival counts, because node 0's own clock may be hours off
         not _is_younger(f"{run.path}/nodes/0/events.jsonl", OVERDUE_SECONDS),
         _wait(run, evidence),
     )
@@ -61,7 +63,7 @@ def _wait(run: RunDir, evidence: Evidence) -> Wait | None:
 
 
 def _handle_status(run: RunDir, known: FileCache) -> HandleStatus | None:
-    """Return how far the submit got. If its record is damaged, everything counts as started."""
+    """Return how far the submit got. If the handle is damaged, everything counts as started."""
     try:
         return known.of_file(f"{run.path}/handle.json", run.handle_status)
     except StoreError:
@@ -69,7 +71,7 @@ def _handle_status(run: RunDir, known: FileCache) -> HandleStatus | None:
 
 
 def _is_younger(path: str, seconds: float) -> bool:
-    """Tell whether the file exists and was written within so many seconds."""
+    """Tell whether the file exists and was written in the last `seconds` seconds."""
     try:
         return time.time() - os.stat(path).st_mtime < seconds
     except OSError:

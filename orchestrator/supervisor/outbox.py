@@ -19,14 +19,14 @@ from orchestrator.supervisor.notifications import Notifications
 from orchestrator.trackers.feed import Feed
 from orchestrator.trackers.progress import trackers_of
 
-PATIENCE: Final = 600.0  # s, after a run's end, for a receiver that fails; the next supervisor tries again
-MOST_DELAY: Final = 10.0  # s, between two tries
-LEAST_DELAY: Final = 1.0  # s, between two deliveries
+PATIENCE: Final = 600.0  # seconds after a run's end in which a failing receiver is tried; the next supervisor continues
+MOST_DELAY: Final = 10.0  # seconds between two tries
+LEAST_DELAY: Final = 1.0  # seconds between two deliveries
 
 
 @dataclass
 class _Delivery:
-    """The deliveries to one receiver. Times are of the monotonic clock."""
+    """The state of the deliveries to one receiver. Times are from the monotonic clock."""
 
     thread: threading.Thread | None = None
     next_try: float = 0.0
@@ -38,7 +38,7 @@ class _Delivery:
 
 
 class Outbox:
-    """Looks after the receivers of all runs. `wake` is called if a run that has ended may leave the outbox."""
+    """Delivers to the receivers of all runs. `wake` is called if a run that has ended may leave the outbox."""
 
     def __init__(self, root: Path, wake: Callable[[], None]) -> None:
         self.root, self.wake = root, wake
@@ -46,11 +46,11 @@ class Outbox:
         self.given_up: set[str] = set()  # runs that can't be read, or whose receivers have failed for too long
 
     def has_work(self) -> bool:
-        """Tell whether a run has ended to whose receivers something may still be delivered."""
+        """Tell whether a receiver of an ended run may lack news."""
         return any(run.run_id not in self.given_up and _has_ended(run) for run in outbox.entered(self.root))
 
     def poll(self) -> None:
-        """Begin every delivery that is due."""
+        """Start every delivery that is due."""
         for run in outbox.entered(self.root):
             try:
                 self._poll(run)
@@ -63,7 +63,7 @@ class Outbox:
         has_ended = _has_ended(run)
         if is_queued(run) and not has_ended:  # a trial of a search has no parameters yet
             return
-        is_damaged = has_ended and run.ending() is None  # then nothing can be said about its end
+        is_damaged = has_ended and run.ending() is None  # how the run ended is unknown
         lacking = [] if is_damaged else self._lacking(run, has_ended=has_ended)
         if has_ended and not lacking:
             outbox.leave(self.root, run)
@@ -76,7 +76,7 @@ class Outbox:
             self._give_up(run)
 
     def _lacking(self, run: RunDir, *, has_ended: bool) -> list[tuple[Receiver, _Delivery]]:
-        """Return the receivers of a run that lack news or are being sent some."""
+        """Return the receivers of a run that lack news, or to which a delivery is in progress."""
         record = run.record()
         receivers: list[Receiver] = [Feed(run, name) for name in trackers_of(record.job)]
         if record.notify:
@@ -107,12 +107,12 @@ class Outbox:
         finally:
             delivery.delay = min(MOST_DELAY, 2 * delivery.delay) if delivery.is_failing else LEAST_DELAY
             delivery.next_try = time.monotonic() + delivery.delay
-            delivery.is_at_work = False  # before the wake, which looks at it
+            delivery.is_at_work = False  # before `wake`, whose thread reads it
             if _has_ended(run):
                 self.wake()
 
     def _give_up(self, run: RunDir) -> None:
-        """Leave a run to the next supervisor. A run that was removed leaves the outbox."""
+        """Leave the deliveries of a run to the next supervisor. A run that was removed leaves the outbox."""
         self.given_up.add(run.run_id)
         if not run.path.exists():
             outbox.leave(self.root, run)

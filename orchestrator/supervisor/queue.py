@@ -1,7 +1,8 @@
-"""Runs that are recorded and wait to be started: for another run's end, their turn among a sweep's points, or places.
+"""Starts queued runs, which wait for another run's end, their turn among a sweep's points, or places on shared hosts.
 
-`held.json` puts a run into the queue. From then on the supervisor starts the run when its time has come. Whoever
-starts the run, or takes it out of the queue, holds the run's start; an interrupted start is completed, not done twice.
+The file `held.json` puts a run into the queue. From then on the supervisor starts the run when its turn has come. A
+process that starts the run, or removes it from the queue, holds the lock of the run's start. An interrupted start is
+completed and not repeated.
 """
 
 from __future__ import annotations
@@ -34,16 +35,16 @@ PROGRAM: Final = (sys.executable, "-P", "-m", "orchestrator.supervisor", "start"
 
 
 def drop(run: RunDir, reason: str) -> bool:
-    """Take a run out of the queue: it ends as cancelled for this reason. False if it was started or dropped before.
+    """Remove a run from the queue, which ends it as cancelled. Return False if it was started or dropped before.
 
-    Waits for a start that is under way.
+    If a process is starting the run, this waits for the end of the start.
     """
     if not is_queued(run):
         return False
     with being_started(run):
         if not is_queued(run):
             return False
-        if has_begun(run):  # and the process that began was killed
+        if has_begun(run):  # the process that began the start was killed
             backend(run.record().kind).clean_up(run)
         run.append_event(Dropped(reason))
         (run.path / QUEUED).unlink()
@@ -53,15 +54,16 @@ def drop(run: RunDir, reason: str) -> bool:
 def runnable(
     root: Path, queued: Iterable[tuple[RunDir, RunRecord]], going: Collection[str]
 ) -> list[tuple[RunDir, Wait | None]]:
-    """Return the queued runs to start now, and those to drop because their Wait can never be satisfied.
+    """Return the queued runs to start now (with None), and the runs to drop because their Wait is unsatisfiable.
 
-    `going` has the ids of the live runs. The points of a sweep start in their order, as many at a time as it allows.
+    `going` has the ids of the live runs. The points of a sweep start in order, and only as many run at a time as the
+    sweep allows.
     """
     busy: dict[str | None, int] = {}
     for name in going:
         busy[sweep_of(name)] = busy.get(sweep_of(name), 0) + 1
     found: list[tuple[RunDir, Wait | None]] = []
-    waits: dict[Dependency | None, Wait | None] = {}  # the points of a sweep wait for the same, which is looked at once
+    waits: dict[Dependency | None, Wait | None] = {}  # all points of a sweep have the same dependency
     for run, record in sorted(queued, key=lambda each: _place_in_line(each[1])):
         if record.after not in waits:
             waits[record.after] = wait_of(root, record.after)
@@ -81,19 +83,21 @@ def runnable(
 
 
 def _place_in_line(record: RunRecord) -> int:
-    return record.point.index if record.point is not None else 0  # not by time: points are recorded several at once
+    # Times would not do, because several points are recorded at once.
+    return record.point.index if record.point is not None else 0
 
 
 # -- starting
 
 
 def may_start(run: RunDir) -> bool:
-    """Tell whether a queued run has its turn on hosts that it shares with other users, and keep its place there.
+    """Tell whether it is a queued run's turn on hosts that it shares with other users, and renew its tickets there.
 
-    It has not while a host is out of reach. An interrupted start is completed, or releases the places that it holds.
+    It is not its turn while a host is unreachable. A run whose start was interrupted may always start again, because
+    the start must be completed, or must release the places that it holds.
     """
     machine = backend(run.record().kind)
-    with being_started(run):  # a process that drops the run takes it out of the hosts' queues afterwards
+    with being_started(run):  # so a process that drops the run removes these tickets afterwards
         turn = machine.turn(run)
         if not is_queued(run) or turn is None or has_begun(run):
             return is_queued(run)
@@ -104,17 +108,17 @@ def may_start(run: RunDir) -> bool:
 
 
 def start_queued(root: Path, run: RunDir) -> None:
-    """Start a queued run in the surroundings of its submit, and keep its place meanwhile; return when that is done.
+    """Start a queued run with the environment of its submit, and renew its tickets until the start has ended.
 
-    A program starts the run, unless this process has connections to the run's machines and the same environment: then
-    the machines need not be dialled again for each point of a sweep.
+    Usually a new process starts the run. But if this process has connections to the run's machines and the same
+    environment, it starts the run itself, so that the machines need not be dialled again for each point of a sweep.
     """
     import threading
 
     try:
         held = run.read(QUEUED) or {}
     except StoreError:
-        held = {}  # damaged: the start itself reports that
+        held = {}  # the start itself reports the damaged file
     is_over = threading.Event()
     renewer = threading.Thread(target=_keep_place, args=(run, is_over), daemon=True)
     renewer.start()
@@ -127,7 +131,7 @@ def start_queued(root: Path, run: RunDir) -> None:
 
 
 def _can_start_here(run: RunDir, held: Mapping[str, object]) -> bool:
-    """Tell whether this process has the environment that the start needs; it never has the submit's secrets."""
+    """Tell whether this process has the environment that the start needs. It never has the submit's secrets."""
     if backend(run.record().kind).pool is None:
         return False
     if held.get("secrets") and _has_packages(run):
@@ -143,7 +147,7 @@ def _environment(held: Mapping[str, object]) -> Mapping[str, str]:
 
 
 def _has_packages(run: RunDir) -> bool:
-    """Tell whether the job has an environment of its own. A damaged plan counts as such: its start reports that."""
+    """Tell whether the job has an `environment` section, or its plan is damaged, which the start itself reports."""
     try:
         job = run.plan().document.get("job")
     except StoreError:
@@ -155,7 +159,7 @@ def _start_by_program(root: Path, run: RunDir, held: Mapping[str, object]) -> No
     import subprocess
 
     umask = held.get("umask")
-    # It has a session of its own, so that a signal to the supervisor's terminal does not interrupt a start.
+    # The program has its own session, so that a signal to the supervisor's terminal does not interrupt the start.
     subprocess.run(
         [*PROGRAM, str(run.path)], stdin=subprocess.DEVNULL, env={**_environment(held), "ORCH_HOME": str(root)},
         cwd="/", start_new_session=True, umask=umask if isinstance(umask, int) else users_umask(), check=False,
@@ -170,12 +174,16 @@ def _keep_place(run: RunDir, is_over: threading.Event) -> None:
 
 
 def start_by_this_program(run: RunDir) -> None:
-    """Start a queued run from a process that exists for this alone, in the surroundings of the run's submit."""
+    """Start a queued run from a process that exists only for this start.
+
+    The process gets the environment of the run's submit first.
+    """
     from orchestrator.supervisor.surroundings import restore
 
-    with contextlib.suppress(StoreError, AttributeError, KeyError, TypeError, ValueError):  # damaged: as above
+    # the start itself reports a damaged file
+    with contextlib.suppress(StoreError, AttributeError, KeyError, TypeError, ValueError):
         held = run.read(QUEUED) or {}
-        if _has_packages(run):  # whose index may need a secret
+        if _has_packages(run):  # a package index may need a secret
             os.environ.update(held["secrets"])
         if lost := restore(held):
             run.append_event(NotRestored(lost))
@@ -185,9 +193,9 @@ def start_by_this_program(run: RunDir) -> None:
 def start_here(run: RunDir, *, is_last_try: bool = True) -> bool:
     """Start a queued run from this process, unless another process has started or dropped it meanwhile.
 
-    A refused start ends the run. Returns False if a machine was out of reach before anything was begun, and this is
-    not the last try: an old connection may have died. Raises BackendError if it is unknown whether an interrupted
-    start started everything, and StoreError if others may write into the run's folder.
+    A refused start ends the run. Return False if a machine was unreachable before anything was started and this is not
+    the last try, because an old connection may have died. Raises BackendError if it is unknown whether an interrupted
+    start has started everything, and StoreError if other users may write into the run's folder.
     """
     check_own(run.root, run)
     with being_started(run):
@@ -199,7 +207,7 @@ def start_here(run: RunDir, *, is_last_try: bool = True) -> bool:
             start(run, plan, held["secrets"], held["credentials"])
         except OrchError as error:
             if error.transient and (has_begun(run) or (run.path / QUEUE).exists()):
-                raise  # it is tried again
+                raise  # the supervisor tries again
             if error.transient and not is_last_try:
                 return False
             run.append_event(SubmitFailed(error.message))
@@ -208,7 +216,7 @@ def start_here(run: RunDir, *, is_last_try: bool = True) -> bool:
 
 
 def _give_values(run: RunDir) -> None:
-    """Let the trial of a search ask for its values; all other runs have theirs."""
+    """Let the search choose the values if the run is a trial. All other runs have their values."""
     point = run.record().point
     if point is not None and point.is_trial:
         from orchestrator.supervisor import searching
@@ -217,10 +225,10 @@ def _give_values(run: RunDir) -> None:
 
 
 def recorded_start(run: RunDir) -> tuple[LaunchPlan, Record]:
-    """Return the plan of a queued run and its `held.json`; each call returns the same.
+    """Return the plan of a queued run and the content of its `held.json`, with the credentials of the start.
 
-    The credentials are kept there, because an interrupted start may have sent them already. Raises StoreError if
-    either can't be read.
+    The first call adds the credentials to the file. Later calls return the same credentials, because an interrupted
+    start may have sent them already. Raises StoreError if the plan or the file can't be read.
     """
     from orchestrator.specs.plan import LaunchPlan
     from orchestrator.transport.credentials import credentials_for
@@ -231,7 +239,7 @@ def recorded_start(run: RunDir) -> tuple[LaunchPlan, Record]:
             raise StoreError(f"run {run.run_id} can't be started: its {QUEUED} is gone")
         if "credentials" not in held:
             held = {**held, "credentials": credentials_for(plan.nnodes)}
-            run.write(QUEUED, held, private=True)  # a file of its own from now on: a sweep's points share theirs
+            run.write(QUEUED, held, private=True)  # replaces a link to the file that all points of a sweep share
         return plan, {**held, "secrets": dict(held["secrets"])}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise StoreError(f"what was recorded of run {run.run_id} can't be started: {error}") from error
+        raise StoreError(f"the record of run {run.run_id} is damaged, so it can't be started: {error}") from error

@@ -1,4 +1,4 @@
-"""Brings a run to its end by passes: observe, decide, act, until nothing is left to do.
+"""Reconciles a run in passes: observe, decide, act. The passes bring the run to its verdict.
 
 Each action may be repeated, also by several commands at once, because the run's directory records what was done.
 """
@@ -21,17 +21,17 @@ from orchestrator.runs.store import RunDir, check_own, retire, tidy
 from orchestrator.supervisor.decide import Action, CleanUp, Drop, Finish, PassOnCancel, RecordLost, StartAgents, decide
 from orchestrator.supervisor.observe import Observation, observe
 
-ROUNDS: Final = 4  # of a pass: what is recorded or ended in one is seen by the next
+ROUNDS: Final = 4  # rounds in a pass; each observes what the round before it has recorded or ended
 
 
 def reconcile(root: Path, run: RunDir) -> Verdict | None:
-    """Do what the run needs now. Return its verdict if that is written, or None if the run has not ended."""
+    """Carry out the actions that the run needs now. Return its verdict, or None if the run has not ended."""
     check_own(root, run)
     return Reconciler(root, run).run_once()
 
 
 class Reconciler:
-    """Brings one run to its end, in passes. A pass in which no file has changed reads no file."""
+    """Reconciles one run in passes. A pass in which no file has changed reads no file."""
 
     def __init__(self, root: Path, run: RunDir) -> None:
         self.root, self.run = root, run
@@ -44,7 +44,7 @@ class Reconciler:
         return self._known.of_file(f"{self.run.path}/run.json", self.run.record)
 
     def run_once(self) -> Verdict | None:
-        """Do what the run needs now. Return its verdict if that is written, or None if the run has not ended."""
+        """Carry out the actions that the run needs now. Return its verdict, or None if the run has not ended."""
         record = self.record()
         if record.is_lost:
             return None
@@ -52,7 +52,7 @@ class Reconciler:
         for _ in range(ROUNDS):
             if (seen := observe(self.run, record, self._known)) != self._seen:
                 self._seen, self._actions = seen, decide(seen)
-            if self._actions == done:  # it did not help: another pass tries again
+            if self._actions == done:  # the actions changed nothing, so another pass tries again
                 return None
             done = self._actions
             for action in done:
@@ -64,7 +64,7 @@ class Reconciler:
 
 
 def act(root: Path, run: RunDir, machine: Backend, action: Action) -> Verdict | None:
-    """Carry out an action. Return the verdict if the run has ended by it."""
+    """Carry out an action. Return the verdict if the action has ended the run."""
     match action:
         case RecordLost(reason):
             run.append_event(FoundLost(reason))
@@ -88,7 +88,7 @@ def act(root: Path, run: RunDir, machine: Backend, action: Action) -> Verdict | 
 
 
 def _finish(root: Path, run: RunDir, machine: Backend, ending: Ending) -> None:
-    """Remove everything that the run has left elsewhere, then write its verdict and retire it."""
+    """Remove everything that the run has left on its machines, then write its verdict and remove its live mark."""
     proofs = machine.clean_up(run)
     machine.collect(run)
     tidy(run)

@@ -1,7 +1,7 @@
-"""The trials of a search: gives them values when they start, records their ends, and stops those that are not good.
+"""Gives the trials of a search their values when they start, records their ends, and stops bad trials early.
 
-The trials are points of a sweep, and are queued like others. Several processes append to the search's journal, and
-`study` decides by the journal alone. Each step may be repeated.
+The trials are points of a sweep and are queued as such. Several processes append to the search's journal, and `study`
+decides from the journal alone. Each step may be repeated.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from orchestrator.runs.searches import (
 )
 from orchestrator.runs.store import RunDir, check_own
 
-if TYPE_CHECKING:  # `orch status` must not wait for what it does not need
+if TYPE_CHECKING:  # `orch status` must stay fast
     from orchestrator.supervisor.study import Halving
 
 
@@ -49,10 +49,10 @@ def folder_of(root: Path, sweep: str) -> Path:
 
 
 def give_values(root: Path, run: RunDir) -> None:
-    """Give values to a trial that is to be started, and record it with them. A trial that has values keeps them.
+    """Choose the values of a trial that is being started, and write them to its record. Existing values are kept.
 
-    The caller holds the run's lock and has the environment of its submit. The values are in the journal before they are
-    in the record, so that a start that was interrupted gets the same values again.
+    The caller holds the lock of the run's start and has the environment of its submit. The values are written to the
+    journal before the record, so that a start after an interruption gets the same values again.
     """
     point = run.record().point
     if point is None or not point.is_trial or point.values:
@@ -63,7 +63,7 @@ def give_values(root: Path, run: RunDir) -> None:
     try:
         with locked(folder / SEARCH, create=False):
             search = read_search(folder)
-            trials = _told(root, point.sweep, search)
+            trials = _with_ends(root, point.sweep, search)
             values = next((trial.values for trial in trials if trial.number == point.index), None)
             if values is None:
                 values = study.ask(search, trials, point.index)
@@ -74,14 +74,14 @@ def give_values(root: Path, run: RunDir) -> None:
 
 
 def _record(root: Path, run: RunDir, values: list[str], search: Search) -> None:
-    """Plan a trial again with its values, and write plan and record. The record is last and shows that both exist."""
+    """Plan a trial again with its values, and write the plan, then the record. The record shows that both exist."""
     from orchestrator.prepare.prepare import Request, plan_for, prepare
     from orchestrator.specs.sweeps.search import point_of
 
     record, queued = run.record(), run.read(QUEUED) or {}
     assert record.point is not None
     point = point_of(search, record.point.index, values)
-    secrets = tuple(f"{name}={value}" for name, value in queued.get("secrets", {}).items())  # as of --env
+    secrets = tuple(f"{name}={value}" for name, value in queued.get("secrets", {}).items())  # in the form of --env
     asked = Request("", "", sets=point.sets, env=secrets, args=point.args, waits=record.waits, again=run.run_id)
     launch = plan_for(root, prepare(root, asked), run.run_id)
     launch = backend(kind_of(launch.profile)).completed(launch)
@@ -94,17 +94,17 @@ def _record(root: Path, run: RunDir, values: list[str], search: Search) -> None:
 # -- ends
 
 
-def tell(root: Path, sweep: str) -> None:
-    """Report to a search the trials that have ended since the last call."""
+def record_ends(root: Path, sweep: str) -> None:
+    """Append to a search's journal the trials that have ended since the last call."""
     folder = folder_of(root, sweep)
     try:
         with locked(folder / SEARCH, create=False):
-            _told(root, sweep, read_search(folder))
-    except FileNotFoundError:  # removed meanwhile
+            _with_ends(root, sweep, read_search(folder))
+    except FileNotFoundError:  # the search was removed meanwhile
         return
 
 
-def _told(root: Path, sweep: str, search: Search) -> list[Trial]:
+def _with_ends(root: Path, sweep: str, search: Search) -> list[Trial]:
     """Append the missing ends of trials to the journal, and return all trials. The caller holds the search's lock."""
     folder = folder_of(root, sweep)
     entries = journal(folder, search)
@@ -118,15 +118,15 @@ def _told(root: Path, sweep: str, search: Search) -> list[Trial]:
 
 
 class SearchStopper:
-    """Stops the trials of all searches by their rule."""
+    """Stops trials that the stop rule of their search ends early, for all searches."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
-        self._rules: dict[str, _Rule | None] = {}  # by sweep; None where there is none, or it can't be read
+        self._rules: dict[str, _Rule | None] = {}  # by sweep; None if the search has no rule or can't be read
         self._thread: threading.Thread | None = None
 
     def poll(self, going: Iterable[tuple[RunDir, RunRecord]]) -> None:
-        """Look at the trials among the live runs. This is done in a thread, because optuna is slow."""
+        """Apply the rules to the trials among the live runs. This happens in a thread, because optuna is slow."""
         trials: dict[str, list[tuple[RunDir, int]]] = {}
         for run, record in going:
             if record.point is not None and record.point.is_trial:
@@ -156,7 +156,7 @@ def _rule_of(folder: Path) -> _Rule | None:
 
 
 class _Rule:
-    """The rule of one search, and the offset up to which its journal has been read."""
+    """The rule of one search, and the offset up to which its journal was read."""
 
     def __init__(self, folder: Path, search: Search) -> None:
         from orchestrator.supervisor.study import Halving
@@ -186,11 +186,11 @@ class _Rule:
 
 
 def stop(run: RunDir, search: Search, seen: Seen) -> None:
-    """Record a cancel of a trial, with a checkpoint first, and with the search as its reason.
+    """Record a cancel of a trial, with the search as its reason. The trial saves a checkpoint first.
 
-    The run's own thread in the supervisor sends it to the agents.
+    The thread of this run in the supervisor sends the cancel to the agents.
     """
     value = f"{search.metric} {quantities.number(seen.value)}"
     reason = f"stopped by its search at step {seen.step}: with {value} it was not among the best"
-    run.append_event(Cancel(reason=reason))  # who was killed after this does it once more
+    run.append_event(Cancel(reason=reason))  # repeated if the supervisor is killed before the next line
     run.record_cancel(now=False)

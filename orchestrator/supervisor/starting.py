@@ -1,7 +1,7 @@
-"""The start of a run: one function, whichever process starts the run and whenever.
+"""The start of a run. There is one function, for all processes that start runs.
 
-- The submit itself starts a run at once: on this machine its agents inherit the user's environment, umask, limits,
-  affinity and control group; a scheduler's commands are run from there.
+- The submit itself starts a run at once. On this machine, its agents inherit the user's environment, umask, limits,
+  affinity and control group. A scheduler's commands are run from there.
 - A supervisor that the submit has started for that (`handover`) starts a run at once if the run needs connections,
   because the supervisor needs them too.
 - The supervisor starts a queued run when its time has come (`queue`), in the surroundings of its submit.
@@ -35,19 +35,22 @@ if TYPE_CHECKING:  # a submit of files that were read before must not wait for p
     from orchestrator.specs.plan import LaunchPlan
 
 
-def start(run: RunDir, plan: LaunchPlan, secrets: Mapping[str, str], credentials: str | None = None) -> None:
-    """Start every agent of a recorded run, or submit its job; or put the run into the queue of its machines.
+def start(
+    run: RunDir, plan: LaunchPlan, secrets: Mapping[str, str], credentials: str | None = None, folder: str | None = None
+) -> None:
+    """Start every agent of a recorded run, submit its job, or put the run into the queue of its machines.
 
     The caller holds the run's start (`being_started`). Raises OrchError if the start is refused; the caller then ends
-    the run, or tries again. credentials: those of a start that was interrupted; by default, new ones.
+    the run, or tries again. credentials: those of an interrupted start; by default, new ones. folder: the folder of the
+    submit; by default, that of this process.
     """
     machine = backend(kind_of(plan.profile))
     if not (has_begun(run) and _is_complete(machine, run)):
         tasks = entrusted(plan.tasks, credentials_for(plan.nnodes) if credentials is None else credentials, secrets)
         try:
-            machine.submit(plan, tasks, run)  # which writes handle.json before it starts anything, and after
+            machine.submit(plan, tasks, run)  # it writes handle.json before it starts anything, and after
         except PlacesTakenError:  # the run has a place in the queue of its machines
-            enqueue(run, secrets)
+            enqueue(run, secrets, folder)
             return
     run.append_event(Submitted())
     (run.path / QUEUED).unlink(missing_ok=True)
@@ -56,9 +59,9 @@ def start(run: RunDir, plan: LaunchPlan, secrets: Mapping[str, str], credentials
 def start_array(
     plans: Sequence[LaunchPlan], runs: Sequence[RunDir], secrets: Mapping[str, str], folder: Path, parallel: int | None
 ) -> None:
-    """Submit the recorded points of a sweep as one job, of which at most `parallel` run at a time; as `start`.
+    """Submit the recorded points of a sweep as one job, of which at most `parallel` run at a time, as `start` does.
 
-    folder: the sweep's own, which has what the runs share.
+    folder: the sweep's own folder, with the files that the runs share.
     """
     tasks = [entrusted(plan.tasks, credentials_for(plan.nnodes), secrets) for plan in plans]
     backend(kind_of(plans[0].profile)).submit_all(plans, tasks, runs, folder, parallel)
@@ -71,22 +74,22 @@ def has_begun(run: RunDir) -> bool:
     return (run.path / "handle.json").exists()
 
 
-def enqueue(run: RunDir, secrets: Mapping[str, str]) -> None:
-    """Queue a recorded run: record what a later start needs of this process, in a file of mode 0600.
+def enqueue(run: RunDir, secrets: Mapping[str, str], folder: str | None = None) -> None:
+    """Queue a recorded run: record the values that a later start needs from this process, in a file of mode 0600.
 
-    From then on the supervisor starts the run, whatever becomes of this process. Raises StoreError if the file can't
-    be written.
+    From then on the supervisor starts the run, even if this process ends. folder: as of `start`. Raises StoreError if
+    the file can't be written.
     """
     if not is_queued(run):
         run.append_event(Queued())
-        run.write(QUEUED, values_for_later(secrets), private=True)
+        run.write(QUEUED, values_for_later(secrets, folder), private=True)
 
 
-def values_for_later(secrets: Mapping[str, str]) -> dict[str, object]:
-    """Return what a later start needs of this process. Secrets have one place, and are in no environment."""
+def values_for_later(secrets: Mapping[str, str], folder: str | None = None) -> dict[str, object]:
+    """Return the values of this process for a later start. The environment holds no secret. folder: as of `start`."""
     from orchestrator.supervisor.surroundings import surroundings
 
-    return {**surroundings(secrets), "secrets": dict(secrets)}
+    return {**surroundings(secrets, folder), "secrets": dict(secrets)}
 
 
 def _is_complete(machine: Backend, run: RunDir) -> bool:

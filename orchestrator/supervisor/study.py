@@ -1,7 +1,7 @@
-"""Chooses the values of a search's next trial and the trials to be stopped, with optuna, by the journal alone.
+"""Chooses the values of a search's next trial and the trials to stop, with optuna, from the search's journal alone.
 
-No study is stored. Each is built from the journal, and the sampler's seed follows from the trial's number. So the same
-journal always gives the same answer.
+No study is stored. Each study is built from the journal, and the sampler's seed follows from the trial's number. So the
+same journal always gives the same values.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ def check_installed() -> None:
 
 
 def ask(search: Search, trials: Iterable[Trial], number: int) -> dict[str, Value]:
-    """Return values for a new trial, chosen by the results of the given trials."""
+    """Return values for a new trial, chosen from the results of the given trials."""
     try:
         study = _study(search, _sampler(search, number))
         for trial in trials:
             study.add_trial(_frozen(search, trial))
         asked = study.ask(_distributions(search))
-    except (ArithmeticError, TypeError, ValueError) as error:  # a search can't go on, and says so in its trials
+    except (ArithmeticError, TypeError, ValueError) as error:  # the trial fails with this error message
         raise StoreError(
             f"optuna has no values for trial {number}: {error}", "submit the job with another search.space"
         ) from error
@@ -38,18 +38,21 @@ def ask(search: Search, trials: Iterable[Trial], number: int) -> dict[str, Value
 
 
 class Halving:
-    """Asynchronous successive halving (ASHA): a trial at a rung continues if it is among the best quarter at that rung.
+    """Asynchronous successive halving (ASHA), which stops trials early.
 
-    It takes the journal's entries in order. `stopped` has the trials to be stopped, each with the value that decided.
-    The first rung is at a hundredth of the steps of the first trial that completes. Values that were reported before
-    that are taken at that moment, so that the first trials count too. With optuna's own "auto" they would not count.
+    A rung is a step at which trials are compared. A trial continues after a rung if it is among the best quarter there.
+    The journal's entries are passed to `take` in order. `stopped` has the trials to stop, each with the value that
+    decided.
+
+    The first rung is at a hundredth of the steps of the first completed trial. Values that were reported before its
+    completion are taken then, so that they count too. With optuna's own "auto" they would not count.
     """
 
     def __init__(self, search: Search) -> None:
         self._search = search
-        self._study: Any = None  # once the first rung is known
+        self._study: Any = None  # None until the first rung is known
         self._before: list[Entry] = []
-        self._numbers: dict[int, int] = {}  # of the study, by our trials
+        self._numbers: dict[int, int] = {}  # the study's number of each of our trials
         self._ended: set[int] = set()
         self.last: dict[int, int] = {}  # the newest step of each trial
         self.stopped: dict[int, Seen] = {}
@@ -64,7 +67,8 @@ class Halving:
             self.last[entry.trial] = max(entry.step, self.last.get(entry.trial, -1))
         elif isinstance(entry, Told) and entry.end is End.COMPLETE:
             first_rung = max(1, self.last.get(entry.trial, 0) // 100)
-            self._study = _study(self._search, _optuna().samplers.RandomSampler(0), first_rung)  # it is not asked
+            # the sampler is not used
+            self._study = _study(self._search, _optuna().samplers.RandomSampler(0), first_rung)
             self.last = {}
             for each in self._before:
                 self._take(each)
@@ -114,7 +118,7 @@ def _study(search: Search, sampler: Any, first_rung: int = 1) -> Any:
 
 
 def _sampler(search: Search, number: int) -> Any:
-    """Return the sampler of one trial. Each has its own seed, because no sampler is kept from one trial to the next."""
+    """Return the sampler of one trial. Each trial has its own seed, because its sampler is a new object."""
     samplers = _optuna().samplers
     seed = random.Random(f"{search.seed}/{number}").getrandbits(32)  # noqa: S311 (nothing secret)
     return samplers.RandomSampler(seed) if search.sampler is Sampler.RANDOM else samplers.TPESampler(seed=seed)

@@ -1,7 +1,7 @@
-"""The background process, one per user, that brings each live run to its verdict and ends the processes it has left.
+"""The supervisor: a background process, one per state folder, that brings each live run to its verdict.
 
-`orch submit` starts it, and it ends when no run is live. It can be killed at any point and started again, because all
-that it knows is in the run directories, and each of its actions may be repeated.
+`orch submit` starts it, and it ends when no run is live. It can be killed at any point and started again, because its
+whole state is in the run directories, and each of its actions may be repeated.
 """
 
 from __future__ import annotations
@@ -24,29 +24,22 @@ from orchestrator.protocol.files import write_json
 from orchestrator.runs import dependencies
 from orchestrator.runs.record import RunRecord
 from orchestrator.runs.reducer import left_outputs
-from orchestrator.runs.store import (
-    RunDir,
-    check_own,
-    is_live,
-    live_runs,
-    newest_runs,
-    remove_run,
-)
+from orchestrator.runs.store import RunDir, check_own, is_live, live_runs, newest_runs, remove_run
 from orchestrator.supervisor import queue, searching
+from orchestrator.supervisor.background import RECORD, supervisor_lock
 from orchestrator.supervisor.reconcile import Reconciler
 from orchestrator.supervisor.searching import SearchStopper
-from orchestrator.supervisor.start import RECORD, supervisor_lock
 
 if TYPE_CHECKING:
     from orchestrator.supervisor.outbox import Outbox
 
 WAIT_SECONDS = 1.0
 LONGEST_PAUSE = 15.0  # seconds after repeated errors
-LONGEST_REST = 0.25  # after a pass over a run
+LONGEST_REST = 0.25  # seconds after a pass over a run
 
 
 def supervise(root: Path) -> None:
-    """Look after all live runs until there are none. Return at once if another supervisor is running."""
+    """Supervise all live runs until no run is live. Return at once if another supervisor is at work."""
     from orchestrator.supervisor.outbox import Outbox
 
     check_own(root)
@@ -60,11 +53,11 @@ def supervise(root: Path) -> None:
                 return
             _introduce(root)
             _supervise(root, unreadable, records, outbox, stopper, one_ended)
-        # A run that was recorded while the lock was let go is seen by this loop's condition.
+        # This loop's condition detects a run that was recorded just before the lock was released.
 
 
 def _introduce(root: Path) -> None:
-    """Record which process looks after the runs. On a full disk there is no record."""
+    """Record this process as the supervisor. On a full disk there is no record."""
     me = identify(os.getpid())
     assert me is not None
     record = {"pid": me.pid, "started": me.started, "host": os.uname().nodename}
@@ -73,9 +66,9 @@ def _introduce(root: Path) -> None:
 
 
 def _to_look_after(root: Path, unreadable: set[str], records: dict[str, RunRecord]) -> list[RunDir]:
-    """Return the live runs. Runs whose record can't be read or may be another user's are left out, and reported once.
+    """Return the live runs. A run whose record can't be read, or may be another user's, is left out and reported once.
 
-    The records of hundreds of runs are read once, and kept in `records`.
+    `records` caches the records, so that those of hundreds of runs are read only once.
     """
     found = []
     for run in live_runs(root):
@@ -125,33 +118,33 @@ def _supervise(
 
 
 def _look_after(root: Path, run: RunDir) -> None:
-    """Bring one run to its verdict. Stop if the run is queued: its submit may queue it just after recording it."""
+    """Bring one run to its verdict. Return if the run is queued, because its submit may queue it after recording it."""
     reconciler = Reconciler(root, run)
     begun = time.monotonic()
     while is_live(root, run) and not dependencies.is_queued(run) and reconciler.run_once() is None:
-        time.sleep(min(LONGEST_REST, time.monotonic() - begun))  # a pass over many nodes takes at most half of the time
+        time.sleep(min(LONGEST_REST, time.monotonic() - begun))  # so passes over many nodes use at most half a core
         backend(reconciler.record().kind).wait(run, WAIT_SECONDS)
         begun = time.monotonic()
     point = reconciler.record().point
     if point is not None and point.is_trial and not is_live(root, run):
-        searching.tell(root, point.sweep)
+        searching.record_ends(root, point.sweep)
 
 
 def _begin(root: Path, run: RunDir, unsatisfiable: dependencies.Wait | None) -> None:
-    """Start a queued run that is runnable, or drop one whose wait is unsatisfiable."""
+    """Start a queued run that is runnable, or drop it if its wait is unsatisfiable."""
     if unsatisfiable is not None:
         queue.drop(run, unsatisfiable.reason)
         return
     if queue.may_start(run):
         queue.start_queued(root, run)
     if dependencies.is_queued(run):
-        time.sleep(WAIT_SECONDS)  # it is tried again then, as below
+        time.sleep(WAIT_SECONDS)  # then it is tried again, because no event reports that hosts have room
 
 
 def _work(run: RunDir, act: Callable[[], None], ended: threading.Event, pauses: dict[str, float]) -> None:
     """Do the work for a run in its own thread, so that a slow machine delays no other run.
 
-    After an error the work starts again after a growing pause, because a full disk may have been emptied, for example.
+    After an error the work starts again after a growing pause, because a full disk may have got room, for example.
     """
     begun = time.monotonic()
     try:
@@ -168,9 +161,9 @@ def _work(run: RunDir, act: Callable[[], None], ended: threading.Event, pauses: 
 
 
 def prune(root: Path, keep: int) -> list[RunDir]:
-    """Remove finished runs except the newest `keep`, and return the removed runs. If `keep` is 0, remove nothing.
+    """Remove ended runs except the newest `keep`, and return the removed runs. If `keep` is 0, remove nothing.
 
-    A run with outputs that are only on its machines is kept, because nothing else records where they are.
+    A run with outputs that are only on its machines is kept, because only its record tells where they are.
     """
     check_own(root)
     removed = []

@@ -1,6 +1,6 @@
-"""The surroundings of a submit: what the agents on this machine inherit from the process that starts them.
+"""The surroundings of a submit, which the agents on this machine inherit from the process that starts them.
 
-A run that is started later is started from a process that has them again, as far as the kernel permits that.
+A later start happens in a process with the same surroundings, as far as the kernel permits that.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ LIMITS: Final = {name: getattr(resource, name) for name in dir(resource) if name
 UNLIMITED: Final = resource.RLIM_INFINITY
 
 
-def surroundings(hidden: Collection[str]) -> dict[str, Any]:
-    """Return the surroundings of this process as JSON types, without the variables that are `hidden`."""
-    folder = ""
-    with contextlib.suppress(OSError):  # it was removed
-        folder = os.getcwd()
+def surroundings(hidden: Collection[str], folder: str | None = None) -> dict[str, Any]:
+    """Return the surroundings of this process as JSON types, without the variables that are `hidden`.
+
+    folder: the folder of the submit, if this process was started by the submit and has another folder.
+    """
     return {
         "environment": {name: value for name, value in os.environ.items() if name not in hidden},
-        "folder": folder,
+        "folder": own_folder() if folder is None else folder,
         "umask": umask(),
         "limits": {name: resource.getrlimit(number) for name, number in LIMITS.items()},
         "processors": sorted(os.sched_getaffinity(0)),
@@ -33,8 +33,16 @@ def surroundings(hidden: Collection[str]) -> dict[str, Any]:
     }
 
 
+def own_folder() -> str:
+    """Return the working folder of this process; "" if the folder was removed."""
+    try:
+        return os.getcwd()
+    except OSError:
+        return ""
+
+
 def umask() -> int:
-    """Return the umask that this process was started with; setting it to find it out would affect other threads."""
+    """Return the umask that this process was started with. Reading it by setting it would affect other threads."""
     if (users := users_umask()) >= 0:
         return users
     with open("/proc/self/status") as file:
@@ -84,7 +92,7 @@ def _in_words(limit: int) -> str:
 def _restore_processors(processors: set[int]) -> Iterator[str]:
     if not processors:
         return
-    with contextlib.suppress(OSError):  # none of them can be used any more
+    with contextlib.suppress(OSError):  # no recorded processor can be used any more
         os.sched_setaffinity(0, processors)
     if lost := processors - os.sched_getaffinity(0):
         yield f"the processors {', '.join(map(str, sorted(lost)))} can't be used"

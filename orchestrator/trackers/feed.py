@@ -1,4 +1,4 @@
-"""Sends the news of a run to one tracker. News that is sent again after a kill is not counted twice."""
+"""Sends the news of a run to one tracker. The tracker counts news only once if it is sent again after a kill."""
 
 from __future__ import annotations
 
@@ -20,20 +20,23 @@ from orchestrator.trackers.progress import MLFLOW, TENSORBOARD, Progress, progre
 
 
 class Tracker(Protocol):
-    """The interface of a tracker. Repeated data must count once. Methods raise BackendError if the tracker fails."""
+    """The interface of a tracker. Data that is sent repeatedly must count once.
+
+    Each method returns the progress with what it has sent. Raises BackendError if the tracker fails.
+    """
 
     def begin(self, progress: Progress) -> Progress:
         """Send the run and its parameters."""
 
     def send(self, progress: Progress, lines: Iterable[MetricLine]) -> Progress:
-        """Send metrics, in order."""
+        """Send these metrics in order."""
 
     def end(self, progress: Progress, ending: Ending, result: Mapping[str, object]) -> Progress:
         """Send how the run ended, after all metrics."""
 
 
 def tracker(name: str, run: RunDir, record: RunRecord, redact: Redaction) -> Tracker:
-    """Load and return the tracker of this name, which redacts everything that it receives."""
+    """Return the tracker with this name. It sends only redacted texts."""
     if name == TENSORBOARD:
         from orchestrator.trackers.tensorboard import TensorBoard
 
@@ -48,13 +51,13 @@ def tracker(name: str, run: RunDir, record: RunRecord, redact: Redaction) -> Tra
 
 
 class Feed:
-    """The receiver of one run's news for one of its trackers."""
+    """Delivers the news of one run to one of its trackers."""
 
     def __init__(self, run: RunDir, name: str) -> None:
         self.run, self.name = run, name
 
     def has_news(self, *, has_ended: bool) -> bool:
-        """Tell whether the tracker lacks anything of the run. Only the size of metrics.jsonl is looked at."""
+        """Return whether the tracker lacks news of the run. This is cheap, because metrics.jsonl is not opened."""
         progress = progress_of(self.run, self.name)
         if progress.is_done:
             return False
@@ -63,11 +66,11 @@ class Feed:
         return self._size() != progress.offset
 
     def deliver(self) -> str:
-        """Send all news. Return the problem if the tracker failed."""
+        """Send all news. Return the error message if the tracker failed, else ""."""
         try:
             self._send(progress_of(self.run, self.name))
         except BackendError as error:
-            # what was sent before the error is recorded already
+            # The news that was sent before the error is recorded already.
             progress = replace(progress_of(self.run, self.name), problem=error.message, is_done=not error.transient)
             save_progress(self.run, self.name, progress)
             return error.message
@@ -80,7 +83,7 @@ class Feed:
             progress = self._keep(target.begin(progress))
         while True:
             ending = run.ending()  # read before the metrics, because no metrics follow a verdict
-            at = progress.offset if progress.offset <= self._size() else 0  # the program has restarted its file
+            at = progress.offset if progress.offset <= self._size() else 0  # 0 if the program has begun the file again
             lines, end = new_lines(run.path / "metrics.jsonl", at, redact, has_ended=ending is not None)
             if end == at:
                 break

@@ -1,7 +1,7 @@
-"""Sends runs to MLflow over its REST interface. Each run of orch is one run of the server, identified by a tag.
+"""Sends runs to MLflow over its REST interface. Each run of orch is one run on the server, identified by a tag.
 
-Repeated data counts once: a server with a database stores one of equal values of a metric, step and time, and times
-come from the program's lines.
+Data that is sent repeatedly counts once, because a server with a database stores equal values of one metric, step and
+time only once. The times come from the program's metrics and not from the moment at which they are sent.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from orchestrator.transport.http_credentials import HttpAddress, basic
 from orchestrator.transport.http_request import NoAnswerError, request
 from orchestrator.version import __version__
 
-DEADLINE: Final = 60.0  # s, for an answer as a whole
-MOST_METRICS: Final = 500  # in one request; the server accepts 1000, and 1 MB
+DEADLINE: Final = 60.0  # s, for the whole answer
+MOST_METRICS: Final = 500  # in one request; the server accepts 1000, and at most 1 MB
 MOST_PARAMETERS: Final = 100
 MOST_NAME: Final = 250
 _NOT_A_NAME: Final = re.compile(r"[^\w.\-/ ]")
@@ -43,7 +43,7 @@ _PERMANENT: Final = (400, 401, 403, 404)
 
 @dataclass(frozen=True)
 class Server:
-    """An MLflow server and our credentials; only its `address` is ever shown."""
+    """An MLflow server and our credentials for it. Messages show only its `address`."""
 
     address: str
     authorization: str = field(default="", repr=False)
@@ -67,10 +67,10 @@ class Server:
         )  # fmt: skip
 
     def call(self, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Send a POST request with a JSON body, or a GET request if there is none. Return the object of the answer.
+        """Send a POST request with a JSON body, or a GET request without one, and return the JSON object of the answer.
 
-        Raises BackendError, marked as transient if a later request may succeed. It is a RefusalError for a status of
-        300 or more.
+        Raises RefusalError if the status is 300 or more, and BackendError for other failures. The error is marked as
+        transient if a later request may succeed.
         """
         headers = {"User-Agent": f"orch/{__version__}", "Content-Type": "application/json"}
         if self.authorization:
@@ -82,7 +82,7 @@ class Server:
         except NoAnswerError as error:
             raise BackendError(f"{where} {error}", transient=True) from None
         if found.status >= 300:
-            raise RefusalError(f"{where} answered {found.status}{self._said(found.body)}", found.status)
+            raise RefusalError(f"{where} answered {found.status}{self._message_in(found.body)}", found.status)
         try:
             answer = parse_json(found.body or b"{}")
         except ValueError:
@@ -90,16 +90,16 @@ class Server:
                 f"{where} gave an answer that is not JSON: is it an MLflow server?", transient=True
             ) from None
         if not isinstance(answer, dict):
-            raise self.is_none()
+            raise self.not_mlflow()
         return answer
 
-    def is_none(self) -> BackendError:
-        """Return the error for a server whose answers are not MLflow's."""
-        said = f"MLflow at {self.address} answered something else than MLflow does"
-        return BackendError(said, f"is {URI} the address of an MLflow server?")
+    def not_mlflow(self) -> BackendError:
+        """Return the error for a server whose answer does not have MLflow's form."""
+        what = f"the server at {self.address} does not answer like MLflow"
+        return BackendError(what, f"is {URI} the address of an MLflow server?")
 
-    def _said(self, body: bytes) -> str:
-        """Return the server's error message without our credentials."""
+    def _message_in(self, body: bytes) -> str:
+        """Return the error message in the server's answer, without our credentials."""
         try:
             message = str(parse_json(body)["message"])
         except (ValueError, TypeError, KeyError, IndexError):
@@ -109,7 +109,7 @@ class Server:
 
 
 class RefusalError(BackendError):
-    """The server answered with a status of 300 or more."""
+    """The server has answered with a status of 300 or more."""
 
     def __init__(self, message: str, code: int) -> None:
         super().__init__(message, transient=code not in _PERMANENT)
@@ -117,7 +117,7 @@ class RefusalError(BackendError):
 
 
 class Mlflow:
-    """Sends a run to an MLflow server."""
+    """The tracker that sends a run to an MLflow server."""
 
     def __init__(self, run: RunDir, record: RunRecord, variables: Mapping[str, str], redact: Redaction) -> None:
         self.run, self.record, self.redact = run, record, redact
@@ -125,12 +125,11 @@ class Mlflow:
         self.experiment = redact.known(variables.get("MLFLOW_EXPERIMENT_NAME") or record.name)
 
     def begin(self, progress: Progress) -> Progress:
-        """Create the run at the server with its parameters, or find the run that a killed supervisor created."""
+        """Create the run on the server, or find the run that a killed supervisor has created. Send its parameters."""
         experiment = self._experiment_id()
         run_id = self._found(experiment) or self._created(experiment)
-        named = {
-            _name(name): value for name, value in parameters_of(self.record, self.redact).items()
-        }  # two names may become equal
+        # In a dict, because two names may become equal.
+        named = {_name(name): value for name, value in parameters_of(self.record, self.redact).items()}
         values = [{"key": name, "value": value} for name, value in named.items()]
         for first in range(0, len(values), MOST_PARAMETERS):
             part = values[first : first + MOST_PARAMETERS]
@@ -139,7 +138,7 @@ class Mlflow:
         return replace(progress, is_begun=True, id=run_id, link=link)
 
     def send(self, progress: Progress, lines: Iterable[MetricLine]) -> Progress:
-        """Send metrics with their steps and times."""
+        """Send these metrics with their steps and times."""
         metrics = []
         for line in lines:
             metrics += self._metrics(line.values, line.step, line.time)
@@ -162,7 +161,7 @@ class Mlflow:
         return progress
 
     def _post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Send a document to the server, without secrets anywhere in it."""
+        """Send a document to the server, after masking all secrets in it."""
         return self.server.call(path, masked_json(dict(body), self.redact.known))
 
     def _metrics(self, values: Mapping[str, float], step: int, time: float) -> list[dict[str, Any]]:
@@ -172,7 +171,7 @@ class Mlflow:
         ]
 
     def _experiment_id(self) -> str:
-        """Return the experiment's id, after creating the experiment if it does not exist."""
+        """Return the id of the experiment, which is created if it does not exist."""
         query = urlencode({"experiment_name": self.experiment})
         try:
             found = self.server.call(f"experiments/get-by-name?{query}")
@@ -184,7 +183,7 @@ class Mlflow:
         return self._id(self._post("experiments/create", {"name": self.experiment}), "experiment_id")
 
     def _found(self, experiment: str) -> str:
-        """Return the id of this run at the server, or "" if the server does not have it."""
+        """Return the id of this run on the server, or "" if the server does not have it."""
         body = {"experiment_ids": [experiment], "filter": f"tags.`orch.run_id` = '{self.run.run_id}'", "max_results": 1}
         runs = self._post("runs/search", body).get("runs") or []
         return self._id(runs, 0, "info", "run_id") if runs else ""
@@ -198,7 +197,7 @@ class Mlflow:
         if commits and isinstance(commits[-1], str):
             tags["mlflow.source.git.commit"] = commits[-1]
         if before := self._given_run():
-            tags |= {"orch.offered_from": before.run_id}  # whether the run loads that checkpoint is not known yet
+            tags |= {"orch.offered_from": before.run_id}  # it is not known yet whether the run loads that checkpoint
             if parent := progress_of(before, MLFLOW).id:
                 tags["mlflow.parentRunId"] = parent
         body = {
@@ -209,7 +208,7 @@ class Mlflow:
         return self._id(self._post("runs/create", body), "run", "info", "run_id")
 
     def _resumed_from(self) -> str:
-        """Return the id of the run whose checkpoint this run loaded; "" if no load is recorded."""
+        """Return the id of the run whose checkpoint this run has loaded, or "" if no load is recorded."""
         before = self._given_run()
         if before is None:
             return ""
@@ -217,7 +216,7 @@ class Mlflow:
         return before.run_id if any(name.startswith(f"{GIVEN}/") for name in loaded) else ""
 
     def _given_run(self) -> RunDir | None:
-        """Return the run whose checkpoint was given to this run as its start, else None."""
+        """Return the run whose checkpoint was given to this run, or None if there is no such run."""
         checkpoint = self.record.job.get("checkpoint")
         path = PurePath(str(checkpoint.get("resume") or "")) if isinstance(checkpoint, Mapping) else PurePath()
         runs = self.run.path.parent
@@ -226,19 +225,19 @@ class Mlflow:
         return RunDir(runs / path.relative_to(runs).parts[0])
 
     def _id(self, answer: Any, *keys: str | int) -> str:
-        """Return the id at a place of an answer. Raises BackendError if there is none."""
+        """Return the id at a path in an answer. Raises BackendError if there is no id."""
         try:
             for key in keys:
                 answer = answer[key]
         except (KeyError, TypeError, IndexError):
-            raise self.server.is_none() from None
+            raise self.server.not_mlflow() from None
         if not isinstance(answer, str | int) or not _ID.fullmatch(str(answer)):
-            raise self.server.is_none()
+            raise self.server.not_mlflow()
         return str(answer)
 
 
 def _name(name: str) -> str:
-    """Return a name with only the server's characters, in the normal form of a path."""
+    """Return a name as the server accepts it: other characters become _, and empty parts of the path are left out."""
     parts = _NOT_A_NAME.sub("_", name)[:MOST_NAME].split("/")
     return "/".join(part for part in parts if part.strip(". ")).strip(". ") or "_"
 

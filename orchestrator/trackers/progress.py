@@ -1,4 +1,4 @@
-"""The names of trackers, how much of a run each of them has received, and the variables of the shell that they need."""
+"""Records how much of a run each tracker has received. Lists the trackers and the shell's variables that they need."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TENSORBOARD: Final = "tensorboard"
 MLFLOW: Final = "mlflow"
 WANDB: Final = "wandb"
 NAMES: Final = (TENSORBOARD, MLFLOW, WANDB)
-FOLDER: Final = "trackers"  # in the run's folder: the files that trackers write
+FOLDER: Final = "trackers"  # in the run's folder, for the files that trackers write
 URI: Final = "MLFLOW_TRACKING_URI"
 VARIABLES: Final = (
     URI, "MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD", "MLFLOW_TRACKING_TOKEN", "MLFLOW_EXPERIMENT_NAME",
@@ -32,14 +32,14 @@ class Progress:
     """The part of a run that one tracker has received."""
 
     is_begun: bool = False
-    offset: int = 0  # offset in metrics.jsonl behind the last line that was sent
+    offset: int = 0  # in metrics.jsonl, after the last line that was sent
     attempt: int = 0  # attempt of the last line
     step: int = 0  # step of the last line
     size: int = 0  # bytes of the event file, for a tracker that writes one
     id: str = ""  # the run's id at the tracker
     link: str = ""  # the address or command that shows the run at the tracker
     problem: str = ""  # why nothing can be sent now
-    is_done: bool = False  # everything was sent, or nothing more can be
+    is_done: bool = False  # whether everything was sent, or nothing more can be sent
 
 
 _KINDS: Final = {each.name: (type(each.default),) for each in fields(Progress)}
@@ -63,8 +63,8 @@ def save_progress(run: RunDir, name: str, progress: Progress) -> None:
 
 def tracked(run: RunDir, record: RunRecord | None = None) -> list[dict[str, Any]]:
     """Return each tracker of a run with its link and its problem, as JSON types."""
-    told = [(name, progress_of(run, name)) for name in trackers_of((record or run.record()).job)]
-    return [{"name": name, "link": each.link, "problem": each.problem, "done": each.is_done} for name, each in told]
+    found = [(name, progress_of(run, name)) for name in trackers_of((record or run.record()).job)]
+    return [{"name": name, "link": each.link, "problem": each.problem, "done": each.is_done} for name, each in found]
 
 
 # -- at submit
@@ -73,7 +73,7 @@ def tracked(run: RunDir, record: RunRecord | None = None) -> list[dict[str, Any]
 def hidden_values(names: Iterable[str], shell: Mapping[str, str], *, is_here: bool) -> dict[str, str]:
     """Return the shell's variables that the trackers need. Raises UsageError if a variable or a package is missing.
 
-    `is_here`: the supervisor runs on this machine, and so with these packages.
+    `is_here` means that the supervisor runs on this machine, so that the package wandb must be installed here.
     """
     if WANDB in names and is_here and find_spec("wandb") is None:
         raise UsageError(
@@ -91,6 +91,6 @@ def hidden_values(names: Iterable[str], shell: Mapping[str, str], *, is_here: bo
     except ValueError:
         is_address = False
     if not is_address or any(char.isspace() for char in values[URI]):
-        hint = "start a server on that folder or data base: mlflow server"
-        raise UsageError(f"track: {URI} holds no http or https address of an MLflow server", hint)
+        hint = "if it names a folder or a database, start a server for that: mlflow server"
+        raise UsageError(f"track: {URI} is not an http or https address of an MLflow server", hint)
     return values

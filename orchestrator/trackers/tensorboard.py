@@ -1,4 +1,4 @@
-"""Writes TensorBoard's event file into the run's folder. Kills of the writer do not change the resulting file."""
+"""Writes TensorBoard's event file into the run's folder. If the writer is killed, the next one continues the file."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from orchestrator.trackers.progress import FOLDER, TENSORBOARD, Progress
 
 
 class TensorBoard:
-    """Writes the event file of a run. Its bytes depend only on the run's own files and the known secrets."""
+    """The tracker that writes a run's event file. Its bytes depend only on the run's files and the known secrets."""
 
     def __init__(self, run: RunDir, record: RunRecord, redact: Redaction, folder: Path | None = None) -> None:
         self.run_id, self.record, self.redact = run.run_id, record, redact
@@ -27,7 +27,7 @@ class TensorBoard:
         self.path = self.folder / f"events.out.tfevents.{int(record.created)}.{run.run_id}"
 
     def begin(self, progress: Progress) -> Progress:
-        """Write the parameters."""
+        """Write the run's parameters."""
         created = self.record.created
         data = event_file.header(created) + event_file.text(
             "parameters", _table(parameters_of(self.record, self.redact)), created
@@ -36,7 +36,7 @@ class TensorBoard:
         return replace(self._append(replace(progress, size=0), data), is_begun=True, link=link)
 
     def send(self, progress: Progress, lines: Iterable[MetricLine]) -> Progress:
-        """Write metrics. If an attempt repeats steps, the later values replace the earlier ones."""
+        """Write these metrics. If an attempt repeats steps, the later values replace the earlier ones."""
         parts = []
         for line in lines:
             time = line.time or self.record.created
@@ -55,7 +55,7 @@ class TensorBoard:
         return self._append(progress, data)
 
     def _append(self, progress: Progress, data: bytes) -> Progress:
-        """Write behind the recorded size. Bytes that a killed writer left there are the beginning of the same data."""
+        """Write the data after the recorded size. A killed writer may have left a beginning of the same data there."""
         try:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             with open(open_own(self.path, os.O_RDWR | os.O_CREAT, READABLE), "r+b") as file:
@@ -68,7 +68,7 @@ class TensorBoard:
 
 
 def _table(values: Mapping[str, str]) -> str:
-    """Return values as a Markdown table, escaped so that no value formats the page."""
+    """Return the values as a Markdown table. They are escaped, so that they can't format the page."""
     rows = [f"| {_cell(name)} | {_cell(value)} |" for name, value in values.items()]
     return "\n".join(["| | |", "|---|---|", *rows])
 

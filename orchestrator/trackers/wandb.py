@@ -1,7 +1,7 @@
-"""Writes an offline folder of Weights & Biases after the run's end, with the wandb package in a process of its own.
+"""Writes an offline folder of Weights & Biases after the run's end. The wandb package runs in a process of its own.
 
-Another process can't continue wandb's files, so they are written at once. `wandb sync` sends them; repeated syncs
-update the same run, because the id is the same.
+No process can continue the files of another in wandb's format, so all files are written at once. `wandb sync` sends
+them. A repeated sync updates the same run, because the id is the same.
 """
 
 from __future__ import annotations
@@ -25,30 +25,30 @@ from orchestrator.runs.store import RunDir
 from orchestrator.trackers.history import MetricLine, ending_in_words, new_lines, numbers_of, parameters_of
 from orchestrator.trackers.progress import FOLDER, WANDB, Progress
 
-TIMEOUT: Final = 300.0
+TIMEOUT: Final = 300.0  # s
 INTERPRETER: Final = sys.executable
 PROGRAM: Final = Path(__file__).with_name("wandb_program.py")
-# variables that are passed on; wandb's keys are not among them
+# The variables that the process gets. wandb's keys are not among them.
 _KEPT: Final = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "VIRTUAL_ENV")
 
 
 class Wandb:
-    """Writes the offline folder of a run."""
+    """The tracker that writes a run's offline folder."""
 
     def __init__(self, run: RunDir, record: RunRecord, redact: Redaction) -> None:
         self.run, self.record, self.redact = run, record, redact
         self.folder = run.path / FOLDER / WANDB
 
     def begin(self, progress: Progress) -> Progress:
-        """Note that the run has begun; the folder is written after its end."""
+        """Write nothing yet, because the folder is written after the run's end."""
         return replace(progress, is_begun=True)
 
     def send(self, progress: Progress, lines: Iterable[MetricLine]) -> Progress:
-        """Send nothing yet, because all metrics are read at the end."""
+        """Write nothing yet, because all metrics are read after the run's end."""
         return progress
 
     def end(self, progress: Progress, ending: Ending, result: Mapping[str, object]) -> Progress:
-        """Write everything, after removing what a killed writer left."""
+        """Write everything, after removing the folder of a killed writer."""
         new = self.run.path / FOLDER / ".wandb"
         try:
             for folder in (new, self.folder):
@@ -70,7 +70,7 @@ class Wandb:
         return replace(progress, link=f"wandb sync {self.folder}/offline-run-*")
 
     def _rows(self) -> Iterator[dict[str, float]]:
-        """Yield the values of each step. If an attempt repeated steps, its later values count."""
+        """Yield the metrics of each step. If an attempt has repeated steps, its later values count."""
         steps: dict[int, dict[str, float]] = {}
         offset, end = -1, 0
         while end != offset:
@@ -81,18 +81,18 @@ class Wandb:
             yield {"step": step, **steps[step]}
 
     def _write(self, lines: list[dict[str, Any]]) -> None:
-        """Write these lines through a process that loads wandb. Raises BackendError if the process fails."""
+        """Write the folder by a process that loads wandb and reads these lines. Raises BackendError if it fails."""
         process = subprocess.Popen(
             [INTERPRETER, "-P", str(PROGRAM)],
             stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True,
             env={name: value for name, value in os.environ.items() if name in _KEPT}, cwd="/",
         )  # fmt: skip
         try:
-            _, said = process.communicate("\n".join(map(json.dumps, lines)).encode(), timeout=TIMEOUT)
+            _, errors = process.communicate("\n".join(map(json.dumps, lines)).encode(), timeout=TIMEOUT)
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-            raise BackendError(f"wandb was ended after {TIMEOUT:g} s") from None
+            raise BackendError(f"wandb was killed because it had not ended after {TIMEOUT:g} s") from None
         if process.returncode != 0:
-            last = said.decode("utf-8", "replace").strip().rpartition("\n")[2]
+            last = errors.decode("utf-8", "replace").strip().rpartition("\n")[2]
             raise BackendError(f"wandb has failed: {last}", "is wandb installed in orch's environment?")

@@ -1,6 +1,6 @@
-"""The program of the process that writes wandb's offline folder.
+"""The program that writes wandb's offline folder, in a process of its own.
 
-It reads JSON lines from stdin; the first describes the run.
+It reads JSON lines from stdin. The first line describes the run, and each other line has the metrics of a step.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import sys
 
 
 def main() -> None:
-    """Write the folder that the first line describes."""
+    """Write the offline folder of the run that the first line describes."""
     import wandb
 
     head = json.loads(sys.stdin.readline())

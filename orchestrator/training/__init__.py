@@ -1,4 +1,4 @@
-"""Training with torch: the program `python -m orchestrator.training`, whose parts can be imported one by one."""
+"""The training library. Its program is `python -m orchestrator.training`; each part can also be imported alone."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""`python -m orchestrator.training`: installs signal handlers before the slow imports, then trains."""
+"""The program `python -m orchestrator.training`. It installs signal handlers before the slow imports, then trains."""
 
 import sys
 
@@ -8,9 +8,9 @@ from orchestrator.training.options import parse, read_places
 
 
 def main() -> int:
-    """Train as the command line says.
+    """Run the training that the command line describes.
 
-    Returns the exit code: 0, 2 for a user's error, 93 if the loss diverged, 95 after a stop signal.
+    Return the exit code: 0 for success, 2 for a user's error, 93 if the loss diverged, 95 after a stop signal.
     """
     stop.install()
     try:

@@ -1,4 +1,4 @@
-"""Activation checkpointing, in place: a block stores only its inputs and is computed again in the backward pass."""
+"""Activation checkpointing in place. A block stores only its inputs, and the backward pass repeats its forward pass."""
 
 import functools
 from collections.abc import Iterable
@@ -12,10 +12,10 @@ from orchestrator.training.errors import UserError
 
 
 def checkpoint_in_place(blocks: Iterable[nn.Module]) -> None:
-    """Let each block with children be computed again in the backward pass.
+    """Make each block that has children repeat its forward pass in the backward pass.
 
     The block's class is exchanged, so names and weights stay the same, also in copies of the block. Raises UserError
-    for a block with BatchNorm, which would count each batch twice.
+    if a block has BatchNorm, which would count each batch twice.
     """
     for block in blocks:
         if not any(True for _ in block.children()):
@@ -29,7 +29,7 @@ def checkpoint_in_place(blocks: Iterable[nn.Module]) -> None:
 
 
 def _twice(kind: type[nn.Module]) -> type[nn.Module]:
-    """Return a subclass of the same name whose forward is computed again in the backward pass of training."""
+    """Return a subclass with the same name whose forward pass is repeated in the backward pass of training."""
 
     def forward(self: nn.Module, *inputs: Any, **named: Any) -> Any:
         compute = functools.partial(kind.forward, self)

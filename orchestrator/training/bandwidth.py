@@ -1,7 +1,7 @@
-"""Measures how fast the ranks all-reduce, within each node and over all: `python -m orchestrator.training.bandwidth`.
+"""The program `python -m orchestrator.training.bandwidth`. It measures all-reduce within each node and over all nodes.
 
-The result is the bus bandwidth of NCCL's tests: 2(n-1)/n of the tensor's size, which passes each rank's link, divided
-by the time of one all-reduce. It can be compared with a link's rate.
+The result is the bus bandwidth as NCCL's tests define it, which can be compared with a link's rate. In one all-reduce
+of n ranks, 2(n-1)/n of the tensor's bytes pass each rank's link; they are divided by the time of the all-reduce.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ WARM_UPS = 2
 
 
 def main() -> int:
-    """Measure the bandwidths, let rank 0 report them as the run's result, and return the exit code."""
+    """Measure the bandwidths and return the exit code. Rank 0 writes them as the run's result."""
     try:
         places, ranks = read_places(), read_ranks()
         choice = choose(places.backend, ranks, places.device)
@@ -36,7 +36,7 @@ def main() -> int:
         print(f"error: {error}", file=sys.stderr)
         return EXIT_USAGE
     if not choice.backend:
-        print("error: one process has nobody to all-reduce with: start several ranks", file=sys.stderr)
+        print("error: an all-reduce needs several ranks, and this is a single process: start more", file=sys.stderr)
         return EXIT_USAGE
     report = Reporter(None, places.result, speaks=ranks.rank == 0, attempt=places.attempt)
     with joined(ranks, choice) as agreed:
@@ -45,7 +45,10 @@ def main() -> int:
 
 
 def measure(device: torch.device, node: str) -> dict[str, Any]:
-    """Return the bandwidths in bytes per second: within each node with several ranks, and over all nodes."""
+    """Return the bandwidths in bytes per second within each node and over all nodes.
+
+    A node with one rank has no bandwidth of its own, and one node alone has none over all nodes.
+    """
     size, times = SIZES[device.type]
     nodes = everyones(node)
     members = {name: [rank for rank, each in enumerate(nodes) if each == name] for name in dict.fromkeys(nodes)}
@@ -54,11 +57,11 @@ def measure(device: torch.device, node: str) -> dict[str, Any]:
     own: dict[str, Any] = {"node": int(node), "host": os.uname().nodename, "line": line_rate()}
     if len(members[node]) > 1:
         own["inside"] = _bandwidth(device, size, times, groups[node], len(members[node]))
-    told = everyones(own)
+    results = everyones(own)
     between = _bandwidth(device, size, times, None, len(nodes)) if len(members) > 1 else None
     return {
         "device": device.type, "backend": str(dist.get_backend()), "bytes": size, "between": between,
-        "nodes": [told[ranks[0]] for ranks in members.values()],
+        "nodes": [results[ranks[0]] for ranks in members.values()],
     }  # fmt: skip
 
 

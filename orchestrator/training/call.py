@@ -1,4 +1,7 @@
-"""`python -m orchestrator.training.call PICKLE LIBRARY PYTHON`: a rank of orch.launch, and the format of its result.
+"""The program that a rank of `orch.launch` runs, and the format in which the rank stores its result.
+
+`python -m orchestrator.training.call PICKLE LIBRARY PYTHON` calls the function in the file PICKLE. LIBRARY is the
+folder of orch's own code.
 
 This file has Python 3.9 syntax and imports only the standard library until it has compared this Python with PYTHON, the
 version that pickled the function. Another version can't read the pickle, and reports that in one sentence.
@@ -17,11 +20,11 @@ from typing import Any
 from orchestrator.protocol.layout import attempt_folder, node_folder
 from orchestrator.protocol.ranks import EXIT_NO_RETRY
 
-MOST_BYTES = 1 << 30  # a result is copied as a whole at the run's end; larger data belongs in a checkpoint
+MOST_BYTES = 1 << 30  # of a result, which is copied as a whole at the run's end; larger data belongs in a checkpoint
 
 
 class ResultError(TypeError):
-    """A rank returned a value that can't be sent back. Names the place in the result and the type."""
+    """A rank returned a value that can't be sent back. The text names the place in the result and the type."""
 
 
 class PythonVersionError(Exception):
@@ -29,7 +32,7 @@ class PythonVersionError(Exception):
 
 
 def main() -> int:
-    """Call the function as this rank and write its result. Returns 93 if a restart can't help.
+    """Call the function as this rank and write its result. Return the exit code, which is 93 if a restart can't help.
 
     Loading the pickle is safe: the user's own orch.launch wrote it, and it came with the run's code into a private
     folder of the user. It is the program that this rank was started for.
@@ -59,7 +62,7 @@ def main() -> int:
 
 
 def python_version() -> str:
-    """Return this interpreter's version, as precisely as pickled functions depend on it: `3.11`."""
+    """Return this interpreter's major and minor version, such as `3.11`. Another version can't read its pickles."""
     return f"{sys.version_info.major}.{sys.version_info.minor}"
 
 
@@ -76,9 +79,9 @@ def _refuse(error: Exception) -> int:
 
 
 def write_result(folder: Path, rank: int, result: Any) -> Path:
-    """Atomically write a rank's result and return its file: JSON, or torch's format if it has tensors.
+    """Atomically write a rank's result and return the file's path. The format is JSON, or torch's for tensors.
 
-    Raises ResultError, with the place in the result, for a value of another type or a result that is too large.
+    Raises ResultError if the result is too large or has a value of another type. The text names the value's place.
     """
     leaves = list(_leaves(result))
     is_json = not any(map(_is_tensor, leaves))
@@ -90,8 +93,10 @@ def write_result(folder: Path, rank: int, result: Any) -> Path:
         sys.modules["torch"].save(_on_cpu(result), partial)
     if (size := partial.stat().st_size) > MOST_BYTES:
         partial.unlink()
-        raise ResultError(f"the result takes {size >> 20} MiB, more than the {MOST_BYTES >> 20} that are brought home; "
-                          "return less, or save a checkpoint")  # fmt: skip
+        raise ResultError(
+            f"the result takes {size >> 20} MiB, and at most {MOST_BYTES >> 20} MiB are copied back: return less, or "
+            "save a checkpoint"
+        )
     os.replace(partial, path)
     return path
 
@@ -99,7 +104,7 @@ def write_result(folder: Path, rank: int, result: Any) -> Path:
 def read_result(folder: Path, rank: int) -> Any:
     """Return the result that `write_result` wrote, with tensors on the CPU.
 
-    Runs no code of the rank, because tensors are read with `weights_only`. Raises FileNotFoundError if there is no
+    Tensors are read with `weights_only`, so no code of the rank runs here. Raises FileNotFoundError if there is no
     result, and ModuleNotFoundError if torch is needed and missing.
     """
     path = folder / f"result_{rank}.pt"
@@ -127,8 +132,8 @@ def _leaves(value: Any, place: str = "") -> Iterator[Any]:
     else:
         where = f" at result{place}" if place else ""
         raise ResultError(
-            f"the function returned a {type(value).__module__}.{type(value).__qualname__}{where}; what comes home is "
-            "numbers, text, lists, dicts and tensors: return those of it that are needed"
+            f"the function returned a {type(value).__module__}.{type(value).__qualname__}{where}, but only numbers, "
+            "text, lists, dicts and tensors can be returned: return those parts of it that are needed"
         )
 
 
@@ -138,7 +143,7 @@ def _is_tensor(value: Any) -> bool:
 
 
 def _on_cpu(value: Any) -> Any:
-    """Return the result with its tensors on the CPU, without graph and with storage of their own size."""
+    """Return the result with its tensors on the CPU, without autograd graph. A view gets storage of its own size."""
     if isinstance(value, Mapping):
         return {key: _on_cpu(each) for key, each in value.items()}
     if isinstance(value, (list, tuple)):

@@ -1,4 +1,4 @@
-"""torch.compile, in place: modules and the names in checkpoints stay the same."""
+"""Compiles modules with torch.compile in place, so that modules and their names in checkpoints stay the same."""
 
 import os
 import shlex
@@ -16,20 +16,23 @@ from orchestrator.training.errors import UserError
 
 
 def check(backend: str, mode: str, device: torch.device) -> None:
-    """Raise UserError on all ranks if the machine of any rank can't compile; collective."""
+    """Raise UserError on all ranks if the machine of one of them can't compile; collective."""
     if mode != "default" and backend != "inductor":
-        raise UserError(f"--compile-mode {mode} is inductor's: add --compile inductor, or leave it out.")
+        raise UserError(f"--compile-mode {mode} needs --compile inductor: add it, or leave --compile-mode out.")
     if backend != "inductor":
         return
     for rank, lack in enumerate(group.everyones(lacking(device))):
         if lack:
             raise UserError(
-                f"--compile inductor can't be done by rank {rank}: its machine has no {lack}, or leave --compile out."
+                f"Rank {rank} can't compile with inductor: its machine has no {lack}, or leave --compile out."
             )
 
 
 def lacking(device: torch.device) -> str:
-    """Return what this machine lacks to compile for the device, and how to install it; "" if nothing is missing."""
+    """Return the program or package that this machine lacks to compile for the device, and how to install it.
+
+    Return "" if nothing is missing.
+    """
     if device.type == "cuda":
         return "" if find_spec("triton") else "Triton, which writes the code for GPUs: pip install triton"
     compiler = shlex.split(os.environ.get("CXX") or "g++")[0]
@@ -41,7 +44,7 @@ def lacking(device: torch.device) -> str:
 
 
 def compile_in_place(modules: Sequence[nn.Module], backend: str, mode: str = "default") -> None:
-    """Let each module be compiled at its first call. Backend "none" does nothing."""
+    """Mark each module for compilation at its first call. Do nothing if the backend is "none"."""
     if backend != "none":
         for module in modules:
             module.compile(backend=backend, mode=None if mode == "default" else mode)

@@ -9,7 +9,7 @@ EXIT_REQUEUE = 95
 
 
 class UserError(Exception):
-    """The user's request can't be carried out. Shown without a traceback; exit code 2."""
+    """The user's request can't be carried out. The program prints the text, without a traceback, and exits with 2."""
 
 
 class DataError(Exception):

@@ -32,7 +32,7 @@ class OrchCallback(TrainerCallback):  # type: ignore[misc] # transformers is no 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, model: Any = None, **_more: Any
     ) -> None:
-        """Catch signals, except in workers. If nodes share no folder, let each node write the checkpoints."""
+        """Catch signals, except in workers. If the nodes share no folder, let each node write the checkpoints."""
         if not run.started_by_orch():
             return
         stop.install()
@@ -44,7 +44,7 @@ class OrchCallback(TrainerCallback):  # type: ignore[misc] # transformers is no 
             args.save_on_each_node = True  # each rank resumes from its own node's folder
             if hasattr(model, "should_save_on_this_rank"):
                 # transformers 5.23 writes weights on rank 0 only, even with save_on_each_node.
-                model.should_save_on_this_rank = _as_asked
+                model.should_save_on_this_rank = _saves_if_main
 
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_more: Any
@@ -55,27 +55,24 @@ class OrchCallback(TrainerCallback):  # type: ignore[misc] # transformers is no 
         # After the last step there is nothing to stop.
         if state.global_step < state.max_steps and run.started_by_orch() and run.stop_requested():
             self._stops = True
-            # An evaluation can take longer than the time that is left, and some settings save only after a better
-            # result.
+            # Evaluate no more, because an evaluation can take longer than the time that is left. Save in any case,
+            # because some settings save only after a better result.
             control.should_evaluate, control.should_save, control.should_training_stop = False, True, True
-        _enter_phase(control)
+        _report_phase(control)
         return control
 
     def on_epoch_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_more: Any) -> None:
-        """Leave with exit code 95 after a stop.
-
-        Otherwise Trainer would evaluate, and may delete the last checkpoint.
-        """
+        """Exit with code 95 after a stop. Otherwise Trainer would evaluate, and might delete the last checkpoint."""
         if self._stops:
             run.leave(state.global_step)
-        _enter_phase(control)
+        _report_phase(control)
 
     def on_prediction_step(self, *_all: Any, **_more: Any) -> None:
-        """Enter the phase eval."""
+        """Report the phase `eval`."""
         run.phase("eval")
 
     def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_more: Any) -> None:
-        """Enter the phase that follows an evaluation: done, or save if a checkpoint may follow."""
+        """Report the phase that follows an evaluation: `done`, or `save` if a checkpoint may follow."""
         if self._is_trained:
             run.phase("done")
         elif control.should_save or args.save_strategy == "best":
@@ -89,13 +86,13 @@ class OrchCallback(TrainerCallback):  # type: ignore[misc] # transformers is no 
         logs: dict[str, Any] | None = None,
         **_more: Any,
     ) -> None:
-        """Pass Trainer's logs on to the metrics, and the newest value of each name to the result."""
+        """Write Trainer's logs to the metrics. The result gets the newest value of each name."""
         found = numbers(logs or {})
         self._loss = found.get("loss", self._loss)
         self._result.update(found)
         run.metric(state.global_step, **found)
         if self._is_trained:
-            self._tell(state)
+            self._write_result(state)
 
     def on_predict(
         self,
@@ -108,31 +105,29 @@ class OrchCallback(TrainerCallback):  # type: ignore[misc] # transformers is no 
         """Add the metrics of a test set to the result."""
         self._result.update(numbers(metrics))
         if self._is_trained:
-            self._tell(state)
+            self._write_result(state)
 
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, model: Any = None, **_more: Any
     ) -> None:
-        """Write the result; a later evaluation adds to it."""
+        """Write the result. A later evaluation adds its metrics."""
         if model is not None:
             vars(model).pop("should_save_on_this_rank", None)  # else it would be pickled with the model
         self._is_trained = True
-        self._tell(state)
+        self._write_result(state)
         run.phase("done")
 
-    def _tell(self, state: TrainerState) -> None:
+    def _write_result(self, state: TrainerState) -> None:
         run.result(**{**self._result, "step": state.global_step})
 
 
-def _as_asked(is_main_process: bool) -> bool:
+def _saves_if_main(is_main_process: bool) -> bool:
+    """Return Trainer's own answer, which respects save_on_each_node, in place of the model's."""
     return is_main_process
 
 
-def _enter_phase(control: TrainerControl) -> None:
-    """Enter the phase eval or save if Trainer's next work is no step.
-
-    A large checkpoint may take longer than any step.
-    """
+def _report_phase(control: TrainerControl) -> None:
+    """Report the phase `eval` or `save` if Trainer does this next, because both may take longer than any step."""
     if control.should_evaluate:
         run.phase("eval")
     elif control.should_save:

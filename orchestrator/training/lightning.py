@@ -37,14 +37,14 @@ class OrchCallback(Callback):  # type: ignore[misc] # lightning is no dependency
         self._total: int | None = None
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Protect the loaders' workers, which start next, from signals."""
+        """Protect the workers of data loaders, which start after this, from stop signals."""
         if run.started_by_orch():
             stop.protect_forks()
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Catch signals from now on. If nodes share no folder, let each node write the checkpoints.
+        """Catch signals from now on. If the nodes share no folder, let each node write the checkpoints.
 
-        This replaces Lightning's own handler of TERM, which starts a collective at an arbitrary moment.
+        Lightning's own handler of SIGTERM is replaced, because it starts a collective at an arbitrary moment.
         """
         self._step = trainer.global_step
         total = trainer.estimated_stepping_batches
@@ -58,7 +58,7 @@ class OrchCallback(Callback):  # type: ignore[misc] # lightning is no dependency
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Send a heartbeat after each optimizer step. If all ranks agree to stop, save and leave with code 95."""
+        """Send a heartbeat after each optimizer step. If all ranks agree to stop, save and exit with code 95."""
         if trainer.global_step == self._step:
             return  # gradients are still being accumulated
         self._step = trainer.global_step
@@ -71,7 +71,7 @@ class OrchCallback(Callback):  # type: ignore[misc] # lightning is no dependency
             self._stop(trainer)
 
     def _stop(self, trainer: Trainer) -> None:
-        """Save beside Lightning's own checkpoints, delete the checkpoint of an earlier stop, and leave."""
+        """Save a checkpoint beside Lightning's own, delete the checkpoint of an earlier stop, and exit."""
         folder, resumed = _folder(trainer), str(trainer.ckpt_path or "")
         path = os.path.join(folder, f"{_STOPPED}epoch={trainer.current_epoch}-step={self._step}.ckpt")
         trainer.save_checkpoint(path)
@@ -80,25 +80,25 @@ class OrchCallback(Callback):  # type: ignore[misc] # lightning is no dependency
         run.leave(self._step)
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Enter the phase eval."""
+        """Report the phase `eval`."""
         if not trainer.sanity_checking:
             run.phase("eval")
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Pass the measured values on to the metrics."""
+        """Write the measured values to the run's metrics."""
         if not trainer.sanity_checking:
             run.metric(trainer.global_step, **numbers(trainer.callback_metrics))
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Write the result; a later test adds to it."""
-        self._tell(trainer)
+        """Write the result. A later test adds its metrics."""
+        self._write_result(trainer)
         run.phase("done")
 
     def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Add the metrics of a test set to the result."""
-        self._tell(trainer)
+        self._write_result(trainer)
 
-    def _tell(self, trainer: Trainer) -> None:
+    def _write_result(self, trainer: Trainer) -> None:
         run.result(**{**numbers(trainer.callback_metrics), "step": self._step})
 
 
@@ -108,7 +108,7 @@ def _folder(trainer: Trainer) -> str:
 
 
 def _report_saves(trainer: Trainer) -> None:
-    """Keep each rank in phase `save` until all ranks have saved. Trainer calls no callback if it saves only weights."""
+    """Report the phase `save` during each save. Trainer has no callback for a save of weights alone."""
     save = trainer.save_checkpoint
     if "save_checkpoint" in vars(trainer):  # an earlier `fit` did this
         return

@@ -15,13 +15,14 @@ from urllib.parse import urlsplit
 from orchestrator.protocol.frozen import default_of
 from orchestrator.protocol.metric import JobMetric, kept_by
 from orchestrator.protocol.training_options import TrainingOptions, not_taken
+from orchestrator.training.distributed.ranks import whole_number
 from orchestrator.training.errors import UserError
 
 LENGTH: Final = ("epochs", "steps")  # either of them
 
 
 class Options(TrainingOptions):
-    """The options of a training with their defaults filled in; tasks receive them too."""
+    """The options of a training, with defaults filled in. Tasks receive them as their argument."""
 
     task: Path
     lr: float
@@ -31,21 +32,20 @@ class Options(TrainingOptions):
 
     @property
     def data_dir(self) -> Path:
-        """The folder of the data."""
+        """Return the folder of the data."""
         return self.data
 
     @property
     def extra(self) -> Mapping[str, Any]:
-        """The task's own options."""
+        """Return the task's own options, which `--option NAME=VALUE` sets."""
         return self.options
 
 
 @dataclass(frozen=True)
 class Places:
-    """The paths that a run reads and writes, from the ORCH_* variables. `resume` is auto, never or a path.
+    """The paths and settings of a run, from the ORCH_* variables. `resume` is auto, never or a path.
 
-    `reports_metrics` tells whether the variable for the metrics' path is set; the user's own scripts write none by
-    default.
+    `reports_metrics` is whether ORCH_METRICS_FILE is set. Without it, the user's own scripts write no metrics.
     """
 
     checkpoints: Path
@@ -96,7 +96,7 @@ def _names(each: Field[Any]) -> tuple[str, ...]:
 
 
 def _argument(each: Field[Any], hint: Any) -> dict[str, Any]:
-    """Return argparse's words for a field of TrainingOptions."""
+    """Return the keyword arguments of `add_argument` for a field of TrainingOptions."""
     default = default_of(each)
     about: dict[str, Any] = {"dest": each.name, "help": _help_of(each)}
     if each.name == "options":
@@ -112,15 +112,17 @@ def _argument(each: Field[Any], hint: Any) -> dict[str, Any]:
     return {**about, "type": _reader(each, kind, words), "metavar": each.metadata.get("unit", "N")}
 
 
-def said_of(each: Field[Any]) -> str:
-    """Return the meaning of an option."""
+def description_of(each: Field[Any]) -> str:
+    """Return the description of an option, without its default."""
     return "; ".join(filter(None, [each.metadata["description"], each.metadata.get("more")]))
 
 
 def _help_of(each: Field[Any]) -> str:
+    """Return the help of an option: its description, and its default if that is a number or a word."""
+    text = description_of(each)
     default = each.metadata.get("unset", default_of(each))
     shows_default = default not in (None, MISSING) and not isinstance(default, bool | dict)
-    return f"{said_of(each)} (default {default})" if shows_default else said_of(each)
+    return f"{text} (default {default})" if shows_default else text
 
 
 def _reader(each: Field[Any], kind: type, words: Sequence[str]) -> Callable[[str], Any]:
@@ -140,15 +142,15 @@ def _reader(each: Field[Any], kind: type, words: Sequence[str]) -> Callable[[str
 
 
 def read_places(environ: Mapping[str, str] = os.environ) -> Places:
-    """Read the ORCH_* variables; the defaults suit a plain torchrun."""
+    """Return the paths and settings in the ORCH_* variables. The defaults suit ranks that torchrun has started."""
     result, heartbeat = environ.get("ORCH_RESULT_FILE"), environ.get("ORCH_BEAT_FILE")
     second = environ.get("ORCH_SECOND_COPY")
     return Places(
         checkpoints=Path(environ.get("ORCH_CHECKPOINT_DIR") or "checkpoints"),
-        keep=max(1, _whole(environ, "ORCH_CHECKPOINT_KEEP", 3)),
+        keep=max(1, whole_number(environ, "ORCH_CHECKPOINT_KEEP", 3)),
         keep_best=kept_by(environ.get("ORCH_CHECKPOINT_KEEP_BEST", ""), environ.get("ORCH_CHECKPOINT_BETTER", "")),
         resume=environ.get("ORCH_RESUME") or "auto",
-        attempt=_whole(environ, "ORCH_ATTEMPT", 0),
+        attempt=whole_number(environ, "ORCH_ATTEMPT", 0),
         run_id=environ.get("ORCH_RUN_ID", ""),
         metrics=Path(environ.get("ORCH_METRICS_FILE") or "metrics.jsonl"),
         reports_metrics="ORCH_METRICS_FILE" in environ,
@@ -161,7 +163,7 @@ def read_places(environ: Mapping[str, str] = os.environ) -> Places:
 
 
 def cache_dir(environ: Mapping[str, str] = os.environ) -> Path:
-    """Return the folder for data sets: $ORCH_DATA_DIR, else orch/data in the user's cache."""
+    """Return the folder for data sets: $ORCH_DATA_DIR, or else orch/data in the user's cache folder."""
     if environ.get("ORCH_DATA_DIR"):
         return Path(environ["ORCH_DATA_DIR"])
     return Path(environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "orch" / "data"
@@ -177,13 +179,6 @@ def check_batch(global_batch: int, world_size: int) -> None:
         f"A global batch of {global_batch} can't be shared evenly by {world_size} ranks: "
         f"the nearest that can are {nearest} (--global-batch)."
     )
-
-
-def _whole(environ: Mapping[str, str], name: str, default: int) -> int:
-    try:
-        return int(environ.get(name) or default)
-    except ValueError:
-        raise UserError(f"{name} must be a whole number, not {environ[name]!r}.") from None
 
 
 def _meeting_point(text: str) -> str:

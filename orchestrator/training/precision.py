@@ -16,21 +16,21 @@ HALVES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp8": torch.bfloat16}
 
 
 def resolve(precision: Precision, device: torch.device) -> Precision:
-    """Return the precision that `auto` means on this device: TF32 if the device has it, else fp32."""
+    """Return the precision, with `auto` replaced by TF32 if the device supports it, else by fp32."""
     if precision != "auto":
         return precision
     return "tf32" if device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0) else "fp32"
 
 
 def set_up(precision: str, device: torch.device) -> None:
-    """Allow TF32 for float32 products on GPUs, or forbid it for fp32."""
+    """Forbid TF32 for float32 products on GPUs if the precision is fp32, and allow it otherwise."""
     if device.type == "cuda":
         torch.set_float32_matmul_precision("highest" if precision == "fp32" else "high")
         torch.backends.cudnn.allow_tf32 = precision != "fp32"
 
 
 def forward(model: nn.Module, inputs: Sequence[Tensor], precision: str) -> Tensor:
-    """Return the model's outputs as float32, computed in 16 bits if `precision` says so (torch.autocast)."""
+    """Return the model's outputs as float32. For a precision of 16 bits they are computed under torch.autocast."""
     if precision not in HALVES:
         outputs: Tensor = model(*inputs)
         return outputs
@@ -40,7 +40,7 @@ def forward(model: nn.Module, inputs: Sequence[Tensor], precision: str) -> Tenso
 
 
 class Computed(nn.Module):
-    """Wraps a module so that it computes in a precision in each thread, because autocast is local to a thread."""
+    """Wraps a module and applies autocast inside its forward, because DataParallel calls each replica in a thread."""
 
     def __init__(self, module: nn.Module, precision: str) -> None:
         super().__init__()
@@ -53,7 +53,7 @@ class Computed(nn.Module):
 
 
 def convert(model: nn.Module, precision: str) -> nn.Module:
-    """Return the model with float8 linear layers by torchao if fp8 is requested; names stay the same."""
+    """Return the model, with linear layers replaced by torchao's float8 layers for fp8. Names stay the same."""
     if precision != "fp8":
         return model
     from torchao.float8 import convert_to_float8_training
@@ -63,12 +63,12 @@ def convert(model: nn.Module, precision: str) -> nn.Module:
 
 
 def _fits_float8(module: nn.Module, _name: str) -> bool:
-    """Tell whether float8 can multiply this layer: its sides must be multiples of 16."""
+    """Return whether this is a linear layer whose two sizes are multiples of 16, as float8 products require."""
     return isinstance(module, nn.Linear) and module.in_features % 16 == 0 and module.out_features % 16 == 0
 
 
 def scaler(precision: str, device: torch.device) -> torch.amp.GradScaler:
-    """Return the scaler that keeps small gradients of fp16 from vanishing. It does nothing for other precisions."""
+    """Return a gradient scaler. It keeps small fp16 gradients from becoming 0, and is disabled for other precisions."""
     return torch.amp.GradScaler(device.type, enabled=precision == "fp16")
 
 

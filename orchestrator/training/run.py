@@ -1,4 +1,4 @@
-"""Heartbeats, resume and a stop at a step boundary for the user's own training script, in three lines.
+"""Heartbeats, resume and a clean stop for the user's own training script, in three lines.
 
     from orchestrator.training import run
     ...
@@ -7,8 +7,8 @@
         ...
         run.after_step(step + 1, total, loss, save_every=100, model=model, optimizer=optimizer)
 
-The other functions are parts of these two, for scripts that need more. If orch has not started the process, they
-use defaults: checkpoints in ./checkpoints, and no heartbeat.
+The other functions are parts of these two, for scripts that need more. If orch has not started the process,
+checkpoints are saved in ./checkpoints, and no heartbeat is sent.
 """
 
 import copy
@@ -31,6 +31,7 @@ from orchestrator.training.errors import EXIT_REQUEUE
 from orchestrator.training.options import read_places
 from orchestrator.training.progress.heartbeat import PHASES, Heartbeat, HeartbeatFile
 from orchestrator.training.progress.report import Meter, Reporter
+from orchestrator.training.together import is_main
 
 __all__ = [
     "EXIT_REQUEUE",
@@ -61,7 +62,7 @@ class Stateful(Protocol):
 
 
 class _Session:
-    """The state that this process's calls share; the first call creates it."""
+    """The state that all calls in this process share. The first call creates it."""
 
     def __init__(self) -> None:
         self.places = read_places()
@@ -86,18 +87,13 @@ def _session() -> _Session:
     return _Session()
 
 
-def is_main() -> bool:
-    """Return whether this is global rank 0, which prints and writes."""
-    return group.rank() == 0
-
-
 def started_by_orch() -> bool:
-    """Return whether orch started this process; otherwise heartbeats, metrics and the result are not written."""
+    """Return whether orch started this process. Otherwise heartbeats, metrics and the result are not written."""
     return bool(_session().places.run_id)
 
 
 def begin(n: int, total: int | None = None) -> None:
-    """Report that earlier starts did `n` of `total` steps, so that these steps do not count for the speed."""
+    """Report that earlier starts did `n` of `total` steps. These steps do not count for the speed of this start."""
     session = _session()
     if n > 0:
         session.heartbeats.resumed(n)
@@ -116,8 +112,8 @@ def step(
 ) -> None:
     """Report that `n` of `total` steps are done. At most ten heartbeats are sent per second.
 
-    `loss` may be a tensor; it is read, which waits for the device, only for a heartbeat. `samples` is the number of
-    samples per step over all ranks, for the rate.
+    `loss` may be a tensor. It is read only for a heartbeat, because reading it waits for the device. `samples` is the
+    number of samples per step over all ranks, from which the rate follows.
     """
     session = _session()
     session.meter.count(max(0, n - session.heartbeat.step))
@@ -140,9 +136,9 @@ def step(
 
 
 class phase:  # noqa: N801 - reads as a verb: run.phase("eval")
-    """Report what the process does from now on: start, compile, train, eval, save or done.
+    """Reports what the process does from now on: start, compile, train, eval, save or done.
 
-    As a context manager, it returns to the previous phase at the end of the block.
+    As a context manager, it reports the previous phase again at the end of the block.
     """
 
     def __init__(self, name: str) -> None:
@@ -171,7 +167,7 @@ class phase:  # noqa: N801 - reads as a verb: run.phase("eval")
 def watch_signals() -> None:
     """Catch SIGTERM and SIGUSR2 here, but not in forked workers. The first `resume` or `stop_requested` does this too.
 
-    A script that calls this must call `stop_requested` or `after_step` at its step boundaries, or SIGTERM will not end
+    A script that calls this must also call `stop_requested` or `after_step` after each step, or SIGTERM will not end
     it.
     """
     _watch_once()
@@ -184,9 +180,10 @@ def _watch_once() -> None:
 
 
 def stop_requested() -> bool:
-    """Return whether all ranks stop here. True about half a second after a signal, at the same call on every rank.
+    """Return whether all ranks stop here; collective.
 
-    Collective: every rank calls this once a step. If it returns True, save and call `run.leave(n)`.
+    Every rank must call this once a step. All ranks get True at the same call, about half a second after a signal. Then
+    save a checkpoint and call `run.leave(n)`.
     """
     watch_signals()
     return _session().agreement()
@@ -195,9 +192,9 @@ def stop_requested() -> bool:
 def save(state: Mapping[str, Any], step: int, *, epoch: int = 0, metric: Mapping[str, float] | None = None) -> None:
     """Save a dict of tensors and plain values as the checkpoint of `step` on global rank 0. Other ranks do nothing.
 
-    The other ranks may wait for rank 0 in their next step; this wait does not count as a hang. If the disk refuses the
-    checkpoint, the reason is printed to stderr, training continues, and earlier checkpoints are kept. If the disk
-    refuses the last checkpoint, the run counts as failed.
+    The other ranks may wait for rank 0 in their next step. This wait does not count as a hang. If the checkpoint can't
+    be written, the reason is printed to stderr, training continues, and earlier checkpoints are kept. If the last
+    checkpoint can't be written, the run counts as failed.
     """
     if not is_main():
         return
@@ -210,13 +207,19 @@ def save(state: Mapping[str, Any], step: int, *, epoch: int = 0, metric: Mapping
 
 
 def latest() -> Path | None:
-    """Return rank 0's path of the checkpoint to resume from (see ORCH_RESUME), or None; collective within a group."""
+    """Return rank 0's path of the checkpoint to resume from (see ORCH_RESUME), or None if there is none.
+
+    Collective if there is a process group.
+    """
     session = _repaired()
     return path_for_all(session.places, session.report.warn)
 
 
 def load_latest() -> dict[str, Any] | None:
-    """Return the contents of the checkpoint to resume from, on every rank's CPU, or None; collective within a group."""
+    """Return the contents of the checkpoint to resume from, on every rank's CPU, or None if there is none.
+
+    Collective if there is a process group.
+    """
     loaded = _load()
     if loaded is None:
         return None
@@ -227,9 +230,9 @@ def load_latest() -> dict[str, Any] | None:
 
 
 def _repaired() -> _Session:
-    """Return the session, after restoring a checkpoint that a killed writer had renamed."""
+    """Return the session after its saver has restored a checkpoint that a killed writer had renamed."""
     session = _session()
-    assert session.saver is not None
+    assert session.saver is not None  # the saver is created here, and cleans its folder at first
     return session
 
 
@@ -249,24 +252,26 @@ def result(**values: Any) -> None:
 
 
 def resume(**objects: Stateful) -> int:
-    """Load the checkpoint to resume from into `objects` (model=..., optimizer=...) and return the steps done so far.
+    """Load the checkpoint to resume from into `objects` (model=..., optimizer=...). Return its step, or 0 without one.
 
-    Random generators are restored too. Call this after the model is on its device; collective within a group.
+    Random generators are restored too. Call this when the model is on its device. Collective if there is a process
+    group.
     """
     watch_signals()
     loaded = _load()
     if loaded is None:
         return 0
-    where = str(loaded.path)
-    saved = random_state.part(loaded.state, "objects", where)
+    source = str(loaded.path)
+    saved = random_state.part(loaded.state, "objects", source)
     for name, target in objects.items():
-        contents = random_state.part(saved, name, where)
+        contents = random_state.part(saved, name, source)
         if isinstance(target, nn.Module):
-            random_state.load_weights(target, contents, where)
+            random_state.load_weights(target, contents, source)
         else:
             # a copy, because the tensors of the checkpoint would keep its file open
             target.load_state_dict(copy.deepcopy(contents))
-    states, done = random_state.part(loaded.state, "random", where), int(random_state.part(loaded.state, "step", where))
+    states = random_state.part(loaded.state, "random", source)
+    done = int(random_state.part(loaded.state, "step", source))
     if len(states) == group.world_size():
         random_state.restore_random(states[group.rank()], _device())
     else:
@@ -288,10 +293,11 @@ def after_step(
     metric: Mapping[str, float] | None = None,
     **objects: Stateful,
 ) -> None:
-    """Finish step `n` (counted from 1): send a heartbeat, save if due, and leave with code 95 after a stop signal.
+    """Finish step `n`, counted from 1: send a heartbeat, save if due, and exit with code 95 after a stop signal.
 
-    Saves `objects` every `save_every` steps, at the last step of `total`, and before a stop; collective. `metric`
-    describes these weights, such as {"accuracy": 0.93}; rank 0's value is stored in the checkpoint if this call saves.
+    `objects` are saved every `save_every` steps, at the last step of `total`, and before a stop. `metric` describes
+    these weights, such as {"accuracy": 0.93}. If this call saves, rank 0's `metric` is stored in the checkpoint.
+    Collective.
     """
     session = _session()
     step(n, total, loss, samples=samples)
@@ -304,7 +310,7 @@ def after_step(
 
 
 def leave(n: int) -> NoReturn:
-    """Leave with exit code 95 after a stop at step `n`, whose checkpoint has been saved; collective."""
+    """Exit with code 95 after a stop at step `n`, whose checkpoint has been saved; collective."""
     _session().report.say(f"stopped by a signal at step {n}; start again to resume from there")
     phase("done")
     group.barrier()
@@ -315,8 +321,8 @@ def leave(n: int) -> NoReturn:
 def _save_objects(n: int, objects: Mapping[str, Stateful], metric: Mapping[str, float] | None) -> None:
     """Save the objects' states with every rank's random generators; collective.
 
-    All ranks enter `save` together and leave it together, so no rank seems to hang in its next step while rank 0
-    writes.
+    All ranks are in the phase `save` until rank 0 has written. Otherwise the other ranks would seem to hang in their
+    next step.
     """
     if _session().saver.last_step == n:
         return
@@ -330,7 +336,7 @@ def _save_objects(n: int, objects: Mapping[str, Stateful], metric: Mapping[str, 
 
 
 def _numbers(metric: Mapping[str, float]) -> dict[str, float]:
-    """Return a metric's values as JSON can store them: tensors and numbers of numpy become floats."""
+    """Return a metric's values as floats, because JSON can't store tensors and numpy's numbers."""
     return {str(name): float(value) for name, value in metric.items()}
 
 
@@ -339,5 +345,5 @@ def _device() -> torch.device:
 
 
 def _on_cuda() -> bool:
-    """Return whether this script computes on a GPU, without starting CUDA."""
+    """Return whether this script has used CUDA. The question does not initialize CUDA."""
     return bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]

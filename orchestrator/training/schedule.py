@@ -1,7 +1,4 @@
-"""The learning rate of each step, as a fraction of the given rate.
-
-It depends only on the step, so resuming does not change it.
-"""
+"""Computes the learning rate of each step as a fraction of the given rate. It depends only on the step."""
 
 import math
 
@@ -9,7 +6,7 @@ import math
 def part(kind: str, step: int, total: int, warmup: int = 0) -> float:
     """Return the fraction of the learning rate for the next step, after `step` of `total` steps.
 
-    It rises to 1 in the first `warmup` steps. After that, `linear` and `cosine` fall to 0 at the last step.
+    The fraction rises to 1 in the first `warmup` steps. Then `linear` and `cosine` let it fall to 0 at the last step.
     """
     if step < warmup:
         return (step + 1) / warmup

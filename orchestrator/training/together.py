@@ -1,4 +1,4 @@
-"""Functions for all ranks of a script: print once, wait, average, gather, broadcast. Needs torch and nothing else.
+"""Functions for all ranks of a script: print once, wait, average, gather, broadcast. They need only torch.
 
     from orchestrator.training import together
     together.print(f"loss {together.reduce_mean(loss):.4f}")       # the mean of all ranks, printed once
@@ -43,7 +43,7 @@ def is_main() -> bool:
 
 
 def print(*values: object, force: bool = False, **how: Any) -> None:
-    """Print on global rank 0, or on every rank with `force`. Flushes, because a launcher's stdout is a file."""
+    """Print on global rank 0, or on every rank with `force`. The output is flushed, because stdout may be a file."""
     if force or is_main():
         _print(*values, **{"flush": True, **how})
 
@@ -56,7 +56,7 @@ def print_all(*values: object) -> None:
 
 
 def quiet_others() -> None:
-    """Silence the builtin print on all ranks but 0, except print(..., force=True)."""
+    """Replace the builtin print by this module's, so that ranks other than 0 print only with `force=True`."""
     builtins.print = print
 
 
@@ -97,13 +97,13 @@ def gather(value: Tensor) -> Tensor:
 def gather_objects(value: T) -> list[T]:
     """Return a list of each rank's value on every rank; collective.
 
-    Raises UserError for a value not in encoding.KINDS.
+    Raises UserError if a value's type is not in encoding.KINDS.
     """
     return group.everyones(value)
 
 
 def broadcast_object(value: T) -> T:
-    """Return rank 0's value on every rank; collective. Raises UserError for a value not in encoding.KINDS."""
+    """Return rank 0's value on every rank; collective. Raises UserError if its type is not in encoding.KINDS."""
     found: T = group.from_main(value)
     return found
 
@@ -111,8 +111,8 @@ def broadcast_object(value: T) -> T:
 def in_step(batches: Iterable[T]) -> Iterator[T]:
     """Yield batches as long as every rank has another batch; collective.
 
-    Without this, ranks with fewer batches would leave the others waiting in a collective. All ranks stop when the first
-    has no batch left, and rank 0 reports how many ranks still had one.
+    Otherwise ranks with more batches would wait forever in a collective for ranks that have finished. All ranks stop
+    when one of them has no batch left, and rank 0 prints how many ranks still had a batch.
     """
     for batch in batches:
         if _have_another(True):
@@ -125,5 +125,5 @@ def in_step(batches: Iterable[T]) -> Iterator[T]:
 def _have_another(mine: bool) -> bool:
     having = round(group.sum_over_ranks([float(mine)])[0])
     if 0 < having < world_size():
-        print(f"{having} of {world_size()} ranks have a batch more than the others; it is left out")
+        print(f"{having} of {world_size()} ranks have one batch more than the others, which is left out")
     return having == world_size()

@@ -1,4 +1,4 @@
-"""The training program, top to bottom: join, load, resume, then step, save and evaluate until done or stopped."""
+"""The training program. Its phases are: join, load, resume, then step, save and evaluate until done or stopped."""
 
 import gc
 import math
@@ -33,26 +33,25 @@ from orchestrator.training.progress.heartbeat import Heartbeat, HeartbeatFile
 from orchestrator.training.progress.position import Position, total_steps
 from orchestrator.training.progress.profiling import Profiler, record_memory
 from orchestrator.training.progress.report import Meter, Reporter, measure
-from orchestrator.training.progress.throughput import Utilization, words
+from orchestrator.training.progress.throughput import Utilization, in_progress_line
 from orchestrator.training.strategies import Setup, find
 from orchestrator.training.strategies.share import data_part
 
 
 def train(options: Options, places: Places) -> int:
-    """Run a whole training. Returns the exit code: 0 when done, 95 after a stop signal."""
+    """Run a whole training. Return the exit code, which is 0 when training is done and 95 after a stop signal."""
     ranks = read_ranks()
     # a restart on fewer nodes may have shares that differ by a sample
-    goes_on = places.attempt > 0 and options.sampler == "exact"
-    if find(options.strategy).shares_data and not goes_on:
+    is_restart = places.attempt > 0 and options.sampler == "exact"
+    if find(options.strategy).shares_data and not is_restart:
         check_batch(options.global_batch, data_part(options, ranks)[0])
     task = load_task(options.task)
     _choose_algorithms(options.deterministic, task.cudnn_benchmark)
-    patience = (float(options.timeout), float(options.step_timeout))
     chosen, bound = _chosen(options, places, ranks), ""
     if isinstance(chosen, Choice) and not find(options.strategy).one_process:
         # This comes before NCCL and the data loaders start threads, and before memory is pinned.
         bound = stay_near(chosen.device, ranks)
-    with group.joined(ranks, chosen, options.init_method, patience) as agreed:
+    with group.joined(ranks, chosen, options.init_method, options.timeout) as agreed:
         choice = replace(agreed, reason=f"{agreed.reason}; {bound}") if bound else agreed
         options = replace(options, precision=precision.resolve(options.precision, choice.device))
         precision.set_up(options.precision, choice.device)
@@ -64,7 +63,7 @@ def train(options: Options, places: Places) -> int:
 def _chosen(options: Options, places: Places, ranks: Ranks) -> Choice | UserError:
     """Return this rank's choice of backend and device, or its error.
 
-    All ranks must learn errors before a rank leaves.
+    The error is not raised yet, because all ranks must learn about it before one of them exits.
     """
     try:
         return choose(places.backend, ranks, options.device if options.device != "auto" else places.device)
@@ -73,9 +72,9 @@ def _chosen(options: Options, places: Places, ranks: Ranks) -> Choice | UserErro
 
 
 def _choose_algorithms(deterministic: bool, cudnn_benchmark: bool) -> None:
-    """Let torch use only deterministic algorithms, and refuse operations without one; otherwise undo that setting.
+    """Let torch use only deterministic algorithms if requested, and refuse operations that have none.
 
-    Without `deterministic`, cuDNN may time its algorithms and choose the fastest if the task sets `cudnn_benchmark`.
+    Otherwise that setting is undone, and cuDNN may time its algorithms and choose the fastest for `cudnn_benchmark`.
     """
     if deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS reads this variable at its first use
@@ -84,7 +83,7 @@ def _choose_algorithms(deterministic: bool, cudnn_benchmark: bool) -> None:
 
 
 def _train(options: Options, places: Places, ranks: Ranks, choice: Choice, task: Task) -> int:
-    """Train within the process group. This is a separate function, so that no reference to DDP outlives it."""
+    """Train within the process group. No reference to DDP may outlive the group, so this is a function of its own."""
     trainer = Trainer(options, places, ranks, choice, task)
     try:
         return trainer.run()
@@ -97,7 +96,7 @@ def _train(options: Options, places: Places, ranks: Ranks, choice: Choice, task:
 
 
 class Trainer:
-    """One rank's training run. The methods are its phases, in order."""
+    """The training run of one rank. The methods are its phases, in order."""
 
     def __init__(self, options: Options, places: Places, ranks: Ranks, choice: Choice, task: Task) -> None:
         self.options, self.ranks, self.task, self.device = options, ranks, task, choice.device
@@ -135,8 +134,8 @@ class Trainer:
             loading.source(samples, part, task, options, ranks, choice.device)
             for samples, part in ((self.data.train, "training"), (self.data.test, "test"))
         )
-        if self.train_samples.where:
-            self.report.say(f"{self.data.name}: {self.train_samples.where}")
+        if self.train_samples.note:
+            self.report.say(f"{self.data.name}: {self.train_samples.note}")
         parts, mine = data_part(options, ranks) if self.kind.shares_data else (1, 0)
         self.sampler: Sampler = SAMPLERS[options.sampler](
             count(self.data.train),
@@ -155,17 +154,18 @@ class Trainer:
         self.has_schedule = options.schedule != "constant" or options.warmup > 0
 
     def _build(self) -> None:
-        """Build model and optimizer. Weights depend only on the seed; then each rank gets its own random generator."""
+        """Build model and optimizer, whose initial weights are equal on all ranks. Then seed this rank's generators."""
         random_state.seed_everything(self.options.seed)
         self.strategy = self.kind(self.setup, self.kind.make(self.setup))
-        random_state.seed_everything(random_state.seed_for(self.options.seed, 0, self._chance()))
+        self._seed_rank(step=0)
 
-    def _chance(self) -> int:
-        """Return the number by which ranks' generators differ.
+    def _seed_rank(self, step: int) -> None:
+        """Seed this rank's generators for the steps from `step` on.
 
-        Ranks that share layers also share samples and the number.
+        Ranks that share layers also share samples, so their seeds are equal. Other ranks' seeds differ.
         """
-        return self.ranks.rank // self.options.tensor_ranks
+        part = self.ranks.rank // self.options.tensor_ranks
+        random_state.seed_everything(random_state.seed_for(self.options.seed, step, part))
 
     def _first_batch(self) -> tuple[Tensors, Share]:
         """Return the first batch of the training."""
@@ -173,7 +173,7 @@ class Trainer:
         return batch
 
     def _resume(self, loaded: Loaded | None) -> None:
-        """Continue from the step of the checkpoint, if there is one."""
+        """Restore the state of the checkpoint, if there is one."""
         if loaded is None:
             return
         # After its first backward pass DDP rebuilds its buckets, and with three or more ranks their layout decides the
@@ -196,14 +196,13 @@ class Trainer:
         if len(random_states) == self.ranks.world_size:
             random_state.restore_random(random_states[self.ranks.rank], *self.strategy.devices)
         else:
-            seed = random_state.seed_for(self.options.seed, self.position.step, self._chance())
-            random_state.seed_everything(seed)
+            self._seed_rank(self.position.step)
         self.report.say(f"resumed from {loaded.path} at step {self.position.step}, epoch {self.position.epoch}")
         self.heartbeats.resumed(self.position.step)
         self.report.metric("resume", step=self.position.step, epoch=self.position.epoch)
 
     def run(self) -> int:
-        """Train from the present position to the end. Returns 0, or 95 after a stop."""
+        """Train from the present position to the end. Return the exit code, which is 95 after a stop and else 0."""
         if self.stop.now():
             return self._leave()
         while self.position.step < self.total:
@@ -222,30 +221,32 @@ class Trainer:
         return 0
 
     def batches(self) -> Iterator[tuple[Tensors, Share]]:
-        """Yield (tensors, this rank's share as indices into them) for each remaining step of the epoch."""
+        """Yield, for each remaining step of the epoch, tensors and this rank's share as indices into them."""
         return self.train_samples.batches(self._shares(self.position.offset), self.position.epoch)
 
     def _shares(self, offset: int) -> Iterator[Share]:
         return self.sampler.shares(offset, self.train_samples.looked_up_on)
 
     def _one_step(self, tensors: Tensors, share: Share) -> bool:
-        """Take one optimizer step and everything due after it. Returns whether to stop here."""
+        """Take one optimizer step, then evaluate and save if they are due. Return whether to stop here."""
         self.strategy.begin_step()
         loss = self.strategy.backward(tensors, share)
         if self.has_schedule:
-            self.strategy.set_rate(self._part_of_rate())
+            self.strategy.set_rate(
+                schedule.part(self.options.schedule, self.position.step, self.total, self.options.warmup)
+            )
         self.strategy.step()
         self.position = self.position.after(share.count, self.sampler.samples)
         self.meter.count(share.count)
         self.profiler.stepped()
         step, ends_epoch = self.position.step, self.position.offset == 0
-        self._tell(loss)
+        self._report_step(loss)
         if self._first:
             # The first step includes one-time work, so its speed is not counted.
             self.meter.reset()
             self._first = False
-            # Objects that exist by now are kept to the end. The collector would scan them at different moments on each
-            # rank, and the other ranks would wait.
+            # Objects that exist now live to the end. If the garbage collector scanned them, each rank would pause at
+            # another moment, and the other ranks would wait.
             gc.collect()
             gc.freeze()
             group.set_timeout(self.options.step_timeout)
@@ -260,21 +261,17 @@ class Trainer:
             self._save()
         return self.stop.stopping
 
-    def _part_of_rate(self) -> float:
-        """Return the fraction of the learning rate for the next step."""
-        return schedule.part(self.options.schedule, self.position.step, self.total, self.options.warmup)
-
     @contextmanager
     def _patient(self) -> Iterator[None]:
-        """Set the long timeout of a start or a checkpoint within the block, until all ranks have finished it."""
+        """Set the long timeout, for evaluations and checkpoints, within the block and until all ranks have left it."""
         group.set_timeout(self.options.timeout)
         yield
         if self.options.timeout != self.options.step_timeout:
-            group.barrier()  # a rank that has finished would otherwise wait with the shorter timeout of a step
+            group.barrier()  # without it, a rank that has finished would wait with the shorter timeout of a step
         group.set_timeout(self.options.step_timeout)
 
-    def _tell(self, loss: Tensor) -> None:
-        """Send a heartbeat if it is due, and log the loss of all ranks every --log-every steps."""
+    def _report_step(self, loss: Tensor) -> None:
+        """Send a heartbeat if it is due, and log the mean loss of all ranks every --log-every steps."""
         step = self.position.step
         rate, eta = (None, None) if self._first else (self.meter.rate, self._eta())
         self._loss = loss
@@ -282,7 +279,7 @@ class Trainer:
             mean = self._mean_loss()
             used = self.used.values(rate)
             self.report.metric("train", step=step, epoch=self.position.epoch, loss=mean, rate=rate, **used)
-            more = words(used, rate, self.data.tokens)
+            more = in_progress_line(used, rate, self.data.tokens)
             self.report.progress(
                 step=step, total=self.total, epoch=self.position.epoch, loss=mean, rate=rate, eta=eta, more=more
             )
@@ -290,9 +287,9 @@ class Trainer:
             self._beat("train", loss=loss.item() * self.strategy.data_ranks)
 
     def _mean_loss(self) -> float:
-        """Return the last step's loss over all ranks; collective.
+        """Return the mean loss of the last step over all ranks; collective.
 
-        Raises DivergedError on all ranks for NaN or infinity.
+        Raises DivergedError on all ranks if the mean is NaN or infinite.
         """
         mean = group.sum_over_ranks([self._loss.item()])[0]
         if not math.isfinite(mean):
@@ -301,17 +298,19 @@ class Trainer:
         return mean
 
     def _check_weights(self) -> None:
-        """Raise DivergedError if a weight is NaN or infinite, because a finite loss can have an infinite gradient."""
+        """Raise DivergedError if a weight is NaN or infinite, which can happen after a finite loss too; collective."""
         if group.sum_over_ranks([float(not self.strategy.is_finite())])[0]:
             raise self._diverged("Weights are nan or infinite")
 
     def _diverged(self, what: str) -> DivergedError:
         step = self.position.step
         self.report.metric("diverged", step=step, epoch=self.position.epoch)
-        before = f"the loss was {self._good[1]:.4g} at step {self._good[0]}" if self._good else "the loss never was one"
+        before = (
+            f"the loss was {self._good[1]:.4g} at step {self._good[0]}" if self._good else "the loss was never finite"
+        )
         return DivergedError(
-            f"{what} at step {step} ({before}): training has diverged. No checkpoint holds "
-            f"such weights. Resume from one with a smaller --lr, or look for inputs that are not numbers."
+            f"{what} at step {step} ({before}): training has diverged. No checkpoint holds such weights. Resume from a "
+            "checkpoint with a smaller --lr, or search the inputs for NaN."
         )
 
     def _beat(self, phase: str, loss: float | None = None) -> None:
@@ -332,7 +331,7 @@ class Trainer:
         return (self.total - self.position.step) * self.options.global_batch / rate if rate else None
 
     def _save(self) -> None:
-        """Save a checkpoint with every rank's generators. Training continues if the disk refuses."""
+        """Save a checkpoint, unless this step has one. Training continues if the checkpoint can't be written."""
         if self.saver.last_step != self.position.step:
             with self._patient():
                 self._save_now()
@@ -369,7 +368,7 @@ class Trainer:
         return latest.values if latest is not None and latest.step == self.position.step else {}
 
     def _evaluate(self) -> None:
-        """Evaluate on all test samples. A stop during the evaluation discards it."""
+        """Evaluate on all test samples. If training is stopped meanwhile, the result is discarded."""
         self._beat("eval")
         with self._patient():
             values = evaluate(self.strategy, self.test_samples, count(self.data.test), self.stop)
@@ -381,7 +380,7 @@ class Trainer:
         self.meter.reset()
 
     def _leave(self) -> int:
-        """Stop after all ranks have agreed: save, then leave together."""
+        """Save, then leave together with all ranks, which have agreed to stop. Return the exit code 95."""
         if self.position.step:
             self._save()
         self.saver.close()
@@ -423,7 +422,7 @@ class Trainer:
             raise CheckpointError(f"Training is done, and its final weights are on no disk. {self.heartbeats.unsaved}")
 
     def close(self) -> None:
-        """Close files and end workers; also after an error."""
+        """Close files and end workers. This is called after an error too."""
         gc.unfreeze()
         self.profiler.close()
         self.train_samples.close()

@@ -1,4 +1,7 @@
-"""Checks the form of each answer of a machine's server: the machine may be broken, or may belong to others. Pure."""
+"""The expected form of each answer of a machine's server. Pure.
+
+Answers are checked, because a machine may be broken, or may have come under somebody else's control.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ def data_of(host: str, do: str, data: bytes) -> Any:
 
 
 def is_answer(values: Any, do: str) -> bool:
-    """Return True if this has the form of the server's answer to such a request, or of its refusal."""
+    """Return whether this is a valid answer of the server to such a request, or else the reason why it is not."""
     if isinstance(values, dict) and "error" in values:
         return isinstance(values["error"], str)
     return _fits(values, _SHAPES[do])

@@ -81,7 +81,7 @@ class Machine(ABC):
         return self.ask(verb, payload, most=most, **values).wait(timeout)
 
     def bulk(self, count: int) -> AbstractContextManager[Machine]:
-        """Yield the connection to the same machine on which `count` bytes travel fastest."""
+        """Yield the connection to the same machine that sends `count` bytes fastest."""
         return nullcontext(self)
 
     def run(

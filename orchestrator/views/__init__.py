@@ -1,4 +1,5 @@
-"""What a person looks at, as frozen values: runs, one run, its curves, heat maps, logs; `reader` builds them of files.
+"""Views: frozen values that `orch top` and the page show, such as the list of runs, curves, heat maps and logs.
 
-Nothing here prints, draws or writes; `orch top` draws these values, and `to_json` makes the same of them for programs.
+`reader` builds the views from the files of runs. Nothing here prints, draws or writes. `orch top` draws the views, and
+`to_json` converts them for programs.
 """

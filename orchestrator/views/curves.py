@@ -1,4 +1,4 @@
-"""Metrics as curves: by step, epoch or time, smoothed, and thinned so that a spike stays. Pure."""
+"""Makes curves of metrics by step, epoch or time, smoothed, and downsampled so that spikes remain visible. Pure."""
 
 from __future__ import annotations
 
@@ -6,11 +6,15 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import pairwise
 from operator import itemgetter
-from typing import NamedTuple, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
+from orchestrator.protocol.metric import Better
 from orchestrator.runs.files.metrics import Value
 
+LEAST_OF_A_TREND: Final = 4  # values
+PARTS_OF_A_TREND: Final = 40
 Row = TypeVar("Row")
 
 
@@ -19,15 +23,16 @@ class Axis(StrEnum):
 
     STEP = "step"
     EPOCH = "epoch"
-    TIME = "time"  # in seconds since the run's first value
-    CLOCK = "clock"  # by the wall clock
+    TIME = "time"  # seconds since the run's first value
+    CLOCK = "clock"  # wall-clock time
 
 
 @dataclass(frozen=True)
 class Curve:
-    """One run's values of a metric in the order of steps, as columns; the other numbers are of all its values.
+    """The downsampled values of a metric of one run, in the order of steps, as columns.
 
-    `epochs` and `seconds` are empty if the run has not written them, and `smooth` is empty without smoothing.
+    `count`, `last`, `lowest` and `highest` describe all values before the downsampling. `epochs` and `seconds` are
+    empty if the run has not written them. `smooth` is empty without smoothing.
     """
 
     run_id: str
@@ -36,14 +41,14 @@ class Curve:
     smooth: tuple[float, ...]
     epochs: tuple[float, ...]
     seconds: tuple[float, ...]  # since the run's first value
-    began: float | None  # the wall clock at that first value
+    began: float | None  # wall-clock time of the first value
     count: int
     last: float
     lowest: float
     highest: float
 
     def points(self, axis: Axis) -> tuple[tuple[float, float], ...]:
-        """Return the smoothed points by an axis; no points if the run has not written what the axis needs."""
+        """Return the (smoothed) points by an axis; empty if the run has not written the axis's quantity."""
         if axis is Axis.CLOCK:
             xs = tuple((self.began or 0.0) + seconds for seconds in self.seconds)
         else:
@@ -54,15 +59,47 @@ class Curve:
 
 @dataclass(frozen=True)
 class Curves:
-    """A metric of several runs, and the names of all metrics that these runs have written by step.
+    """The curves of a metric for several runs, and the names of all metrics that these runs have written by step.
 
-    `kinds` are further curves as `kind.metric`, such as `eval.loss` beside the more frequent `loss` of training.
+    `kinds` names further curves as `kind.metric`, such as `eval.loss` in addition to the more frequent training `loss`.
     """
 
     metric: str
     curves: tuple[Curve, ...]
     names: tuple[str, ...] = ()
     kinds: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Trend:
+    """The course of a metric: the means of equal parts of its values, and its change in the last tenth of the values.
+
+    `change` is the share by which the mean of the last tenth differs from the mean of the tenth before. It is None if
+    that mean is 0.
+    """
+
+    metric: str
+    better: Better
+    means: tuple[float, ...]
+    steps: float  # that the last tenth covers
+    change: float | None
+
+
+def trend_of(metric: str, better: Better, values: Sequence[Value]) -> Trend | None:
+    """Return the trend of a metric; None with fewer than four values."""
+    if len(values) < LEAST_OF_A_TREND:
+        return None
+    parts = min(PARTS_OF_A_TREND, len(values))
+    bounds = [len(values) * part // parts for part in range(parts + 1)]
+    means = tuple(_mean(values[start:end]) for start, end in pairwise(bounds))
+    tenth = max(1, len(values) // 10)
+    newest, before = _mean(values[-tenth:]), _mean(values[-2 * tenth : -tenth])
+    change = (newest - before) / abs(before) if before else None
+    return Trend(metric, better, means, values[-1].step - values[-1 - tenth].step, change)
+
+
+def _mean(values: Sequence[Value]) -> float:
+    return sum(each.value for each in values) / len(values)
 
 
 class _Point(NamedTuple):
@@ -74,7 +111,7 @@ class _Point(NamedTuple):
 def curve_of(
     run_id: str, values: Sequence[Value], epochs: Sequence[Value] = (), *, smoothing: float = 0.0, most: int = 1000
 ) -> Curve | None:
-    """Return a run's curve of at most `most` points (4 at least); None without a value."""
+    """Return a run's curve of at most `most` points (but at least 4); None if the run has no value."""
     if not values:
         return None
     ys = [value.value for value in values]
@@ -103,7 +140,7 @@ def _raw(point: _Point) -> float:
 
 
 def smoothed(values: Iterable[float], weight: float) -> Iterator[float]:
-    """Yield the exponential moving average, without a bias to 0 at the beginning; a weight of 0 changes nothing."""
+    """Yield the exponential moving average, without its usual bias towards 0 at the beginning."""
     weight = min(max(weight, 0.0), 0.999)
     mean, seen = 0.0, 0.0
     for value in values:
@@ -112,15 +149,15 @@ def smoothed(values: Iterable[float], weight: float) -> Iterator[float]:
 
 
 def epochs_at(steps: Iterable[float], told: Sequence[Value]) -> list[float]:
-    """Return the epoch at each step; an empty list if none was told.
+    """Return the epoch at each step as a fraction, interpolated from the reported epochs `told`; empty without them.
 
-    Most programs count whole epochs, so that all steps of an epoch would be at one place. Therefore an epoch's steps
-    are spread from its number to the next one.
+    Most programs report whole epochs, so all steps of an epoch would have the same x value. Interpolation spreads the
+    steps of an epoch between its number and the next number.
     """
     knots = [(one.step, one.value) for at, one in enumerate(told) if at == 0 or told[at - 1].value != one.value]
     if not knots:
         return []
-    if all(value.is_integer() for _, value in knots):  # the newest epoch is as long as the one before, or goes on
+    if all(value.is_integer() for _, value in knots):  # assume that the newest epoch is at least as long as the last
         length = knots[-1][0] - knots[-2][0] if len(knots) > 1 else told[-1].step - knots[0][0] + 1
         knots.append((max(knots[-1][0] + length, told[-1].step), knots[-1][1] + 1))
     else:
@@ -137,7 +174,7 @@ def _between(knots: Sequence[tuple[float, float]], after: int, step: float) -> f
 
 
 def thinned(rows: Sequence[Row], most: int, value: Callable[[Row], float]) -> list[Row]:
-    """Return at most `most` of the rows (4 at least): the first, the last, and the extremes of each bucket between."""
+    """Return at most `most` of the rows (but at least 4): the first, the last, and the extremes of each bucket."""
     most = max(4, most)
     if len(rows) <= most:
         return list(rows)

@@ -1,4 +1,4 @@
-"""Columns of the table of runs in which runs differ: config, result, metrics, machines, git. Pure."""
+"""The optional columns of the table of runs: config, result, metrics, machines, git. Pure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _NO_CONFIG: Final = frozenset({
     "version", "name", "description", "args", "code", "env", "secrets", "notify", "track", "pass_env", "metric",
 })  # fmt: skip
 _OPTION: Final = re.compile(r"--?([A-Za-z][\w.-]*)(?:=(.*))?", re.DOTALL)
-_SETTING: Final = re.compile(r"\+{0,2}([A-Za-z][\w./-]*)=(.*)", re.DOTALL)  # of Hydra: `optimizer.lr=0.1`
+_SETTING: Final = re.compile(r"\+{0,2}([A-Za-z][\w./-]*)=(.*)", re.DOTALL)  # as in Hydra: `optimizer.lr=0.1`
 
 
 def facts_of(
@@ -30,7 +30,7 @@ def facts_of(
     code: Mapping[str, Any] | None,
     gpus: int = 0,
 ) -> Facts:
-    """Return the columns of a run from its record, its result, the newest metrics and what git said of the code."""
+    """Return the columns of a run from its record, its result, its newest metrics and the state of its code in git."""
     machines: dict[str, Any] = {"hosts": ", ".join(record.hosts), "nodes": record.nnodes, "gpus": gpus or None}
     git = {"commit": str(code.get("commit") or "")[:10], "dirty": code.get("dirty")} if code else {}
     kinds = {"config": config_of(record), "result": result or {}, "metric": metrics, "machine": machines, "git": git}
@@ -42,7 +42,7 @@ def facts_of(
 
 
 def config_of(record: RunRecord) -> dict[str, Any]:
-    """Return the settings of a run: the job's fields, the options of its program, and the values of its point."""
+    """Return the settings of a run: the job's fields, the options of its program, and its values in a sweep."""
     fields = {name: value for name, value in record.job.items() if name not in _NO_CONFIG}
     training = fields.pop("training", None)
     args = record.job.get("args")
@@ -68,7 +68,7 @@ def options_of(words: Sequence[str]) -> dict[str, Fact]:
 
 
 def typed(text: str) -> Fact:
-    """Return the number or the truth value that a word stands for; else the word."""
+    """Return the number or boolean that a word spells, or else the word itself."""
     if text.lower() in ("true", "false"):
         return text.lower() == "true"
     try:
@@ -81,7 +81,7 @@ def typed(text: str) -> Fact:
 
 
 def short_name(name: str) -> str:
-    """Return the name of a sweep's key without where it stands: `lr` for `job.training.lr`."""
+    """Return the name of a sweep's key without its section: `lr` for `job.training.lr`."""
     return name.removeprefix("job.").removeprefix("training.").removeprefix("args.").lstrip("-")
 
 
@@ -98,7 +98,7 @@ def _fact(value: Any) -> Fact | None:
     if isinstance(value, bool):
         return value
     if isinstance(value, int | float):
-        return value if abs(value) < 1e300 else None  # NaN is no smaller than anything
+        return value if abs(value) < 1e300 else None  # also None for NaN, whose comparison is False
     if isinstance(value, list | tuple):
         value = " ".join(map(str, _plain(value)))
     return value[:MOST_OF_A_TEXT] if isinstance(value, str) and value else None

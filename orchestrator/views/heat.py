@@ -1,4 +1,4 @@
-"""Ranks by time as a map of cells: how long their steps took, or how busy their machines were. Pure."""
+"""Makes heat maps of ranks by time, such as of their step times or of the use of their GPUs. Pure."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final, NamedTuple
 
-# The share of the cells at each end that the colour scale leaves out: a single slow step would fill the scale.
+# The share of cells at each end that the colour scale ignores, because a single slow step would dominate the scale.
 OUTLIERS: Final = 0.02
 
 
 @dataclass(frozen=True)
 class HeatRow:
-    """The cells of neighbouring ranks, one a column; None where nothing is known."""
+    """The cells of one row, which shows the ranks `first` to `last`. A cell without data is None."""
 
     first: int
     last: int
@@ -23,10 +23,10 @@ class HeatRow:
 
 @dataclass(frozen=True)
 class HeatMap:
-    """Ranks x time. `times` are the starts of the columns by the wall clock, and `end` is where the last column ends.
+    """A heat map of ranks by time. `times` has the wall-clock time at which each column begins, `end` that of its end.
 
-    `low` and `high` are the extremes, and the colours go from `scale[0]` to `scale[1]`. Both leave out the columns
-    `startup`, in which only the first steps of an attempt are known. These steps include warming up and compiling.
+    `low` and `high` are the extremes, and the colours range from `scale[0]` to `scale[1]`. Both ignore the columns
+    `startup`, which have only the first steps of an attempt. These steps include warm-up and compilation.
     """
 
     what: str
@@ -35,14 +35,14 @@ class HeatMap:
     rows: tuple[HeatRow, ...]
     low: float | None = None
     high: float | None = None
-    of: str = "rank"  # what the rows are numbered by
+    of: str = "rank"  # the rows are ranks, GPUs or nodes
     end: float = 0.0
     scale: tuple[float, float] = (0.0, 0.0)
     startup: tuple[int, ...] = ()
 
 
 class Span(NamedTuple):
-    """Some time of the wall clock, and the mean that each rank had then."""
+    """A span of wall-clock time, and the mean value of each rank in it."""
 
     begin: float
     end: float
@@ -54,9 +54,9 @@ def span_map(
     what: str, unit: str, spans: Sequence[Span], *, columns: int, rows: int | None = None,
     worst: Callable[[Iterable[float]], float] = max, of: str = "rank", least: float = 1.0,
 ) -> HeatMap:  # fmt: skip
-    """Return the spans as so many columns: the mean of each rank, and of ranks that share a row the worst.
+    """Return the spans as a heat map. A cell is the mean of a rank, or the worst mean if several ranks share a row.
 
-    The colours go up to `least` times their beginning at least, so that they do not show noise as a difference.
+    The colour scale ends at `least` times its beginning or above, so that noise does not look like a difference.
     """
     ranks = sorted({rank for span in spans for rank in span.values})
     if not ranks or columns < 1:
@@ -87,18 +87,18 @@ def span_map(
     times = tuple(start + width * column for column in range(columns))
     return HeatMap(
         what, unit, times, tuple(made), shown[0], shown[-1], of, end, _scale(shown, least), startup if steady else ()
-    )  # if no step but the first ones has been made yet, these are shown
+    )  # if only first steps are known, no column is left out
 
 
 def _scale(values: Sequence[float], least: float) -> tuple[float, float]:
-    """Return where the colours of sorted values begin and end."""
+    """Return the ends of the colour scale for sorted values."""
     left_out = int(OUTLIERS * len(values))
     low = values[left_out]
     return low, max(values[-1 - left_out], least * low)
 
 
 def _groups(ranks: Sequence[int], most: int) -> list[Sequence[int]]:
-    """Return the ranks in neighbouring groups, as even as can be, at most so many."""
+    """Return the ranks in at most `most` groups of consecutive ranks, of sizes as equal as possible."""
     count = min(len(ranks), max(1, most))
     edges = [number * len(ranks) // count for number in range(count + 1)]
     return [ranks[start:end] for start, end in pairwise(edges)]

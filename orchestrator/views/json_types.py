@@ -1,4 +1,4 @@
-"""Any view as JSON types: one rule for all of them. Pure."""
+"""Converts views to JSON types. Pure."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any, Final
 
-MOST_DEPTH: Final = 100  # of a value in a value: what a user's file holds may be nested without an end
+MOST_DEPTH: Final = 100  # levels of nesting; a value from a user's file may have any number of levels
 TOO_DEEP: Final = "…"
 
 
 def to_json(value: Any, depth: int = MOST_DEPTH) -> Any:
-    """Return a view as JSON types; what JSON has no number for (NaN, infinities) is null, what is too deep is `…`."""
+    """Return a view as JSON types. NaN and infinities become null. Values nested deeper than `depth` become `…`."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, str):
-        return str(value)  # of an enum its word
+        return str(value)  # also the value of a StrEnum
     if value is None or isinstance(value, bool | int):
         return value
     if depth <= 0:

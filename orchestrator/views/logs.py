@@ -1,4 +1,4 @@
-"""A window onto one rank's log, and a search in it: read from where it is, never as a whole, however large it is."""
+"""Reads pages of one rank's log, and searches in it. A log of any size is read in parts, never as a whole."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from orchestrator.errors import StoreError
 from orchestrator.protocol.reading import info_of, read_part
 from orchestrator.protocol.terminal_lines import lines_of
 
-PAGE_BYTES: Final = 256 << 10  # of a window at most
-LINE_CHARACTERS: Final = 4096  # of a line at most; the rest of it is not shown
-SEARCH_BYTES: Final = 64 << 20  # of one search; who wants more goes on from where it has ended
+PAGE_BYTES: Final = 256 << 10  # most bytes of a page
+LINE_CHARACTERS: Final = 4096  # most characters of a line; the rest is not shown
+SEARCH_BYTES: Final = 64 << 20  # most bytes that one search reads; another search can continue from its end
 CHUNK: Final = 1 << 20
 
 
 @dataclass(frozen=True)
 class LogLine:
-    """One line as a terminal would show it, and where it begins."""
+    """One line as a terminal would show it, and its offset in the log."""
 
     offset: int
     text: str
@@ -27,7 +27,7 @@ class LogLine:
 
 @dataclass(frozen=True)
 class LogPage:
-    """Neighbouring lines of a log; the windows before and after it are read from the offsets `start` and `end`."""
+    """Consecutive lines of a log. The pages before and after it begin at the offsets `start` and `end`."""
 
     attempt: int
     rank: int
@@ -39,15 +39,15 @@ class LogPage:
 
 @dataclass(frozen=True)
 class Found:
-    """Where a search has found its words, None for not yet; `reached` is where it has stopped."""
+    """The result of a search: the offset of the match (None without a match), and the offset where it stopped."""
 
     offset: int | None
     reached: int
-    is_over: bool  # there is no more to look through
+    is_over: bool  # the whole rest of the log was searched
 
 
 class RankLog:
-    """One rank's log, with the part of it that was rotated away as its beginning."""
+    """One rank's log. Its rotated part is the beginning."""
 
     def __init__(self, path: Path | None, attempt: int, rank: int) -> None:
         self.attempt, self.rank = attempt, rank
@@ -65,7 +65,7 @@ class RankLog:
         start = max(0, end - PAGE_BYTES)
         data = self._read(start, end - start)
         if start > 0:
-            begun = data.find(b"\n", 0, -1) + 1  # none: the piece of one endless line
+            begun = data.find(b"\n", 0, -1) + 1  # 0 within a line that is longer than a page
             start, data = start + begun, data[begun:]
         return self._page(start, _split(data)[-max(1, lines) :] if data else [], len(data))
 
@@ -79,13 +79,13 @@ class RankLog:
         return self._page(start, found, sum(map(len, found)))
 
     def around(self, offset: int, lines: int) -> LogPage:
-        """Return the lines about the one in which an offset lies."""
+        """Return the lines before and after an offset, with its own line a third of the page from the top."""
         line = self.before(self._end_of_line(offset), 1).start
         above = self.before(line, lines // 3).start if lines >= 3 else line
         return self.after(above, lines)
 
     def find(self, words: str, start: int, *, backwards: bool = False, most: int = SEARCH_BYTES) -> Found:
-        """Look for words from an offset on, or back from it; small letters mean large ones too."""
+        """Search for a text from an offset on, or backwards. Text without capital letters matches any case."""
         needle = words.encode()
         if not needle:
             return Found(None, start, is_over=True)
@@ -94,7 +94,7 @@ class RankLog:
         while left > 0 and (at > 0 if backwards else at < self.size):
             low = max(0, at - CHUNK) if backwards else at
             high = at if backwards else min(self.size, at + CHUNK)
-            data = self._read(low, high - low + len(needle) - 1)  # what lies across the edge too
+            data = self._read(low, high - low + len(needle) - 1)  # with a match across the end of the chunk
             data = data if is_exact else data.lower()
             place = data.rfind(needle) if backwards else data.find(needle)
             if place >= 0:
@@ -109,7 +109,7 @@ class RankLog:
 
     def _page(self, start: int, lines: Sequence[bytes], taken: int) -> LogPage:
         shown: list[LogLine] = []
-        at = first = start + taken - sum(map(len, lines))  # of a window before an offset, its last lines
+        at = first = start + taken - sum(map(len, lines))  # `lines` are the last lines of what was read
         for line in lines:
             shown.append(LogLine(at, _text(line)))
             at += len(line)
@@ -126,13 +126,13 @@ class RankLog:
 
 
 def _split(data: bytes) -> list[bytes]:
-    """Return the lines with their ends."""
+    """Return the lines with their line ends."""
     *ended, rest = data.split(b"\n")
     return [line + b"\n" for line in ended] + ([rest] if rest else [])
 
 
 def _text(line: bytes) -> str:
-    """Return what a terminal is left with of a line: a progress bar is its last state."""
+    """Return a line as a terminal shows it at the end: a progress bar is reduced to its last state."""
     tail = line[-LINE_CHARACTERS * 4 :] if b"\r" in line.rstrip(b"\r\n") else line[: LINE_CHARACTERS * 4]
     shown = [each for each in lines_of(tail.decode("utf-8", "replace")) if each]
     return shown[-1][:LINE_CHARACTERS] if shown else ""
@@ -154,7 +154,7 @@ def _size(path: Path) -> int | None:
 def _bytes(path: Path, start: int, length: int) -> bytes:
     try:
         return read_part(path, start, length, _run_of(path))
-    except FileNotFoundError:  # rotated away, or removed, since it was looked at
+    except FileNotFoundError:  # it was rotated or removed meanwhile
         return b""
     except OSError as error:
         raise StoreError(f"{path} can't be read: {error.strerror}") from error

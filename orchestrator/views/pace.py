@@ -1,7 +1,7 @@
-"""Which rank is the slowest, by how much, and why: one sentence above the maps. Pure.
+"""Determines which rank is the slowest, by how much and why, and describes it in a sentence. Pure.
 
-Ranks that exchange gradients after each step go at the pace of the slowest, so that their steps take equally long. Then
-the rank that waits for its data, or whose GPU is held back, is the slowest.
+Ranks that exchange gradients after each step run at the pace of the slowest, so their steps take equally long. The
+slowest is then a rank that waits for its data, or whose GPU is throttled.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ from orchestrator.protocol.samples import GpuSample, RankSample, Sample
 from orchestrator.runs.files.samples import NodeSamples
 from orchestrator.runs.findings import PACE_SECONDS, READS_MUCH, USUAL, gpus_of_ranks
 
-SLOWER: Final = 0.1  # over the median: less is the same pace
-WAITS: Final = 0.2  # of the time, and by WAITS_MORE more than the others
-WAITS_MORE: Final = 0.1
-FULL_CPU: Final = 0.95  # of a node's cores
+SLOWER: Final = 0.1  # share above the median from which a rank counts as slower
+WAITS: Final = 0.2  # share of the time from which a rank counts as waiting for data
+WAITS_MORE: Final = 0.1  # share by which it must wait longer than the others
+FULL_CPU: Final = 0.95  # share of a node's cores
 IDLER_GPU: Final = 20.0  # percentage points below the median of the others
 
 
 @dataclass(frozen=True)
 class Pace:
-    """How fast the ranks of a run go; `rank` is the slowest, None if all keep pace.
+    """The pace of a run's ranks. `rank` is the slowest, or None if all ranks are equally fast.
 
-    Medians are the lower ones, so that of two ranks the faster is the measure.
+    With an even number of ranks the lower median counts, so that the slower of two ranks is compared with the faster.
     """
 
     sentence: str
-    seconds: float  # a step, the median of all ranks
+    seconds: float  # per step, as the median of all ranks
     rank: int | None = None
     node: int | None = None
-    slower: float = 0.0  # the share that the slowest takes longer than the median
+    slower: float = 0.0  # share by which the slowest rank takes longer than the median
     why: str = ""
 
 
@@ -53,7 +53,7 @@ class _Rank:
 
 
 def pace_of(nodes: Iterable[NodeSamples], hosts: Mapping[int, str]) -> Pace | None:
-    """Return the pace by the newest samples; None if no rank has told how long its steps take."""
+    """Return the pace in the newest samples; None if no rank has reported the time of its steps."""
     ranks = [each for node in nodes for each in _ranks(node)]
     if not ranks:
         return None
@@ -109,7 +109,7 @@ def _usual(ranks: Sequence[_Rank]) -> _Usual:
 
 
 def _why(rank: _Rank, usual: _Usual) -> str:
-    """Return what sets a rank apart and makes it slow, as the rest of a sentence about it."""
+    """Return why a rank is slower than the others, as the predicate of a sentence; "" if no sample shows it."""
     waited = rank.waited or 0.0
     if waited >= WAITS and waited >= usual.waited + WAITS_MORE:
         return f"waits for its loader {100 * waited:.0f} % of the time"
@@ -145,7 +145,7 @@ def _ranks(node: NodeSamples) -> Iterator[_Rank]:
 
 
 def _newest(samples: Sequence[Sample]) -> Iterator[Sample]:
-    """Yield the samples of the last minutes in which the ranks lived, of their newest attempt.
+    """Yield the samples of the last PACE_SECONDS of the newest attempt in which ranks were alive.
 
     The first sample of an attempt is left out, because it covers the slow first steps.
     """

@@ -1,4 +1,4 @@
-"""Builds the views from the files of runs: what has ended is read once, of what goes on only what has changed."""
+"""Builds the views from the files of runs. Ended runs are read once, and of live runs only changed files are read."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from orchestrator.operations.watched_logs import WatchedLogs
 from orchestrator.protocol.metric import better_of
 from orchestrator.runs.files.file_cache import FileCache
 from orchestrator.runs.files.logs import beat_of, beats_of, last_line, result_of
-from orchestrator.runs.files.metrics import Series, metric_that_exists, metrics_of
+from orchestrator.runs.files.metrics import Series, metric_of_job, metric_that_exists, metrics_of, shown_first
 from orchestrator.runs.files.sample_looks import SampleLooks
 from orchestrator.runs.files.written_metrics import is_number, last_values
 from orchestrator.runs.findings import findings, in_words
@@ -25,7 +25,7 @@ from orchestrator.runs.state import Event, RunState
 from orchestrator.runs.store import RunDir, find_run, newest_ids
 from orchestrator.runs.summary import code_of, gpus_of, hours_of
 from orchestrator.runs.sweeps import points_in
-from orchestrator.views.curves import Curves, curve_of
+from orchestrator.views.curves import Curves, Trend, curve_of, trend_of
 from orchestrator.views.facts import Facts, facts_of
 from orchestrator.views.heat import HeatMap, span_map
 from orchestrator.views.logs import RankLog
@@ -34,16 +34,16 @@ from orchestrator.views.run import RunView, run_view
 from orchestrator.views.runs import RunFilter, RunRow, RunsView, row_of, runs_view
 from orchestrator.views.step_times import Histogram, StepTimes, histogram_of, step_spans
 from orchestrator.views.sweep import SweepView, sweep_view
-from orchestrator.views.use import UseView, use_view, uses_of_ranks
+from orchestrator.views.use import Totals, UseView, totals_of, use_view, uses_of_ranks
 
-FIRST_SECONDS: Final = 0.1  # of a look at all runs: what is new to it and was not read by then, the next one reads
-LEAST_SLOWER: Final = 1.5  # times as long as the fastest step: the colours of step times reach so far at least
+FIRST_SECONDS: Final = 0.1  # after this time, a look at all runs leaves further unknown runs to the next look
+LEAST_SLOWER: Final = 1.5  # the colour scale of step times ends at this multiple of the fastest step, or above
 Note = Callable[[RunState, Mapping[str, Any] | None, float, str], str]
-"""How the word that matters most about a run is said: of its state, rank 0's beat, the time and its last line."""
+"""Returns the most important fact about a run, from its state, rank 0's heartbeat, the time now and its last line."""
 
 
 class Reader:
-    """Looks at the runs of a state folder, again and again; one look at a time, from whichever thread."""
+    """Reads the runs of a state folder repeatedly. Thread-safe: one thread reads at a time."""
 
     def __init__(
         self, root: Path, note: Note, clock: Callable[[], float] = time.time, *, has_facts: bool = False
@@ -59,22 +59,19 @@ class Reader:
         self.watched = WatchedLogs()
 
     def find(self, reference: str) -> RunDir:
-        """Return the run that is meant; RunNotFoundError for none."""
+        """Return the run with this id, unique prefix or name. Raises RunNotFoundError if there is none."""
         return find_run(self.root, reference)
 
     def folder_of(self, run_id: str) -> RunDir:
-        """Return the folder of a run by its whole id, as the rows have it."""
+        """Return the folder of the run with this full id."""
         return RunDir(self.root / "runs" / run_id)
 
-    def runs(
-        self, wanted: RunFilter | None = None, *, first: int = 0, most: int | None = None,
-        seconds: float = FIRST_SECONDS,
-    ) -> RunsView:  # fmt: skip
-        """Return the runs that are wanted; of many new ones the newest, and how many are left for the next look."""
+    def runs(self, wanted: RunFilter | None = None, *, seconds: float = FIRST_SECONDS) -> RunsView:
+        """Return the wanted runs. If reading takes too long, older runs are left to the next look and counted."""
         with self._lock:
-            return self._runs(wanted, first, most, seconds)
+            return self._runs(wanted, seconds)
 
-    def _runs(self, wanted: RunFilter | None, first: int, most: int | None, seconds: float) -> RunsView:
+    def _runs(self, wanted: RunFilter | None, seconds: float) -> RunsView:
         for run_id in self._relabelled.look():
             self._ended.pop(run_id, None)
         ids, rows, spent = newest_ids(self.root), list[RunRow](), 0.0
@@ -92,10 +89,10 @@ class Reader:
         for kept in (self._ended, self._known, self._series, self._step_times, self._samples):
             for gone in [run_id for run_id in kept if run_id not in there]:
                 del kept[gone]
-        return runs_view(rows, wanted, first=first, most=most, unread=len(ids) - len(rows))
+        return runs_view(rows, wanted, unread=len(ids) - len(rows))
 
     def state(self, run: RunDir) -> RunState:
-        """Return how a run stands."""
+        """Return the state of a run."""
         with self._lock:
             return self._state(run)
 
@@ -104,19 +101,25 @@ class Reader:
         with self._lock:
             return self._row(run, self._state(run))
 
-    def run(self, run: RunDir) -> RunView:
-        """Return all about one run."""
+    def run(self, run: RunDir, *, all_beats: bool = True) -> RunView:
+        """Return the view of one run.
+
+        Without `all_beats`, only rank 0's heartbeat is read, because there may be thousands of ranks.
+        """
         with self._lock:
             state = self._state(run)
-            beats = beats_of(run, state.attempt)
+            if all_beats:
+                beats = beats_of(run, state.attempt)
+            else:
+                beats = {0: beat} if (beat := beat_of(run, state.attempt)) else {}
             steps = self._step_times.setdefault(run.run_id, StepTimes())
-            if not state.is_final:
+            if not state.is_final and all_beats:
                 steps.look(state.attempt, beats)
             row, last = self._row(run, state, beats.get(0)), last_line(run, state.attempt)
             uses = {} if state.is_final else uses_of_ranks(self._sampled(run).look())
             try:
                 events = self.events(run)
-            except StoreError:  # the state says so
+            except StoreError:  # the state reports the error
                 events = ()
             return run_view(
                 state, row, str(run.path), events, self._clock(), beats=beats,
@@ -125,17 +128,17 @@ class Reader:
             )  # fmt: skip
 
     def events(self, run: RunDir) -> tuple[Event, ...]:
-        """Return what happened in a run, each node's in order."""
+        """Return the events of a run. The events of each node are in order."""
         with self._lock:
             return run.events(self._known.setdefault(run.run_id, FileCache()))
 
     def hours(self, run: RunDir) -> Mapping[str, float | None]:
-        """Return what the run cost so far, by its events and the samples that are known."""
+        """Return the hours of ranks, cores and GPUs that the run has used so far, and the GPUs' watt-hours."""
         with self._lock:
             return hours_of(self.events(run), self._clock(), self._sampled(run).look())
 
     def curves(self, runs: Sequence[RunDir], metric: str, *, smoothing: float = 0.0, most: int = 1000) -> Curves:
-        """Return a metric of several runs; runs that have not written it are left out."""
+        """Return the curves of a metric for several runs. Runs without the metric are left out."""
         with self._lock:
             series = [(run.run_id, self._looked_at(run)) for run in runs]
             found = (
@@ -148,25 +151,33 @@ class Reader:
             )
             return Curves(metric, tuple(filter(None, found)), names, kinds)
 
+    def trend(self, run: RunDir) -> Trend | None:
+        """Return the course of the job's metric, or of the loss if the run has not written the job's metric."""
+        with self._lock:
+            series, of_job = self._looked_at(run), metric_of_job({"job": run.record().job})
+            names = series.names()
+            name = of_job.name if of_job is not None and of_job.name in names else shown_first(names)
+            return trend_of(name, better_of(name, of_job), series.values(name))
+
     def step_time_map(self, run: RunDir, *, columns: int, rows: int | None = None) -> HeatMap:
-        """Return how long each rank's steps took, as far back as samples are kept."""
+        """Return a heat map of the step times of each rank, as far back as samples are kept."""
         with self._lock:
             spans = list(step_spans(self._sampled(run).look()))
             return span_map("step time", "s", spans, columns=columns, rows=rows, least=LEAST_SLOWER)
 
     def step_times(self, run: RunDir) -> Histogram:
-        """Return a histogram of the times of steps."""
+        """Return a histogram of the step times of all ranks."""
         with self._lock:
             return histogram_of(self._sampled(run).look())
 
     def pace(self, run: RunDir) -> Pace | None:
-        """Return which rank is the slowest and why; None if no step has been measured."""
+        """Return which rank is the slowest and why; None if no step was measured yet."""
         with self._lock:
             hosts = {node.node: node.host for node in self._state(run).nodes}
             return pace_of(self._sampled(run).look(), hosts)
 
     def findings(self, run: RunDir) -> list[str]:
-        """Return what stands out in the newest samples of a run that goes on, a sentence each."""
+        """Return the findings in the newest samples of a live run, a sentence each; empty if the run has ended."""
         with self._lock:
             state = self._state(run)
             if state.is_final:
@@ -174,13 +185,18 @@ class Reader:
             hosts = {node.node: node.host for node in state.nodes}
             return in_words(findings(self._sampled(run).look()), hosts)
 
+    def totals(self, run: RunDir) -> Totals:
+        """Return the resources that a run has used in total."""
+        with self._lock:
+            return totals_of(self._sampled(run).look())
+
     def use(self, run: RunDir, measure: str | None = None, *, columns: int, rows: int | None = None) -> UseView:
-        """Return how busy a run's nodes, ranks and GPUs are, with a map of one measure."""
+        """Return the use of a run's nodes, ranks and GPUs, with a heat map of one measure."""
         with self._lock:
             return use_view(self._sampled(run).look(), measure, columns=columns, rows=rows)
 
     def log(self, run: RunDir, rank: int = 0, attempt: int | None = None) -> RankLog:
-        """Return a rank's log as it is now, of the newest attempt that has one; empty where there is none."""
+        """Return a rank's log of an attempt, or of the newest attempt with a log; an empty log if there is none."""
         found: dict[int, str] = {}
         pattern = f"{glob.escape(str(run.path))}/nodes/*/attempt_{'*' if attempt is None else attempt}/rank_{rank}.log"
         for name in glob.iglob(pattern):
@@ -191,9 +207,9 @@ class Reader:
         return RankLog(None if newest is None else Path(found[newest]), newest or 0, rank)
 
     def sweep(self, sweep: str, metric: str | None = None) -> SweepView:
-        """Return a sweep's points by a metric, the best first. Raises UsageError if there is no such sweep.
+        """Return a sweep's points ranked by a metric, the best first. Raises UsageError if there is no such sweep.
 
-        Without a metric, the view has that of the job, or another one that the points have.
+        The default is the job's metric, or another metric that the points have.
         """
         runs = points_in(self.root, sweep)
         if not runs:
@@ -205,7 +221,7 @@ class Reader:
         return sweep_view(sweep, name, better, names, ranking.ranked_by(name, better, runs, found), of_job)
 
     def compare(self, one: RunDir, other: RunDir) -> diff.Comparison:
-        """Return what differs between two runs."""
+        """Return the differences between two runs."""
         with self._lock:
             return diff.compare(one, other, (self._state(one), self._state(other)))
 
@@ -219,7 +235,7 @@ class Reader:
             last = "" if beat else last_line(run, state.attempt)
         facts = self._facts(run, beat) if self._has_facts else ()
         row = row_of(state, self._note(state, beat, self._clock(), last), labels_of(run), facts)
-        if state.is_final and run.ending() is not None:  # it is not looked at again
+        if state.is_final and run.ending() is not None:  # the run will not change any more
             self._ended[run.run_id] = row
             self._known.pop(run.run_id, None)
         return row
@@ -228,7 +244,7 @@ class Reader:
         try:
             events = run.events(self._known.setdefault(run.run_id, FileCache()))
             record, result = run.record(), result_of(run)
-        except StoreError:  # the state says so
+        except StoreError:  # the state reports the error
             return ()
         told = beat.get("metrics") if beat else None
         of_beat = {name: value for name, value in told.items() if is_number(value)} if isinstance(told, Mapping) else {}

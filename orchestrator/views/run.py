@@ -1,4 +1,4 @@
-"""One run: how it stands, its nodes and ranks, its time, and why it ended. Pure."""
+"""The view of one run: its state, nodes, ranks, timeline and verdict. Pure."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final
 
-from orchestrator.runs.state import Event, NodeState, NodeStatus, RunState, Verdict
+from orchestrator.runs.state import Attempt, Event, NodeState, NodeStatus, RunState, Verdict
 from orchestrator.views.runs import RunRow
 from orchestrator.views.timeline import Timeline, timeline_of
 
 Beat = Mapping[str, Any]
 Use = Mapping[str, float]
-"""How busy a rank's machine is: a share of 1 by what it is of (`cpu`, `gpu`, ...)."""
+"""The use of a rank's resources (`cpu`, `gpu`, `waits`), each as a share from 0 to 1."""
 
 
 class RankStatus(StrEnum):
-    """Says how far one rank of the newest attempt is."""
+    """The status of one rank in the newest attempt."""
 
     WAITING = "waiting"  # not started yet
     RUNNING = "running"
-    DONE = "done"  # it has ended with exit code 0
-    STOPPED = "stopped"  # it was ended, as another one had failed or a cancel was asked for
+    DONE = "done"  # ended with exit code 0
+    STOPPED = "stopped"  # orch ended it, because another rank had failed or the run was cancelled
     FAILED = "failed"
-    LOST = "lost"  # its node is
+    LOST = "lost"  # its node is lost
 
 
 _TROUBLE: Final = (
@@ -34,7 +34,7 @@ _TROUBLE: Final = (
 
 @dataclass(frozen=True)
 class RankRow:
-    """One rank."""
+    """One rank of the newest attempt: its status, its newest heartbeat, and the use of its resources."""
 
     rank: int
     node: int
@@ -42,7 +42,7 @@ class RankRow:
     state: RankStatus
     end: str = ""  # `exit code 1`, `SIGKILL`
     step: int | None = None
-    step_time: float | None = None  # in seconds, since the looks before
+    step_time: float | None = None  # seconds per step between the newest looks
     phase: str = ""
     loss: float | None = None
     use: Use = field(default_factory=dict)
@@ -50,18 +50,18 @@ class RankRow:
 
 @dataclass(frozen=True)
 class NodeRow:
-    """One node, and which ranks it has: from the first to before the last."""
+    """One node. `ranks` has its first rank, and the first rank after its last."""
 
     node: int
     host: str
     state: NodeStatus
     ranks: tuple[int, int] | None = None
-    unreachable: str = ""  # why, where it is
+    unreachable: str = ""  # the reason if the node is unreachable
 
 
 @dataclass(frozen=True)
 class RunView:
-    """All about one run that fits on a page."""
+    """The facts about one run that a page of `orch top` or the web page shows."""
 
     row: RunRow
     folder: str
@@ -75,12 +75,13 @@ class RunView:
     nodes: tuple[NodeRow, ...]
     ranks: tuple[RankRow, ...]
     timeline: Timeline
+    attempts: tuple[Attempt, ...] = ()
     result: Mapping[str, Any] | None = None
     notes: tuple[str, ...] = ()
 
 
 def worst_ranks(ranks: Iterable[RankRow]) -> tuple[RankRow, ...]:
-    """Return the ranks in another order: those with trouble first, then the slowest."""
+    """Return the ranks sorted by trouble: failed and lost ranks first, then the slowest."""
     return tuple(sorted(ranks, key=lambda each: (_TROUBLE.index(each.state), -(each.step_time or 0.0), each.rank)))
 
 
@@ -89,7 +90,7 @@ def run_view(
     beats: Mapping[int, Beat] | None = None, step_times: Mapping[int, float] | None = None,
     uses: Mapping[int, Use] | None = None, last_line: str = "", result: Mapping[str, Any] | None = None,
 ) -> RunView:  # fmt: skip
-    """Return the view of a run from its state and what its ranks have told, each by rank."""
+    """Return the view of a run from its state, its events, and the heartbeats, step times and uses by rank."""
     beats = beats or {}
     nodes = tuple(
         NodeRow(node.node, node.host, node.state, node.ranks, node.unreachable.why if node.unreachable else "")
@@ -103,7 +104,7 @@ def run_view(
     left = [f"not here: {each.host}:{each.folder}: {each.reason}" for each in state.left]
     return RunView(
         row, folder, state.attempt, state.master, state.job, beats.get(0), last_line, state.detail,
-        state.verdict, nodes, ranks, timeline_of(state, events, now), result, tuple(left),
+        state.verdict, nodes, ranks, timeline_of(state, events, now), state.attempts, result, tuple(left),
     )  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""The list of runs: a light row for each, what is asked of them, and the rows that are shown. Pure."""
+"""The list of runs: a small row for each run, the filter, and the rows that are shown. Pure."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ class RunRow:
     world_size: int | None = None
     restarts: int = 0
     sweep: str | None = None
-    note: str = ""  # the word that matters most about it
-    place: str = ""  # the rank and the node that failed, which the note names at its end
+    note: str = ""  # the most important fact about the run
+    place: str = ""  # the rank and the node that failed, which are at the end of the note
     labels: Labels = NO_LABELS
-    facts: Facts = ()  # of a page only
+    facts: Facts = ()  # only for the web page
 
     @property
     def is_final(self) -> bool:
@@ -39,15 +39,15 @@ class RunRow:
 
 @dataclass(frozen=True)
 class RunFilter:
-    """Which runs are asked for; what is empty asks for nothing."""
+    """A filter for runs. An empty field matches every run."""
 
-    text: str = ""  # every word of it in the id, the name, the profile, the state or the note
+    text: str = ""  # words that must all be in the id, name, profile, state or note
     states: tuple[RunStatus, ...] = ()
     name: str = ""
     profile: str = ""
 
     def takes(self, row: RunRow) -> bool:
-        """Tell whether the run is among those that are asked for."""
+        """Tell whether the filter matches a run."""
         if (self.states and row.state not in self.states) or self.name not in ("", row.name):
             return False
         if self.profile not in ("", row.profile):
@@ -61,13 +61,12 @@ class RunFilter:
 
 @dataclass(frozen=True)
 class RunsView:
-    """The rows of a window onto the runs that were asked for, the newest first."""
+    """The runs that match a filter, newest first."""
 
     rows: tuple[RunRow, ...]
-    found: int  # so many were asked for, shown or not
     total: int
-    states: Mapping[str, int]  # how many of all are in which state
-    unread: int = 0  # older ones that have not been looked at yet
+    states: Mapping[str, int]  # number of all runs in each state
+    unread: int = 0  # number of older runs that were not read yet
 
 
 def row_of(state: RunState, note: str, labels: Labels = NO_LABELS, facts: Facts = ()) -> RunRow:
@@ -79,11 +78,8 @@ def row_of(state: RunState, note: str, labels: Labels = NO_LABELS, facts: Facts 
     )  # fmt: skip
 
 
-def runs_view(
-    rows: Iterable[RunRow], wanted: RunFilter | None = None, *, first: int = 0, most: int | None = None, unread: int = 0
-) -> RunsView:
-    """Return the window of `most` rows that begins with the `first` of those that are wanted."""
+def runs_view(rows: Iterable[RunRow], wanted: RunFilter | None = None, *, unread: int = 0) -> RunsView:
+    """Return the rows that match the filter, and the counts of all rows."""
     rows, wanted = tuple(rows), wanted or RunFilter()
-    found = [row for row in rows if wanted.takes(row)]
-    shown = found[first:] if most is None else found[first : first + most]
-    return RunsView(tuple(shown), len(found), len(rows) + unread, Counter(str(row.state) for row in rows), unread)
+    found = tuple(row for row in rows if wanted.takes(row))
+    return RunsView(found, len(rows) + unread, Counter(str(row.state) for row in rows), unread)

@@ -1,4 +1,4 @@
-"""How long the steps of each rank take: lately by two looks at their heartbeats, over time by the agents' samples."""
+"""Determines step times: the newest from two looks at the heartbeats, and earlier ones from the agents' samples."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from orchestrator.protocol.samples import Sample
 from orchestrator.runs.files.samples import NodeSamples
 from orchestrator.views.heat import Span
 
-MOST_SHOWN: Final = 0.99  # the share of all steps that a histogram shows; the slowest of them would make it a sliver
+MOST_SHOWN: Final = 0.99  # share of all steps that a histogram shows, because the slowest steps would stretch it
 
 
 @dataclass
 class StepTimes:
-    """Remembers the last look at one attempt of a run: one heartbeat alone tells only where a rank is."""
+    """Computes step times of one attempt from successive heartbeats, because one heartbeat has only a step number."""
 
     attempt: int = 0
-    newest: dict[int, float] = field(default_factory=dict)  # by rank, the seconds a step of its last known pace
+    newest: dict[int, float] = field(default_factory=dict)  # seconds per step by rank
     _seen: dict[int, tuple[float, float]] = field(default_factory=dict)
 
     def look(self, attempt: int, beats: Mapping[int, Mapping[str, Any]]) -> None:
-        """Take in what has changed since the last look."""
+        """Update the step times from the present heartbeats."""
         if attempt != self.attempt:
             self.attempt, self._seen, self.newest = attempt, {}, {}
         for rank, beat in beats.items():
@@ -39,14 +39,14 @@ class StepTimes:
 
 
 def step_spans(nodes: Iterable[NodeSamples]) -> Iterator[Span]:
-    """Yield how long steps took, over the time of each sample; a step that is longer covers all that it took.
+    """Yield the step times as spans over the time of each sample, or over the whole step if it is longer than a sample.
 
-    But nothing before the node's first sample: a clock that was set meanwhile, or a rank's own heartbeat, may tell of
-    a step of years, and the map would show these.
+    A span never begins before the node's first sample. If a clock was set meanwhile, a step may seem to take years, and
+    the heat map would cover these years.
     """
     for node in nodes:
         since = min((sample.time - sample.seconds for sample in node.samples), default=0.0)
-        for sample, told, first in _told(node):
+        for sample, told, first in _steps_of(node):
             for is_startup in (True, False):
                 seconds = {rank: each for rank, each in told.items() if (rank in first) is is_startup}
                 short = {rank: each for rank, each in seconds.items() if each <= sample.seconds}
@@ -57,7 +57,7 @@ def step_spans(nodes: Iterable[NodeSamples]) -> Iterator[Span]:
                         yield Span(max(since, sample.time - each), sample.time, {rank: each}, is_startup)
 
 
-def _told(node: NodeSamples) -> Iterator[tuple[Sample, dict[int, float], set[int]]]:
+def _steps_of(node: NodeSamples) -> Iterator[tuple[Sample, dict[int, float], set[int]]]:
     """Yield each sample with the ranks' seconds per step, and the ranks whose attempt starts with this sample.
 
     The oldest kept sample may be from the middle of an attempt. Its step count then covers more time than the sample.
@@ -78,9 +78,9 @@ def _told(node: NodeSamples) -> Iterator[tuple[Sample, dict[int, float], set[int
 
 @dataclass(frozen=True)
 class Histogram:
-    """How many steps of all ranks took how long; each bin is as wide as the others, between `low` and `high`.
+    """A histogram of step times over all ranks. The bins between `low` and `high` have equal widths.
 
-    A step that took longer than `high` is counted in `above`. The first steps of an attempt are not counted.
+    Steps that took longer than `high` are counted in `above`. The first steps of an attempt are not counted.
     """
 
     low: float = 0.0
@@ -91,11 +91,11 @@ class Histogram:
 
 
 def histogram_of(nodes: Iterable[NodeSamples], bins: int = 40) -> Histogram:
-    """Return the histogram of step times; a sample tells the mean of the steps that it covers."""
+    """Return the histogram of step times. All steps in a sample count with their mean time."""
     steps = sorted(
         (seconds, max(1.0, sample.seconds / seconds))
         for node in nodes
-        for sample, told, first in _told(node)
+        for sample, told, first in _steps_of(node)
         for rank, seconds in told.items()
         if rank not in first and seconds > 0
     )
@@ -113,6 +113,6 @@ def histogram_of(nodes: Iterable[NodeSamples], bins: int = 40) -> Histogram:
 
 
 def _at(steps: Sequence[tuple[float, float]], wanted: float) -> float:
-    """Return the time of the step with a number, counted from the fastest."""
+    """Return the time of the step with the number `wanted`, counted from the fastest step."""
     reached = accumulate(count for _, count in steps)
     return next((seconds for (seconds, _), seen in zip(steps, reached, strict=True) if seen >= wanted), steps[-1][0])

@@ -9,6 +9,7 @@ from typing import Final
 
 from orchestrator.protocol.metric import Better, JobMetric
 from orchestrator.runs.files.metrics import Ranked
+from orchestrator.runs.run_id import index_of
 from orchestrator.views.facts import Fact, short_name, typed
 
 LEAST_RUNS: Final = 3  # with fewer values, every correlation is perfect
@@ -16,10 +17,11 @@ LEAST_RUNS: Final = 3  # with fewer values, every correlation is perfect
 
 @dataclass(frozen=True)
 class Importance:
-    """How much the metric depends on one setting, from 0 to 1.
+    """The importance of one setting for the metric, from 0 to 1.
 
-    `correlation` is Spearman's, from -1 to 1: with a negative sign the metric falls while the setting rises. It is None
-    for a setting that is no number; then the importance is the share of the ranks' variation that the setting explains.
+    `correlation` is Spearman's rank correlation, from -1 to 1. If it is negative, the metric falls as the setting
+    rises. It is None for a setting that is not a number. The importance of such a setting is the share of the variance
+    of the metric's ranks that the setting explains.
     """
 
     name: str
@@ -29,7 +31,7 @@ class Importance:
 
 @dataclass(frozen=True)
 class PointRow:
-    """One point of a sweep; `settings` are its values as numbers or words, by short names."""
+    """One point of a sweep. `settings` has its values, as numbers or words, by short names."""
 
     run_id: str
     index: int
@@ -38,17 +40,17 @@ class PointRow:
     settings: Mapping[str, Fact]
     value: float | None = None
     rank: int | None = None
-    best: float | None = None  # so far, in the order of the points
+    best: float | None = None  # best value of this point and the points before it
 
 
 @dataclass(frozen=True)
 class SweepView:
-    """A sweep's points by a metric, the best first."""
+    """A sweep's points ranked by a metric, the best first."""
 
     title: str
     metric: str
     better: Better
-    names: tuple[str, ...]  # of all metrics that its points have
+    names: tuple[str, ...]  # all metrics that its points have
     rows: tuple[PointRow, ...]
     importances: tuple[Importance, ...]
     note: str = ""
@@ -76,12 +78,6 @@ def sweep_view(
     return SweepView(title, metric, better, names, rows, found, note)
 
 
-def index_of(run_id: str) -> int:
-    """Return the number of a sweep's point from its id; 0 if it has none."""
-    number = run_id.rpartition(".")[2]
-    return int(number) if number.isdecimal() else 0
-
-
 def importances(settings: Sequence[Mapping[str, str]], values: Sequence[float | None]) -> tuple[Importance, ...]:
     """Return the importance of each setting that differs between the runs, the largest first."""
     known = [(each, value) for each, value in zip(settings, values, strict=True) if value is not None]
@@ -105,7 +101,7 @@ def _importance(name: str, pairs: Sequence[tuple[Fact, float]]) -> Importance | 
 
 
 def ranks_of(values: Sequence[float]) -> list[float]:
-    """Return the rank of each value, from 1; equal values share the mean of their ranks."""
+    """Return the rank of each value, from 1. Equal values share the mean of their ranks."""
     order = sorted(range(len(values)), key=values.__getitem__)
     ranks, at = [0.0] * len(values), 0
     while at < len(order):
@@ -137,7 +133,7 @@ def _explained(settings: Sequence[Fact], ranks: Sequence[float]) -> float | None
 
 
 def best_so_far(values: Iterable[float | None], better: Better) -> list[float | None]:
-    """Return the best value up to each run; None before the first value."""
+    """Return for each run the best value among this run and all runs before it; None before the first value."""
     found: list[float | None] = []
     best: float | None = None
     for value in values:

@@ -1,9 +1,10 @@
-"""How busy a run's ranks and GPUs are: over time as a map of cells, and the newest numbers of each node. Pure."""
+"""The use of a run's ranks, GPUs and nodes: a heat map over time, and the newest sample of each node. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean, median_low
 from typing import Final
 
 from orchestrator.protocol.samples import GpuSample, RankSample, Sample
@@ -14,11 +15,11 @@ from orchestrator.views.heat import HeatMap, Span, span_map
 
 @dataclass(frozen=True)
 class Measure:
-    """One figure of each rank, GPU or node; of neighbours that share a row the `worst` is shown."""
+    """A quantity that is measured for each rank, GPU or node. If several share a row, the `worst` value is shown."""
 
     title: str
     of: str
-    value: Callable[[Sample], Iterable[tuple[int, float | None]]]  # by rank, by the GPU's index, or by OF_NODE
+    value: Callable[[Sample], Iterable[tuple[int, float | None]]]  # keyed by rank, by the GPU's index, or by OF_NODE
     worst: Callable[[Iterable[float]], float] = max
     unit: str = "%"
 
@@ -58,23 +59,48 @@ MEASURES: Final[Mapping[str, Measure]] = {
     "power": Measure("power of the GPU", "GPU", _gpus(lambda gpu: gpu.power), unit="W"),
     "temperature": Measure("temperature of the GPU", "GPU", _gpus(lambda gpu: gpu.temperature), unit="°C"),
 }  # fmt: skip
-"""What a map can show, by name; the first one that a run has is shown unasked."""
+"""The measures that a heat map can show, by name. The default is the first measure that a run has."""
 
 
 @dataclass(frozen=True)
 class NodeUse:
-    """The newest sample of a node; the ranks and GPUs are those of the newest one that has any."""
+    """The newest sample of a node. If its ranks have ended, it has the ranks of the newest sample with ranks."""
 
     node: int
     newest: Sample
 
 
 @dataclass(frozen=True)
-class UseView:
-    """How busy a run is."""
+class Totals:
+    """The resources that a run has used, from the samples that are kept. A value is None if no sample has it."""
 
-    measure: str  # that the map shows; empty where there are no samples
-    measures: Mapping[str, str]  # that there are: the names and titles
+    rank_memory: float | None  # bytes, the most of one rank
+    gpu_memory: float | None  # bytes, the most of one GPU
+    gpu_use: float | None  # percent, the mean of all GPUs
+    step_seconds: float | None  # the median of all ranks
+
+
+def totals_of(nodes: Iterable[NodeSamples]) -> Totals:
+    """Return the resources that a run has used, from the samples of its nodes."""
+    samples = [sample for node in nodes for sample in node.samples]
+    ranks = [rank for sample in samples for rank in sample.ranks]
+    gpus = [gpu for sample in samples for gpu in sample.gpus]
+    used = [gpu.use for gpu in gpus if gpu.use is not None]
+    steps = [rank.step_seconds for rank in ranks if rank.step_seconds is not None]
+    return Totals(
+        max((rank.memory for rank in ranks), default=None),
+        max((gpu.memory for gpu in gpus if gpu.memory is not None), default=None),
+        fmean(used) if used else None,
+        median_low(steps) if steps else None,
+    )
+
+
+@dataclass(frozen=True)
+class UseView:
+    """The use of a run's machines."""
+
+    measure: str  # the measure that the map shows; empty without samples
+    measures: Mapping[str, str]  # titles of the measures that the run has, by name
     map: HeatMap
     nodes: tuple[NodeUse, ...]
 
@@ -82,7 +108,7 @@ class UseView:
 def use_view(
     nodes: Sequence[NodeSamples], measure: str | None = None, *, columns: int, rows: int | None = None
 ) -> UseView:
-    """Return the view with a map of one measure: `measure`, if the run has it."""
+    """Return the view with a heat map of `measure`, or of another measure if the run does not have it."""
     there = {name: each.title for name, each in MEASURES.items() if _has(nodes, each)}
     shown = measure if measure in there else next(iter(there), "")
     newest = tuple(NodeUse(each.node, _newest(each.samples)) for each in nodes)
@@ -94,7 +120,7 @@ def use_view(
 
 
 def uses_of_ranks(nodes: Iterable[NodeSamples]) -> dict[int, Mapping[str, float]]:
-    """Return how busy each rank is by the newest samples, as shares of 1: CPU of a core, its GPU, waiting for data."""
+    """Return the newest use of each rank as shares from 0 to 1: CPU of a core, its GPU, waiting for data."""
     found: dict[int, Mapping[str, float]] = {}
     for node in nodes:
         newest = node.samples[-1]
@@ -112,14 +138,14 @@ def _has(nodes: Iterable[NodeSamples], measure: Measure) -> bool:
 
 
 def _newest(samples: Sequence[Sample]) -> Sample:
-    """Return the newest sample, with the ranks of the newest one that has any: they may have ended since."""
+    """Return the newest sample, with the ranks of the newest sample that has ranks, because ranks may have ended."""
     last = samples[-1]
     ranks = next((sample.ranks for sample in reversed(samples) if sample.ranks), ())
     return last if last.ranks else Sample(**{**vars(last), "ranks": ranks})
 
 
 def _spans(nodes: Sequence[NodeSamples], measure: Measure) -> list[Span]:
-    """Return what each sample says; GPUs are numbered through the run, those of the first node first."""
+    """Return a span for each sample. GPUs are numbered consecutively over all nodes of the run."""
     gpus = sorted({(node.node, gpu.index) for node in nodes for sample in node.samples for gpu in sample.gpus})
     number = {each: place for place, each in enumerate(gpus)} if measure.of == "GPU" else {}
 

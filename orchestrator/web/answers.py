@@ -10,7 +10,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from orchestrator.errors import StoreError, UsageError
+from orchestrator.errors import OrchError, StoreError, UsageError
 from orchestrator.protocol.reading import opened
 from orchestrator.runs.files import checkpoints, metrics
 from orchestrator.runs.files.logs import Selection, log_files
@@ -23,7 +23,7 @@ from orchestrator.runs.store import RunDir
 from orchestrator.views.heat import HeatMap
 from orchestrator.views.json_types import to_json
 from orchestrator.views.reader import Reader
-from orchestrator.views.run import RunView, worst_ranks
+from orchestrator.views.run import RankStatus, RunView, worst_ranks
 from orchestrator.views.runs import RunRow
 from orchestrator.web import contents
 from orchestrator.web.contents import number_of
@@ -36,6 +36,7 @@ _Value = TypeVar("_Value")
 ALL_SECONDS: Final = 60.0  # in which all runs are read, the first time
 MOST_OUTPUTS: Final = 2000
 MOST_RANKS: Final = 100  # those with trouble first: nobody reads more
+MOST_IN_TROUBLE: Final = 5  # ranks in the overview of a run
 MOST_CURVES: Final = 20
 MOST_PANELS: Final = 24  # of one answer
 MOST_POINTS: Final = 1000  # of one curve: no panel has more pixels
@@ -61,17 +62,18 @@ def run_page(reader: Reader, name: str) -> Json:
     """Return the first contents of a run's page. Raises RunNotFoundError, and StoreError if the run can't be read."""
     run, problems = reader.find(name), list[str]()
     seen = signatures_of(run)  # before it is read: what is written meanwhile is told to the page
-    view = reader.run(run)
+    view = reader.run(run, all_beats=False)
     record = _readable(run.record, RunRecord.from_json(run.run_id, None), problems)
     hours = _readable(lambda: dict(reader.hours(run)), Json(), problems)
     _readable(lambda: _open(run.path / "metrics.jsonl"), None, problems)
     of_job = metrics.metric_of_job({"job": record.job})
-    shown: Json = to_json(replace(view, ranks=worst_ranks(view.ranks)[:MOST_RANKS]))
+    trouble = [rank for rank in worst_ranks(view.ranks) if rank.state in (RankStatus.FAILED, RankStatus.LOST)]
+    shown: Json = to_json(replace(view, nodes=(), ranks=tuple(trouble[:MOST_IN_TROUBLE])))
     return {
         **shown,
         "row": row_json(view.row),
+        "nodes": len(view.nodes),
         "seen": seen,
-        "ranks_left": max(0, len(view.ranks) - MOST_RANKS),
         "problems": list(dict.fromkeys(problems)),
         "final": view.row.is_final,
         "sweep": sweep_of(run.run_id),
@@ -143,14 +145,33 @@ def curves(reader: Reader, names: list[str], wanted: list[str], query: Query) ->
     }
 
 
-def ranks(reader: Reader, name: str) -> Json:
-    """Return the step times of the ranks: as a sentence, as a heat map of ranks over time, and as a histogram."""
+def trends(reader: Reader, names: list[str]) -> Json:
+    """Return the trend of each run's first metric, and null for a run without metrics or that can't be read."""
+    found: Json = {}
+    for name in names[:MOST_CURVES]:
+        found[name] = None
+        with contextlib.suppress(OrchError):
+            found[name] = to_json(reader.trend(reader.find(name)))
+    return found
+
+
+def totals(reader: Reader, name: str) -> Json:
+    """Return what a run used in all: memory, GPUs, the time of a step, and hours."""
     run = reader.find(name)
+    return {**to_json(reader.totals(run)), "hours": to_json(reader.hours(run))}
+
+
+def ranks(reader: Reader, name: str) -> Json:
+    """Return the step times of the ranks as a sentence, a heat map and a histogram, and a list of the worst ranks."""
+    run = reader.find(name)
+    rows = reader.run(run).ranks
     step_times = reader.step_time_map(run, columns=MAP_COLUMNS, rows=MAP_ROWS)
     return {
         "pace": to_json(reader.pace(run)),
         "map": _map(step_times),
         "histogram": to_json(reader.step_times(run)),
+        "ranks": to_json(worst_ranks(rows)[:MOST_RANKS]),
+        "ranks_left": max(0, len(rows) - MOST_RANKS),
     }
 
 

@@ -49,6 +49,7 @@ class Page:
             "/api/runs/{run}/files": lambda ask: answers.files_page(reader, ask.path_params["run"]),
             "/api/runs/{run}/ranks": lambda ask: answers.ranks(reader, ask.path_params["run"]),
             "/api/runs/{run}/pace": lambda ask: answers.pace(reader, ask.path_params["run"]),
+            "/api/runs/{run}/totals": lambda ask: answers.totals(reader, ask.path_params["run"]),
             "/api/runs/{run}/use": lambda ask: answers.use(
                 reader, ask.path_params["run"], ask.query_params.get("measure")
             ),
@@ -56,10 +57,11 @@ class Page:
             "/api/runs/{run}/pictures": lambda ask: contents.pictures_of(
                 reader, ask.path_params["run"], ask.query_params
             ),
-            "/api/views": lambda _: saved_views.views_of(root),
+            "/api/views/{kind}": lambda ask: saved_views.views_of(root, ask.path_params["kind"]),
             "/api/curves": lambda ask: answers.curves(
                 reader, ask.query_params.getlist("run"), ask.query_params.getlist("metric"), ask.query_params
             ),
+            "/api/trends": lambda ask: answers.trends(reader, ask.query_params.getlist("run")),
             "/api/diff": lambda ask: answers.diff_page(reader, _text(ask, "one"), _text(ask, "other")),
             "/api/sweeps/{sweep}": lambda ask: answers.sweep_page(
                 reader, ask.path_params["sweep"], ask.query_params.get("metric")
@@ -74,7 +76,7 @@ class Page:
         routes = [
             *(Route(path, _answered(answer)) for path, answer in read.items()),
             *(Route(f"/api/runs/{{run}}/{name}", _acted(do), methods=["POST"]) for name, do in act.items()),
-            Route("/api/views", self._save_view, methods=["POST"]),
+            Route("/api/views/{kind}", self._save_view, methods=["POST"]),
             Route("/", _file("index.html")),
             Route("/enter", _file("enter.html"), methods=["GET"]),
             Route("/enter", self._enter, methods=["POST"]),
@@ -100,8 +102,9 @@ class Page:
         return _json({"code": self.access.new_code()})
 
     async def _save_view(self, request: Request) -> Response:
-        given = await _body(request)
-        return await _said(lambda: _json(saved_views.save(self.root, str(given.get("name", "")), given.get("query"))))
+        kind, given = request.path_params["kind"], await _body(request)
+        name = str(given.get("name", ""))
+        return await _said(lambda: _json(saved_views.save(self.root, kind, name, given.get("query"))))
 
     def metrics(self) -> str:
         """Return all runs as OpenMetrics text."""

@@ -92,6 +92,8 @@ def _of_run(reader: Reader, run: RunDir) -> Answers:
     found: Answers = {Asked(where): page, Asked((*where, "files")): answers.files_page(reader, run.run_id)}
     found[Asked((*where, "ranks"))] = answers.ranks(reader, run.run_id)
     found[Asked((*where, "pace"))] = answers.pace(reader, run.run_id)
+    found[Asked((*where, "totals"))] = answers.totals(reader, run.run_id)
+    found[Asked(("trends",), (("run", run.run_id),))] = answers.trends(reader, [run.run_id])
     found[Asked((*where, "use"))] = use = answers.use(reader, run.run_id, None)
     for name in use["measures"]:
         found[Asked((*where, "use"), (("measure", name),))] = answers.use(reader, run.run_id, name)
@@ -99,7 +101,7 @@ def _of_run(reader: Reader, run: RunDir) -> Answers:
         asked = {"rank": str(rank), "attempt": str(attempt)}
         found[Asked((*where, "log"), tuple(asked.items()))] = answers.log_page(reader, run.run_id, asked)
     page["logs"] = page["logs"][-MOST_LOGS:]
-    return found | _texts(reader, run) | _curves(reader, [run.run_id])
+    return found | _texts(reader, run) | _curves(reader, run.run_id)
 
 
 def _texts(reader: Reader, run: RunDir) -> Answers:
@@ -128,21 +130,18 @@ def _of_several(reader: Reader, runs: list[RunDir], of_runs: Answers) -> Answers
         page = answers.sweep_page(reader, sweep, None)
         page["rows"] = [row for row in page["rows"] if row["run_id"] in ids]
         found[Asked(("sweeps", sweep))] = page
-        found |= _curves(reader, [row["run_id"] for row in page["rows"]][:8])
     pairs = list(combinations(runs, 2))[:MOST_DIFFS]
     for one, other in [*pairs, *((other, one) for one, other in pairs)]:
         asked = Asked(("diff",), (("one", one.run_id), ("other", other.run_id)))
         found[asked] = answers.diff_page(reader, one.run_id, other.run_id)
-        found |= _curves(reader, [one.run_id, other.run_id])
     return found
 
 
-def _curves(reader: Reader, names: list[str]) -> Answers:
-    """Return the requests for the curves of these runs in one panel, for each metric."""
-    first = answers.curves(reader, names, [], {})
-    asked = tuple(("run", name) for name in names)
+def _curves(reader: Reader, name: str) -> Answers:
+    """Return the requests for the curves of a run, for each metric. The page puts those of several runs together."""
+    first = answers.curves(reader, [name], [], {})
     return {
-        Asked(("curves",), (*asked, ("metric", metric))): answers.curves(reader, names, [metric], {})
+        Asked(("curves",), (("run", name), ("metric", metric))): answers.curves(reader, [name], [metric], {})
         for metric in dict.fromkeys(["loss", *first["names"], *first["kinds"]][:MOST_METRICS])
     }
 

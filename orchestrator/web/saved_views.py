@@ -1,4 +1,4 @@
-"""The views of the table of runs that the user saved: a name, and the query of the page's address."""
+"""The views that the user saved: a name, and the query of an address. The table of runs and the curves have views."""
 
 from __future__ import annotations
 
@@ -10,31 +10,38 @@ from orchestrator.protocol.files import locked
 from orchestrator.runs.store import RunDir
 from orchestrator.web import files
 
-FILE: Final = "views.json"
+FILES: Final = {"runs": "views.json", "curves": "curve_views.json"}
 MOST_VIEWS: Final = 100
 MOST_OF_A_NAME: Final = 60  # characters
 MOST_OF_A_QUERY: Final = 4000
 
 
-def views_of(root: Path) -> dict[str, str]:
+def views_of(root: Path, kind: str) -> dict[str, str]:
     """Return the queries of the saved views by name. Raises StoreError if the file can't be read."""
-    kept = RunDir(root / "ui").read(FILE) or {}
+    kept = RunDir(root / "ui").read(_file(kind)) or {}
     return {name: query for name, query in kept.items() if isinstance(query, str)}
 
 
-def save(root: Path, name: str, query: Any) -> dict[str, str]:
+def save(root: Path, kind: str, name: str, query: Any) -> dict[str, str]:
     """Save a view under a name, or remove it if the query is null; return all views. Raises UsageError."""
     if not name.strip() or len(name) > MOST_OF_A_NAME or not name.isprintable():
         raise UsageError(f"a view's name has 1 to {MOST_OF_A_NAME} characters that can be shown")
     if query is not None and (not isinstance(query, str) or len(query) > MOST_OF_A_QUERY or not query.isprintable()):
         raise UsageError(f"a view is a query of at most {MOST_OF_A_QUERY:,} characters")
-    folder = files.folder_of(root)
+    file, folder = _file(kind), files.folder_of(root)
     with files.writing(folder), locked(folder / "views.lock"):
-        found = views_of(root)
+        found = views_of(root, kind)
         found.pop(name, None)
         if query is not None:
             found[name] = query
         if len(found) > MOST_VIEWS:
             raise UsageError(f"there are {MOST_VIEWS} views already", "remove one that you do not need")
-        RunDir(folder).write(FILE, found, private=True)
+        RunDir(folder).write(file, found, private=True)
     return found
+
+
+def _file(kind: str) -> str:
+    """Return the name of the file for a kind of view. Raises UsageError if there is no such kind."""
+    if kind not in FILES:
+        raise UsageError(f"there are views of {' and '.join(FILES)}, and none of '{kind[:40]}'")
+    return FILES[kind]

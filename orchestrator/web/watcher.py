@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, Final
 
 from starlette.concurrency import run_in_threadpool
@@ -33,6 +34,14 @@ class _Stream:
     messages: asyncio.Queue[dict[str, Any] | None] = field(default_factory=asyncio.Queue)
 
 
+class _Turn:
+    """One poll for all streams: the table, and each run that pages show, are read once."""
+
+    def __init__(self, reader: Reader) -> None:
+        self.rows = cache(lambda: {row.run_id: row for row in reader.runs(seconds=ALL_SECONDS).rows})
+        self.signatures = cache(lambda name: signatures_of(reader.find(name)))
+
+
 class Watcher:
     """Polls the table and the runs that pages show, and puts changes into their streams."""
 
@@ -49,7 +58,7 @@ class Watcher:
         not wait for the watcher's next poll, because a page draws its table from it.
         """
         stream = _Stream(run, rows={} if run is None else None, seen=seen)
-        await self._look_or_say_why_not(stream)
+        await self._look_or_say_why_not(stream, _Turn(self._reader))
         self._streams.append(stream)
         if self._task is None and not self._is_closed:
             self._task = asyncio.create_task(self._watch())
@@ -69,17 +78,18 @@ class Watcher:
 
     async def _watch(self) -> None:
         while self._streams:
+            turn = _Turn(self._reader)
             for stream in list(self._streams):
                 if stream.messages.empty():  # one that does not read is told of everything at once, later
-                    await self._look_or_say_why_not(stream)
+                    await self._look_or_say_why_not(stream, turn)
             await asyncio.sleep(LOOK_SECONDS)
         self._task = None
 
-    async def _look_or_say_why_not(self, stream: _Stream) -> None:
+    async def _look_or_say_why_not(self, stream: _Stream, turn: _Turn) -> None:
         """Poll for one stream. If the run can't be read, send that as a message, so that other streams continue."""
         problem = ""
         try:
-            await self._look(stream)
+            await self._look(stream, turn)
         except OrchError as error:
             problem = error.message
         except Exception as error:  # noqa: BLE001 (as said)
@@ -88,11 +98,11 @@ class Watcher:
             stream.problem = problem
             stream.messages.put_nowait({"problem": problem})
 
-    async def _look(self, stream: _Stream) -> None:
+    async def _look(self, stream: _Stream, turn: _Turn) -> None:
         if stream.rows is not None:
             known = stream.rows
-            rows = await run_in_threadpool(self._rows)
-            changed = [row for name, row in rows.items() if known.get(name) != row]
+            rows = await run_in_threadpool(turn.rows)
+            changed = [row for name, row in rows.items() if (old := known.get(name)) is not row and old != row]
             if changed or len(rows) != len(known):
                 stream.rows = rows
                 told = [row_json(row) for row in changed]
@@ -102,10 +112,7 @@ class Watcher:
                 stream.messages.put_nowait({"rows": [], "gone": [], "all": True})
             stream.is_new = False
         if stream.run is not None:
-            seen = await run_in_threadpool(lambda name: signatures_of(self._reader.find(name)), stream.run)
+            seen = await run_in_threadpool(turn.signatures, stream.run)
             before, stream.seen = stream.seen or {}, seen
             if names := [name for name, value in seen.items() if before.get(name) != value]:
                 stream.messages.put_nowait({"changed": names})
-
-    def _rows(self) -> dict[str, RunRow]:
-        return {row.run_id: row for row in self._reader.runs(seconds=ALL_SECONDS).rows}

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +64,7 @@ class Control:
         """Run the command line there, as alice unless said otherwise; runs go to where a user's go, below her home."""
         done = self.python(host, "-m", "orchestrator.cli", *args, NO_COLOR="1", **options)
         assert "Traceback" not in done.err or "traceback:" in done.err, done.err
-        return done
+        return replace(done, argv=args)
 
     def file(self, host: str, path: str) -> Path:
         """A file of the host as this process can read it, also while the host is off.

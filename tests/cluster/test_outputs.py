@@ -105,7 +105,7 @@ def test_a_file_that_was_not_sent_and_a_module_that_is_not_there_are_explained(l
     for name in ("data/train.bin", "data/meta.pkl", ".gitignore"):
         lab.write(f"misses/{name}", "data/\n")
     done = lab.orch("submit", job, "--profile", lab.profile(hosts=["n1"]))
-    assert "not sent of the code folder: 1 file (6 B): data/ (6 B) by .gitignore:1 (data/)" in done.err
+    assert "note: 1 file (6 B) of the code folder is not sent: data/ (6 B) by .gitignore:1 (data/)" in done.err
     run = done.out.strip()
     lab.wait(run)
     assert "data/train.bin is in /home/alice/misses and was not sent: .gitignore:1 (data/)" in lab.orch("why", run).out

@@ -52,6 +52,6 @@ def test_a_cancel_that_nobody_takes_up_says_where_to_cancel(lab: Lab) -> None:
     finally:
         os.kill(supervisor, signal.SIGCONT)
     assert done.code == 1
-    assert f"run {run} was started on {LAPTOP}, where nobody has taken up the cancel yet" in done.err
+    assert f"run {run} was started on {LAPTOP}, and orch on that machine has not acted on the cancel yet" in done.err
     assert f"ssh {LAPTOP} orch cancel {run}" in done.err
     settled(lambda: lab.orch("status", run, "--json", **HOME).json["state"] == "cancelled", "the end")

@@ -170,7 +170,7 @@ def test_a_job_that_has_saved_nothing_by_its_time_limit_is_not_begun_again(alice
     alice.write("idle.py", "import time\nprint('ready', flush=True)\ntime.sleep(600)\n")
     named = alice.write("idle.yaml", "script: idle.py\nlauncher: exec\n")
     done = alice.orch("submit", named, "-p", alice.write("p.yaml", PROFILE), "--json")
-    assert "saves no checkpoint: at its time limit (1:00:00)" in done.err
+    assert "saves no checkpoint, so all its work is lost at its time limit (1:00:00)" in done.err
     run = Run(alice, done.json["run_id"])
     run.wait_for("ready")
     alice.testbed.output(

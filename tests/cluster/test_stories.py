@@ -129,7 +129,7 @@ def test_a_user_of_slurm_on_the_login_node_and_at_a_laptop(testbed: Control) -> 
         job = re.search(r"submitted (train-\w+) as Slurm job (\d+)", shown)
         assert job is not None, shown
         assert "lr 0.3" in shown
-        assert f"slurm job {job[2]}" in " ".join(window.type("orch status train").split())
+        assert f"job {job[2]} on " in " ".join(window.type("orch status train").split())
         held = window.type("orch submit train.yaml --set 'profile.sbatch={begin: now+1hour}'")
         assert "as Slurm job" in held
         look_at_status(window, "pending", "succeeded")

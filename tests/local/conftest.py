@@ -64,7 +64,7 @@ class Orch:
             stdin=subprocess.DEVNULL,
         )
         assert "Traceback" not in done.stderr or "traceback:" in done.stderr, done.stderr
-        return Result(done.returncode, done.stdout, done.stderr)
+        return Result(done.returncode, done.stdout, done.stderr, args)
 
     def submit(self, *args: str, **extra: str) -> RunDir:
         """Submit detached and return the run."""

@@ -57,8 +57,8 @@ def test_what_was_promised_and_did_not_come_is_named_and_the_run_is_kept(orch: O
     """Without a retry, a rank that was killed ends the run."""
     done = orch("drill", "local", *SHORT, "--set", "job.retry.infra=0", "--kill", "rank")
     assert done.code == 1
-    assert "not as promised: it ended as failed, and not as succeeded" in done.out
-    assert "not as promised: it was started again 0 times, and not 1" in done.out
+    assert "not as promised: the run ended as failed, and not as succeeded" in done.out
+    assert "not as promised: the run was started again 0 times, and not 1" in done.out
     (run,) = (orch.home / "runs").iterdir()
     assert f"kept: orch why {run.name}" in done.out
     assert marked(run.name) == []

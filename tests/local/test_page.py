@@ -152,19 +152,19 @@ def test_all_but_the_entrance_asks_for_a_session(client: Client) -> None:
     for path in ("/", "/api/runs", "/api/events", "/metrics", "/static/main.js", "/static/uPlot.iife.min.js", "/none"):
         assert client.ask(path).status == 401, path
     cookie = {"Cookie": client.session["Cookie"]}
-    for path in ("/api/runs", "/api/runs/x", "/api/runs/x/content?path=y", "/api/events", "/api/curves", "/api/views"):
-        assert client.ask(path, **cookie).status == 403, path
+    for path in ("runs", "runs/x", "runs/x/content?path=y", "events", "curves", "trends", "views/runs"):
+        assert client.ask(f"/api/{path}", **cookie).status == 403, path
     for host in (f"127.0.0.1:{client.port}", f"localhost:{client.port}", "orch-0.localhost"):
         assert client.ask("/enter", Host=host).status == 421, host
 
 
 def test_nothing_is_changed_from_elsewhere(client: Client) -> None:
     view = '{"name": "x", "query": "?"}'
-    for where in ("/api/runs/none/cancel", "/api/runs/none/labels", "/api/views"):
+    for where in ("/api/runs/none/cancel", "/api/runs/none/labels", "/api/views/runs"):
         assert client.ask(where, "POST", view, **client.session).status == 403
         assert client.ask(where, "POST", view, Origin="http://127.0.0.1:1", **client.session).status == 403
         assert client.ask(where, "POST", view, Origin="null", **client.session).status == 403
-    assert json.loads(client.page("/api/views").text) == {}
+    assert json.loads(client.page("/api/views/runs").text) == {}
     for where in ("/api/runs/none/cancel", "/api/runs/none/labels"):
         assert client.page(where).status == 405
         answer = client.page(where, "POST", x=1)

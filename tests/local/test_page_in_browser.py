@@ -216,6 +216,9 @@ def test_a_run_that_failed_says_why_once_and_in_red(page: Page, failed: RunDir) 
     why = page.get_by_role("region", name="Why")
     expect(why.get_by_label("Traceback")).to_contain_text("RuntimeError: <b>the data</b> is not there")
     expect(why).to_contain_text("Rank1Host")
+    attempts = page.get_by_role("region", name="Attempts: orch has not restarted the run").locator("tbody tr")
+    expect(attempts).to_contain_text("the beginning")
+    expect(attempts).to_contain_text("failed, as said above")
     expect(page.locator(".note.failure")).to_contain_text("rank 1")
     expect(page.locator(".tile").filter(has_text="State")).to_contain_text("failed")
     assert page.locator("#main").inner_text().count("RuntimeError: <b>the data") == 2  # the sentence and the traceback
@@ -291,6 +294,26 @@ def test_curves_are_chosen_arranged_scaled_and_saved(page: Page, home: Path, swe
     expect(page.get_by_text("These runs have written no epochs with 'loss'")).to_be_visible()
 
 
+def test_the_panels_of_a_saved_view_open_with_every_run_of_the_job(page: Page, sweep: str) -> None:
+    order = page.locator(".panel h2")
+    at(page, f"/run/{sweep}.0/curves?show=rate&show=loss&x=epoch")
+    expect(order).to_have_text(["rate", "loss"])
+    page.get_by_role("button", name="Save view …").click()
+    expect(page.get_by_role("textbox", name="Name")).to_have_value("grid")
+    page.get_by_role("button", name="Save", exact=True).click()
+    expect(page.get_by_label("View", exact=True).locator("option:checked")).to_have_text("grid")
+    at(page, "/")
+    at(page, f"/run/{sweep}.1/curves")
+    expect(order).to_have_text(["rate", "loss"])
+    expect(page.get_by_role("combobox", name="X")).to_have_value("epoch")
+    page.get_by_label("View", exact=True).select_option("the first panels")
+    expect(order).to_have_text(["loss", "rate"])
+    page.get_by_label("View", exact=True).select_option("grid")
+    expect(order).to_have_text(["rate", "loss"])
+    page.get_by_role("button", name="Remove view").click()
+    expect(page.get_by_label("View", exact=True)).to_have_count(0)
+
+
 def test_the_pointer_on_one_panel_tells_the_values_of_all(page: Page, sweep: str) -> None:
     at(page, f"/run/{sweep}.0/curves")
     loss, rate = (page.get_by_role("region", name=name, exact=True) for name in ("loss", "rate"))
@@ -308,20 +331,22 @@ def test_a_run_that_goes_on_is_watched_and_cancelled(
     page: Page, orch: Orch, start: Callable[..., tuple[RunDir, Path]]
 ) -> None:
     at(page, "/")
-    run, gates = start(orch, "live", 5, opened=1)
+    run, gates = start(orch, "live", 9, opened=4)
     row = page.locator("table.runs tbody tr").filter(has_text=run.run_id)
     expect(row.locator(".state")).to_have_text("running")  # it came by itself
+    expect(row.get_by_role("img", name=re.compile("^loss by step, from 1 to 0.25; .*fallen by 25 %"))).to_be_visible()
     row.get_by_role("link", name=run.run_id).click()
     expect(page.locator(".live.on")).to_contain_text("live")
     values = page.get_by_role("region", name="loss").locator("tbody td").nth(3)
-    expect(values).to_have_text("1")
-    (gates / "1").touch()
-    expect(values).to_have_text("2")
+    expect(values).to_have_text("4")
+    expect(page.locator(".tile .trend")).to_contain_text("▼ 25 % in 1 step")
+    (gates / "4").touch()
+    expect(values).to_have_text("5")
     tab(page, "logs")
     log = page.get_by_label("Lines of the log")
-    expect(log).to_contain_text("step 1 is done")
-    (gates / "2").touch()
-    expect(log).to_contain_text("step 2 is done")
+    expect(log).to_contain_text("step 4 is done")
+    (gates / "5").touch()
+    expect(log).to_contain_text("step 5 is done")
     tab(page, "ranks")
     expect(page.get_by_text("No step time is known yet.").first).to_be_visible()
     tab(page, "system")
@@ -451,7 +476,9 @@ def test_a_sweep_shows_its_best_point_and_two_runs_differ(page: Page, sweep: str
     for point in (0, 1):
         page.get_by_label(f"choose {sweep}.{point}").check()
     page.get_by_role("button", name="Compare 2").click()
+    page.get_by_label("Show").select_option("all columns")
     differs = page.get_by_role("region", name="Runs side by side").locator("tbody tr")
+    expect(differs.filter(has_text="memory of a rank, at most")).to_be_visible()
     expect(differs.filter(has_text="config.lr")).to_contain_text("0.1")
     page.go_back()
     for point in (0, 1):
@@ -574,7 +601,16 @@ def test_tags_and_a_note_are_set_on_the_page_and_elsewhere(page: Page, orch: Orc
     expect(page.get_by_role("dialog").get_by_role("alert")).to_contain_text("more than 40 characters")
     page.mark.clear()  # type: ignore[attr-defined]
     page.keyboard.press("Escape")
-    assert orch("tag", failed.run_id, "-ablation", "-late").code == 0
+    at(page, f"/run/{failed.run_id}")  # the run's page has the same
+    expect(page.locator(".labels-of .tag")).to_have_text(["ablation", "late"])
+    expect(page.locator(".labels-of")).to_contain_text(HOSTILE)
+    page.get_by_role("button", name=f"tags and note of {failed.run_id}").click()
+    page.get_by_label("Tags", exact=True).fill("late here")
+    page.get_by_role("button", name="Save", exact=True).click()
+    expect(page.locator(".labels-of .tag")).to_have_text(["late", "here"])
+    assert orch("tag", failed.run_id, "-here").out == f"{failed.run_id}: late\n"
+    expect(page.locator(".labels-of .tag")).to_have_text(["late"])  # by itself
+    assert orch("tag", failed.run_id, "-late").code == 0
     assert orch("note", failed.run_id, "").code == 0
     assert page.title() != "taken"
 
@@ -737,6 +773,10 @@ def test_exported_pages_need_no_server(
         expect(page.get_by_role("button", name="Repeat")).to_have_count(0)
         page.goto(f"{(folder / 'index.html').as_uri()}#/sweep/{sweep}")
         expect(page.get_by_role("region", name="loss", exact=True).locator("tbody tr")).to_have_count(2)
+        three = "&".join(f"run={each}" for each in (failed.run_id, f"{sweep}.0", f"{sweep}.1"))
+        page.goto(f"{(folder / 'index.html').as_uri()}#/compare?{three}")
+        expect(page.get_by_role("region", name="loss", exact=True).locator("tbody tr")).to_have_count(3)
+        expect(page.get_by_role("region", name="rate", exact=True).locator("tbody tr")).to_have_count(2)
         page.goto(f"{(folder / 'index.html').as_uri()}#/diff/{sweep}.0/{sweep}.1")
         expect(page.get_by_role("region", name="What differs").locator("tbody tr").first).to_be_visible()
         assert page.title() != "taken"
@@ -807,5 +847,5 @@ def test_a_server_that_is_gone_is_said(browser: Browser, tmp_path: Path) -> None
         page.goto((orch.home / "ui" / "open.html").as_uri())
         expect(page.get_by_text("No runs yet")).to_be_visible()
         assert orch("ui", "--stop").code == 0
-        expect(page.get_by_text("The server does not answer: what is shown is of then.")).to_be_visible()
+        expect(page.get_by_text("The server does not answer. This is the data that it sent last.")).to_be_visible()
     shutil.rmtree(orch.home)

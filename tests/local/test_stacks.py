@@ -113,7 +113,7 @@ def test_the_program_of_an_exec_rank_finds_its_environment_as_it_was(orch: Orch,
 @pytest.mark.parametrize(
     ("owner", "me", "capabilities", "scope", "said"),
     [
-        (99123, 1001, ~0, "0", "the user with number 99123: only that user or root"),
+        (99123, 1001, ~0, "0", "it runs as user 99123: only that user or root"),
         (1000, 0, ~0, "0", ""),
         (1000, 1000, ~0, "0", ""),
         (1000, 1000, ~0, "1", "kernel.yama.ptrace_scope is 1 on this machine: only a parent may"),

@@ -188,7 +188,7 @@ def test_a_run_is_told_once_through_kills_a_restart_and_a_server_that_was_away(
     assert told(orch, run, "mlflow")["link"].startswith(f"{server.address}/#/experiments/")  # starts a supervisor
     problem = until(lambda: told(orch, run, "mlflow")["problem"])
     assert problem == f"MLflow at {server.address} can't be reached: Connection refused"
-    assert f"not told yet: {problem}" in orch("status", run.run_id).out
+    assert f"not sent yet: {problem}" in orch("status", run.run_id).out
     (tmp_path / "go1").touch()
     assert wait(run, timeout=PATIENCE).state == "succeeded"  # whatever the server does
     server.start()

@@ -21,6 +21,8 @@ OTHERS = [("fsdp", "fsdp"), ("fsdp", "ddp"), ("ddp", "fsdp"), ("fsdp", "pipeline
 FASTER = (*ADAM, "--fused", "--compile", "aot_eager")
 # Sample 20 is NaN: it comes up in the first epoch, in steps 1 to 4.
 POISONED = ("--option", "poison=20", "--log-every", "100", "--save-every", "1")
+DEVICES = ("dp", "dp-balanced", "model-parallel")  # strategies of one process
+WAYS = ("accelerate", "pipeline")  # strategies of several ranks beside ddp and fsdp
 HALVED = ("ddp", "fsdp", "pipeline", "accelerate")
 # How large the steps are: resumed within the warm-up, and while the rate falls.
 PACED = (*ADAM, "--clip", "0.5", "--schedule", "cosine", "--warmup", "6")
@@ -92,7 +94,7 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
         asked("parts", "single", "--accumulate", "3"),
         asked("alone", "ddp"),
         asked("sgd-28", "single", "--global-batch", "28"),
-        *(asked(name, name, *ADAM) for name in ("dp", "dp-balanced", "model-parallel")),
+        *(asked(name, name, *ADAM) for name in DEVICES),
         *(asked(f"faster-{name}", name, *FASTER) for name in ("single", "model-parallel")),
         asked("paced", "single", *PACED),
         asked("deep", "single", *DEEP),
@@ -100,7 +102,7 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
         *resumed("single", "single", *PACED, "--deterministic"),
         *resumed("model-parallel", "model-parallel"),
     ]
-    refused = [asked(f"nan-{name}", name, *POISONED) for name in ("single", "dp", "dp-balanced", "model-parallel")]
+    refused = [asked(f"nan-{name}", name, *POISONED) for name in ("single", *DEVICES)]
     ended = trainings(1, [*wanted, *refused], folder)
     all_went_well(ended[: len(wanted)])
     assert {rank.code for ranks in ended[len(wanted) :] for rank in ranks} == {93}
@@ -115,8 +117,8 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, list[
     aside = ("fsdp", *ADAM, *DROPOUT, "--accumulate", "2", "--async-save")
     wanted += [asked("fsdp-aside", *aside, "--steps", "5"), asked("fsdp-aside", *aside)]
     wanted += [asked(f"half-{name}", name, *ADAM, "--steps", "5") for name in ("ddp", "fsdp", "pipeline")]
-    wanted += [asked("accelerate", "accelerate", *ADAM), asked("accelerate-parts", "accelerate", "--accumulate", "3")]
-    wanted += [asked("pipeline", "pipeline", *ADAM), asked("pipeline-parts", "pipeline", "--accumulate", "3")]
+    wanted += [asked(name, name, *ADAM) for name in WAYS]
+    wanted += [asked(f"{name}-parts", name, "--accumulate", "3") for name in WAYS]
     wanted += [*resumed("pipeline", "pipeline"), *resumed("accelerate", "accelerate")]
     wanted += [asked(f"faster-{name}", name, *FASTER) for name in ("fsdp", "pipeline", "accelerate")]
     wanted += [asked("faster-ddp", "ddp", *FASTER, "--accumulate", "2")]
@@ -216,12 +218,12 @@ def test_a_resumed_training_of_fsdp_equals_an_unbroken_one(two) -> None:
     assert_same(two[0] / "fsdp-broken", two[0] / "fsdp-whole")
 
 
-@pytest.mark.parametrize("name", ["dp", "dp-balanced", "model-parallel"])
+@pytest.mark.parametrize("name", DEVICES)
 def test_one_process_on_several_devices_gives_the_weights_of_one_on_one(name: str, plain: Path) -> None:
     assert_close(plain / name, plain / "adam")
 
 
-@pytest.mark.parametrize("name", ["accelerate", "pipeline"])
+@pytest.mark.parametrize("name", WAYS)
 def test_other_ways_of_several_ranks_give_the_weights_of_one_process(name: str, two, plain: Path) -> None:
     assert_close(two[0] / name, plain / "adam")
     assert_close(two[0] / f"{name}-parts", plain / "sgd")

@@ -14,7 +14,7 @@ def test_ranks_do_things_together(tmp_path: Path) -> None:
         "once 0",
         "everywhere 0",
         *(f"[{rank}] I am {rank} of 3" for rank in range(3)),
-        "2 of 3 ranks have a batch more than the others; it is left out",
+        "2 of 3 ranks have one batch more than the others, which is left out",
         "quiet 0",
         "forced 0",
     ]

@@ -28,9 +28,9 @@ MODULES = (
 
 
 def main() -> None:
-    from orchestrator.supervisor import start
+    from orchestrator.supervisor import background
 
-    start.start_supervisor = lambda *_, **__: None  # type: ignore[assignment]  # the test reconciles runs itself
+    background.start_supervisor = lambda *_, **__: None  # type: ignore[assignment]  # the test reconciles runs itself
     for name in MODULES:
         import_module(name)
     import_module("orchestrator.operations.runs").CANCEL_MARGIN = 0.2

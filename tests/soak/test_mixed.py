@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.node.system.processes import marked_processes
-from orchestrator.supervisor.start import supervisor_of
+from orchestrator.supervisor.background import supervisor_of
 from tests.local.conftest import Orch
 
 from .conftest import Soak

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import shlex
 import tomllib
@@ -15,7 +16,9 @@ from ruamel.yaml import YAML
 
 from orchestrator import errors
 from orchestrator.cli import orch
+from orchestrator.cli.output_schemas import OUTPUTS
 from orchestrator.cli.request import TakesArguments
+from orchestrator.mcp.answers import ACTING, READING
 from orchestrator.protocol.events import KINDS
 from orchestrator.protocol.layout import is_own_file
 from orchestrator.runs.state import Outcome, RunState, RunStatus, Verdict
@@ -28,13 +31,14 @@ from orchestrator.specs.spec import names_of
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("docker/*.md"), *ROOT.glob("bench/*.md")])
+LLMS = ROOT / "llms.txt"  # the pages for programs, at the top of the repository and of the site
 MANUAL = [page for page in PAGES if ROOT / "docs" in page.parents or page == ROOT / "README.md"]
 CONTEXT = click.Context(orch)
 EVERY = {name: orch.get_command(CONTEXT, name) for name in (*orch.list_commands(CONTEXT), *orch.unlisted)}
 COMMANDS = sorted(EVERY)
 # Options that a page names as those of another program.
 FOREIGN = {
-    "slurm.md": {"--no-requeue", "--time", "--mem", "--gpus-per-node", "--cpus-per-task"},  # sbatch's
+    "slurm.md": {"--no-requeue", "--no-kill", "--time", "--mem", "--gpus-per-node", "--cpus-per-task"},  # sbatch's
     "sweeps.md": {"--lr"},  # a script's
     "trackers.md": {"--lr"},  # as above
     "from-sbatch.md": {  # of sbatch, srun and torchrun
@@ -203,7 +207,7 @@ def test_the_exit_codes_are_those_of_errors_py() -> None:
     codes = {value for name, value in vars(errors).items() if name.startswith("EXIT_")}
     table = section((ROOT / "docs" / "cli.md").read_text(), "Exit codes")
     assert {int(code) for code in re.findall(r"^\| (\d+) \|", table, re.MULTILINE)} == codes
-    line = section((ROOT / "docs" / "design.md").read_text(), "Exit codes").split(" Of a rank")[0]
+    line = section((ROOT / "docs" / "design.md").read_text(), "Exit codes").split(" Codes of a rank")[0]
     assert {int(code) for code in re.findall(r"\b(\d+) ", line)} == codes
 
 
@@ -294,6 +298,42 @@ def test_a_recorded_session_holds_no_name_or_path_of_the_machine_that_recorded_i
         assert re.findall(r"/tmp/\S+|/root/\S+|\(vm\)", shown) == []
         assert set(re.findall(r"/home/(\w+)", shown)) <= {"alice"}
         assert str(ROOT) not in shown
+
+
+def test_llms_txt_has_links_to_pages_of_the_site_and_commands_that_can_be_typed() -> None:
+    text = LLMS.read_text()
+    links = re.findall(r"\]\(([^)]+)\)", text)
+    assert len(links) == len(set(links)) > 15
+    assert {link for link in links if ROOT / link not in MANUAL} == set()
+    assert {line: why for line in command_lines(text) if (why := misuse(line))} == {}
+    assert options_in(text) - ALL_OPTIONS == set()
+    assert re.match(r"# orch\n\n> .+\n\n", text)
+
+
+# -- orch for coding agents
+
+
+def test_each_command_is_in_the_table_of_safe_commands_once_with_its_json() -> None:
+    rows = re.findall(
+        r"^\| (`.*?) \| (yes|no) \|", section((ROOT / "docs" / "agents.md").read_text(), "Safe commands"), re.M
+    )
+    found = [(name, has_json == "yes") for names, has_json in rows for name in re.findall(r"`([^`]+)`", names)]
+    shown = orch.list_commands(CONTEXT)
+    assert sorted(found) == sorted((name, name in OUTPUTS) for name in shown)
+
+
+def test_each_tool_is_described_with_its_arguments() -> None:
+    text = section((ROOT / "docs" / "agents.md").read_text(), "Tools")
+    rows = re.findall(r"^\| `(\w+)` \| (.*?) \|", text, re.MULTILINE)
+    tools = {tool.__name__: list(inspect.signature(tool).parameters) for tool in (*READING, *ACTING)}
+    assert {name: re.findall(r"`(\w+)`", arguments) for name, arguments in rows} == tools
+
+
+def test_the_exit_codes_of_agents_are_those_of_the_command_line() -> None:
+    places = (("cli.md", "Exit codes"), ("agents.md", "Wait"))
+    tables = [section((ROOT / "docs" / page).read_text(), title) for page, title in places]
+    codes = [sorted(re.findall(r"^\| (\d+) \|", table, re.MULTILINE)) for table in tables]
+    assert codes[0] == codes[1]
 
 
 # -- files

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from orchestrator.backends.agents.handle import read_handle
 from orchestrator.backends.base import Backend, Check, NodeProof, Turn
-from orchestrator.backends.settings import SshSettings
+from orchestrator.backends.settings import AgentsSettings
 from orchestrator.errors import BackendError, PlacesTakenError
 from orchestrator.runs.dependencies import queue_place
 
@@ -43,7 +43,7 @@ class Agents(Backend):
 
     # -- starting
 
-    def _start(self, tasks: tuple[NodeTask, ...], run: RunDir, settings: SshSettings) -> None:
+    def _start(self, tasks: tuple[NodeTask, ...], run: RunDir, settings: AgentsSettings) -> None:
         """Prepare every machine, then start all agents. Nothing is started while one node can't take part."""
         from orchestrator.backends.agents.start import Start
 
@@ -52,7 +52,7 @@ class Agents(Backend):
             Start(self.machines, run, settings, hosts).begin(tasks, tuple(hosts))
         except BackendError as error:
             handle = run.path / "handle.json"
-            if isinstance(error, PlacesTakenError) and handle.exists():  # of an interrupted start
+            if isinstance(error, PlacesTakenError) and handle.exists():  # an interrupted start has left it
                 self._end_processes(run)  # nothing is held while the run waits
                 handle.unlink()
             self._remove_sent(run)
@@ -60,7 +60,7 @@ class Agents(Backend):
         self._leave_queue(run)
 
     def _remove_sent(self, run: RunDir) -> None:
-        """Remove the files of a start that came to no agent: without a handle, nobody else knows of them."""
+        """Remove the files that a refused start has sent. Without a handle, nobody else knows of these files."""
 
     def turn(self, run: RunDir) -> Turn | None:
         """Return the run's place among the runs that wait for places of its machines."""

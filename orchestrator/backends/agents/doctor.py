@@ -16,7 +16,7 @@ from orchestrator.backends.agents.ways import try_ways
 from orchestrator.backends.base import Check, CheckResult, Level
 from orchestrator.backends.hosts import on_all
 from orchestrator.backends.mirror import upload
-from orchestrator.backends.settings import Host, SshSettings
+from orchestrator.backends.settings import AgentsSettings, Host
 from orchestrator.errors import BackendError, PythonMissingError
 from orchestrator.protocol.quantities import size
 from orchestrator.runs.store import state_root
@@ -60,7 +60,7 @@ class Node:
 
 def examine(profile: AnyProfile, pool: Machines) -> list[Check]:
     """Check every machine, all at once; return the checks in the order of CHECKS."""
-    settings, asked = SshSettings.of(profile.to_json()), nproc_by_node(profile)
+    settings, asked = AgentsSettings.of(profile.to_json()), nproc_by_node(profile)
     is_here, on_host = profile.kind == "local", profile.runtime == "none"  # in a container, torch is in the image
     hosts = dict(enumerate(settings.hosts[:1] if is_here else settings.hosts))
     if is_here:  # `shared_parent`: as for a submit, only the state folder itself has to be the user's alone
@@ -96,14 +96,13 @@ def examine(profile: AnyProfile, pool: Machines) -> list[Check]:
     gpu_checks.compare(with_gpus)
     whats = [what for what in (CHECKS if on_host else IN_CONTAINERS) if not (is_here and what in OF_OTHERS)]
     whats += [ENVIRONMENTS] if any(ENVIRONMENTS in node.checks for node in nodes.values()) else []
-    unknown = CheckResult(Level.UNKNOWN)
-    rows = [(number, what) for what in whats for number in sorted(nodes)]
-    made = [Check(number, nodes[number].host, what, *nodes[number].checks.get(what, unknown)) for number, what in rows]
-    return [*made, *gpu_checks.as_checks(with_gpus, {number: node.host for number, node in nodes.items()})]
+    whats += [what for what in gpu_checks.CHECKS if any(what in rows for rows in with_gpus.values())]
+    rows = {number: {**node.checks, **node.gpus} for number, node in nodes.items()}
+    return gpu_checks.as_checks(whats, rows, {number: node.host for number, node in nodes.items()})
 
 
 def _check_machine(
-    session: Machine, host: Host, settings: SshSettings, asked: Sequence[int | None], *, is_alone: bool
+    session: Machine, host: Host, settings: AgentsSettings, asked: Sequence[int | None], *, is_alone: bool
 ) -> Node:
     """Make the checks that need only the machine's answer to `hello`, which is empty if the machine refuses.
 
@@ -173,7 +172,7 @@ def _read_environments(node: Node, session: Machine, workdir: str) -> None:
 
 
 def _compare_machines(
-    pool: Machines, settings: SshSettings, hosts: Mapping[int, Host], nodes: Mapping[int, Node]
+    pool: Machines, settings: AgentsSettings, hosts: Mapping[int, Host], nodes: Mapping[int, Node]
 ) -> None:
     """Check that the machines reach one another, that none is listed twice, and that all have the same torch."""
     _check_ways(pool, settings, hosts, nodes)
@@ -183,7 +182,7 @@ def _compare_machines(
     _compare_versions(nodes)
 
 
-def _check_ways(pool: Machines, settings: SshSettings, hosts: Mapping[int, Host], nodes: Mapping[int, Node]) -> None:
+def _check_ways(pool: Machines, settings: AgentsSettings, hosts: Mapping[int, Host], nodes: Mapping[int, Node]) -> None:
     """Try the connections that a start tries: from every node to node 0, and to the next node."""
     there = {number: host for number, host in hosts.items() if nodes[number].hello}
     tried = try_ways(pool, settings, there)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from orchestrator.backends.settings import Host, SshSettings, profile_of
+from orchestrator.backends.settings import AgentsSettings, Host, profile_of
 from orchestrator.errors import StoreError
 from orchestrator.node.system.processes import Process
 from orchestrator.runs.state import HandleStatus
@@ -15,7 +15,7 @@ from orchestrator.runs.store import RunDir
 from orchestrator.transport.address import HERE, Address
 
 SENDING: Final = "sending"  # exists from before anything is sent to the hosts until the agents have been started
-SECRETS: Final = "secrets.json"  # what another start needs; mode 0600, removed with the verdict
+SECRETS: Final = "secrets.json"  # the secrets for another start; mode 0600, removed with the verdict
 NOBODY: Final = Process(0, 0)  # an agent that was started and whose record is damaged
 
 
@@ -23,8 +23,8 @@ NOBODY: Final = Process(0, 0)  # an agent that was started and whose record is d
 class Handle:
     """One start of a run's agents.
 
-    A node of the plan keeps its number through all starts. The nodes of a start have numbers of their own: nodes that
-    are lost have none, and the machine with the newest checkpoint comes first.
+    A node of the plan keeps its number through all starts. A start numbers its own nodes: the machine with the newest
+    checkpoint is node 0, and a lost node gets no number.
     """
 
     state: HandleStatus
@@ -55,11 +55,11 @@ class Handle:
         """Return the machine of each of the plan's nodes that takes part."""
         return dict(zip(self.plan_nodes, self.hosts, strict=True))
 
-    def hosts_of_plan(self, settings: SshSettings) -> dict[int, Host]:
+    def hosts_of_plan(self, settings: AgentsSettings) -> dict[int, Host]:
         """Return the machine of each of the plan's nodes, also of a node that this start does without."""
         return {number: self.by_plan_node.get(number, host) for number, host in enumerate(settings.hosts)}
 
-    def free_machines(self, settings: SshSettings) -> list[Host]:
+    def free_machines(self, settings: AgentsSettings) -> list[Host]:
         """Return the machines that may replace a lost one: the profile's, as far as no node uses them."""
         from orchestrator.outcome.machines import candidates
 
@@ -86,10 +86,10 @@ def read_handle(run: RunDir) -> Handle | None:
             return None
         if not profile:
             return None
-        return first_handle(SshSettings.of(profile))
+        return first_handle(AgentsSettings.of(profile))
 
 
-def first_handle(settings: SshSettings) -> Handle:
+def first_handle(settings: AgentsSettings) -> Handle:
     """Return the handle of a first start on the profile's hosts, with no agents."""
     return Handle(HandleStatus.SUBMITTED, 0, settings.hosts, {}, tuple(range(len(settings.hosts))), here="")
 

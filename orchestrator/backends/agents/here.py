@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 from orchestrator.backends.agents.backend import Agents
 from orchestrator.backends.agents.handle import agents_here, read_handle
 from orchestrator.backends.base import NodeProof, Sight
-from orchestrator.backends.settings import SshSettings
+from orchestrator.backends.settings import AgentsSettings
 from orchestrator.node.system.processes import is_alive, wait_gone
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class AgentsHere(Agents):
 
     def submit(self, plan: LaunchPlan, tasks: tuple[NodeTask, ...], run: RunDir) -> None:
         """Start all agents of the run."""
-        self._start(tasks, run, replace(SshSettings.of(plan.profile), workdir=str(run.root)))
+        self._start(tasks, run, replace(AgentsSettings.of(plan.profile), workdir=str(run.root)))
 
     def look(self, run: RunDir, *, recorded: bool = False) -> Sight:
         """Look at each recorded agent's pid and start time.

@@ -1,4 +1,4 @@
-"""The machines of an ssh profile, spares included: who holds their places, and what ended runs have left there."""
+"""Lists the machines of an ssh profile, spares included: who holds their places, and the leftovers of ended runs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from orchestrator.backends.environments import tidy_cache
 from orchestrator.backends.hosts import on_all
 from orchestrator.backends.mirror.output_record import record_removed
 from orchestrator.backends.mirror.outputs import left_on
-from orchestrator.backends.settings import Host, SshSettings
+from orchestrator.backends.settings import AgentsSettings, Host
 from orchestrator.runs.run_id import run_id_from
 from orchestrator.transport.machine import Machines
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:  # loads fabric
     from orchestrator.transport.machine import Machine
 
 
-def holdings(settings: SshSettings, pool: Machines) -> list[dict[str, Any]]:
+def holdings(settings: AgentsSettings, pool: Machines) -> list[dict[str, Any]]:
     """List every machine's cores, GPUs, free space and the holder of each place, or why it did not answer."""
     machines, nodes = settings.machines, len(settings.hosts)
 
@@ -34,8 +34,8 @@ def holdings(settings: SshSettings, pool: Machines) -> list[dict[str, Any]]:
     return [found[number] for number in sorted(found)]
 
 
-def collect_garbage(settings: SshSettings, pool: Machines, judge: Judge, *, dry_run: bool) -> list[Finding]:
-    """List what runs have left on every machine, and end what the judge rules. A machine out of reach is named."""
+def collect_garbage(settings: AgentsSettings, pool: Machines, judge: Judge, *, dry_run: bool) -> list[Finding]:
+    """List the leftovers of runs on every machine, and end those that the judge rules. Name machines out of reach."""
     machines, workdir = settings.machines, settings.workdir
 
     def one(_: int, host: Host) -> list[Finding]:
@@ -59,7 +59,7 @@ def collect_garbage(settings: SshSettings, pool: Machines, judge: Judge, *, dry_
 def _end(
     session: Machine, workdir: str, run_id: str, left: dict[str, Any], ruling: Ruling, *, dry_run: bool
 ) -> Finding:
-    """End what is left of one run on one machine if that is its ruling; return what was done."""
+    """End the leftovers of one run on one machine if the ruling says so. Return what was done."""
     host, folder, processes = session.name, f"{workdir}/runs/{run_id}", ", ".join(left["processes"])
     what = f"{host}: {folder if left['folder'] else ''}{f' processes {processes}' if processes else ''}"
     if not ruling.ends or dry_run:

@@ -1,4 +1,4 @@
-"""Which agents on other machines live: what the supervisor saw last of each node, in one start, on one machine."""
+"""Tells which agents on other machines are alive, by the supervisor's last observation of each node."""
 
 from __future__ import annotations
 

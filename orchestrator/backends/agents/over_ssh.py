@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from orchestrator.backends.agents.backend import Agents
 from orchestrator.backends.agents.handle import SECRETS, SENDING, first_handle, read_handle
 from orchestrator.backends.base import Finding, Judge, NodeProof, Sight
-from orchestrator.backends.settings import SshSettings, profile_of, remote_folder, workdir_of
+from orchestrator.backends.settings import AgentsSettings, profile_of, remote_folder, workdir_of
 from orchestrator.errors import BackendError, StoreError
 
 if TYPE_CHECKING:  # `orch status` must wait neither for pydantic nor for fabric
     from pathlib import Path
 
-    from orchestrator.backends.agents.watcher import SshWatcher
+    from orchestrator.backends.agents.watcher import AgentsWatcher
     from orchestrator.backends.replay_stage import Order
     from orchestrator.backends.settings import Host
     from orchestrator.outcome.restart import Relaunch
@@ -47,7 +47,7 @@ class AgentsOverSsh(Agents):
         from orchestrator.backends.hosts import connections
 
         self.pool = pool or connections()
-        self._watchers: dict[str, SshWatcher] = {}
+        self._watchers: dict[str, AgentsWatcher] = {}
         self._lock = threading.Lock()
 
     @property
@@ -72,15 +72,15 @@ class AgentsOverSsh(Agents):
         if tasks[0].secrets:
             run.write(SECRETS, {"secrets": tasks[0].secrets}, private=True)
         with _sending(run):
-            self._start(with_given_checkpoint(tasks), run, SshSettings.of(plan.profile))
+            self._start(with_given_checkpoint(tasks), run, AgentsSettings.of(plan.profile))
 
     def _remove_sent(self, run: RunDir) -> None:
-        """Remove the files of a start that came to no agent: without a handle, nobody else knows of them."""
+        """Remove the files that a refused start has sent. Without a handle, nobody else knows of these files."""
         if read_handle(run) is not None:
             return
         from orchestrator.backends.hosts import on_all
 
-        settings = SshSettings.of(profile_of(run))
+        settings = AgentsSettings.of(profile_of(run))
 
         def one(_: int, host: Host) -> None:
             session = self.pool.session(host.address, settings.workdir)
@@ -106,10 +106,10 @@ class AgentsOverSsh(Agents):
         self.watcher(run).relaunch(again)
 
     def reserves(self, run: RunDir) -> Reserves | None:
-        """Return the machines of the next start by the rules of `relaunch.machines`, as far as no machine is asked."""
+        """Return the machines for the next start, by the rules of `relaunch.machines`. No machine is contacted."""
         from orchestrator.runs.restarts.recovery import Reserves
 
-        settings = SshSettings.of(profile_of(run))
+        settings = AgentsSettings.of(profile_of(run))
         handle = read_handle(run) or first_handle(settings)
         hosts, free = handle.hosts_of_plan(settings).values(), handle.free_machines(settings)
         return Reserves(
@@ -123,7 +123,7 @@ class AgentsOverSsh(Agents):
     # -- looking
 
     def look(self, run: RunDir, *, recorded: bool = False) -> Sight:
-        """Return what the supervisor saw last of each agent."""
+        """Return the supervisor's last observation of each agent."""
         from orchestrator.backends.agents import liveness
 
         handle = read_handle(run)
@@ -132,13 +132,13 @@ class AgentsOverSsh(Agents):
             return Sight(hosts=hosts)
         return Sight(liveness.alive_agents(run), hosts, liveness.unreachable_nodes(run))
 
-    def watcher(self, run: RunDir) -> SshWatcher:
+    def watcher(self, run: RunDir) -> AgentsWatcher:
         """Return the threads that copy the files of the run's nodes; the first call starts them."""
-        from orchestrator.backends.agents.watcher import SshWatcher
+        from orchestrator.backends.agents.watcher import AgentsWatcher
 
         with self._lock:
             if run.run_id not in self._watchers:
-                self._watchers[run.run_id] = SshWatcher(run, self.pool)
+                self._watchers[run.run_id] = AgentsWatcher(run, self.pool)
             return self._watchers[run.run_id]
 
     def wait(self, run: RunDir, timeout: float) -> None:
@@ -205,7 +205,7 @@ class AgentsOverSsh(Agents):
         return set(unreachable_nodes(run))
 
     def collect(self, run: RunDir) -> None:
-        """Copy the rest of the files here, then remove the run's folders on the nodes; record what stays there."""
+        """Copy the remaining files here, then remove the run's folders on the nodes. Record outputs that stay there."""
         from orchestrator.backends.agents.watcher import former_sources, sources
         from orchestrator.backends.mirror.watching import finish
 
@@ -229,18 +229,18 @@ class AgentsOverSsh(Agents):
         """List every machine, spares included: cores, GPUs, free space, and who holds which place."""
         from orchestrator.backends.agents.holdings import holdings
 
-        return holdings(SshSettings.of(profile.to_json()), self.pool)
+        return holdings(AgentsSettings.of(profile.to_json()), self.pool)
 
     def collect_garbage(self, profile: AnyProfile, judge: Judge, *, dry_run: bool) -> list[Finding]:
-        """List, and remove, what ended runs have left on the machines, spares included."""
+        """List and remove the leftovers of ended runs on the machines, spares included."""
         from orchestrator.backends.agents.holdings import collect_garbage
 
-        return collect_garbage(SshSettings.of(profile.to_json()), self.pool, judge, dry_run=dry_run)
+        return collect_garbage(AgentsSettings.of(profile.to_json()), self.pool, judge, dry_run=dry_run)
 
 
 @contextlib.contextmanager
 def _sending(run: RunDir) -> Iterator[None]:
-    """Mark a run while its first start is at work. A mark that nobody has locked is that of a start that was killed."""
+    """Mark a run while its first start is at work. If nobody holds the lock of the mark, the start was killed."""
     from orchestrator.protocol.files import locked
 
     mark = run.path / SENDING

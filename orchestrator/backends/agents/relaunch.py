@@ -18,7 +18,7 @@ from orchestrator.backends.hosts import MachinesError, on_all
 from orchestrator.backends.mirror.given import newest_here, newest_there, with_given_checkpoint
 from orchestrator.backends.mirror.growing import Copy, update_all
 from orchestrator.backends.mirror.upload import SERVER_PYTHON, check_machine
-from orchestrator.backends.settings import Host, SshSettings, profile_of, remote_folder
+from orchestrator.backends.settings import AgentsSettings, Host, profile_of, remote_folder
 from orchestrator.errors import BackendError
 from orchestrator.outcome.machines import choose, nodes_to_avoid
 from orchestrator.outcome.restart import Relaunch, budget_left
@@ -39,7 +39,7 @@ def relaunch(run: RunDir, pool: Machines, again: Relaunch) -> bool:
     A machine that refuses for any reason counts as lost, and the machines are chosen again without it. Raises
     BackendError, which is not transient, if the scheduler's job that had the machines has ended.
     """
-    settings = SshSettings.of(profile_of(run))
+    settings = AgentsSettings.of(profile_of(run))
     if (job := settings.hosts[0].address.job) and is_over(job):
         raise BackendError(f"{again.reason}; {ended(job)}")
     plan = run.read("plan.json") or {}
@@ -69,7 +69,7 @@ def relaunch(run: RunDir, pool: Machines, again: Relaunch) -> bool:
 def machines(
     run: RunDir,
     pool: Machines,
-    settings: SshSettings,
+    settings: AgentsSettings,
     again: Relaunch,
     check: Callable[[int, Host], object],
     refused: Mapping[Host, BackendError] = MappingProxyType({}),
@@ -105,7 +105,10 @@ def machines(
         free.remove(spare)
         with contextlib.suppress(BackendError):
             check(number, spare)
-            _record_replaced(run, again, number, hosts[number], spare, replaced, lost[number].message)
+            if replaced.get(number) != spare.name:  # otherwise an earlier try of this start has recorded it
+                event = Replaced(again.start, number, hosts[number].name, by=spare.name, why=lost[number].message)
+                run.append_event(event)
+                replaced[number] = spare.name
             hosts[number] = spare
             del lost[number]
         if not (lost and free):
@@ -117,20 +120,11 @@ def machines(
     if choose(hosts, lost, (), settings.min_nodes).is_enough:
         left = len(hosts) - len(lost)
         if [each.hosts for each in _said(run, GoingOnWithout, again)[-1:]] != [tuple(sorted(names))]:
-            why = tuple(names[name] for name in sorted(names))
-            run.append_event(GoingOnWithout(again.start, tuple(sorted(names)), nodes=left, of=len(hosts), why=why))
+            reasons = tuple(names[name] for name in sorted(names))
+            run.append_event(GoingOnWithout(again.start, tuple(sorted(names)), nodes=left, of=len(hosts), why=reasons))
         return {number: host for number, host in hosts.items() if number not in lost}
     _wait_for(run, again, names, settings.node_wait)
     return None
-
-
-def _record_replaced(
-    run: RunDir, again: Relaunch, number: int, host: Host, spare: Host, said: dict[Any, Any], why: str
-) -> None:
-    """Record that the spare takes the host's place, unless the last recorded replacement (`said`) says the same."""
-    if said.get(number) != spare.name:
-        run.append_event(Replaced(again.start, number, host.name, by=spare.name, why=why))
-        said[number] = spare.name
 
 
 def in_order(plan_nodes: Collection[int], newest: Mapping[int, Progress], here: Progress) -> list[int]:
@@ -146,7 +140,7 @@ def in_order(plan_nodes: Collection[int], newest: Mapping[int, Progress], here: 
 
 
 def _newest_of_each(
-    run: RunDir, pool: Machines, settings: SshSettings, by_plan_node: Mapping[int, Host]
+    run: RunDir, pool: Machines, settings: AgentsSettings, by_plan_node: Mapping[int, Host]
 ) -> dict[int, Progress]:
     """Return how far the newest checkpoint of the run is on each machine."""
     found, _ = on_all(lambda _, host: newest_there(pool.session(host.address, settings.workdir), run), by_plan_node)
@@ -154,7 +148,7 @@ def _newest_of_each(
 
 
 def _said(run: RunDir, kind: type[Said], again: Relaunch) -> list[Said]:
-    """Return the events of this kind for this start; a start that is tried again records none of them twice."""
+    """Return the events of this kind for this start. A start that is tried again records no event twice."""
     return [each for each in of(run.events(), kind) if each.start == again.start]
 
 
@@ -175,7 +169,7 @@ def _alike(said: Sequence[str], why: Sequence[str]) -> bool:
     return [re.sub(r"\d+", "", each) for each in said] == [re.sub(r"\d+", "", each) for each in why]
 
 
-def _bring_logs_of_renumbered(run: RunDir, pool: Machines, settings: SshSettings, order: list[int]) -> None:
+def _bring_logs_of_renumbered(run: RunDir, pool: Machines, settings: AgentsSettings, order: list[int]) -> None:
     """Copy all logs of machines that get another number, because later only logs of the new number are copied."""
     handle = read_handle(run)
     assert handle is not None
@@ -190,13 +184,13 @@ def _bring_logs_of_renumbered(run: RunDir, pool: Machines, settings: SshSettings
         copy = Copy(run, node, remote_folder(run), "", None)
         update_all([copy], pool.session(host.address, settings.workdir), only_logs=True)
 
-    on_all(bring, moved)  # one that is lost meanwhile is missed when its agent is started
+    on_all(bring, moved)  # a machine that is lost meanwhile is detected when its agent is started
 
 
 def _tasks(
     run: RunDir,
     planned: Sequence[NodeTask],
-    settings: SshSettings,
+    settings: AgentsSettings,
     again: Relaunch,
     order: list[int],
     hosts: Mapping[int, Host],
@@ -222,7 +216,7 @@ def _tasks(
     )
 
 
-def _python_of(host: Host, settings: SshSettings) -> str:
+def _python_of(host: Host, settings: AgentsSettings) -> str:
     return host.python or settings.python or SERVER_PYTHON
 
 

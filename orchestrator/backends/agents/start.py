@@ -1,4 +1,4 @@
-"""One start of a run's agents: every machine is prepared, then the agents of all nodes are started, or none."""
+"""One start of a run's agents: every machine is prepared, and then the agents of all nodes are started, or no agent."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from orchestrator.backends.agents.handle import Handle, read_handle
 from orchestrator.backends.hosts import all_of, on_all
 from orchestrator.backends.places.needs import Need, divided, needs_of
-from orchestrator.backends.settings import Host, SshSettings
+from orchestrator.backends.settings import AgentsSettings, Host
 from orchestrator.errors import BackendError
 from orchestrator.protocol.places.devices import VISIBLE, shown
 from orchestrator.protocol.task import NodeTask, task_json
@@ -30,7 +30,7 @@ class Start:
 
     pool: Machines
     run: RunDir
-    settings: SshSettings
+    settings: AgentsSettings
     hosts: Mapping[int, Host]
 
     @property

@@ -13,7 +13,7 @@ from orchestrator.backends.agents.relaunch import relaunch
 from orchestrator.backends.mirror.checkpoints import remote_checkpoints
 from orchestrator.backends.mirror.growing import Copy
 from orchestrator.backends.mirror.watching import LONGEST_PAUSE, POLL_SECONDS, Follower, RunWatcher, Source, Update
-from orchestrator.backends.settings import Host, SshSettings, profile_of, remote_folder, workdir_of
+from orchestrator.backends.settings import AgentsSettings, Host, profile_of, remote_folder, workdir_of
 from orchestrator.errors import BackendError, JobOverError
 from orchestrator.outcome.restart import Relaunch
 from orchestrator.protocol.events import StartProblem, SubmitFailed
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from orchestrator.transport.machine import Machine
 
 WAITING_PAUSE: Final = 2.0  # seconds between two looks at machines that a start waits for
-LOOKS_A_SECOND: Final = 128  # of all nodes of a run together; with more nodes, each request is held for longer
+LOOKS_A_SECOND: Final = 128  # looks at all nodes of a run together; with more nodes, each request is held for longer
 
 
-class SshWatcher(RunWatcher):
+class AgentsWatcher(RunWatcher):
     """Watches one run, and makes its next starts."""
 
     def __init__(self, run: RunDir, pool: Machines) -> None:
@@ -108,7 +108,7 @@ class NodeFollower(Follower):
 
 
 def sources(run: RunDir, pool: Machines) -> list[Source]:
-    """Return the machine of each node in this start; nothing before the first start."""
+    """Return the machine of each node in this start; an empty list before the first start."""
     handle, workdir = read_handle(run), workdir_of(profile_of(run))
     return [
         Source(host.name, (node,), functools.partial(pool.session, host.address, workdir))
@@ -131,11 +131,11 @@ def current_sources(run: RunDir, pool: Machines) -> list[Source]:
 
 
 def former_sources(run: RunDir, pool: Machines) -> list[Source]:
-    """Return the machines of earlier starts that take no part in this one.
+    """Return the machines of earlier starts that take no part in this start.
 
-    Their outputs are those of nodes that follow the plan's; where the folder is shared, they have none of their own.
+    Their outputs get node numbers after the plan's. If the folder is shared, they have no outputs of their own.
     """
-    handle, settings = read_handle(run), SshSettings.of(profile_of(run))
+    handle, settings = read_handle(run), AgentsSettings.of(profile_of(run))
     if handle is None or settings.shared:
         return []
     numbers = {host: len(settings.hosts) + number for number, host in settings.machines.items()}

@@ -10,7 +10,7 @@ from typing import Any
 
 from orchestrator.backends.agents.start import leader_addresses
 from orchestrator.backends.hosts import on_all
-from orchestrator.backends.settings import Host, SshSettings
+from orchestrator.backends.settings import AgentsSettings, Host
 from orchestrator.errors import BackendError
 from orchestrator.protocol.gang import gang_ports
 from orchestrator.specs.plan import port_range
@@ -20,7 +20,7 @@ Ways = dict[tuple[int, int], str]  # (from, to) -> why no connection can be made
 
 
 def cut_off(
-    pool: Machines, settings: SshSettings, hosts: Mapping[int, Host], witnesses: Iterable[Host] = ()
+    pool: Machines, settings: AgentsSettings, hosts: Mapping[int, Host], witnesses: Iterable[Host] = ()
 ) -> dict[int, BackendError]:
     """Return the machines that must be left out so that all others reach each other, with the reason for each.
 
@@ -38,7 +38,7 @@ def cut_off(
     }
 
 
-def _broken(pool: Machines, settings: SshSettings, hosts: Mapping[int, Host]) -> Ways:
+def _broken(pool: Machines, settings: AgentsSettings, hosts: Mapping[int, Host]) -> Ways:
     return try_ways(pool, settings, hosts).broken if len(hosts) > 1 else {}
 
 
@@ -73,7 +73,7 @@ class Tried:
         return {way: "; ".join(answer["problems"]) for way, answer in lost.items()}
 
 
-def try_ways(pool: Machines, settings: SshSettings, hosts: Mapping[int, Host]) -> Tried:
+def try_ways(pool: Machines, settings: AgentsSettings, hosts: Mapping[int, Host]) -> Tried:
     """Try the connections that a gang needs: from each machine to the first and to the next.
 
     The first tries to reach itself too. A machine that this machine can't reach has no answer.

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from orchestrator.backends.base import NodeProof
 from orchestrator.backends.batch.site import SNAPSHOT_SECONDS, array_of
 from orchestrator.errors import BackendError, StoreError
-from orchestrator.protocol.events import AgentEnded, AgentStarted
+from orchestrator.protocol.events import AgentEnded, AgentStarted, BatchJob, SlurmJob
 from orchestrator.runs.scheduler_status import SchedulerStatus
 from orchestrator.runs.state import HandleStatus
 from orchestrator.runs.store import Record, RunDir
@@ -127,9 +127,10 @@ def step_argv(site: Site, run: RunDir, node: int, argv: Sequence[str], *, termin
     if job is None or phase != "active":
         words = "waits for its nodes" if phase == "waiting" else "has ended, and its nodes are not the run's any more"
         raise BackendError(f"the {site.scheduler.title} job of run {run.run_id} {words}")
-    hosts = [str(event.get("host")) for event in _newest_start(run)
-             if isinstance(event, AgentStarted) and event.get("node") == node]  # fmt: skip
-    return site.scheduler.step(job.job_id, node, hosts[-1] if hosts else job.nodes, argv, terminal=terminal)
+    starts = [event for event in run.events() if isinstance(event, (SlurmJob, BatchJob))]
+    hosts = starts[-1].hosts if starts else ()
+    host = hosts[node] if node < len(hosts) else job.nodes
+    return site.scheduler.step(job.job_id, node, host, argv, terminal=terminal)
 
 
 def after(site: Site, launch: LaunchPlan, runs: Sequence[RunDir], *, succeeds: bool) -> LaunchPlan | None:
@@ -291,8 +292,8 @@ def _last_words(run: RunDir, job_id: str, kind: Scheduler) -> str:
     from orchestrator.protocol.reading import read_part
 
     logs = sorted((run.path / kind.folder).glob(f"*.{job_id}.*.log"))  # agent, batch
-    start = max((_start_of(path) for path in logs), default=0)
-    for path in (path for path in logs if _start_of(path) == start):
+    newest = {path.name.partition(".")[0]: _start_of(path) for path in sorted(logs, key=_start_of)}
+    for path in (path for path in logs if _start_of(path) == newest[path.name.partition(".")[0]]):
         try:
             text = read_part(path, -LAST_BYTES, LAST_BYTES, run.path).decode(errors="replace")
         except OSError:

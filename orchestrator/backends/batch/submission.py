@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from orchestrator.backends.batch.scheduler import Order, RefusedError
 from orchestrator.backends.batch.site import array_of
-from orchestrator.backends.hosts import all_of, on_all
+from orchestrator.backends.hosts import on_each
 from orchestrator.errors import BackendError
 from orchestrator.protocol.ranks import RANK_VARIABLES
 from orchestrator.protocol.task import NodeTask, at_home
@@ -55,9 +55,7 @@ def lay(
         )
 
     one(0, runs[0])  # after this the code is there, and is copied for the other runs
-    _, failed = on_all(one, dict(list(enumerate(runs))[1:]))
-    if failed:
-        raise all_of(failed)
+    on_each(one, dict(list(enumerate(runs))[1:]))
 
 
 def _send_own_files(machine: Machine, run: RunDir, task: NodeTask) -> None:

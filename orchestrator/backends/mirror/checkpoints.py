@@ -1,4 +1,4 @@
-"""Checkpoints of orch on a run's machines: where they are, and brought here as they are committed."""
+"""Copies orch's checkpoints from a run's machines as they are committed, and knows their folder there."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from orchestrator.transport.machine import Machine
 
 
 def newest_checkpoint(folder: Path) -> Path | None:
-    """Return the newest committed checkpoint of a folder here; None when there is none."""
+    """Return the newest committed checkpoint of a folder here; None if there is none."""
     name = newest(folder)
     return None if name is None else folder / name
 

@@ -1,4 +1,4 @@
-"""Contents by their sha256, such as files of the code and wheels: only those that a machine lacks are sent."""
+"""Sends contents that a machine's cache lacks, such as files of the code and wheels. A sha256 names each content."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from orchestrator.protocol.reading import read_regular
 from orchestrator.transport.answers import data_of
 from orchestrator.transport.machine import Machine
 
-HASH_SECONDS: Final = 600.0  # what is there already is hashed
+HASH_SECONDS: Final = 600.0  # the machine hashes the contents that it has
 BATCH: Final = 8 << 20  # bytes of one request
 
 

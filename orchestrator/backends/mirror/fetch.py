@@ -1,4 +1,4 @@
-"""Fetches files of a machine: many in one request, each verified by a hash that was made while it travelled."""
+"""Fetches files from a machine: many in one request, each verified by a hash that is made while the file travels."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from orchestrator.transport.machine import CALL_SECONDS, SLOWEST, Machine
 
 ON_THE_WAY: Final = 3  # requests that are sent before the first of them is answered
 BATCH: Final = 16 << 20  # bytes of one request over a connection of its own; else others wait behind it for answers
-MOST_FILES: Final = 200  # of one request: the machine has all of them open
+MOST_FILES: Final = 200  # in one request: the machine has all of them open
 HASH_SLOWEST: Final = 20 << 20  # bytes a second
 MOST: Final = 1 << 40  # bytes of a file
 NONSENSE: Final = "it sends other files than those that were requested"
@@ -34,21 +34,21 @@ class Wanted:
     target: str
     size: int
     mtime_ns: int = 0
-    checksum: Checksum | None = None  # what a manifest says
+    checksum: Checksum | None = None  # from a manifest
     known: str = ""  # the sha256 of a file that is here; a file with this hash is not sent
     executable: bool = False
 
     @property
     def version(self) -> str:
-        """Return what tells this version of the file from others."""
+        """Return a text that differs between versions of the file."""
         return self.checksum.hex[:16] if self.checksum else f"{self.size}-{self.mtime_ns}"
 
 
 @dataclass(frozen=True)
 class Landed:
-    """The result for one file: its hash, size and time if it is here or known, else why this disk refused it.
+    """The result for one file: its hash, size and time if it is here or known, else this disk's error.
 
-    Without either it was changed or removed meanwhile.
+    Without a hash and an error, the file was changed or removed meanwhile.
     """
 
     wanted: Wanted
@@ -60,9 +60,9 @@ class Landed:
 
 
 def fetch(machine: Machine, files: Iterable[Wanted], policy: Policy, count: int) -> Iterator[Landed]:
-    """Fetch files of `count` bytes together, and yield what became of each. The folders of their targets exist.
+    """Fetch files of `count` bytes together, and yield the result for each. The folders of their targets exist.
 
-    Raises BackendError if the machine is out of reach. The next fetch continues what has arrived.
+    Raises BackendError if the machine is out of reach. The next fetch continues with the bytes that have arrived.
     """
     with machine.bulk(count) as fast:
         sent: deque[_Request] = deque()
@@ -81,7 +81,7 @@ def fetch(machine: Machine, files: Iterable[Wanted], policy: Policy, count: int)
 
 
 def read_small(machine: Machine, below: str, paths: Sequence[str], most: int) -> list[bytes | None]:
-    """Return the contents of small files; None for a file that is missing, or has more than `most` bytes."""
+    """Return the contents of small files; None for a file that is missing or has more than `most` bytes."""
     asked = [[0, path, 0, most + 1, None, ""] for path in paths]
     values, data = machine.call(
         "read_files", json.dumps(asked).encode(), below=[below], hashed=False, most=len(paths) * (most + 1)
@@ -122,15 +122,15 @@ _GONE: Final = _Row(0, -1, 0)
 
 
 class _File:
-    """A file that is being fetched: what has arrived of it, and its version on the machine."""
+    """A file that is being fetched: the bytes that have arrived, and its version on the machine."""
 
     def __init__(self, wanted: Wanted, policy: Policy) -> None:
         self.wanted, self.policy, self.is_right, self.count = wanted, policy, True, 0
-        self.row = _Row(0, wanted.size, wanted.mtime_ns)  # what the machine last said of it
+        self.row = _Row(0, wanted.size, wanted.mtime_ns)  # the machine's last answer about it
         self.facts = None if wanted.checksum or not policy.continued else (wanted.size, wanted.mtime_ns)
         algorithm = wanted.checksum.algorithm if wanted.checksum else Algorithm.SHA256
         self.most = wanted.size + ROOM * (not policy.continued)
-        size = wanted.size if policy.continued else 0  # of what an interrupted copy may have left
+        size = wanted.size if policy.continued else 0  # the most that an interrupted copy may have left
         try:
             self.arriving = Arriving(wanted.target, wanted.version, size, algorithm, durable=policy.durable)
         except NotInstalledError as error:
@@ -156,7 +156,7 @@ class _File:
         return [folder, self.wanted.path, self.arriving.size, self.count, self.facts, self.wanted.known]
 
     def take(self, row: _Row, stream: Any) -> None:
-        """Take what an answer brings of the file."""
+        """Take the part of an answer that belongs to the file."""
         self.row = row
         if row is _GONE or row.is_known:
             return
@@ -228,7 +228,7 @@ class _Request:
             count -= len(data)
 
     def landed(self) -> Iterator[Landed]:
-        """Wait for the answer, and yield what became of each file."""
+        """Wait for the answer, and yield the result for each file."""
         yield from self.refused
         while self.asked:
             self.answer.wait(self.patience)
@@ -243,7 +243,7 @@ class _Request:
             yield self.files.pop(0).land()
 
     def _compare(self, file: _File) -> None:
-        """Have the machine compare a continued file with its own: no hash has covered what came before the cut."""
+        """Let the machine compare a continued file with its own, because no hash covers the bytes before the cut."""
         wanted, digest = file.wanted, file.arriving.digest.hexdigest()
         row = json.dumps([[0, wanted.path, 0, 0, file.facts, digest]]).encode()
         patience = CALL_SECONDS + wanted.size / HASH_SLOWEST
@@ -252,7 +252,7 @@ class _Request:
         file.is_right &= bool(rows) and rows[0].is_known
 
     def leave(self) -> None:
-        """Close the files. What came of them stays, unless it is known to be wrong."""
+        """Close the files. Bytes that have arrived are kept, unless they are known to be wrong."""
         for each in self.files:
             is_kept = self.policy.continued and each.is_right and each.arriving.size
             each.arriving.leave() if is_kept else each.arriving.drop()

@@ -1,4 +1,4 @@
-"""What a start on other machines goes on from, of any format: chosen here, and sent to node 0 where that lacks it."""
+"""Chooses the checkpoint, of any format, from which a start on other machines resumes, and sends it to node 0."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:  # loads fabric
 
 @dataclass(frozen=True)
 class Given:
-    """One checkpoint that is here, and where it belongs on node 0; `is_own`: this run has saved it."""
+    """A checkpoint on this machine, and its place on node 0. `is_own`: this run has saved it."""
 
     saved: Saved
     target: str
@@ -35,7 +35,7 @@ class Given:
 
 
 def with_given_checkpoint(tasks: tuple[NodeTask, ...]) -> tuple[NodeTask, ...]:
-    """Return the tasks; one that goes on from a checkpoint here is given it in the run's own folder."""
+    """Return the tasks. If they resume from a checkpoint here, they name its copy in the run's folder on node 0."""
     found = _asked_for(tasks[0].resume)
     if found is None:
         return tasks
@@ -44,7 +44,7 @@ def with_given_checkpoint(tasks: tuple[NodeTask, ...]) -> tuple[NodeTask, ...]:
 
 
 def checkpoint_to_give(run: RunDir, task: NodeTask) -> Given | None:
-    """Return the checkpoint for node 0: the run's newest, else what it goes on from."""
+    """Return the checkpoint for node 0: the run's newest, else the checkpoint from which the job resumes."""
     if own := newest_checkpoint(run.path / "checkpoints"):
         return _of_orch(own, remote_checkpoints(run), is_own=True)
     for saved in saved_by(run):
@@ -75,13 +75,13 @@ def newest_here(run: RunDir) -> Progress:
 
 
 def _place(run: RunDir, task: NodeTask, saved: Saved) -> str | None:
-    """Return where on its machine a checkpoint lay that has come with the outputs; None where that isn't known."""
+    """Return the place on its machine of a checkpoint that was copied with the outputs; None if it is unknown."""
     top = Path(output_folder(str(run.path)))
     roots = {CODE: task.code_dir, OUTPUTS: output_folder(task.run_dir), CHECKPOINTS: remote_checkpoints(run)}
     known, path = Home.read(run, 0).files, Path(saved.path)
     for name in files_of(saved):
         kept = known.get(str((path.parent / name).relative_to(top)))
-        below = len(Path(name).parts) - 1  # of its file below the checkpoint's own path
+        below = len(Path(name).parts) - 1  # the depth of the file below the checkpoint's own path
         if kept is not None and name.startswith(path.name) and kept.root in roots:
             place = Path(kept.path).parents[below - 1] if below else kept.path
             return f"{roots[kept.root]}/{place}"

@@ -1,15 +1,14 @@
-"""The controlling side's copy of what a node writes: continued by offset, so that either side may die at any moment."""
+"""The submitting machine's copy of a node's logs and records. It continues by offset if either side was killed."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from orchestrator.errors import BackendError
-from orchestrator.node.server.files import MOST_OF_A_LOOK, is_of_progress, is_written_by, tail_hash
+from orchestrator.node.server.files import MOST_OF_A_LOOK, files_of, is_appended, is_of_progress, tail_hash
 from orchestrator.protocol.checkpoints.checkpoint_dir import step_of
 from orchestrator.protocol.files import locked, open_own, write_atomic
 from orchestrator.runs.store import RunDir
@@ -22,25 +21,25 @@ ANSWER_SECONDS: Final = 8.0  # a machine that takes longer to say that nothing i
 
 
 class Copy:
-    """The copy of one node's part of a run; `ranks` are those whose logs it takes, None for all.
+    """The copy of one node's part of a run. `ranks` are the ranks whose logs are copied; None for all.
 
-    Several processes may make it at once: the supervisor, and whoever looks at the log of another rank.
+    Several processes may update it at once: the supervisor, and a command that shows the log of another rank.
     """
 
     def __init__(self, run: RunDir, node: int, remote: str, checkpoints: str, ranks: list[int] | None) -> None:
         self.run, self.node, self.remote, self.ranks = run, node, remote, ranks
         self.checkpoints = checkpoints if node == 0 else ""
         self.stamps: dict[str, str] = {}
-        self.start: int | None = None  # whose agent it is that lives or not; None: the newest's
+        self.start: int | None = None  # the start whose agent is looked at; None: the newest
         self.agent: tuple[int, int] | None = None  # pid and start time, where they are recorded here
         self.alive: bool | None = None
         self.steps: list[str] = []
         self.has_news = False  # did the last look bring more than beats, samples and the ranks' words?
 
     def update(self, session: Machine, wait: float, *, only_logs: bool = False) -> bool:
-        """Bring what is new, waiting up to `wait` seconds for it; tell whether there is more."""
+        """Copy new parts, waiting up to `wait` seconds for them. Return True if there are more."""
         try:
-            with sole_writer(self.run.path, WRITING):
+            with locked(self.run.path / WRITING):
                 sizes = self._sizes()
                 have = self._have(sizes)
             reply, data = session.call(
@@ -48,7 +47,7 @@ class Copy:
                 start=self.start, agent=self.agent, ranks=self.ranks, wait=wait, alive=self.alive, steps=self.steps,
                 most=MOST_OF_A_LOOK, checkpoints="" if only_logs else self.checkpoints, only_logs=only_logs,
             )  # fmt: skip
-            with sole_writer(self.run.path, WRITING):
+            with locked(self.run.path / WRITING):
                 self._keep_all(reply["files"], data, sizes)
         except ValueError as error:
             raise BackendError(f"{session.name}: {error}") from error
@@ -72,28 +71,18 @@ class Copy:
 
     def _sizes(self) -> dict[str, int]:
         """Return the size of each file here that grows."""
-        return {name: (self.run.path / name).stat().st_size for name in self._growing()}
-
-    def _growing(self) -> Iterator[str]:
-        folder = self.run.node(self.node)
-        paths = [*folder.glob("attempt_*/rank_*.log"), *folder.glob("attempt_*/result_*"), *folder.glob("*.log")]
-        paths += [folder / "events.jsonl", folder / "samples.jsonl", folder / "metrics.jsonl"]
-        whole = (
-            [self.run.path / "metrics.jsonl", *self.run.path.glob("slurm/*.log"), *self.run.path.glob("batch/*.log")]
-            if self.node == 0
-            else []
-        )
-        for path in [*paths, *whole]:
-            if path.exists():
-                yield str(path.relative_to(self.run.path))
+        here = files_of(str(self.run.path), self.node)
+        return {name: (self.run.path / name).stat().st_size for name, grows in here if grows}
 
     def _keep_all(self, files: list[list[Any]], data: bytes, asked: Mapping[str, int]) -> None:
-        """Keep the pieces that came; ValueError where one is not what a node writes, OSError of the disk here.
+        """Write the parts that have arrived. Raises ValueError if nodes write no such file, and OSError for this disk.
 
-        `asked`: the sizes that they follow on. A file that another process has brought more of meanwhile is its.
+        `asked`: the sizes at which the parts continue. A file to which another process has added meanwhile is left out.
         """
         offset, now = 0, self._sizes()
-        others = {name for name, *_ in files if now.get(name, 0) != asked.get(name, 0)}  # one rotated away here is gone
+        others = {
+            name for name, *_ in files if now.get(name, 0) != asked.get(name, 0)
+        }  # a file that was rotated here is gone
         for name, size, at, stamp, rotated in files:
             if size < 0 or offset + size > len(data) or (at is not None and at < 0):
                 raise ValueError(f"it sends less than it says of {name!r}")
@@ -117,20 +106,13 @@ class Copy:
 
     def _inside(self, name: str) -> Path:
         """Return the path here of a file that the node has named. Raises ValueError if nodes write no such file."""
-        if not is_written_by(self.node, name):
+        if is_appended(self.node, name) is None:
             raise ValueError(f"node {self.node} names a file that is not its own: {name[:200]!r}")
         return self.run.path / name
 
 
-@contextmanager
-def sole_writer(folder: Path, name: str) -> Iterator[None]:
-    """Hold a lock of the run's folder: of two processes that bring the same files one waits."""
-    with locked(folder / name):
-        yield
-
-
 def update_all(copies: Sequence[Copy], session: Machine, wait: float = 0.0, *, only_logs: bool = False) -> None:
-    """Bring all that is new; of a single copy, wait up to `wait` seconds for it."""
+    """Copy all new parts. If there is one copy, wait up to `wait` seconds for news."""
     for copy in copies:
         more = copy.update(session, wait if len(copies) == 1 else 0.0, only_logs=only_logs)
         while more:

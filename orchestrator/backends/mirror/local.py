@@ -11,7 +11,7 @@ from orchestrator.protocol.arriving import PIECE, Arriving
 from orchestrator.protocol.checkpoints.checksum import Algorithm, Checksum, Hasher, hasher
 from orchestrator.protocol.reading import opened
 
-TRIES: Final = 3  # of a file that is rewritten while it is copied
+TRIES: Final = 3  # for a file that is rewritten during the copy
 USERS: Final = 0o666  # the mode of a new file, of which the user's umask takes bits away
 
 

@@ -18,11 +18,11 @@ from orchestrator.runs.reducer import left_outputs
 from orchestrator.runs.store import RunDir
 
 STATE: Final = "outputs.json"
-MOST_NEWER: Final = 10  # at most so many checkpoints that were not copied yet are named
+MOST_NEWER: Final = 10  # checkpoints that were not copied yet and are named
 
 
 class Kept(NamedTuple):
-    """A file as it was when it was copied; one of another node that node 0 has too `is_same`, and is not here twice."""
+    """A file as it was when it was copied. `is_same`: it equals node 0's file, and is not stored twice."""
 
     root: str
     path: str
@@ -34,7 +34,7 @@ class Kept(NamedTuple):
 
 @dataclass(frozen=True)
 class Left:
-    """What is still on a node and not here; `files` is None where they could not be counted."""
+    """The outputs that are on a node and not here. `files` is None if they could not be counted."""
 
     files: int | None = 0
     bytes: int = 0
@@ -47,7 +47,7 @@ class Left:
 
 
 def record_left(run: RunDir, left: Mapping[int, Left], hosts: Mapping[int, str], folder: str) -> None:
-    """Record what is on nodes and not here, where that is something, or was when it was recorded last."""
+    """Record each node's outputs that are not here, if there are some or there were some at the last record."""
     before = {each.node for each in left_outputs(run.events())}
     for node, each in left.items():
         if each.is_something:
@@ -57,31 +57,28 @@ def record_left(run: RunDir, left: Mapping[int, Left], hosts: Mapping[int, str],
 
 
 def record_removed(run: RunDir, host: str) -> None:
-    """Record that nothing of the run is on a host any more, where that was said to be so."""
+    """Record that a host has no outputs of the run any more, if outputs were recorded as left there."""
     for left in left_outputs(run.events()):
         if left.host == host:
             run.append_event(OutputsBrought(left.node, host))
 
 
 class Sizes:
-    """How many bytes of each node's outputs are here: summed up once, for the nodes share one limit."""
+    """The bytes of each node's outputs that are here. They are added up once, because the nodes share one limit."""
 
     def __init__(self, run: RunDir, nodes: Iterable[int]) -> None:
         self.run, self.nodes = run, nodes
-        self.total = 0
         self.known: dict[int, int] | None = None  # until it is asked for
 
     def beside(self, node: int) -> int:
-        """Return how much is here of the nodes other than this one."""
+        """Return the bytes that are here of the other nodes."""
         if self.known is None:
             self.known = {each: Home.read(self.run, each).bytes for each in self.nodes}
-            self.total = sum(self.known.values())
-        return self.total - self.known.get(node, 0)
+        return sum(size for each, size in self.known.items() if each != node)
 
     def note(self, node: int, size: int) -> None:
-        """Note how much is here of a node now."""
+        """Note the bytes that are here of a node now."""
         if self.known is not None:
-            self.total += size - self.known.get(node, 0)
             self.known[node] = size
 
 
@@ -97,19 +94,21 @@ def newest_of(there: Mapping[str, Entry], lacking: Iterable[str]) -> dict[str, f
 
 @dataclass
 class Home:
-    """What is here of one node, by its path in the run's folder of outputs; kept in `nodes/N/outputs.json`."""
+    """The files that are here of one node, by their paths in the run's outputs; recorded in `nodes/N/outputs.json`."""
 
     run: RunDir
     node: int
     host: str
     files: dict[str, Kept] = field(default_factory=dict)
     passed_over: list[str] = field(default_factory=list)  # links that lead out there, and what is no file
-    lacking: list[str] = field(default_factory=list)  # what is there and not here: of checkpoints only whole ones count
+    lacking: list[str] = field(
+        default_factory=list
+    )  # files that are there and not here; incomplete checkpoints are not used
     newer: dict[str, float] = field(default_factory=dict)  # the time of each checkpoint that was not copied whole yet
 
     @staticmethod
     def read(run: RunDir, node: int, host: str = "") -> Home:
-        """Return what is here from this host; of an earlier host of the node everything stays as it is."""
+        """Return the record of the files from this host. Files from an earlier host of the node are never changed."""
         try:
             known = run.read(f"nodes/{node}/{STATE}") or {}
             files = {str(name): Kept(*values) for name, values in known["files"].items()}
@@ -119,7 +118,7 @@ class Home:
         return Home(run, node, host, files if host in ("", known.get("host")) else {}, lacking=lacking)
 
     def write(self) -> None:
-        """Keep it; a crash costs no more than that some files are copied again."""
+        """Write the record. If a crash prevents that, some files are copied again."""
         self.run.node(self.node).mkdir(parents=True, exist_ok=True)
         path = self.run.node(self.node) / STATE
         record = {"host": self.host, "files": self.files, "passed_over": self.passed_over, "lacking": self.lacking}
@@ -127,7 +126,7 @@ class Home:
         write_json(path, record, mode=0o600, durable=False)
 
     def note(self, there: Mapping[str, Entry]) -> bool:
-        """Note what of these files is not here; tell whether that, or what is recorded of it, is something."""
+        """Note which of these files are not here. Return True if there are some, or there were some before."""
         before, self.lacking = self.lacking, [name for name, entry in there.items() if not self.has(name, entry)]
         self.newer = newest_of(there, self.lacking)
         return bool(before or self.lacking)
@@ -145,7 +144,7 @@ class Home:
 
     @property
     def bytes(self) -> int:
-        """Return how much is here."""
+        """Return the number of bytes that are here."""
         return sum(kept.size for kept in self.files.values() if not kept.is_same)
 
     def has(self, name: str, entry: Entry) -> bool:

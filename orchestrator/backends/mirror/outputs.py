@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 import shutil
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -13,14 +14,13 @@ from typing import TYPE_CHECKING, Final
 
 from orchestrator.backends.mirror.checkpoints import remote_checkpoints
 from orchestrator.backends.mirror.fetch import Landed, Wanted, fetch
-from orchestrator.backends.mirror.growing import sole_writer
 from orchestrator.backends.mirror.output_record import Home, Kept, Left, Sizes
 from orchestrator.backends.mirror.policy import CHANGING, REWRITTEN, STANDING, Policy
 from orchestrator.backends.settings import remote_folder
 from orchestrator.errors import BackendError
-from orchestrator.protocol.arriving import partial_of
+from orchestrator.protocol.arriving import partial_of, stem_of
 from orchestrator.protocol.checkpoints.weight_files import names_weights
-from orchestrator.protocol.files import sync_filesystem
+from orchestrator.protocol.files import locked, sync_filesystem
 from orchestrator.protocol.layout import output_folder
 from orchestrator.protocol.outputs import (
     ABOVE_IN_CONTAINER,
@@ -40,42 +40,43 @@ from orchestrator.transport.answers import data_of
 if TYPE_CHECKING:
     from orchestrator.transport.machine import Machine
 
-MANY_FILES: Final = 2000  # after so many files, what is here is recorded
+MANY_FILES: Final = 5000  # after so many files, the files that are here are recorded
 MANY_BYTES: Final = 1 << 16  # a file counts as one more for each so many of its bytes
 ROOM_AT_ONCE: Final = 16 << 20  # bytes for which the free space is looked up once
 MOST_LISTED: Final = 64 << 20  # bytes of the names of a machine's outputs
 LIST_SECONDS: Final = 600.0
-ROUNDS: Final = 3  # at the end: what has changed while it was copied is copied again
+ROUNDS: Final = 3  # at the end: files that changed during the copy are copied again
 LEAST_FREE: Final = 64 << 20
 MOST_NAMED: Final = 3
 LOOKS_IN_VAIN: Final = 1  # a file that changed in so many looks in a row is copied between two changes
 SMALL: Final = 1 << 18  # files up to here come first
+_PART: Final = re.compile(r"\..+\.\d+--?\d+\.partial", re.DOTALL)  # the name of a file while it arrives
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)  # the other files won't fit either
 
 
 class Outputs:
-    """The outputs of one node, between the machine that a session speaks to and here."""
+    """The outputs of one node, which are copied here from its machine."""
 
     def __init__(self, run: RunDir, node: int, stop: Callable[[], bool] = lambda: False) -> None:
         self.run, self.node, self.stop = run, node, stop
         self.folder = Path(output_folder(str(run.path)))
-        self.seen: dict[str, Entry] = {}  # at the last look
-        self.changed: dict[str, int] = {}  # by name: how many looks in a row have found the file changed
-        self.problems: dict[str, str] = {}  # of files that can't be written here, by name
+        self.seen: dict[str, Entry] = {}  # the files at the last look
+        self.changed: dict[str, int] = {}  # by name: the number of looks in a row at which the file had changed
+        self.problems: dict[str, str] = {}  # why files can't be written here, by name
 
     def bring(self, session: Machine, *, final: bool, limited: bool = True, sizes: Sizes | None = None) -> Left:
         """Copy new files. While the run continues (not `final`), files that changed since the last call are left out.
 
-        A file that several looks in a row have found changed is copied too, if it does not change during the copy.
-
-        `sizes` has the sizes of the other nodes' outputs; all nodes share the job's limit if the outputs are `limited`.
-        Returns the outputs that were not copied.
-        Raises BackendError if the machine is out of reach, or the disk here is full.
+        A file that changed in several calls in a row is copied too, unless it changes during the copy. `sizes` has the
+        sizes of the other nodes' outputs, because all nodes share the job's limit if the outputs are `limited`. Return
+        the outputs that were not copied. Raises BackendError if the machine is out of reach, or the disk here is full.
         """
         found, host = _Listing.of(session, self.run, self.node), session.name
-        if found.is_empty and not Home.read(self.run, self.node, host).files:  # as most of many nodes: none waits
+        if (
+            found.is_empty and not Home.read(self.run, self.node, host).files
+        ):  # most of many nodes have no outputs, and need not wait
             return Left()
-        with sole_writer(self.run.path, "outputs.lock"):
+        with locked(self.run.path / "outputs.lock"):
             home = Home.read(self.run, self.node, host)
             if final:
                 home.forget_lost()
@@ -91,19 +92,21 @@ class Outputs:
                 missing = {name for name, entry in found.files.items() if not home.has(name, entry)}
                 if missing.isdisjoint(wanted):
                     break
+            if final:
+                self._remove_old_parts(home, missing)
             if final and home.files:
                 sync_filesystem(self.run.path)
         count = len(missing) + len(found.unreadable)
         return Left(count, sum(found.files[name].size for name in missing), self._why(missing, wanted, found))
 
     def _wanted(self, found: _Listing, beside: int) -> set[str]:
-        """Return which of the files are to be here, within the limit, of which other nodes have so much."""
+        """Return the files that fit into the job's limit, of which other nodes have used `beside` bytes."""
         return chosen(found.files, self.run.plan().outputs.max_size - beside)
 
     def _bring_once(
         self, session: Machine, home: Home, found: _Listing, wanted: Collection[str], *, final: bool
     ) -> None:
-        """Delete here what is to be here no more, and copy what is new."""
+        """Delete files here that are not wanted any more, and copy new files."""
         before, self.seen = self.seen, found.files
         self.changed = {
             name: self.changed.get(name, 0) + 1
@@ -163,6 +166,16 @@ class Outputs:
                     above.rmdir()
             except OSError:  # a folder that holds more
                 pass
+
+    def _remove_old_parts(self, home: Home, missing: Collection[str]) -> None:
+        """Remove the parts of earlier versions that interrupted copies have left, except of files that are to come."""
+        kept = {stem_of(partial_of(self.folder / name, "")) for name in missing}
+        for above, folders, names in os.walk(self.folder / f"node_{self.node}" if self.node else self.folder):
+            if above == str(self.folder):
+                folders[:] = [each for each in folders if not each.startswith("node_")]
+            for part in (f"{above}/{name}" for name in names if _PART.fullmatch(name)):
+                if part.removeprefix(f"{self.folder}/") not in home.files and stem_of(part) not in kept:
+                    os.unlink(part)
 
     # -- from there
 
@@ -245,7 +258,7 @@ class Outputs:
 
 @dataclass(frozen=True)
 class _Listing:
-    """The files that a look at a machine has found, by their names at home."""
+    """The output files on a machine, by their names here."""
 
     files: dict[str, Entry]
     roots: Mapping[str, str]
@@ -272,7 +285,7 @@ class _Listing:
 
     @property
     def is_empty(self) -> bool:
-        """Tell whether there is nothing to bring or to speak of."""
+        """Tell whether there is nothing to copy or to report."""
         return not (self.files or self.unreadable or self.passed_over)
 
     def path(self, entry: Entry) -> str:
@@ -287,7 +300,7 @@ class _Listing:
         return self.roots.get(BESIDE if is_in_container else entry.root, self.roots[entry.root])
 
     def hides(self, kept: Kept) -> bool:
-        """Tell whether a file may be there though it was not seen: in a folder that is missing or can't be read."""
+        """Tell whether a file may exist there unseen, in a folder that is missing or can't be read."""
         unseen = [above for root, above in self.unreadable if root == kept.root]
         return kept.root not in self.roots or any(
             not above or f"{kept.path}/".startswith(f"{above}/") for above in unseen
@@ -295,7 +308,7 @@ class _Listing:
 
 
 def _checked(entry: Entry, roots: Collection[str]) -> Entry:
-    """Return a file that another machine names; ValueError where its path leads out of the run's outputs."""
+    """Return a file that another machine names. Raises ValueError if its path leads out of the run's outputs."""
     if entry.root not in roots or not 0 <= entry.size < 1 << 62 or abs(entry.mtime_ns) >= 1 << 62:
         raise ValueError(f"{entry!r} is no file")
     if leads_out(entry.path):

@@ -1,4 +1,4 @@
-"""The kinds of files that travel between a run's machines and here, and the rule for each kind. Pure."""
+"""The kinds of files that travel between a run's machines and this one, with one rule for each kind. Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final
 
 @dataclass(frozen=True)
 class Policy:
-    """How whole files of one kind are fetched."""
+    """The rule for fetching whole files of one kind."""
 
     hashed: bool  # the machine hashes what it sends; otherwise the hashes are known from a manifest
     continued: bool  # an interrupted copy is continued, because the file never changes under its version

@@ -1,4 +1,4 @@
-"""Sends files to a machine, where the last piece of a file gives it its name."""
+"""Sends files to a machine. A file gets its name with its last piece."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ def give_files(session: Machine, files: Mapping[Path, str]) -> None:
 
 
 def give_file(session: Machine, source: Path, remote: str, sha256: str = "") -> None:
-    """Send a file in pieces. The last piece, sent when all others are there, gives the file its name.
+    """Send a file in pieces. The last piece, sent when all others have arrived, gives the file its name.
 
-    sha256: what the machine must find then. Several senders may send such a file at once.
+    sha256: the hash that the machine must compute. Several senders may send a file with a hash at once.
     """
     sent: deque[Reply] = deque()
     values: dict[str, Any] = {"path": remote, "sha256": sha256, "sender": secrets.token_hex(4) if sha256 else ""}

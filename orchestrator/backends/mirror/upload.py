@@ -1,4 +1,4 @@
-"""Sends a machine the code before an agent starts there. Only contents that it lacks are sent."""
+"""Prepares a machine for an agent: checks it, and sends the code and records that it lacks."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SERVER_PYTHON: Final = "python3"
 
 
 def send_code(session: Machine, run: RunDir, workdir: str, code_dir: str) -> int:
-    """Send the run's code, as far as the machine lacks it; return how many bytes had to travel."""
+    """Send the files of the run's code that the machine lacks. Return the number of bytes that were sent."""
     listed = run.code_files()
     listing: dict[str, tuple[str, str]] = {}
     paths: dict[str, Path] = {}
@@ -46,7 +46,7 @@ def send_code(session: Machine, run: RunDir, workdir: str, code_dir: str) -> int
 
 
 def check_shared(sessions: Mapping[int, Machine], task: NodeTask, workdir: str) -> None:
-    """Raise BackendError unless workdir is one folder for all, as the profile says: each reads what node 0 wrote."""
+    """Raise BackendError unless all machines see the same workdir: each must read a word that node 0 wrote."""
     path, word = f"{task.run_dir}/shared", secrets.token_hex(8).encode()
     first = sessions[0].name
     sessions[0].call("write_file", word, path=path)
@@ -68,7 +68,7 @@ def _content(session: Machine, path: str) -> bytes:
 def stage_replay(
     session: Machine, run: RunDir, workdir: str, name: str, checkpoint: Path | None, order: Order
 ) -> list[str]:
-    """Send what one rank needs to run once more, and return what replays it there."""
+    """Send the files that one rank needs to run again, and return the command that replays it there."""
     folder, resume = f"{workdir}/runs/{name}", "never"
     session.call("hello", workdir=workdir, shared_parent=bool(profile_of(run).get("shared_parent")))
     send_code(session, run, workdir, f"{folder}/code")
@@ -106,7 +106,7 @@ def prepare_node(
 
 
 def _send_records(session: Machine, run: RunDir, task: NodeTask) -> None:
-    """Send what the lost machine has recorded, in pieces: a long run may have gigabytes of metrics."""
+    """Send the records of the lost machine, in pieces because a long run may have gigabytes of metrics."""
     names = [f"nodes/{task.node_rank}/{name}" for name in ("events.jsonl", "samples.jsonl", "metrics.jsonl")]
     names += ["metrics.jsonl"] if task.node_rank == 0 else []
     give_files(session, {run.path / name: f"{task.run_dir}/{name}" for name in names if (run.path / name).exists()})

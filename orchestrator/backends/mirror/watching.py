@@ -1,6 +1,6 @@
-"""A run that goes on elsewhere, watched from here: what its machines write is copied meanwhile, and after its end.
+"""Watches a run on other machines: copies the files that they write while the run continues, and after its end.
 
-The same for machines over SSH, one for each node, and for a login node that has the parts of all nodes.
+It serves machines over SSH, of which each has one node's files, and a login node, which has the files of all nodes.
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING, Final
 
 from orchestrator.backends.hosts import all_of, on_all
 from orchestrator.backends.mirror.checkpoints import bring_newest, remote_checkpoints
-from orchestrator.backends.mirror.growing import Copy, sole_writer, update_all
+from orchestrator.backends.mirror.growing import Copy, update_all
 from orchestrator.backends.mirror.output_record import Left, Sizes, record_left
 from orchestrator.backends.mirror.outputs import Outputs
 from orchestrator.backends.settings import profile_of, remote_folder
 from orchestrator.errors import BackendError, OrchError, StoreError
 from orchestrator.protocol.events import LeftBehind
+from orchestrator.protocol.files import locked
 from orchestrator.runs.files.file_cache import FileCache
 from orchestrator.runs.files.logs import Selection, nodes_with
 from orchestrator.runs.reducer import left_outputs
@@ -38,15 +39,15 @@ OUTPUTS_SECONDS: Final = (2.0, 10.0)  # between two looks: at first, and later
 
 @dataclass(frozen=True)
 class Source:
-    """One machine that has the parts of some of a run's nodes."""
+    """A machine that has the files of some of a run's nodes."""
 
-    name: str  # what people call it
+    name: str  # the name for people
     nodes: tuple[int, ...]
     session: Callable[[], Machine]
     is_vital: bool = False  # nothing is concluded of the run while it is out of reach
 
     def copies(self, run: RunDir, ranks: list[int] | None) -> list[Copy]:
-        """Return a copy of each node's part; `ranks` are those whose logs are taken, None for all."""
+        """Return a copy for each node. `ranks` are the ranks whose logs are copied; None for all."""
         return [Copy(run, node, remote_folder(run), remote_checkpoints(run), ranks) for node in self.nodes]
 
 
@@ -67,22 +68,22 @@ class Follower(ABC):
 
     @abstractmethod
     def update(self) -> Update:
-        """Copy what is new there, and record what is known by it; BackendError where it is out of reach."""
+        """Copy new files, and record what they tell. Raises BackendError if the machine is out of reach."""
 
     @abstractmethod
     def record_loss(self, error: BackendError) -> None:
         """Record that the machine is out of reach."""
 
     def has_moved(self) -> bool:
-        """Tell whether it is another machine by now that should be looked at."""
+        """Tell whether the node has another machine by now."""
         return False
 
 
 class RunWatcher:
-    """Threads that look after one run, from the supervisor's first look at it to the last.
+    """Threads that watch one run, from the supervisor's first look at it to the last.
 
-    One for each follower, and two that bring checkpoints and outputs. `sources` gives the machines that are in reach,
-    node 0's first; checkpoints come from that one.
+    There is one thread for each follower, and two that copy checkpoints and outputs. `sources` returns the machines
+    that can be reached, node 0's first, from which checkpoints are copied.
     """
 
     def __init__(self, run: RunDir, followers: Iterable[Follower], sources: Callable[[], Sequence[Source]]) -> None:
@@ -96,7 +97,7 @@ class RunWatcher:
             thread.start()
 
     def _bring_outputs(self) -> None:
-        """Copy what the program has written while it goes on, in at most a tenth of the time."""
+        """Copy outputs while the run continues, in at most a tenth of the time."""
         outputs: dict[int, Outputs] = {}
         pause, shortest = OUTPUTS_SECONDS[0], OUTPUTS_SECONDS[0]
         while not self.ended.wait(pause):
@@ -110,7 +111,7 @@ class RunWatcher:
             pause = max(shortest, 9 * (time.monotonic() - begun))
 
     def _sources_of_outputs(self) -> Sequence[Source]:
-        """Return the machines that have outputs of their own: where the folder is shared, node 0's has all of them."""
+        """Return the machines with outputs of their own. If the folder is shared, node 0's machine has all outputs."""
         sources = self.sources()
         return [each for each in sources if each.nodes[0] == 0] if profile_of(self.run).get("shared") else sources
 
@@ -120,7 +121,7 @@ class RunWatcher:
         self.changed.clear()
 
     def stop(self) -> None:
-        """End the threads; a look that is under way is over soon."""
+        """End the threads. A look that is under way ends soon."""
         self.ended.set()
         self.new_step.set()
         for thread in self.threads:
@@ -147,7 +148,7 @@ class RunWatcher:
                 backoff = FIRST_PAUSE
 
     def rest(self, follower: Follower, seconds: float) -> bool:
-        """Wait so long, unless the watcher is stopped or the follower moves on; tell whether it has moved."""
+        """Wait until the time is over or the watcher is stopped (False), or the follower's machine changes (True)."""
         while seconds > 0 and not self.ended.wait(min(seconds, POLL_SECONDS)):
             if follower.has_moved():
                 return True
@@ -161,13 +162,13 @@ class RunWatcher:
             self.new_step.clear()
             if self.ended.is_set():
                 return
-            with contextlib.suppress(Exception):  # whatever it is, who follows says so; the next step tries again
+            with contextlib.suppress(Exception):  # the followers report any error; the next step tries again
                 for source in self.sources()[:1]:
                     bring_newest(self.run, source.session(), remote_checkpoints(self.run), self.steps, most=1)
 
 
 def _in_words(error: Exception) -> BackendError:
-    """Return why a machine could not be followed as an error of its own."""
+    """Return the error for which a machine could not be followed as a BackendError."""
     if isinstance(error, BackendError):
         return error
     if isinstance(error, OrchError):
@@ -177,9 +178,9 @@ def _in_words(error: Exception) -> BackendError:
 
 @contextlib.contextmanager
 def watching_logs(run: RunDir, sources: Sequence[Source], selection: Selection) -> Iterator[None]:
-    """Have the chosen logs copied by this process while it lasts, and once more at its end.
+    """Copy the chosen logs within the block, and once more at its end.
 
-    Only machines that have some of them are asked: one rank of a thousand nodes is one machine's.
+    Only machines that have some of these logs are contacted, because one rank of a thousand nodes has one machine.
     """
     watch = _LogWatch(run, sources, selection)
     try:
@@ -189,13 +190,13 @@ def watching_logs(run: RunDir, sources: Sequence[Source], selection: Selection) 
 
 
 class _LogWatch:
-    """Threads that copy chosen logs: one for each machine that has some, and one that sees which machines these are."""
+    """Threads that copy chosen logs: one for each machine that has some, and one that finds these machines."""
 
     def __init__(self, run: RunDir, sources: Sequence[Source], selection: Selection) -> None:
         self.run, self.sources, self.selection = run, sources, selection
         self.ended, self.known = threading.Event(), FileCache()
         self.nodes: set[int] | None = set()
-        self.asks_all = False  # as nobody knows which machines have them
+        self.asks_all = False  # because it is unknown which machines have them
         self.threads: dict[int, threading.Thread] = {}
         self._look()
         self.looking = threading.Thread(target=self._look_again, daemon=True)
@@ -216,7 +217,7 @@ class _LogWatch:
             self._look()
 
     def _ask_node_0(self) -> None:
-        """Bring its word to go, which may not be here yet: the supervisor was away, or is slower."""
+        """Copy node 0's events, because the supervisor may be away or late and the event `go` may not be here yet."""
         try:
             for source in self.sources[:1]:
                 update_all(source.copies(self.run, [0])[:1], source.session())
@@ -224,8 +225,8 @@ class _LogWatch:
             self.asks_all = True
 
     def _look(self) -> None:
-        """See which nodes have chosen logs, and begin to copy from machines that had none before."""
-        with contextlib.suppress(StoreError):  # not readable, or removed meanwhile: who looks at the run says so
+        """Find the nodes that have chosen logs, and begin to copy from machines that had none before."""
+        with contextlib.suppress(StoreError):  # not readable, or removed meanwhile: the command reports that
             nodes = nodes_with(self.run, self.selection, self.known)
             self.nodes = None if nodes == set() and self.asks_all else nodes
         for number, source in enumerate(self.sources):
@@ -256,13 +257,13 @@ class _LogWatch:
 def finish(
     run: RunDir, sources: Iterable[Source], unreachable: Collection[int] = (), former: Iterable[Source] = ()
 ) -> None:
-    """Bring all logs, the results, outputs and checkpoints of a run that has ended; then remove its folders elsewhere.
+    """Copy all files of a run that has ended, then remove its folders on the other machines.
 
-    A machine that can't be reached keeps its folder, and the run says so (`left_behind`); so do those of the nodes
-    `unreachable` and those of earlier starts, `former`, which are not asked, as the verdict does not wait for them;
-    and one that has outputs which could not be brought (`outputs_left`). BackendError where a vital one is lost.
+    A machine keeps its folder if it can't be reached, or if some of its outputs could not be copied; events record that
+    (`left_behind`, `outputs_left`). The nodes `unreachable` and the machines of earlier starts, `former`, are not
+    contacted, because the verdict does not wait for them. Raises BackendError if a vital machine is out of reach.
     """
-    with sole_writer(run.path, "collect.lock"):
+    with locked(run.path / "collect.lock"):
         if not (run.path / "verdict.json").exists():
             bring_home(run, sources, unreachable)
             for source in former:
@@ -272,7 +273,7 @@ def finish(
 def bring_home(
     run: RunDir, sources: Iterable[Source], unreachable: Collection[int] = (), *, limited: bool = True
 ) -> None:
-    """Do what `finish` does, also of a run that has its verdict; not `limited`: whatever size its outputs have."""
+    """Do what `finish` does, even if the run has its verdict. Not `limited`: copy outputs of any size."""
     checkpoints, remote = remote_checkpoints(run), remote_folder(run)
     machines = {source.nodes[0]: source for source in sources}
 
@@ -289,7 +290,7 @@ def bring_home(
             if error.transient:
                 raise
             return Left(None, 0, error.message)
-        except OSError as error:  # of the records here
+        except OSError as error:  # an error of the records here
             return Left(None, 0, f"{error.filename or run.path}: {error.strerror or error}")
 
     def remove(_: int, source: Source) -> None:
@@ -324,14 +325,14 @@ def _record_left_behind(run: RunDir, source: Source, why: str) -> None:
 
 
 def bring_outputs(run: RunDir, sources: Iterable[Source]) -> None:
-    """Bring what is still on the machines, whatever its size, and remove their folders where the run has ended.
+    """Copy the outputs that are still on the machines, of any size. If the run has ended, remove its folders there.
 
-    While it goes on, what stands still is brought. BackendError where a machine is out of reach then.
+    While the run continues, files that do not change are copied. Raises BackendError if a machine is out of reach.
     """
     if (run.path / "verdict.json").exists():
         left = {each.node for each in left_outputs(run.events())}
         machines = [source for source in sources if left & {source.nodes[0]}]
-        with sole_writer(run.path, "collect.lock"):
+        with locked(run.path / "collect.lock"):
             bring_home(run, machines, limited=False)
         return
     for source in sources:

@@ -1,4 +1,4 @@
-"""The GPUs and slots of one start: they are held on every machine before any agent is started, or on none."""
+"""Holds the GPUs and slots of one start on every machine before any agent is started, or on no machine."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from orchestrator.backends.places.needs import Need
 from orchestrator.backends.places.waiting import Waiting
-from orchestrator.backends.settings import Host, SshSettings
+from orchestrator.backends.settings import AgentsSettings, Host
 from orchestrator.errors import BackendError, PlacesTakenError
 from orchestrator.runs.store import RunDir
 from orchestrator.transport.machine import Machines
@@ -23,7 +23,7 @@ HINT: Final = "orch nodes shows who holds them; without --no-wait the run waits;
 def leased(
     machines: Machines,
     run: RunDir,
-    settings: SshSettings,
+    settings: AgentsSettings,
     hosts: Mapping[int, Host],
     start: int,
     needs: Mapping[int, Need],
@@ -100,7 +100,7 @@ class _Host:
 
     machines: Machines
     run: RunDir
-    settings: SshSettings
+    settings: AgentsSettings
     node: int
     host: Host
     start: int
@@ -113,7 +113,7 @@ class _Host:
         return reply["places"], reply.get("why", "")
 
     def held(self) -> list[str]:
-        """Return the places that the server there holds for the run; a server that was started anew holds none."""
+        """Return the places that the machine's server holds for the run. A restarted server holds no places."""
         places: list[str] = self._call("still_held")["places"]
         return places
 

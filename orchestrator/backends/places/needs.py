@@ -1,4 +1,4 @@
-"""The places that each node's ranks need of its machine, and the division of one machine's GPUs among several nodes."""
+"""Computes the places that each node's ranks need on their machine, and divides a machine's GPUs among nodes."""
 
 from __future__ import annotations
 

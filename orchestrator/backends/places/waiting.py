@@ -1,7 +1,7 @@
-"""The queue of a run: it has a ticket on each of its hosts for as long as it waits.
+"""The queue of a run, which has a ticket on each of its hosts while it waits.
 
-orchestrator.protocol.places.tickets says how tickets are ordered and which of them count. The answers of the hosts are
-recorded with the run, so that `orch status` asks no machine.
+orchestrator.protocol.places.tickets defines the order of tickets and which tickets count. The answers of the hosts are
+recorded with the run, so `orch status` contacts no machine.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
-from orchestrator.backends.hosts import all_of, on_all
+from orchestrator.backends.hosts import on_each
 from orchestrator.backends.places.needs import Need
-from orchestrator.backends.settings import Host, SshSettings, profile_of
+from orchestrator.backends.settings import AgentsSettings, Host, profile_of
 from orchestrator.errors import BackendError
 from orchestrator.protocol.places import tickets
 from orchestrator.protocol.places.holders import why_reserved, why_taken
@@ -29,11 +29,11 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Waiting:
-    """One run and its hosts; `needs` has the places that it needs of each host, by the host's number."""
+    """One run and its hosts. `needs` has the places that the run needs on each host, by the host's number."""
 
     machines: Machines
     run: RunDir
-    settings: SshSettings
+    settings: AgentsSettings
     needs: Mapping[int, Need]
 
     @staticmethod
@@ -49,7 +49,7 @@ class Waiting:
             for number, count in counts.items()
             if type(count) is int
         }
-        return Waiting(machines, run, SshSettings.of(profile_of(run)), known)
+        return Waiting(machines, run, AgentsSettings.of(profile_of(run)), known)
 
     @property
     def hosts(self) -> dict[int, Host]:
@@ -59,7 +59,7 @@ class Waiting:
     def obstacle(self) -> str:
         """Return why it is not the run's turn, in a sentence about one host; "" if it is the run's turn.
 
-        A host with too few places in all is passed over here: its own server refuses the request.
+        A host that has too few places even if all are free is not mentioned, because its server refuses the request.
         """
         for number, answer in sorted(self._look().items()):
             queue, count = host_queue(answer, self.run.run_id), self.needs[number].count
@@ -142,10 +142,7 @@ class Waiting:
         def one(number: int, host: Host) -> T:
             return work(number, self.machines.session(host.address, self.settings.workdir))
 
-        done, failed = on_all(one, self.hosts)
-        if failed:
-            raise all_of(failed)
-        return done
+        return on_each(one, self.hosts)
 
     def _record(self, record: Mapping[str, Any]) -> None:
         """Record the state of the wait if it has changed."""

@@ -52,7 +52,7 @@ def refusal(said: str, settings: SlurmSettings, time_limit: int | None, where: s
         for name in ("gres", "gpus_per_node", "cpus_per_task", "mem", "constraint")
         if (value := getattr(settings, name)) is not None
     )
-    counted = "a node" if settings.nodes == 1 else f"{settings.nodes} nodes"
+    counted = "a node" if settings.nodes_of_job == 1 else f"{settings.nodes_of_job} nodes"
     facts = {**vars(settings), "counted": counted, "said": last, "where": where, "asked": asked or "one core per rank",
              "time": f"{time_limit // 60} min" if time_limit else "none"}  # fmt: skip
     for words, meaning, hint in REFUSALS:

@@ -88,8 +88,8 @@ def fits(settings: SlurmSettings, rows: list[Partition]) -> CheckResult:
     name = own[0].name
     total, idle = (sum(getattr(row, field) for row in own if row.name == name) for field in ("nodes", "idle"))
     limit = own[0].limit
-    if settings.nodes > total:
-        said = f"{name} has {total} nodes, the profile asks for {settings.nodes}"
+    if settings.nodes_of_job > total:
+        said = f"{name} has {total} nodes, the profile asks for {settings.nodes_of_job}"
         return CheckResult(Level.FAIL, said, "set nodes: to less")
     if limit is not None and settings.time is not None and settings.time > limit:
         said = f"{name} gives {limit // 60} min, the profile asks for {settings.time // 60}"
@@ -112,7 +112,7 @@ def _too_small(settings: SlurmSettings, rows: list[Partition]) -> tuple[str, str
     )
     for number, what, field, counts in asked:
         each = list(zip(rows, counts, strict=True))
-        if number and sum(row.nodes for row, count in each if count is None or count >= number) < settings.nodes:
+        if number and sum(row.nodes for row, count in each if count is None or count >= number) < settings.nodes_of_job:
             small = [(row, count) for row, count in each if count is not None and count < number]
             said = " and ".join(f"{row.hosts or f'{row.nodes} nodes'} have {count}" for row, count in small)
             return f"{said} {what}, {number} asked", field

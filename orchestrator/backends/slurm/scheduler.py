@@ -122,7 +122,7 @@ class Slurm(Scheduler):
 
     def step(self, job_id: str, node: int, host: str, argv: Sequence[str], *, terminal: bool) -> list[str]:
         # --overlap shares the node with the agent's own step.
-        words = ("--export=ALL", "--overlap", "--nodes=1", "--ntasks=1", f"--relative={node}", "--mem=0")
+        words = ("--export=ALL", "--overlap", "--nodes=1", "--ntasks=1", f"--nodelist={host}", "--mem=0")
         # Without --unbuffered, Slurm holds a program's bytes back until a line is complete.
         view = ["--pty"] if terminal else ["--quiet", "--unbuffered"]
         return hiding(["srun", f"--jobid={job_id}", *words, *view, *argv])

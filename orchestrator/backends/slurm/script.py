@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from orchestrator.backends.slurm.parse import COMMENT
 from orchestrator.backends.slurm.settings import SlurmSettings
+from orchestrator.protocol.ranks import EXIT_REQUEUE
 
 if TYPE_CHECKING:  # a look at runs must not wait for pydantic
     from orchestrator.backends.batch.scheduler import Array
@@ -23,6 +24,8 @@ GRES_GPUS: Final = re.compile(r"\bgpu(?::[^:,()]+)??(?::(\d{1,5}))?(?=[,(]|$)")
 # An agent that fails ends the step. An agent that succeeds waits for the others, which may be saving.
 # With --export=NONE srun passes no variables on, so the batch shell exports those that the agents need.
 STEP_RULES: Final = ("--export=ALL", "--unbuffered", "--kill-on-bad-exit=1", "--wait=0")
+# With spares, orch decides what the loss of a node means, and the next srun does not wait for the end of the last.
+SPARES_RULES: Final = ("--no-kill", "--overlap")
 
 
 @dataclass(frozen=True)
@@ -65,7 +68,7 @@ def parameters(launch: LaunchPlan, array: Array | None = None) -> dict[str, Any]
     asked = {
         "job_name": name,
         "comment": COMMENT.format(name),
-        "nodes": launch.nnodes,
+        "nodes": launch.nnodes + settings.spares,
         "ntasks_per_node": 1,
         "time": minutes,
         "partition": settings.partition,
@@ -82,13 +85,14 @@ def parameters(launch: LaunchPlan, array: Array | None = None) -> dict[str, Any]
         "stderr_to_stdout": True,
         "use_srun": False,  # submitit's srun would write all attempts into one log, so `step` has its own
         "setup": _setup(shell, stays=stays_ended(launch)),
-        "teardown": _teardown(shell, stays=stays_ended(launch)),
+        "teardown": _teardown(shell, stays=stays_ended(launch), has_spares=bool(settings.spares)),
     }
     # Slurm itself starts a job again if its nodes have failed or it was preempted.
     again = {"no-requeue": True} if stays_ended(launch) else {"requeue": True}
     extras = {name: value for name, value in extras.items() if not (name == "requeue" and stays_ended(launch))}
     tasks = {"array": f"0-{array.count - 1}{f'%{array.parallel}' if array.parallel else ''}"} if array else {}
-    return {**asked, "additional_parameters": {**again, **extras, **tasks}}
+    survives = {"no-kill": True} if settings.spares else {}  # the loss of a node
+    return {**asked, "additional_parameters": {**again, **extras, **tasks, **survives}}
 
 
 def stays_ended(launch: LaunchPlan) -> bool:
@@ -166,18 +170,24 @@ def step(launch: LaunchPlan, array: Array | None = None) -> str:
 
     submitit's side is an archive beside the agent, so the nodes need no submitit. Python imports from the archive, not
     from the folder of the submit, in which srun starts it.
+
+    With spares, a program of node.pyz runs this srun for each start, and adds its nodes and its log.
     """
     shell, top = in_shell(launch, array), array.folder if array else launch.tasks[0].run_dir
-    log = f'--output={shell.run}/{FOLDER}/agent.{shell.log}."${{SLURM_RESTART_COUNT:-0}}".%t.log'
     python, *_ = launch.commands[0]
+    rules = shlex.join(step_rules(launch))
     words = shlex.join([python, "-u", f"{top}/{ARCHIVE}", f"{top}/{FOLDER}"])
-    return f"srun {shlex.join(step_rules(launch))} {log} {words}"
+    if SlurmSettings.of(launch.profile).spares:
+        return f"{shlex.join([python, f'{top}/node.pyz', 'starts'])} {shell.run} {shell.log} srun {rules} {words}"
+    log = f'--output={shell.run}/{FOLDER}/agent.{shell.log}."${{SLURM_RESTART_COUNT:-0}}".%t.log'
+    return f"srun {rules} {log} {words}"
 
 
 def step_rules(launch: LaunchPlan) -> list[str]:
     """Return the options of the srun that starts a run's agents, without its log."""
     cpus = cores_per_node(launch)  # since Slurm 22.05 srun does not inherit it from sbatch
-    return [*STEP_RULES, *([f"--cpus-per-task={cpus}"] if cpus else [])]
+    spares = SPARES_RULES if SlurmSettings.of(launch.profile).spares else ()
+    return [*STEP_RULES, *spares, *([f"--cpus-per-task={cpus}"] if cpus else [])]
 
 
 def _setup(shell: InShell, *, stays: bool) -> list[str]:
@@ -192,11 +202,16 @@ def _setup(shell: InShell, *, stays: bool) -> list[str]:
     ]
 
 
-def _teardown(shell: InShell, *, stays: bool) -> list[str]:
-    """Return the lines that requeue the job if an agent has asked for it. The batch shell runs outside containers."""
+def _teardown(shell: InShell, *, stays: bool, has_spares: bool) -> list[str]:
+    """Return the lines that requeue the job if an agent has asked for it. The batch shell runs outside containers.
+
+    With spares, an agent may ask for a start that needs no requeue, and the exit code tells whether the last did.
+    """
+    word = f'-e {shell.run}/{FOLDER}/again."${{SLURM_RESTART_COUNT:-0}}"'
+    asks = f'"$code" = {EXIT_REQUEUE}' if has_spares else word
     return [
         "code=$?",
-        f'if [ -e {shell.run}/{FOLDER}/again."${{SLURM_RESTART_COUNT:-0}}" ] && [ ! -e {shell.run}/cancel.json ]; then',
+        f"if [ {asks} ] && [ ! -e {shell.run}/cancel.json ]; then",
         *([f'  scontrol update "jobid={shell.job}" requeue=1'] if stays else []),
         f'  scontrol requeue "{shell.job}"',
         "fi",

@@ -13,6 +13,7 @@ class SlurmSettings:
 
     name: str = ""
     nodes: int = 1
+    spares: int = 0
     partition: str | None = None
     account: str | None = None
     qos: str | None = None
@@ -27,6 +28,11 @@ class SlurmSettings:
     sbatch: Mapping[str, str | int | bool] = field(default_factory=dict)
     login: str = ""  # empty if this machine is the login node
     python: str | None = None
+
+    @property
+    def nodes_of_job(self) -> int:
+        """Return the number of nodes that sbatch is asked for."""
+        return self.nodes + self.spares
 
     @staticmethod
     def of(profile: Mapping[str, Any]) -> SlurmSettings:

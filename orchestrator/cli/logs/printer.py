@@ -21,9 +21,9 @@ CLEAR_LINE: Final = "\r\x1b[K"
 class LogPrinter:
     """Prints log lines. Lines of several ranks get labels, and each new attempt gets a heading.
 
-    On a terminal the last line is live and shows the progress bar of the first rank that has one. Progress bars of
-    other ranks are printed when they have ended. With `raw`, the programs' bytes are printed unchanged, with only the
-    labels and headings added.
+    On a terminal the last line is live: it shows the progress bar of the first rank with a progress bar. Progress bars
+    of other ranks are printed when they are complete. With `raw`, the programs' bytes are printed unchanged, with only
+    the labels and headings added.
     """
 
     def __init__(self, out: Any, *, labelled: bool, raw: bool) -> None:
@@ -43,7 +43,7 @@ class LogPrinter:
             self._show(None if ended else reader.open_line())
 
     def pause(self) -> None:
-        """Remove the live line, so that something else can be printed. The next call of print_new shows it again."""
+        """Remove the live line, so that a message can be printed. The next call of print_new shows the line again."""
         if self._live:
             self.out.write(CLEAR_LINE)
             self.out.flush()

@@ -1,4 +1,4 @@
-"""Renders drills: what happened beside what was promised. Pure."""
+"""Renders drills: the observed behaviour and the promised behaviour. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def drill_page(report: Report, style: Style = plain) -> str:
-    """Return what followed a fault, what was promised, and how the two differ."""
+    """Return what happened after a fault, what docs/failures.md promises, and the differences."""
     seen, promise = report.account, report.promise
     lines = []
     if seen.noticed is not None:

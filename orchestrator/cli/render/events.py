@@ -16,11 +16,17 @@ _UNSHOWN: Final = frozenset({"mono", "seq"})
 
 
 def event_lines(events: Iterable[Mapping[str, Any]]) -> Iterator[str]:
-    """Yield a line for each event. Events of the submitting machine belong to no node and show a dash."""
+    """Yield a line for each event. An event of the submitting machine has a dash in place of the node."""
     for event in events:
         node = event.get("node")
         where = "-" if node is None else f"node {node}"
         yield one_line(f"{_clock(event.get('time'))}  {where:<8}  {event['kind']:<18}  {_details(event)}").rstrip()
+
+
+def time_of(event: Mapping[str, Any]) -> float:
+    """Return the time of an event; 0 if its record is damaged, so that it comes first."""
+    when = event.get("time")
+    return float(when) if isinstance(when, int | float) else 0.0
 
 
 def _clock(when: object) -> str:

@@ -1,4 +1,4 @@
-"""Renders a plan: what starts where, and what differs between two profiles."""
+"""Renders a plan: its ranks, hosts and commands, and the differences between two profiles."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def plan_page(launch: LaunchPlan, *, commands: bool) -> str:
 
 
 def _rank_table(launch: LaunchPlan) -> str:
-    """Return a row for each rank; of many ranks, a row for each span of nodes with equal numbers of ranks."""
+    """Return a row for each rank or, if there are many, a row for each span of nodes with equal numbers of ranks."""
     from orchestrator.specs.plan import bindings_of, ranks_of
 
     if not _are_many(launch):
@@ -79,7 +79,7 @@ def _are_many(launch: LaunchPlan) -> bool:
 
 
 def shipment_page(ships: Shipment) -> str:
-    """Return what is sent from this machine, and which commands run on it besides orch."""
+    """Return the files that are sent from this machine, and the commands besides orch that run on it."""
     lines = ["shipped:", f"  {ships.folder}: {counted(ships.files, 'file')}, {size(ships.bytes)}"]
     lines += [f"  {one_line(ships.left_out.removeprefix('note: '))}"] if ships.left_out else []
     return "\n".join([*lines, *(["run on this machine:", *(f"  {line}" for line in ships.here)] if ships.here else [])])
@@ -141,7 +141,7 @@ def _batch_script(launch: LaunchPlan, script: str) -> list[str]:
 
 
 def check_line(kind: str, level: str, value: str, hint: str) -> str:
-    """Return what the scheduler reported about the batch script."""
+    """Return the scheduler's verdict on the batch script."""
     asked = kind_named(kind)
     if level == "ok":
         return f"{asked.check}: {asked.scheduler} would start it {value}"
@@ -164,7 +164,7 @@ def _ranks(launch: LaunchPlan) -> list[str]:
 
 
 def _entering(task: NodeTask) -> list[str]:
-    """Return the command that starts a launcher in its container, without the values that only its node knows."""
+    """Return the command that starts node 0's launcher in its container, without values that only the node knows."""
     from orchestrator.node.container.argv import NodeResources, argv
 
     if task.container is None:
@@ -179,7 +179,7 @@ def _assignments(environment: Mapping[str, str]) -> list[str]:
 
 
 def differences_page(first: str, second: str, rows: Sequence[tuple[str, str, str]]) -> str:
-    """Return what differs between the same job under two profiles."""
+    """Return the differences between the plans of one job for two profiles."""
     if not rows:
         return f"{first} and {second} make the same plan"
     return table(["", first, second], rows)

@@ -29,9 +29,9 @@ class Curve:
 def plot_page(
     metric: str, curves: Sequence[Curve], size: tuple[int, int], *, braille: bool, style: Style = plain, x: str = "step"
 ) -> str:
-    """Return the curves within `size` (columns, lines), with the range of both axes and a line for each curve.
+    """Return the curves in a plot of `size` (columns, lines), with the range of both axes and a legend.
 
-    Braille has no marks, so several curves need `style`'s colours. Use ASCII if there are no colours.
+    In braille only the colours of `style` distinguish curves, so several curves without colours need ASCII.
     """
     xs, ys = ([point[axis] for curve in curves for point in curve.points] for axis in (0, 1))
     low, high = min(ys), max(ys)
@@ -58,7 +58,7 @@ def plot_page(
 
 
 def _layer(points: Iterable[Point], box: tuple[float, float, float, float], size: Cell, dots: Cell) -> dict[Cell, int]:
-    """Return the cells that a curve passes through, each with its dots."""
+    """Return the cells that a curve passes through, each with the bits of its braille dots."""
     left, right, low, high = box
     columns, rows = size[0] * dots[0] - 1, size[1] * dots[1] - 1
     found: dict[Cell, int] = {}

@@ -48,7 +48,7 @@ def checkpoints_page(
     unusable: Sequence[str] = (),
     not_here: Sequence[NotHere] = (),
 ) -> str:
-    """Return a line for each checkpoint, oldest first, then the problems, then checkpoints that are not copied yet."""
+    """Return a line for each checkpoint, oldest first, and for each checkpoint that was not copied yet."""
     own, others = ([each for each in found if (each.format == "orch") == is_own] for is_own in (True, False))
     lines = [*(_own_checkpoints(own, folder, style) if own else ()), *_others_checkpoints(others)]
     lines += [f"{each.host} has {one_line(each.name)} of {moment(each.time)}, not here yet" for each in not_here]
@@ -57,10 +57,7 @@ def checkpoints_page(
 
 
 def _others_checkpoints(found: Sequence[Checkpoint]) -> list[str]:
-    """Return a line for each checkpoint of a foreign format.
-
-    These have no checksums, so only their files are checked.
-    """
+    """Return a table of the checkpoints in other formats. They have no checksums, and so no verified state."""
     rows = [
         [each.format, str(each.step) if each.step >= 0 else "-", moment(each.time), size(each.bytes),
          one_line(metrics(each.metric)), one_line(str(each.path))]
@@ -87,7 +84,7 @@ def _own_checkpoints(found: Sequence[Checkpoint], folder: str, style: Style) -> 
 
 
 def outputs_page(found: Sequence[Output], passed_over: Sequence[str], left: Sequence[str]) -> str:
-    """Return a line for each file, the total size, files that are never copied, and files that are not here."""
+    """Return a line for each file, the total size, the files that are never copied, and those that are elsewhere."""
     rows = [[size(each.bytes), str(each.node), each.path] for each in found]
     lines = [table(["SIZE", "NODE", "FILE"], rows)] if rows else ["no outputs are here"]
     if found:
@@ -97,23 +94,23 @@ def outputs_page(found: Sequence[Output], passed_over: Sequence[str], left: Sequ
 
 
 def pulled_page(pulled: Pulled) -> str:
-    """Return which files were copied, which existed already, and which checkpoint was chosen."""
+    """Return a line for each file, copied or present before, and the chosen checkpoint."""
     rows = [[file.how, size(file.bytes), file.path] for file in pulled.files]
     lines = [table(["", "SIZE", "FILE"], rows)] if rows else ["there are no files to copy"]
-    lines += [f"passed over: {reason}" for reason in pulled.skipped]
+    lines += [f"skipped: {reason}" for reason in pulled.skipped]
     if pulled.choice and not any(file.path.startswith("checkpoints/") for file in pulled.files):
         lines.append(pulled.choice)
     return "\n".join([*lines, f"in {pulled.folder}"])
 
 
 def placed_page(placed: Placed) -> str:
-    """Return which outputs were copied into the code folder, and why others were not."""
+    """Return a line for each output that was copied into the code folder, or left out with the reason."""
     lines = [*(f"copied {path}" for path in placed.files), *(f"left out: {each}" for each in placed.left_out)]
     return "\n".join(map(one_line, lines)) if lines else f"{placed.run_id} has no outputs here yet"
 
 
 def comparison_page(found: Comparison, style: Style = plain) -> str:
-    """Return what differs, section by section, then the differences of each code file."""
+    """Return the differences of two runs, section by section, then the diff of each code file."""
     lines = []
     if found.rows:
         rows = [[row.section, row.what, _cell(row, row.one), _cell(row, row.other)] for row in found.rows]
@@ -137,7 +134,7 @@ def members_page(members: Sequence[tuple[str, int]]) -> str:
 
 
 def job_use_line(run: str, job: JobUse, scheduler: str) -> str:
-    """Return what the scheduler of this name measured of a run's job, in the manner of seff."""
+    """Return a line with a scheduler's measurements of a run's job, as Slurm's seff shows them."""
     limit = f" of {duration(job.limit_seconds)}" if job.limit_seconds is not None else ""
     cores = f"{job.cores} core{'s' * (job.cores != 1)}"
     said = [f"{duration(job.seconds)}{limit}"]
@@ -154,7 +151,7 @@ def _share(used: int, given: int | None) -> str:
 def doctor_page(checks: Sequence[Check], style: Style = plain, width: int | None = None) -> str:
     """Return a line for each node (or group of equal nodes) and a column for each check, then problems and remedies.
 
-    A check that passed may have a hint on something that it could not check.
+    A passed check may have a hint about a property that it could not check.
     """
     whats = list(dict.fromkeys(check.what for check in checks))
     hosts = {check.node: check.host for check in checks}
@@ -173,7 +170,7 @@ def doctor_page(checks: Sequence[Check], style: Style = plain, width: int | None
 
 
 def _what_is_wrong(checks: Sequence[Check], style: Style) -> list[str]:
-    """Return each warning and failure with its remedy; equal problems of many nodes are joined."""
+    """Return each warning and failure with its remedy. Equal problems of many nodes are joined."""
     wrong: dict[tuple[str, str, str], list[Check]] = {}
     for check in checks:
         if check.level in ("warn", "fail"):
@@ -191,13 +188,13 @@ def _what_is_wrong(checks: Sequence[Check], style: Style) -> list[str]:
 
 
 def _without_host(check: Check) -> str:
-    """Return a check's value without the host in front, because the host differs for each node."""
+    """Return a check's value without its host, so that equal problems of different hosts are equal."""
     where, colon, rest = check.value.partition(": ")
     return rest if colon and where.partition(" (")[0] == check.host else check.value
 
 
 def nodes_page(found: Sequence[Mapping[str, Any]], style: Style = plain) -> str:
-    """Return a line for each host with who holds its GPUs or slots. Many equal neighbours share a line."""
+    """Return a line for each host, with the holders of its GPUs or slots. Many equal consecutive hosts share a line."""
     rows: list[list[str]] = []
     out = []  # indices of the lines of hosts that can't be used
     for (spare, cells), group in groupby(found, key=lambda each: (each["spare"], _holdings(each))):
@@ -215,7 +212,7 @@ def nodes_page(found: Sequence[Mapping[str, Any]], style: Style = plain) -> str:
 
 
 def _holdings(each: Mapping[str, Any]) -> tuple[str, str, str]:
-    """Return (cores, GPUs, who holds what) of a host; the last part is the problem if there is one."""
+    """Return (cores, GPUs, holders of its GPUs or slots) of a host, or its problem in place of the holders."""
     if "problem" in each:
         return "-", "-", str(each["problem"])
     holders = [f"{place} {_holder(holder)}" for place, holder in each["places"].items()]
@@ -227,7 +224,7 @@ def _holdings(each: Mapping[str, Any]) -> tuple[str, str, str]:
 
 
 def _holder(holder: Mapping[str, Any] | None) -> str:
-    """Return who holds a place: the user, from the host's kernel, and the run that this user reports."""
+    """Return the holder of a GPU or slot: the user, from the host's kernel, and the run that the user reports."""
     if not holder:
         return "free"
     user = holder.get("user") or f"uid {holder.get('uid')}"

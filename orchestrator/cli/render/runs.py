@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 from orchestrator.cli.render import escapes
 from orchestrator.cli.render.escapes import one_line
@@ -26,12 +26,23 @@ from orchestrator.runs.state import Attempt, NodeState, NodeStatus, Outcome, Rec
 if TYPE_CHECKING:  # `orch status` of ended runs must not load the supervisor's rules
     from orchestrator.operations.removal import Removal
     from orchestrator.runs.labels import Labels
+    from orchestrator.views.runs import RunRow
 
-SPARE = ("RANKS", "PROFILE", "SUBMITTED")  # columns that a narrow table of runs leaves out, in this order
+COLUMNS: Final[Mapping[str, Callable[[RunState | RunRow, float], str]]] = {
+    "RUN": lambda run, now: run.run_id,
+    "STATE": lambda run, now: run.state,
+    "PROFILE": lambda run, now: run.profile,
+    "RANKS": lambda run, now: str(run.world_size or "?"),
+    "SUBMITTED": lambda run, now: ago(run.created, now),
+    "TOOK": lambda run, now: duration((run.ended or now) - run.started) if run.started else "-",
+}
+"""The columns of every table of runs, of `orch status` and of `orch top`. The last column, NOTE, follows them."""
+HEADER: Final = (*COLUMNS, "NOTE")
+SPARE: Final = ("RANKS", "PROFILE", "SUBMITTED")  # columns that a narrow table of runs leaves out, in this order
 NOTE_LINES = 2
 MOST_ATTEMPTS = 10
-OFFER_SECONDS = 60.0  # how long a program may take to report its first step
-IN_ORDER = ("exit code 0", "exit code 95", "SIGTERM", "SIGKILL")  # ends that orch itself causes
+OFFER_SECONDS = 60.0  # in this time a program may still report its first step
+IN_ORDER = ("exit code 0", "exit code 95", "SIGTERM", "SIGKILL")  # ends that orch causes, or that are no failure
 
 
 def progress(heartbeat: Mapping[str, Any] | None) -> str:
@@ -82,20 +93,21 @@ def result_line(result: Mapping[str, Any] | None) -> str:
     return one_line(", ".join(words) or ", ".join(f"{key} {value}" for key, value in list(result.items())[:4]))
 
 
+def cells(run: RunState | RunRow, note: str, now: float) -> list[str]:
+    """Return the cells of a run in a table of runs."""
+    return [*(cell(run, now) for cell in COLUMNS.values()), note]
+
+
 def status_line(state: RunState, heartbeat: Mapping[str, Any] | None, now: float, last_line: str = "") -> list[str]:
-    """Return the cells of one run: id, state, profile, ranks, age, duration, and the most important note."""
-    ranks = str(state.world_size) if state.world_size else "?"
-    took = duration((state.ended or now) - state.started) if state.started else "-"
-    said = note(state, heartbeat, now, last_line)
-    return [state.run_id, state.state, state.profile, ranks, ago(state.created, now), took, said]
+    """Return the cells of one run, with the most important note."""
+    return cells(state, note(state, heartbeat, now, last_line), now)
 
 
 def status_lines(lines: Sequence[Sequence[str]], style: Style = plain, width: int | None = None) -> str:
     """Return the table of runs from the cells of `status_line`."""
     if not lines:
         return "no runs yet; start one: orch submit JOB --profile PROFILE"
-    header = ["RUN", "STATE", "PROFILE", "RANKS", "SUBMITTED", "TOOK", "NOTE"]
-    return table(header, lines, style, colour_of=1, width=width, spare=SPARE, most=NOTE_LINES)
+    return table(HEADER, lines, style, colour_of=1, width=width, spare=SPARE, most=NOTE_LINES)
 
 
 def note(state: RunState, heartbeat: Mapping[str, Any] | None, now: float, last_line: str = "") -> str:
@@ -121,14 +133,14 @@ def shown_line(line: str) -> str:
 def out_of_reach(state: RunState, now: float) -> str:
     """Return `node 1 (n2) out of reach for 40 s: No route to host`; empty if all machines answer or the run has ended.
 
-    If node 0 is out of reach, progress of the training is out of date too.
+    If node 0 is out of reach, the line says that progress and logs are out of date.
     """
     nodes = [node for node in state.nodes if node.unreachable is not None]
     if not nodes or state.is_final:
         return ""
     first = min((node.unreachable for node in nodes if node.unreachable is not None), key=lambda each: each.since)
     why = f": {first.why.splitlines()[0]}" if first.why else ""
-    old = "; what is shown is of then" if any(node.node == 0 for node in nodes) else ""
+    old = "; its progress and logs are from before" if any(node.node == 0 for node in nodes) else ""
     names = nodes_in_words([(node.node, node.host) for node in nodes])
     return f"{names} out of reach for {duration(now - first.since)}{why}{old}"
 
@@ -137,7 +149,7 @@ def status_page(
     state: RunState, heartbeat: Mapping[str, Any] | None, result: Mapping[str, Any] | None, folder: str, now: float,
     style: Style = plain, *, last_line: str = "", width: int | None = None, labels: Labels | None = None,
 ) -> str:  # fmt: skip
-    """Return everything about one run on one screen. With a `width`, only the line of the folder may be longer."""
+    """Return the page about one run. With a `width`, only the line of the folder may be longer."""
     away = [node.host for node in state.nodes if node.unreachable is not None and not state.is_final]
     seen = f", {in_words(away)} out of reach" if away else ""
     lines = [f"{state.run_id}  {style(state.state, COLOURS.get(state.state, ''))}{seen}"]
@@ -179,7 +191,7 @@ def _job(state: RunState) -> str:
 
 
 def attempt_lines(state: RunState, now: float, width: int | None = None) -> list[str]:
-    """Return the history of a run with several attempts: its checkpoint, when it ended, and why."""
+    """Return the table of a run's attempts, if there are several: checkpoint, duration, time and reason of the end."""
     if len(state.attempts) < 2:
         return offer_lines(state, now, width)
     rows = [
@@ -234,18 +246,18 @@ def _folded(head: str, text: str, width: int | None) -> list[str]:
 
 
 def left_lines(state: RunState) -> list[str]:
-    """Return where those outputs are that were not copied, why, and how to fetch them."""
+    """Return the places of outputs that were not copied, the reasons, and the command that fetches them."""
     if not state.left:
         return []
-    lines = ["", "  not all that it has written is here:"]
+    lines = ["", "  some outputs are still on its machines:"]
     for each in state.left:
         count = f"{counted(each.files, 'file')}, {size(each.bytes)}" if each.files is not None else "files not counted"
         lines.append(f"    {each.host}:{each.folder}: {count}: {one_line(each.reason)}")
-    return [*lines, f"  fetch it: orch pull {state.run_id} --outputs"]
+    return [*lines, f"  fetch them: orch pull {state.run_id} --outputs"]
 
 
 def removals_page(removals: Sequence[Removal], now: float, style: Style = plain) -> str:
-    """Return the runs to be removed, and those of their files that have no copy."""
+    """Return the table of the runs to be removed, with the number of their files that have no other copy."""
     rows = [
         [
             each.state.run_id, each.state.state, ago(each.state.ended or each.state.created, now), size(each.bytes),
@@ -270,13 +282,13 @@ def _only_copies(removal: Removal) -> str:
 
 
 def removed_outputs(gone: Removal) -> list[str]:
-    """Return what was removed with a run, and what is left of it on other machines."""
+    """Return lines about the outputs that were removed with a run, and about its outputs on other machines."""
     lines = [f"{output_files(gone.outputs, gone.output_bytes)} went with {gone.run.run_id}"] if gone.outputs else []
     return [*lines, *(f"{each.host}:{each.folder} still holds what it has written there" for each in gone.left)]
 
 
 def _nodes_table(state: RunState, width: int | None) -> str:
-    """Return a line for each node; many equal neighbours share a line."""
+    """Return a line for each node. Many equal consecutive nodes share a line."""
     blamed = state.verdict.rank if state.verdict else None
 
     def ends(node: NodeState) -> str:
@@ -304,7 +316,7 @@ def _span(first: int, last: int) -> str:
 
 
 def notify_lines(told: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Return which notifications were sent, and why others were not."""
+    """Return a line for each notification: sent, or not sent and why."""
     words = {"sent": "sent", "failed": "NOT SENT", "intent": "being sent"}
     return [
         f"notification ({line.get('event')}): {words.get(line['state'], line['state'])}"
@@ -314,10 +326,10 @@ def notify_lines(told: Iterable[Mapping[str, Any]]) -> list[str]:
 
 
 def tracker_lines(trackers: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Return where each tracker shows the run, and why a tracker lacks data."""
+    """Return a line for each tracker, with its link to the run, or with the reason why it lacks data."""
     lines = []
     for each in trackers:
-        what = "NOT TOLD" if each["done"] else "not told yet"
+        what = "NOT SENT" if each["done"] else "not sent yet"
         problem = f"{what}: {one_line(each['problem'])}" if each["problem"] else ""
         lines.append(
             f"tracked by {each['name']}: {'; '.join(filter(None, [each['link'], problem])) or 'not begun yet'}"
@@ -326,7 +338,7 @@ def tracker_lines(trackers: Iterable[Mapping[str, Any]]) -> list[str]:
 
 
 def verdict_page(state: RunState, style: Style = plain, now: float = 0.0, width: int | None = None) -> str:
-    """Return why a run ended: who, where, how, the traceback, the last lines, and what to do."""
+    """Return why a run ended: the outcome, the reason, the remedy, the traceback and the last lines."""
     verdict = state.verdict
     if verdict is None:
         not_yet = f"{state.run_id} is {state.state}: it has not ended. See: orch status {state.run_id}"

@@ -17,7 +17,7 @@ def search_line(search: Search) -> str:
 
 
 def search_page_line(search: Search, trials: Sequence[Trial]) -> str:
-    """Return `tpe, accuracy the highest: 12 of 40 trials have ended, 3 without it; best 0.98 in trial 7`."""
+    """Return `tpe, accuracy the highest: 12 of 40 trials have ended, 3 without a value; best 0.98 in trial 7`."""
     ended = [trial for trial in trials if trial.end is not None]
     without = sum(trial.end is End.FAILED for trial in ended)
     lacking = f", {without} without a value" if without else ""

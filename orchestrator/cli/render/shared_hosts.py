@@ -11,7 +11,7 @@ from orchestrator.runs.shared_hosts import SharedRun
 
 
 def shared_runs_page(runs: Iterable[SharedRun], now: float) -> str:
-    """Return a line for each run: its position in the queue, the places that it holds or needs, and for how long."""
+    """Return a line for each run: its position in the queue, the places that it holds or needs, and since when."""
     rows = []
     for each in runs:
         state = str(each.to_json()["state"])

@@ -23,7 +23,7 @@ Value = Callable[[Sample], float | None]
 
 
 def sparkline(values: Sequence[float | None], top: float, *, blocks: str = BLOCKS) -> str:
-    """Return a character for each value from 0 to `top`; a blank for a missing value."""
+    """Return a character for each value between 0 and `top`, and a blank for a missing value."""
     return "".join(" " if value is None else _block(value, top, blocks) for value in values)
 
 
@@ -35,7 +35,7 @@ def _block(value: float, top: float, blocks: str) -> str:
 def in_columns(samples: Sequence[Sample], columns: int, seconds: float) -> list[Sample | None]:
     """Downsample the last `seconds` to one sample for each of `columns` equal spans; None for a span without samples.
 
-    A span merges the samples that end in it; if there are none, it takes the sample that covers its end.
+    The samples that end in a span are merged. If no sample ends in a span, the sample that covers its end is used.
     """
     begin, width = samples[-1].time - seconds, seconds / columns
     spans: list[list[Sample]] = [[] for _ in range(columns)]
@@ -51,7 +51,7 @@ def in_columns(samples: Sequence[Sample], columns: int, seconds: float) -> list[
 
 @dataclass(frozen=True)
 class View:
-    """How a run's samples are shown."""
+    """The time span and the size of a page of sparklines, and its characters."""
 
     seconds: float
     width: int = 100
@@ -60,12 +60,12 @@ class View:
 
     @property
     def columns(self) -> int:
-        """Return how many characters a sparkline has."""
+        """Return the number of characters of a sparkline."""
         return max(LEAST_COLUMNS, min(MOST_COLUMNS, self.width - NAME_WIDTH - TEXT_WIDTH - 6))
 
 
 def metrics_page(nodes: Sequence[NodeSamples], hosts: Mapping[int, str], view: View, style: Style = plain) -> str:
-    """Return how busy each node, its GPUs and its ranks were during the last `view.seconds`."""
+    """Return sparklines of the use of each node, its GPUs and its ranks in the last `view.seconds`."""
     parts = []
     for node in nodes:
         lines = [style(f"node {node.node} ({one_line(hosts.get(node.node, '?'))})", "cyan")]
@@ -105,7 +105,7 @@ def _lines_of(node: NodeSamples, view: View) -> Iterator[str]:
 
 
 def last_ranks(samples: Sequence[Sample]) -> tuple[RankSample, ...]:
-    """Return the ranks of the newest sample that has any, because ranks may have ended since."""
+    """Return the ranks of the newest sample with ranks, because the ranks may have ended since."""
     return next((sample.ranks for sample in reversed(samples) if sample.ranks), ())
 
 

@@ -1,4 +1,4 @@
-"""Renders stacks; ranks with equal stacks are shown together. Pure."""
+"""Renders the stacks of ranks. Equal stacks are shown once. Pure."""
 
 from __future__ import annotations
 

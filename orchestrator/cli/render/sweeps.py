@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from orchestrator.cli.render.runs import NOTE_LINES, note
+from orchestrator.cli.render.runs import NOTE_LINES, cells, note
 from orchestrator.cli.render.tables import COLOURS, Style, ago, plain, table
 from orchestrator.protocol.quantities import duration, number
 from orchestrator.runs.state import FINAL, RunState, RunStatus
@@ -25,7 +26,7 @@ Point = tuple[RunState, Mapping[str, str]]  # the state of a point's run, and it
 
 
 def overall(states: Sequence[RunState]) -> RunStatus:
-    """Return the state of a sweep: that of its most active run or, if all have ended, of its worst."""
+    """Return the state of a sweep: the state of its most active run or, if all runs have ended, of its worst run."""
     words = {RunStatus.SUCCEEDED if state.is_stopped_early else state.state for state in states}
     for word in LIVELIEST_FIRST:
         if word in words:
@@ -42,18 +43,13 @@ def counted(states: Sequence[RunState]) -> str:
 
 def sweep_line(sweep: str, states: Sequence[RunState], now: float) -> list[str]:
     """Return the cells of one sweep in the table of runs."""
-    first = states[0]
-    ranks = str(first.world_size) if first.world_size else "?"
-    return [sweep, overall(states), first.profile, ranks, ago(first.created, now), _took(states, now), counted(states)]
-
-
-def _took(states: Sequence[RunState], now: float) -> str:
-    began = [state.started for state in states if state.started]
+    began = min((state.started for state in states if state.started), default=None)
     ended = [state.ended for state in states if state.ended]
-    if not began:
-        return "-"
     is_over = all(state.is_final for state in states) and ended
-    return duration((max(ended) if is_over else now) - min(began))
+    whole = replace(
+        states[0], run_id=sweep, state=overall(states), started=began, ended=max(ended) if is_over else None
+    )
+    return cells(whole, counted(states), now)
 
 
 def sweep_page(
@@ -86,7 +82,7 @@ def sweep_page(
 
 
 def best_page(metric: str, ranked: Sequence[Ranked], style: Style = plain) -> str:
-    """Return the ranked points; points without the metric come last."""
+    """Return the table of ranked points. Points without the metric come last."""
     words = list(dict.fromkeys(word for each in ranked for word in each.values))
     rows = [
         [
@@ -102,7 +98,7 @@ def best_page(metric: str, ranked: Sequence[Ranked], style: Style = plain) -> st
 
 
 def points_page(points: Sequence[Any]) -> str:
-    """Return the table of points that a sweep would have."""
+    """Return the table of a sweep's points before its submit."""
     words = [word for word, _ in points[0].values]
     rows = [[str(point.index), *(value for _, value in point.values)] for point in points]
     return table(["POINT", *words], rows)

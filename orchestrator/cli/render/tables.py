@@ -1,9 +1,8 @@
-"""Renders tables and ages."""
+"""Renders tables, folded text, ages and counts. Pure."""
 
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from itertools import groupby
 from typing import TypeVar
@@ -30,10 +29,10 @@ def table(
     header: Sequence[str], rows: Iterable[Sequence[str]], style: Style = plain, colour_of: int | None = None, *,
     width: int | None = None, spare: Sequence[str] = (), most: int | None = None,
 ) -> str:  # fmt: skip
-    """Return a table whose columns are as wide as their longest cells. One column may be coloured by its word.
+    """Return a table whose columns are as wide as their longest cells. The words in column `colour_of` are coloured.
 
-    With a `width` no line is longer. Columns in `spare` are left out, in that order, until the rest fits. A last cell
-    that does not fit is folded below its row, on at most `most` lines.
+    With a `width` no line is longer. The columns in `spare` are left out, in that order, until the others fit. A last
+    cell that does not fit is folded below its row, on at most `most` lines.
     """
     lines = [[one_line(cell) for cell in line] for line in (header, *rows)]
     kept = list(range(len(header)))
@@ -60,7 +59,7 @@ def table(
 
 
 def tables(header: Sequence[str], rows: Sequence[Sequence[str]], width: int | None, *, repeat: int) -> str:
-    """Return the columns split into several tables, one below the other, so that no line is wider than `width`.
+    """Return the columns as several tables, one below the other, so that no line is wider than `width`.
 
     Each table begins with the first `repeat` columns.
     """
@@ -80,7 +79,7 @@ def tables(header: Sequence[str], rows: Sequence[Sequence[str]], width: int | No
 
 
 def columns(text: str) -> int:
-    """Return how many columns of a terminal the text needs."""
+    """Return the number of terminal columns that the text needs."""
     if text.isascii():
         return len(text)
     import unicodedata
@@ -100,7 +99,7 @@ def cut(text: str, width: int) -> str:
 
 
 def fold(text: str, width: int, most: int | None = None) -> list[str]:
-    """Return the text on lines of `width` columns, broken between words if possible, and cut after `most` lines."""
+    """Return the text on at most `most` lines of at most `width` columns, broken between words if possible."""
     width, lines, rest = max(1, width), list[str](), text
     while columns(rest) > width and (most is None or len(lines) < most - 1):
         end = width
@@ -114,24 +113,19 @@ def fold(text: str, width: int, most: int | None = None) -> list[str]:
 
 
 def alike(rows: Iterable[T], key: Callable[[T], object]) -> Iterator[list[T]]:
-    """Yield groups of neighbours with the same key; small groups are split into single rows."""
+    """Yield groups of consecutive rows with the same key. Small groups are split into single rows."""
     for _, group in groupby(rows, key):
         together = list(group)
         yield from [together] if len(together) >= FOLD_FROM else [[row] for row in together]
 
 
 def ago(created: float, now: float) -> str:
-    """Return how long ago a time was: `8.3 s ago`."""
+    """Return the age of a time: `8.3 s ago`."""
     return f"{duration(now - created)} ago" if created else "-"
 
 
-def clock() -> float:
-    """Return the time from which ages are counted."""
-    return time.time()
-
-
 def counted(what: int | Sized, noun: str) -> str:
-    """Return a number, or that of a collection, with its noun: `1 rank`, `2 ranks`."""
+    """Return a number, or the size of a collection, with a noun: `1 rank`, `2 ranks`."""
     count = what if isinstance(what, int) else len(what)
     return f"{count} {noun}{'' if count == 1 else 'es' if noun.endswith('s') else 's'}"
 

@@ -1,4 +1,4 @@
-"""Actions of the pages on a run. Those that change the run need a confirmation."""
+"""The actions on a run that several pages offer. An action that changes the run needs a confirmation."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from orchestrator.runs.store import RunDir
 
 
 def browse(root: Path, run: RunDir) -> Act:
-    """Open the page of a run in a browser, or say how to open it from another machine."""
+    """Open the web page of a run in a browser, or return how to open it from another machine."""
 
     def act() -> str:
         from orchestrator.cli import opening

@@ -1,4 +1,4 @@
-"""The terminal of `orch top`. It shows pages and reads their data in a thread, once a second and after each key."""
+"""The application of `orch top`. It shows pages, and reads their data in a thread every second and after each key."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from orchestrator.cli.top.marks import Marks
 from orchestrator.cli.top.page import Act, Again, Ask, Confirm, Look, Open, Page, Say, Step
 from orchestrator.errors import OrchError
 
-SECONDS = 1.0  # between two reads; a network file system sends no events
-MOST_LINES = 5  # of a message
+SECONDS = 1.0  # seconds between two reads, because a network file system sends no events
+MOST_LINES = 5  # most lines of a message
 _NOT_ASCII = re.compile(r"[^\x20-\x7e]")
-# control characters, and those that change the direction of text
+# control characters, and characters that change the direction of text
 _CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 
@@ -54,7 +54,7 @@ class Canvas(Widget, can_focus=True):
 
 
 class Top(App[None]):
-    """Holds the stack of open pages."""
+    """The application. It has a stack of open pages, and shows the topmost page."""
 
     ENABLE_COMMAND_PALETTE = False
     CSS = "Screen { layout: vertical; } Canvas { width: 100%; height: 100%; }"
@@ -72,7 +72,7 @@ class Top(App[None]):
         yield Canvas()
 
     def on_mount(self) -> None:
-        """Start to read regularly."""
+        """Start to read the page's data regularly."""
         self.query_one(Canvas).focus()
         self.look()
         self.set_interval(SECONDS, self.look)
@@ -138,7 +138,7 @@ class Top(App[None]):
     # -- keys
 
     def on_key(self, event: Key) -> None:
-        """Handle a key: for the open question, for the page, or for all pages."""
+        """Pass a key to the open question, or else to the page, or else handle it for all pages."""
         event.stop()
         key = event.character if event.is_printable and event.character else event.key
         self._said = ""

@@ -35,19 +35,15 @@ class HelpPage(Page[str]):
         self.scroll = Scroll()
 
     def title(self, look: Look) -> Text:
-        """Return the page's title."""
         return Text("keys", "bold")
 
     def read(self) -> str:
-        """Return the text."""
         return KEYS
 
     def draw(self, look: Look) -> list[Text]:
-        """Return the visible lines."""
         levels = look.marks.levels
         lines = KEYS.format(levels=levels, usual=levels[1], twice=levels[5], most=levels[7]).split("\n")
         return [Text(lines[number]) for number in self.scroll.window(len(lines), look.height)]
 
     def presses(self) -> dict[str, Press]:
-        """Return the keys that scroll."""
         return self.scroll.presses()

@@ -1,4 +1,4 @@
-"""Characters for drawing: blocks and braille, or ASCII if the locale has nothing else. Pure."""
+"""Characters for drawing: blocks and braille, or ASCII if the locale is not UTF-8. Pure."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from orchestrator.views.run import RankRow, RankStatus
 class Marks:
     """A set of characters for drawing."""
 
-    levels: str  # of a heat map's cell, from low to high
+    levels: str  # the cells of a heat map, from low to high
     braille: bool  # whether curves use braille; without it everything is ASCII
 
 
@@ -42,7 +42,10 @@ _WORST_FIRST: Final = (
 
 
 def level(value: float, usual: float) -> int:
-    """Return 0 to 7 for how slow something is: 1 is normal, 5 twice and 7 at least three times the usual time."""
+    """Return the slowness of a step from 0 to 7.
+
+    The usual time has level 1, twice the usual time has level 5, and almost three times the usual time has level 7.
+    """
     if value <= 0 or usual <= 0:
         return 0
     return min(7, max(0, 1 + round(4 * math.log2(value / usual))))
@@ -64,7 +67,7 @@ def share(percent: float | None, marks: Marks) -> Text:
 
 
 def rank_cell(ranks: Sequence[RankRow], usual: float, marks: Marks) -> Text:
-    """Return one cell for neighbouring ranks: the worst state or, if all run, the slowest step."""
+    """Return one cell for consecutive ranks: the worst state or, if all ranks run, the slowest step."""
     worst = min((rank.state for rank in ranks), key=_WORST_FIRST.index)
     slowest = max((rank.step_time or 0.0 for rank in ranks if rank.state is RankStatus.RUNNING), default=0.0)
     if worst is RankStatus.RUNNING and slowest > 0:
@@ -73,7 +76,7 @@ def rank_cell(ranks: Sequence[RankRow], usual: float, marks: Marks) -> Text:
 
 
 def strip(ranks: Sequence[RankRow], width: int, rows: int, marks: Marks) -> list[Text]:
-    """Return all ranks as cells on at most `rows` rows; each row begins with its span of ranks."""
+    """Return all ranks as cells on at most `rows` rows. Each row begins with its span of ranks."""
     if not ranks:
         return []
     margin = len(f"{ranks[-1].rank}-{ranks[-1].rank}") + 1

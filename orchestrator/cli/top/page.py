@@ -1,4 +1,4 @@
-"""Base class of pages, what a key may lead to, and lists with a cursor."""
+"""The base class of pages, the steps that a key may lead to, and the cursor of a list."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Data = TypeVar("Data")
 
 @dataclass(frozen=True)
 class Look:
-    """The size, the characters and the time for which a page is drawn."""
+    """The size of a page, the characters to draw it with (Unicode or ASCII), and the present time."""
 
     width: int
     height: int
@@ -26,7 +26,7 @@ class Look:
 
 @dataclass(frozen=True)
 class Open:
-    """Open another page, on top of this one or instead of it."""
+    """A step that opens another page, on top of this one or instead of it."""
 
     page: Page[Any]
     instead: bool = False
@@ -34,7 +34,7 @@ class Open:
 
 @dataclass(frozen=True)
 class Ask:
-    """Ask for a line of text, and pass it to `done`."""
+    """A step that asks for a line of text, and passes it to `done`."""
 
     question: str
     done: Callable[[str], None]
@@ -43,7 +43,7 @@ class Ask:
 
 @dataclass(frozen=True)
 class Confirm:
-    """Ask for confirmation. `y` calls `act` in a thread and shows its result; any other key cancels."""
+    """A step that asks for confirmation. `y` calls `act` in a thread and shows its result; any other key cancels."""
 
     question: str
     act: Callable[[], str]
@@ -51,21 +51,21 @@ class Confirm:
 
 @dataclass(frozen=True)
 class Act:
-    """Call `act` in a thread, and show its result."""
+    """A step that calls `act` in a thread, and shows its result."""
 
     act: Callable[[], str]
 
 
 @dataclass(frozen=True)
 class Say:
-    """Show a message until the next key."""
+    """A step that shows a message until the next key."""
 
     words: str
 
 
 @dataclass(frozen=True)
 class Again:
-    """Read the page again at once."""
+    """A step that reads the page's data again at once."""
 
 
 Step = Open | Ask | Confirm | Act | Say | Again | None
@@ -73,7 +73,7 @@ Press = Callable[[], Step]
 
 
 class Page(ABC, Generic[Data]):
-    """A page, with the data that it read last."""
+    """The base class of pages. A page keeps the data of its last read."""
 
     keys: ClassVar[tuple[tuple[str, str], ...]] = ()  # (key, description) for the last line, the most important first
 
@@ -82,7 +82,7 @@ class Page(ABC, Generic[Data]):
 
     @property
     def wants_more(self) -> bool:
-        """Tell whether the page is to be read again at once."""
+        """Tell whether the page's data must be read again at once."""
         return False
 
     @abstractmethod
@@ -91,7 +91,7 @@ class Page(ABC, Generic[Data]):
 
     @abstractmethod
     def read(self) -> Data:
-        """Return the page's data. Called in a thread."""
+        """Return the page's data. This is called in a thread."""
 
     @abstractmethod
     def draw(self, look: Look) -> list[Text]:
@@ -118,7 +118,7 @@ class Cursor:
         return range(self.first, min(count, self.first + self.rows))
 
     def move(self, by: int) -> Again:
-        """Move by this number of rows; `window` keeps the cursor in the list."""
+        """Move the cursor by this number of rows. `window` keeps it in the list."""
         self.at = max(0, self.at + by)
         return Again()
 

@@ -8,18 +8,16 @@ from typing import ClassVar
 
 from rich.text import Text
 
-from orchestrator.cli.render.tables import COLOURS, ago
+from orchestrator.cli.render.runs import HEADER, SPARE, cells
+from orchestrator.cli.render.tables import COLOURS
 from orchestrator.cli.top.actions import browse, cancel_of
-from orchestrator.cli.top.marks import cells, paint
+from orchestrator.cli.top.marks import cells as fitted
+from orchestrator.cli.top.marks import paint
 from orchestrator.cli.top.page import Again, Ask, Cursor, Look, Open, Page, Press, Say, Step, pointed
 from orchestrator.cli.top.run_pages import LogPage, Overview, Why
-from orchestrator.protocol.quantities import duration
 from orchestrator.runs.store import RunDir
 from orchestrator.views.reader import Reader
 from orchestrator.views.runs import RunFilter, RunRow, RunsView
-
-HEADER = ("RUN", "STATE", "PROFILE", "RANKS", "SUBMITTED", "TOOK", "NOTE")
-SPARE = ("PROFILE", "RANKS", "SUBMITTED")
 
 
 class RunsPage(Page[RunsView]):
@@ -44,17 +42,15 @@ class RunsPage(Page[RunsView]):
         states = ", ".join(f"{count} {state}" for state, count in sorted(self.data.states.items()))
         said = [f"{self.data.total} run{'s' * (self.data.total != 1)}", states]
         if self.words:
-            said.append(f"{self.data.found} with '{self.words}'")
+            said.append(f"{len(self.data.rows)} with '{self.words}'")
         if self.data.unread:
             said.append(f"{self.data.unread} are still being read")
         return Text(f"orch top  {'; '.join(filter(None, said))}")
 
     def read(self) -> RunsView:
-        """Read the runs."""
         return self.reader.runs(RunFilter(text=self.words))
 
     def draw(self, look: Look) -> list[Text]:
-        """Return the visible part of the table."""
         if self.data is None:
             return []
         rows = self.data.rows
@@ -64,7 +60,7 @@ class RunsPage(Page[RunsView]):
         self._keep_chosen(rows)
         window = self.cursor.window(len(rows), look.height - 1)
         shown = [rows[number] for number in window]
-        header, *lines = cells(HEADER, [_cells(row, look.now) for row in shown], look.width - 2, SPARE)
+        header, *lines = fitted(HEADER, [cells(row, row.note, look.now) for row in shown], look.width - 2, SPARE)
         for line, row in zip(lines, shown, strict=True):
             paint(line, row.state, COLOURS.get(row.state, ""))
         return pointed([header, *lines], self.cursor.at - window.start + 1)
@@ -77,7 +73,6 @@ class RunsPage(Page[RunsView]):
         self._chosen = rows[self.cursor.at].run_id
 
     def presses(self) -> dict[str, Press]:
-        """Return the keys of the list."""
         moves = {key: lambda move=move: self._moved(move) for key, move in self.cursor.presses().items()}
         return {
             **moves, "enter": lambda: self._open(Overview), "right": lambda: self._open(Overview),
@@ -105,8 +100,3 @@ class RunsPage(Page[RunsView]):
     def _with_run(self, act: Callable[[Path, RunDir], Step]) -> Step:
         run = self._run()
         return act(self.reader.root, run) if run is not None else Again()
-
-
-def _cells(row: RunRow, now: float) -> list[str]:
-    took = duration((row.ended or now) - row.started) if row.started else "-"
-    return [row.run_id, row.state, row.profile, str(row.world_size or "?"), ago(row.created, now), took, row.note]

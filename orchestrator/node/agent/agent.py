@@ -1,4 +1,4 @@
-"""One per node, on the host: take a NodeTask, join the gang, run the launcher, forward signals, keep the record.
+"""The agent of one node: takes a NodeTask, joins the gang, runs the launcher, forwards signals and keeps the record.
 
 A single loop reads one inbox, into which the leader, the launcher, the signals and the clock put their messages.
 """
@@ -37,7 +37,7 @@ from orchestrator.node.system.host import (
     listening_addresses,
     network_environment,
     nproc_here,
-    told_gpus,
+    with_given_gpus,
 )
 from orchestrator.node.system.orphans import adopt_orphans
 from orchestrator.node.system.processes import end_descendants, end_marked, identify
@@ -46,29 +46,12 @@ from orchestrator.node.system.signals import STOP_SIGNALS
 from orchestrator.node.system.threads import in_thread, keep_a_thread
 from orchestrator.outcome import rules
 from orchestrator.outcome.rule import Rule
-from orchestrator.protocol import events
+from orchestrator.protocol import events, messages
 from orchestrator.protocol.cancelling import keep_room_for_cancel
 from orchestrator.protocol.checkpoints.formats import Format
 from orchestrator.protocol.files import write_json
 from orchestrator.protocol.gang import Hello
 from orchestrator.protocol.layout import node_folder, output_folder
-from orchestrator.protocol.messages import (
-    ORDERS,
-    Bye,
-    Check,
-    FindModule,
-    Go,
-    HandedOver,
-    HandOver,
-    Heartbeat,
-    Order,
-    Prepare,
-    Report,
-    ReportStacks,
-    SignalReceived,
-    Stop,
-    WayTried,
-)
 from orchestrator.protocol.places.devices import VISIBLE, words_of
 from orchestrator.protocol.ranks import EXIT_REQUEUE
 from orchestrator.protocol.reading import MOST_RECORD, MOST_WORD, read_json
@@ -76,15 +59,15 @@ from orchestrator.protocol.task import NodeTask, copies_checkpoints
 from orchestrator.protocol.typed import DamagedError, Handlers
 
 Message = dict[str, Any]
-_ORDERS = Handlers(Order)
+_ORDERS = Handlers(messages.Order)
 
 
 class Agent:
     """The agent of one node, from its start to its exit code."""
 
     def __init__(self, task: NodeTask, on_outcome: Callable[[Agent, int], None] = lambda *_: None) -> None:
-        """`on_outcome` is told the exit code as soon as it is certain: to leave takes a moment."""
-        task = told_gpus(task)
+        """`on_outcome` receives the exit code as soon as it is certain, which is a moment before the agent ends."""
+        task = with_given_gpus(task)
         self.node_dir = node_folder(task.run_dir, task.node_rank)
         self.on_outcome = on_outcome
         self.nproc = nproc_here(task)
@@ -97,7 +80,7 @@ class Agent:
         )
         self.metrics = WrittenMetrics(task, lambda: self.ranks.started, self.events.write)
         self.channel: Channel | None = None
-        self.tls: Tls | None = None  # none where there is one node
+        self.tls: Tls | None = None  # None if there is one node
         self.neighbours: NeighbourServer | None = None
         self.sender: ReplicaSender | None = None  # on node 0, if checkpoints are copied
         self.receiver = Receiver(task)
@@ -105,10 +88,10 @@ class Agent:
         self.outcome: tuple[str, int] | None = None
         self.tasks: list[asyncio.Task[None]] = []
         self.lead: LeaderService | None = None
-        self.untold: list[Report] = []
+        self.untold: list[messages.Report] = []
 
     async def run(self) -> int:
-        """Take part in the gang until its end; the exit code is the same on all nodes."""
+        """Take part in the gang until its end. Return the exit code, which is the same on all nodes."""
         keep_a_thread()
         os.makedirs(output_folder(self.task.run_dir), exist_ok=True)
         self._introduce_to_record()
@@ -132,11 +115,11 @@ class Agent:
         self.on_outcome(self, self.outcome[1])
         return await self._leave()
 
-    def _hear_launcher(self, report: Report) -> None:
+    def _hear_launcher(self, report: messages.Report) -> None:
         self.inbox.put_nowait(partial(self._receive, report))
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> None:
-        """Let it run beside the loop; what it raises ends the agent, loudly."""
+        """Run it beside the loop. An exception ends the agent, with an error message."""
         task = asyncio.create_task(work)
         self.tasks.append(task)
         task.add_done_callback(self._ended)
@@ -147,8 +130,8 @@ class Agent:
             words = f"an error in orch's agent itself: {type(error).__name__}: {error}"
             self.inbox.put_nowait(partial(self._fail, f"{socket.gethostname()}: {lack}" if lack else words))
 
-    def _tell(self, report: Report) -> None:
-        """Report to the leader, as soon as there is one."""
+    def _tell(self, report: messages.Report) -> None:
+        """Send a report to the leader, or keep it until there is one."""
         if self.channel is None:
             self.untold.append(report)
         else:
@@ -217,16 +200,16 @@ class Agent:
         await self._hear(channel)
 
     async def _hello_at(self, own_addr: str) -> Hello:
-        """Return the hello of a node that has reached node 0 from this address: gloo's will be the same."""
+        """Return the hello of a node that has reached node 0 from this address. Its gloo uses the same address."""
         if self.task.only_loopback:
             return await self._hello((own_addr,))
-        named = interface_address(self.task.interface)
-        if named is None and own_addr.startswith("127."):  # it shares a machine with node 0, and not with all others
+        named = interface_address(self.task.interface) if self.task.interface else None
+        if named is None and own_addr.startswith("127."):  # it shares a machine with node 0, but not with every node
             return await self._hello(await in_thread(listening_addresses, (socket.gethostname(),), None))
         return await self._hello((named or own_addr,))
 
     async def _hello(self, addrs: tuple[str, ...]) -> Hello:
-        """Return what this node says of itself; where there are others, with its neighbour server there."""
+        """Return this node's hello. If there are other nodes, it names this node's neighbour server."""
         me = (self.task.node_rank, socket.gethostname(), self.nproc)
         if self.tls is None:
             return Hello(*me)
@@ -260,7 +243,7 @@ class Agent:
             self.inbox.put_nowait(self._look)
 
     async def _look(self) -> None:
-        """Do what the time demands: a heartbeat, what this node's ranks need, and an end if node 0 is silent."""
+        """Send a heartbeat, check on this node's ranks, and end the agent if node 0 is silent."""
         now = time.monotonic()
         if (
             slept := now - self.ticked
@@ -269,7 +252,7 @@ class Agent:
             self.ranks.slept(slept)
         self.ticked = now
         if self.channel is not None:
-            self.channel.send(Heartbeat().to_json())
+            self.channel.send(messages.Heartbeat().to_json())
             silent = now - self.heard
             if silent > self.task.link_timeout:
                 await self._lose_leader(f"no heartbeat for {silent:.0f} s")
@@ -288,17 +271,17 @@ class Agent:
             self._give_up(rules.STOPPED if cancel is None else rules.CANCELLED, f"{name} before this node had joined")
         else:
             now = bool(cancel and cancel.get("now"))
-            self._tell(SignalReceived(name, cancel is not None, now))
+            self._tell(messages.SignalReceived(name, cancel is not None, now))
 
     def _cancelled(self) -> dict[str, Any] | None:
-        """Return the record of a cancel, which is written before its signal is sent; None when there is none."""
+        """Return the record of a cancel, which is written before its signal is sent; None if there is no cancel."""
         try:
             data = read_json(f"{self.task.run_dir}/cancel.json", MOST_WORD)
         except (OSError, ValueError):
             return None
         return data if isinstance(data, dict) else None
 
-    async def _receive(self, report: Report) -> None:
+    async def _receive(self, report: messages.Report) -> None:
         """Handle a report of this node's launcher."""
         await self.ranks.report(report)
         self.metrics.note(self.ranks.started)
@@ -308,52 +291,42 @@ class Agent:
     async def _obey(self, line: Message) -> None:
         """Carry out an order. A damaged order is this node's trouble, of which the leader makes the run's end."""
         try:
-            order = ORDERS.read(line)
+            order = messages.ORDERS.read(line)
         except DamagedError as error:
             self.ranks.trouble(f"the order {line['kind']!r} of node 0 is not understood: {error}"[:500], rules.UNPROVED)
             return
         handler = _ORDERS.get(type(order))
-        if handler is not None:
-            handler(self, order)
+        work = handler(self, order) if handler is not None else None
+        if work is not None:
+            self._begin(work)  # beside the loop, because it takes longer than a heartbeat may be late
 
     @_ORDERS.add
-    def _check(self, order: Check) -> None:
-        # Beside the loop: a way that takes small packets only is waited for longer than a heartbeat may be late.
-        self._begin(self._check_way(order))
-
-    @_ORDERS.add
-    def _prepare(self, order: Prepare) -> None:
+    def _prepare(self, order: messages.Prepare) -> None:
         if self.sender is not None:
             self.sender.begin_attempt()
         self.ranks.prepare(order)
 
     @_ORDERS.add
-    def _on_hand_over(self, order: HandOver) -> None:
-        self._begin(self._hand_over(order))
-
-    @_ORDERS.add
-    def _go(self, order: Go) -> None:
-        """Start the ranks; node 0's address is the leader's word, as any other could be somebody's in between."""
+    def _go(self, order: messages.Go) -> None:
+        """Start the ranks. The leader names node 0's address, because a connection's peer may be a relay."""
         self.ranks.go(replace(order, network=network_environment(order.master_addr, self.task.interface)))
 
     @_ORDERS.add
-    def _stop(self, order: Stop) -> None:
+    def _stop(self, order: messages.Stop) -> None:
         self.ranks.stop(order)
 
-    @_ORDERS.add
-    def _report_stacks(self, order: ReportStacks) -> None:
-        self.ranks.pass_on(order)
+    def _pass_on(self, order: messages.Order) -> None:
+        self.ranks.launcher.send(order)
+
+    _ORDERS.update(dict.fromkeys((messages.ReportStacks, messages.FindModule), _pass_on))
 
     @_ORDERS.add
-    def _find_module(self, order: FindModule) -> None:
-        self.ranks.pass_on(order)
-
-    @_ORDERS.add
-    def _bye(self, order: Bye) -> None:
+    def _bye(self, order: messages.Bye) -> None:
         self.outcome = (order.outcome, order.code)
 
-    async def _check_way(self, order: Check) -> None:
-        """Tell the leader whether this node reaches its neighbour; node 0 then hands it the checkpoints."""
+    @_ORDERS.add
+    async def _check_way(self, order: messages.Check) -> None:
+        """Report to the leader whether this node reaches its neighbour. Node 0 then begins to send it checkpoints."""
         assert self.tls is not None
         assert self.channel is not None
         way = await probe(self.tls, order.addrs, order.port, (self.task.node_rank + 1) % self.task.nnodes)
@@ -362,14 +335,15 @@ class Agent:
             self._begin(self.sender.keep_up(order.addrs, order.port))
             self._begin(self.sender.keep_up_with_others(order.addrs, order.port))
         here = f"node {self.task.node_rank} ({socket.gethostname()})"
-        self._tell(WayTried(way and f"{here} can't reach its neighbour {order.host}: {way}"))
+        self._tell(messages.WayTried(way and f"{here} can't reach its neighbour {order.host}: {way}"))
 
-    async def _hand_over(self, order: HandOver) -> None:
-        """As node 0, give the nodes that lack it what the attempt goes on from; tell the leader who could not be."""
+    @_ORDERS.add
+    async def _hand_over(self, order: messages.HandOver) -> None:
+        """As node 0, send the attempt's checkpoint to the nodes that lack it. Report the node that could not get it."""
         assert self.tls is not None
         name, to, given, problem = order.checkpoint, list(order.to), list[int](), ""
         saved = self.ranks.resumable.get(name)
-        if saved is not None and saved.format is not Format.ORCH:  # of which rank 0 sends the others the bytes
+        if saved is not None and saved.format is not Format.ORCH:  # rank 0 sends those to the other ranks itself
             try:
                 parcel = await in_thread(parcel_of, name, saved)
                 while to:
@@ -379,12 +353,12 @@ class Agent:
             except FAILURES as error:
                 problem = f"can't be given {name}: {error or type(error).__name__}"
         failed = ((to[0][0], problem),) if problem else ()
-        self._tell(HandedOver(order.attempt, tuple(given), failed))
+        self._tell(messages.HandedOver(order.attempt, tuple(given), failed))
 
     # -- the end
 
     async def _leave(self) -> int:
-        """End what this node still runs, prove it, and go together with the others."""
+        """End the processes that this node still runs, prove their end, and leave together with the other nodes."""
         assert self.outcome is not None
         outcome, code = self.outcome
         left = await self.ranks.end()
@@ -410,7 +384,7 @@ class Agent:
 
 
 def run_agent(path: str) -> int:
-    """Run the agent of the task in this file, which is removed at once: it holds the credentials and the secrets."""
+    """Run the agent of the task in this file, which is removed at once because it holds credentials and secrets."""
     try:
         task = NodeTask.from_json(read_json(path, MOST_RECORD))
         os.unlink(path)

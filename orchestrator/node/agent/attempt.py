@@ -1,4 +1,4 @@
-"""One attempt of the gang as its leader knows it: how ranks ended, what nodes can do, who is idle. Pure."""
+"""The leader's view of one attempt: the ends of ranks, the abilities of nodes, and the idle nodes. Pure."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Attempt:
     # -- a module that a rank lacks: the others are stopped before they can report it, so every node is asked
 
     def seeks(self, report: RankEnd) -> str:
-        """Return the module for which every node is to be asked now; "" if there is none."""
+        """Return the module that every node is to look for now; "" if there is none."""
         task, module = self.roster.task, missing_module_of(report)
         # A `command:` may use another interpreter than the launcher's.
         if not module or self.sought or task.nnodes == 1 or task.program.kind == "command":

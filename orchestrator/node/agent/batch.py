@@ -1,4 +1,4 @@
-"""The agent inside a scheduler's job. It is told its node, the other nodes and the number of this start (`Place`).
+"""The agent inside a scheduler's job. `Place` holds its node, the other nodes and the number of this start.
 
 The scheduler starts the same job again after a preemption, a lost node or a requeue. So the task's file is kept, and
 each start takes the next attempt number. If the run needs another start, the agent leaves a file for the batch script,
@@ -23,9 +23,18 @@ from orchestrator.node.system.signals import hold_back_for_good
 from orchestrator.outcome import requeue, restart
 from orchestrator.outcome.restart import Refusal
 from orchestrator.outcome.success import successful_attempt
-from orchestrator.outcome.verdict import Cause, Event, Outcome
+from orchestrator.outcome.verdict import Cause, Event, Outcome, cause_of_event
 from orchestrator.protocol.allocation import TITLES, AllocationError
-from orchestrator.protocol.events import AgentEnded, AgentStarted, BatchJob, EventKind, GaveUp, SlurmJob, StartingAgain
+from orchestrator.protocol.events import (
+    AgentEnded,
+    AgentStarted,
+    BatchJob,
+    EventKind,
+    GaveUp,
+    Replaced,
+    SlurmJob,
+    StartingAgain,
+)
 from orchestrator.protocol.files import write_json
 from orchestrator.protocol.hostlist import in_words
 from orchestrator.protocol.json_text import parse_json
@@ -34,6 +43,8 @@ from orchestrator.protocol.progress import Progress
 from orchestrator.protocol.ranks import EXIT_REQUEUE
 from orchestrator.protocol.reading import MOST_LINES, MOST_RECORD, MOST_WORD, read_json, read_regular
 from orchestrator.protocol.task import NodeTask
+
+_JOBS = (EventKind.SLURM_JOB, EventKind.BATCH_JOB)  # by which node 0 records the job at each start
 
 
 @dataclass(frozen=True)
@@ -48,6 +59,7 @@ class Place:
     launched_from: str = ""  # an address of node 0, beside its name; "" if it is not known
     limit: float | None = None  # seconds, of each start; None if it is not known
     slots: int | None = None  # of this node; None if they are not known
+    requeues: int | None = None  # how often the scheduler had queued the job again, if the job starts agents by itself
 
     @property
     def title(self) -> str:
@@ -64,7 +76,7 @@ class History:
 
     @property
     def all_starts(self) -> list[Event]:
-        """Return the events, and as one of them what the last start asked for: this one."""
+        """Return the events, with the last start's request for this start as one of them."""
         return [*self.events, *([{**self.word, "kind": EventKind.RELAUNCH}] if self.word else [])]
 
     @property
@@ -72,6 +84,24 @@ class History:
         """Return the first number that no attempt has had."""
         attempts = [event["attempt"] for event in self.events if type(event.get("attempt")) is int]
         return max(attempts, default=-1) + 1
+
+    def last_in_job(self, place: Place) -> Event | None:
+        """Return the last start since the scheduler gave the job its nodes; None if this is the first."""
+        last = next((event for event in reversed(self.events) if event.get("kind") in _JOBS), {})
+        is_same = last.get("job") == place.number and last.get("requeues") == place.requeues
+        return last if is_same and place.requeues is not None else None
+
+    def replaced(self, place: Place) -> list[Replaced]:
+        """Return which spares have the places of lost nodes in this start."""
+        before = list((self.last_in_job(place) or {}).get("hosts") or place.hosts)
+        gone, spares = (host for host in before if host not in place.hosts), (h for h in place.hosts if h not in before)
+        lost = (event for event in self.events if event.get("kind") == EventKind.LOST_NODE)
+        why = {event.get("host"): str(event.get("reason")) for event in lost}
+        by_word = str((self.word or {}).get("reason") or "")
+        return [
+            Replaced(place.start, before.index(host), host, by, why.get(host, by_word))
+            for host, by in zip(gone, spares)
+        ]
 
     def stalled(self, now: Progress) -> int:
         """Return how many starts in a row, up to this one, have saved nothing newer."""
@@ -98,9 +128,9 @@ def placed(task: NodeTask, place: Place) -> NodeTask:
 def history_of(run_dir: str, place: Place) -> History:
     """Return what earlier starts left in node 0's record, which is on the shared folder whichever host wrote it."""
     events = read_events(f"{node_folder(run_dir, 0)}/events.jsonl", run_dir)
-    is_now = (event.get("kind") == event_of(place).kind and event.get("start") == place.start for event in events)
+    is_now = (event.get("kind") in _JOBS and event.get("start") == place.start for event in events)
     before = next((index for index, found in enumerate(is_now) if found), len(events))  # node 0 may have begun before
-    return History(events[:before], _read(word_path(run_dir, place, -1)))
+    return History(events[:before], read_word(word_path(run_dir, place.kind, place.start - 1)))
 
 
 def read_events(path: str, run_dir: str) -> tuple[Event, ...]:
@@ -111,14 +141,15 @@ def read_events(path: str, run_dir: str) -> tuple[Event, ...]:
         return ()
 
 
-def event_of(place: Place) -> type[SlurmJob | BatchJob]:
-    """Return the event by which node 0 records the job at each start."""
-    return SlurmJob if place.kind == "slurm" else BatchJob
+def events_of(run_dir: str, node: int, start: int) -> list[Event]:
+    """Return what a node's agent has recorded in this start, which is its newest; empty if it has not begun."""
+    now = restart.newest_start(read_events(f"{node_folder(run_dir, node)}/events.jsonl", run_dir))
+    return now if any(restart.opens_start(each) and (each.get("start") or 0) == start for each in now) else []
 
 
-def word_path(run_dir: str, place: Place, later: int = 0) -> str:
-    """Return where a start (or the start that is `later`) asks for the next; the batch script looks for this name."""
-    return f"{run_dir}/{job_folder(place.kind)}/again.{place.start + later}"
+def word_path(run_dir: str, kind: str, start: int) -> str:
+    """Return the file in which a start requests the next start. kind: a key of TITLES."""
+    return f"{run_dir}/{job_folder(kind)}/again.{start}"
 
 
 def continued(task: NodeTask, history: History) -> NodeTask:
@@ -139,7 +170,7 @@ def has_succeeded(task: NodeTask) -> bool:
 
     The record of every node is on the shared folder. It is read only if rank 0's marker is there.
     """
-    marker = _read(f"{task.run_dir}/rank0.done")
+    marker = read_word(f"{task.run_dir}/rank0.done")
     if marker is None:
         return False
     by_node = {
@@ -150,15 +181,19 @@ def has_succeeded(task: NodeTask) -> bool:
     return attempt is not None and attempt == marker.get("attempt")
 
 
-def wants_another(task: NodeTask, events: tuple[Event, ...], code: int, title: str) -> tuple[str, str] | Refusal | None:
+def wants_another(
+    task: NodeTask, events: tuple[Event, ...], code: int, title: str, *, has_whole_limit: bool = True
+) -> tuple[str, str] | Refusal | None:
     """Return (cause, reason) if the run is to be started again after this agent's end; see `requeue.start_after`.
 
-    A cancelled run is not started again, nor one that has succeeded: node 0's agent may die before it reports that.
+    A cancelled run is not started again. Neither is a run that has succeeded, because node 0's agent may die before it
+    reports the success.
     """
     if os.path.exists(f"{task.run_dir}/cancel.json"):
         return None
     # This start, and all before it, are off the budget already: see `continued`.
-    after = requeue.start_after(events, task.retry, title, asks=code == EXIT_REQUEUE)
+    asks = code == EXIT_REQUEUE
+    after = requeue.start_after(events, task.retry, title, asks=asks, has_whole_limit=has_whole_limit)
     return None if isinstance(after, tuple) and has_succeeded(task) else after
 
 
@@ -187,16 +222,18 @@ def run_in_job(run_dir: str, find: Callable[[], Place]) -> int:
     log.close()
     if start and (forbidden := forbidden_start(asked, history, title)):
         return _give_up(log, task, forbidden, Cause.PREEMPTED)
+    if history.word and (spent := requeue.overdrawn(asked.retry, history.all_starts, history.word)):
+        return _give_up(log, task, spent, cause_of_event(history.word))
     stalled = history.stalled(saved.progress(task)) if start else 0
     if in_vain := requeue.without_progress(stalled, history.word or {}, title):
         return _give_up(log, task, in_vain, Cause.NO_PROGRESS)
-    word = word_path(run_dir, place)
-    another: list[tuple[str, str]] = []
+    word = word_path(run_dir, place.kind, start)
+    is_first, another = history.last_in_job(place) is None, list[tuple[str, str]]()
 
     def leave_word(agent: Agent, code: int) -> None:
-        """Ask for another start at once: where a node was lost, Slurm's KILL is KillWait away."""
+        """Request another start at once: after a node is lost, Slurm sends KILL in KillWait seconds."""
         try:
-            found = wants_another(task, _own_events(log, before), code, title)
+            found = wants_another(task, _own_events(log, before), code, title, has_whole_limit=is_first)
             if found is Refusal.NO_PROGRESS and node == 0:
                 reason = _in_vain(place.limit)
                 agent.events.write(GaveUp(Outcome.FAILED.value, Cause.NO_PROGRESS.value, reason))
@@ -219,12 +256,15 @@ async def _run(task: NodeTask, on_outcome: Callable[[Agent, int], None]) -> int:
 
 
 def _record_start(log: EventLog, task: NodeTask, history: History, place: Place) -> None:
-    log.write(event_of(place)(task.start, place.number, task.hosts))
+    job = task.start, place.number, task.hosts
+    log.write(SlurmJob(*job, place.requeues) if place.kind == "slurm" else BatchJob(*job))
     if task.start:
         by_itself = f"{place.title} stopped the job and started it again by itself"
         word = history.word or {"cause": Cause.PREEMPTED, "reason": by_itself}
         cause, reason = str(word.get("cause")), str(word.get("reason") or "")
         log.write(StartingAgain(task.attempt, task.start, cause, reason, **saved.progress(task).to_event()))
+        for each in history.replaced(place):
+            log.write(each)
 
 
 def _in_vain(limit: float | None) -> str:
@@ -261,7 +301,8 @@ def _events_in(path: str, run_dir: str) -> Iterator[Event]:
                 yield event
 
 
-def _read(path: str) -> Event | None:
+def read_word(path: str) -> Event | None:
+    """Return a request for another start, or another small record; None if it is missing or damaged."""
     try:
         data = read_json(path, MOST_WORD)
     except (OSError, ValueError):

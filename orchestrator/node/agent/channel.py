@@ -21,7 +21,7 @@ class ChannelError(Exception):
 
 
 class NoAnswerError(ChannelError):
-    """The peer said nothing for too long."""
+    """The peer did not answer in time."""
 
 
 class Channel:
@@ -33,21 +33,21 @@ class Channel:
 
     @property
     def own_addr(self) -> str:
-        """Return the address of this side, by which the other side reaches it; empty inside of one process."""
+        """Return the address of this side, by which the other side reaches it; "" within one process."""
         return _address(self.writer.get_extra_info("sockname"))
 
     @property
     def peer_addr(self) -> str:
-        """Return the address of the other side; empty inside of one process."""
+        """Return the address of the other side; "" within one process."""
         return _address(self.writer.get_extra_info("peername"))
 
     def send(self, message: Message) -> None:
-        """Queue a message; a connection that is gone shows when it is read."""
+        """Queue a message. If the connection is gone, the next `receive` notices it."""
         if not self.writer.is_closing():
             self.writer.write(json.dumps(message).encode() + b"\n")
 
     async def receive(self) -> Message | None:
-        """Return the next message; None when the peer has closed; ChannelError when it sent something else."""
+        """Return the next message; None if the peer has closed. Raises ChannelError if the peer sent something else."""
         try:
             line = await self.reader.readline()
         except OSError:  # also "no route to host", which is no ConnectionError
@@ -65,7 +65,7 @@ class Channel:
         return message
 
     async def answer(self, seconds: float) -> Message:
-        """Return the message that is owed now; ChannelError where it does not come in time, or not at all."""
+        """Return the next message. Raises ChannelError if the peer closes, or does not answer in time."""
         try:
             message = await asyncio.wait_for(self.receive(), seconds)
         except asyncio.TimeoutError as error:
@@ -75,7 +75,7 @@ class Channel:
         return message
 
     async def close(self) -> None:
-        """Flush and close; what the peer does not take in time is dropped."""
+        """Flush and close. Bytes that the peer does not take in time are dropped."""
         if not self.writer.is_closing():  # closed once more, a TLS transport could not be aborted
             self.writer.close()
         try:

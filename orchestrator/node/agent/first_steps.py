@@ -34,7 +34,7 @@ class FirstSteps:
             self.offset = 0
 
     def look(self) -> Message | None:
-        """Return {"loaded": STEP} or {"steps": [FIRST, SECOND]} in the first call that can; None in all others."""
+        """Return {"loaded": STEP} or {"steps": [FIRST, SECOND]} once it is known, and only once; otherwise None."""
         if self.is_known:
             return None
         beat = read_heartbeat(self.heartbeat) or {}

@@ -1,4 +1,4 @@
-"""Decides whether an attempt's ranks can start on all nodes, by what their launchers report. Pure."""
+"""Decides from the launchers' reports whether an attempt's ranks can start on all nodes. Pure."""
 
 from __future__ import annotations
 
@@ -63,6 +63,7 @@ def without_it(ready: Mapping[int, Ready]) -> list[int]:
 def checksum_for(task: NodeTask, ready: Mapping[int, Ready]) -> Algorithm:
     """Return the algorithm for the checkpoints that the ranks write.
 
-    A spare may lack what the nodes have. So with spares it is the algorithm that every Python has.
+    A spare's Python may lack an algorithm that the other nodes have. So a run with spares uses the algorithm that every
+    Python has.
     """
     return Algorithm.SHA256 if task.has_spares else agreed([each.checksums for each in ready.values()])

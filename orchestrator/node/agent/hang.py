@@ -19,7 +19,7 @@ from orchestrator.protocol.messages import Moved, Order, Patience, Report, Repor
 from orchestrator.protocol.rank_reports import Culprit, ProcessGroup, RankError, RankStack
 from orchestrator.protocol.typed import Handlers
 
-HANG_SETTLE_SECONDS = 2.5  # so that every node's stalls are known
+HANG_SETTLE_SECONDS = 2.5  # the time until every node's stalls are known
 STACKS_SECONDS = 8.0  # after this time a node that owes its stacks is not waited for any more
 STACKS_EVERY = 20.0  # seconds between two requests
 

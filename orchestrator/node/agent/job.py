@@ -103,7 +103,7 @@ def run_job(kind: str, run_dir: str, number: str, start: str, limit: str) -> int
             agents.kill()
             return 1
     _watch(agents, place, run_dir, task.link_timeout + LEAVING_SECONDS)
-    if os.path.exists(word_path(run_dir, place)) and not os.path.exists(f"{run_dir}/cancel.json"):
+    if os.path.exists(word_path(run_dir, kind, place.start)) and not os.path.exists(f"{run_dir}/cancel.json"):
         return EXIT_REQUEUE
     return agents.code()
 
@@ -163,10 +163,10 @@ def _number(word: str) -> int | None:
 
 
 def _watch(agents: Agents, place: Place, run_dir: str, patience: float) -> None:
-    """Return when all agents have ended. Those that have not ended `patience` seconds after node 0's are killed.
+    """Return when all agents have ended. Agents that are left `patience` seconds after node 0's end are killed.
 
-    The run's folder is polled for a cancel, because no scheduler's command sends a signal to node 0's agent alone,
-    and a signal to all processes of a job would end data loaders.
+    The run's folder is polled for a cancel, because no scheduler's command sends a signal to node 0's agent alone, and
+    a signal to all processes of a job would end data loaders.
     """
     warn_at = time.monotonic() + place.limit - warning(place.limit) if place.limit else float("inf")
     end, is_cancelled = float("inf"), False
@@ -190,5 +190,5 @@ def _watch(agents: Agents, place: Place, run_dir: str, patience: float) -> None:
 
 
 def warning(limit: float) -> float:
-    """Return how many seconds before the time limit the ranks are told to stop."""
+    """Return how many seconds before the time limit the ranks are sent TERM."""
     return max(LEAST_WARNING, min(WARN_SECONDS, limit * WARN_SHARE))

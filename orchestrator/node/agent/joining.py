@@ -1,4 +1,4 @@
-"""The way to the gang's leader: its ports follow from the credentials, and a member that answers there is it."""
+"""Finds the gang's leader. The credentials determine its ports, and a member that answers there is the leader."""
 
 from __future__ import annotations
 
@@ -80,10 +80,10 @@ async def _joined(
 
 
 async def dial(tls: Tls, addrs: tuple[str, ...], ports: tuple[int, ...]) -> Channel:
-    """Return a channel to a member at one of the addresses, which are all tried at once.
+    """Dial all addresses at once, and return a channel to the member that answers at one of them.
 
-    Where several answer it is the one of the first address: so all nodes take the same one, if they can. Raises
-    ChannelError with what went wrong, by address, when none does.
+    If several answer, the first address of the list wins, so that all nodes use the same address if they can. Raises
+    ChannelError with the problem of each address if no address answers.
     """
     tries = {asyncio.create_task(_at(tls, addr, ports)): rank for rank, addr in enumerate(addrs)}
     best: asyncio.Task[Channel] | None = None
@@ -106,7 +106,7 @@ async def dial(tls: Tls, addrs: tuple[str, ...], ports: tuple[int, ...]) -> Chan
 
 
 async def _at(tls: Tls, addr: str, ports: tuple[int, ...]) -> Channel:
-    """Return a channel to a member at this address; the next port is tried where one fails, or takes its time."""
+    """Return a channel to a member at this address. The next port is tried if a port fails or is slow."""
     tries: dict[asyncio.Task[Channel], int] = {}
     pending: set[asyncio.Task[Channel]] = set()
     problems: dict[str, list[int]] = {}
@@ -139,7 +139,7 @@ def _in_words(ports: list[int]) -> str:
 
 
 def _problem_of(attempt: asyncio.Task[Channel]) -> str | None:
-    """Return why it has reached no member; None where it has. An error that is none of the way there is raised."""
+    """Return why an attempt has reached no member; None if it has. Raises any error that is not the network's."""
     error = attempt.exception()
     if error is not None and not isinstance(error, (OSError, ChannelError, asyncio.TimeoutError)):
         raise error
@@ -147,7 +147,7 @@ def _problem_of(attempt: asyncio.Task[Channel]) -> str | None:
 
 
 def _leave(attempts: Iterable[asyncio.Task[Channel]]) -> None:
-    """Close what these will have opened; none is cut short, for node 0 would take this node for a stranger."""
+    """Close the channels of these attempts. Attempts are not cut off, or node 0 would count this node as a stranger."""
     for attempt in attempts:
         attempt.add_done_callback(_close)
 

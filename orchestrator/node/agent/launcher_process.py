@@ -1,4 +1,4 @@
-"""The agent's side of the launcher: start it inside the runtime, talk in JSON lines, make sure that it is gone."""
+"""The agent's side of the launcher: starts it inside the runtime, exchanges JSON lines, and ensures that it ends."""
 
 from __future__ import annotations
 
@@ -30,13 +30,8 @@ from orchestrator.protocol.ranks import RANK_VARIABLES
 from orchestrator.protocol.task import NodeTask
 
 SETUP_FAILED = "orch: setup line"
-_SHELL = re.compile(r"orch-setup: (-c: )?line \d+: ")  # what bash puts in front of its messages
+_SHELL = re.compile(r"orch-setup: (-c: )?line \d+: ")  # the beginning of bash's messages
 _SYNTAX = re.compile(_SHELL.pattern + "`")
-
-
-def launcher_argv(task: NodeTask) -> list[str]:
-    """Return the argv of the launcher on the node itself: the profile's set-up lines, the training interpreter."""
-    return after_setup(task, [task.python, *archive_argv(task), "launcher"])
 
 
 def after_setup(task: NodeTask, argv: list[str]) -> list[str]:
@@ -71,13 +66,8 @@ def setup_failure(setup: tuple[str, ...], tail: list[str]) -> str:
     return f"setup line {number} failed: {line.partition(chr(10))[0]}{shell}"
 
 
-def archive_argv(task: NodeTask) -> list[str]:
-    """Return what follows the interpreter to reach this code: the archive that was sent along."""
-    return [archive_file(task.run_dir)]
-
-
 def launcher_environment(task: NodeTask, nproc: int) -> dict[str, str]:
-    """Return what the launcher's interpreter and its libraries read while they load; secrets come over stdin."""
+    """Return the variables for the launcher's interpreter and its libraries. Secrets are sent over stdin instead."""
     environment = {
         key: value for key, value in os.environ.items() if key not in RANK_VARIABLES and not key.startswith("PET_")
     }
@@ -87,7 +77,7 @@ def launcher_environment(task: NodeTask, nproc: int) -> dict[str, str]:
         path = environment.get("PATH", os.defpath)
         environment.update({"VIRTUAL_ENV": task.environment, "PATH": f"{task.environment}/bin{os.pathsep}{path}"})
         environment.pop("PYTHONHOME", None)
-    paths = [*archive_argv(task), *filter(None, [environment.get("PYTHONPATH")])]
+    paths = [archive_file(task.run_dir), *filter(None, [environment.get("PYTHONPATH")])]
     environment.update(
         {"PYTHONPATH": os.pathsep.join(paths), "PYTHONUNBUFFERED": "1", MARK: mark(task.run_id, task.node_rank)}
     )
@@ -95,7 +85,7 @@ def launcher_environment(task: NodeTask, nproc: int) -> dict[str, str]:
 
 
 def engine_environment(task: NodeTask) -> dict[str, str]:
-    """Return what the program that starts the container gets: this process's own variables, and the mark."""
+    """Return the variables of the program that starts the container: those of this process, and the mark."""
     environment = {key: value for key, value in os.environ.items() if key not in RANK_VARIABLES}
     # Marked, but for pyxis: to the launcher inside, its srun is a stranger with the run's mark.
     if task.container is not None and task.container.runtime != "pyxis":
@@ -104,18 +94,18 @@ def engine_environment(task: NodeTask) -> dict[str, str]:
 
 
 class LauncherProcess:
-    """A running launcher; its reports arrive through `on_report`, and its end as LauncherGone."""
+    """A launcher process. `on_report` receives its reports, and LauncherGone at its end."""
 
     def __init__(self, task: NodeTask, on_report: Callable[[Report], None]) -> None:
         self.task, self.on_report, self.masked = task, on_report, masker(secret_values(task.secrets, task.env))
         self.log_path = f"{node_folder(task.run_dir, task.node_rank)}/launcher.log"
         self.process: asyncio.subprocess.Process | None = None
         self.early: list[Order] = []  # orders from before it was started
-        self.container: dict[str, Any] = {}  # what is known of its container, once that is about to be started
-        self.left: list[str] = []  # what could not be removed of it
+        self.container: dict[str, Any] = {}  # facts about its container, once that is about to be started
+        self.left: list[str] = []  # its containers that could not be removed
         self.attempt: int | None = None  # the one that it was started for
         self.is_dismissed = False
-        self.asked: float | None = None  # by the monotonic clock, since when an answer is awaited
+        self.asked: float | None = None  # the monotonic time since which an answer is awaited
         self.ended_for = ""  # why this agent has killed it
 
     @property
@@ -124,9 +114,10 @@ class LauncherProcess:
         return self.process.pid if self.process is not None else None
 
     async def start(self, nproc: int, attempt: int) -> None:
-        """Start it and tell it its task; OSError or EngineError when it can't be started."""
+        """Start it and send it its task. Raises OSError or EngineError if it can't be started."""
         self.attempt = attempt
-        task, argv = self.task, launcher_argv(self.task)
+        task = self.task
+        argv = after_setup(task, [task.python, archive_file(task.run_dir), "launcher"])
         environment = launcher_environment(task, nproc)
         if task.container is not None:
             threads = max(1, cores() // nproc)
@@ -146,7 +137,7 @@ class LauncherProcess:
                 start_new_session=True,
                 umask=users_umask(),
             )
-        with contextlib.suppress(ProcessLookupError):  # it has ended already, which its reader reports
+        with contextlib.suppress(ProcessLookupError):  # the launcher has ended already, which its reader reports
             restore_limit(self.process.pid)
         if task.debug is not None:
             task = replace(task, debug=replace(task.debug, user=os.geteuid()))
@@ -159,16 +150,16 @@ class LauncherProcess:
             await self.end()
 
     def serves(self, attempt: int) -> bool:
-        """Tell whether it can run an attempt's ranks: a container has the folder of one attempt, and no other."""
+        """Tell whether it can run an attempt's ranks. A container has the folder of one attempt only."""
         return self.task.container is None or self.attempt in (None, attempt)
 
     async def dismiss(self) -> None:
-        """End it, also where it is still being started; its end is reported."""
+        """End it, even if it is still being started. Its end is reported."""
         self.is_dismissed = True
         await self.end()
 
     def send(self, order: Order) -> None:
-        """Give an order, also before it is started; a launcher that is gone is reported by its end, not here."""
+        """Send an order, or keep it until the launcher has started. A launcher that is gone is reported by its end."""
         if self.process is None:
             self.early.append(order)
         else:
@@ -180,7 +171,7 @@ class LauncherProcess:
             self.process.stdin.write(json.dumps(line).encode() + b"\n")
 
     def silence(self, now: float) -> float:
-        """Ask it for an answer, unless that is awaited already, and return for how long it has been."""
+        """Return for how long an answer has been awaited. Ask for one if none is awaited."""
         if self.asked is None:
             self.asked = now
             self.send(Ping())
@@ -203,7 +194,7 @@ class LauncherProcess:
         self.on_report(LauncherGone(code, tuple(last_lines(self.log_path, self.masked))))
 
     async def _remove_container(self) -> list[str]:
-        """Remove its containers; return what can't be. None is left where all went well: they remove themselves."""
+        """Remove its containers, and return those that can't be removed. Usually they have removed themselves."""
         if self.container.get("runtime") in SHARES_TMP:
             await in_thread(remove_scratch, self.task)
         if self.container.get("runtime") not in ENGINES:
@@ -214,7 +205,7 @@ class LauncherProcess:
             return [f"{self.container['name']} ({error})"]
 
     async def end(self, patience: float = 5.0) -> None:
-        """Close its stdin, which ends it and its ranks; kill it when it does not obey."""
+        """Close its stdin, which ends it and its ranks. Kill it if it does not obey."""
         if self.process is None:
             return
         if self.process.stdin is not None:
@@ -226,7 +217,7 @@ class LauncherProcess:
             await self.reader
 
     def kill(self) -> None:
-        """Send SIGKILL; the ranks follow by PDEATHSIG, and a container is removed when its client is gone."""
+        """Send SIGKILL. The ranks end by PDEATHSIG, and a container is removed once its client is gone."""
         if self.process is not None and self.process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 self.process.kill()

@@ -34,7 +34,8 @@ _HANDLERS = Handlers(messages.Report)
 class Leader:
     """The state of one gang, from the first hello to the bye.
 
-    `progress` returns what has been saved. `strangers` returns, in words, who could not prove to belong to this run.
+    `progress` returns how far the run has come. `strangers` returns a sentence about connections that could not prove
+    to belong to this run.
     """
 
     def __init__(
@@ -64,7 +65,9 @@ class Leader:
     # -- what happens to the gang
 
     def joined(self, hello: Hello, now: float, reached_at: str = "") -> None:
-        """Count in a node that has proved itself and said hello, and which address of node 0 it has reached."""
+        """Add a node that has authenticated itself and sent its hello, with the address of node 0 that it has
+        reached.
+        """
         node = hello.node_rank
         self.roster.add(hello, reached_at)
         self.presence.seen[node] = now
@@ -139,7 +142,7 @@ class Leader:
             self._answered(node, now)
 
     def _end_before_the_ranks(self, now: float) -> None:
-        """End for nodes that are lost, once all that will go the same way are known."""
+        """End the gang because of lost nodes, after all nodes that were lost together are known."""
         if PHASES[self.phase].late and self.presence.lost and self.presence.is_settled(now):
             self._fail(rules.LOST, self.presence.who_was_lost(self.roster.names))
 
@@ -196,7 +199,7 @@ class Leader:
             self._send_all(messages.Stop(self.attempt, grace))
 
     def _end_attempt(self, now: float) -> None:
-        """Judge an attempt whose ranks are all gone: end, or begin another with the same agents."""
+        """Judge an attempt whose ranks have all ended: end the gang, or begin another attempt with the same agents."""
         saved, ranks = self.progress(), self.ranks
         end = gang.end_of(
             gang.Attempt(

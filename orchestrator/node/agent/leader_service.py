@@ -1,4 +1,4 @@
-"""The gang's leader as a service on node 0: it listens, keeps time, and gives the pure Leader what to decide on."""
+"""Runs the gang's leader on node 0: listens, keeps time, and passes messages to the pure Leader."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from orchestrator.protocol.task import NodeTask
 
 TICK_SECONDS = 0.25
 CLOSE_PATIENCE = 6.0  # seconds for the members to hear the last word and go
-LINGER_SECONDS = 15.0  # so that a node that joins a gang which has failed already hears of it
+LINGER_SECONDS = 15.0  # so that a node that joins a failed gang is told
 
 
 class LeaderService:
@@ -41,7 +41,7 @@ class LeaderService:
         )
         self.listener: Listener | None = None
         self.own: set[asyncio.Task[None]] = set()  # the conversation with this very node
-        self.addrs: tuple[str, ...] = ()  # where it listens
+        self.addrs: tuple[str, ...] = ()  # the addresses at which it listens
         self.complete = asyncio.Event()
         self.leader = Leader(
             task,
@@ -53,9 +53,9 @@ class LeaderService:
         )
 
     async def open(self) -> Channel:
-        """Listen for the other nodes, if there are any, on the first free of the gang's ports; return node 0's channel.
+        """Listen for the other nodes, if any, on the first free one of the gang's ports. Return node 0's channel.
 
-        OSError when all ports are taken, or so many nodes can't be connected to this one.
+        Raises OSError if all ports are taken, or if this machine can't have a connection to every node.
         """
         if self.tls is not None:
             self.addrs = await in_thread(listening_addresses, self.task.leader_addrs, self.task.interface)
@@ -94,7 +94,7 @@ class LeaderService:
                     self.members.send(node, LeaderHeartbeat())
 
     async def close(self) -> None:
-        """Stop when the members have been told and have gone; none is waited for longer than it may take."""
+        """Stop once the members have been told and have left, or their time is over."""
         self.clock.cancel()
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self.complete.wait(), LINGER_SECONDS)

@@ -1,4 +1,4 @@
-"""Where members of a run are awaited: who dials is a stranger until it has proved itself, and strangers are few.
+"""Listens for members of a run. A connection is a stranger until it proves to be a member's; strangers are limited.
 
 The gang's leader and every node's neighbour server listen in this way.
 """
@@ -26,7 +26,7 @@ class Stranger:
     """A connection that has not proved yet to be a member's."""
 
     addr: str
-    at: str  # which of the addresses here it has dialled: a member dials all of them at once
+    at: str  # the address here to which it has connected; a member connects to all at once
     sock: socket.socket
     is_of_this_machine: bool
     task: asyncio.Task[None] | None = None
@@ -34,23 +34,26 @@ class Stranger:
 
 
 class Strangers:
-    """Who has not proved itself yet, the oldest first: all of a gang may, so that none of this may look at each."""
+    """The connections that have not proved to be a member's, the oldest first.
+
+    A whole gang may connect at once, so no method looks at each of them.
+    """
 
     def __init__(self) -> None:
         self._all: OrderedDict[Stranger, None] = OrderedDict()
         self._alike: dict[tuple[str, str], OrderedDict[Stranger, None]] = {}
 
     def __len__(self) -> int:
-        """Return how many there are."""
+        """Return the number of connections."""
         return len(self._all)
 
     def add(self, stranger: Stranger) -> None:
-        """Take in the newest one."""
+        """Add the newest connection."""
         self._all[stranger] = None
         self._alike.setdefault((stranger.addr, stranger.at), OrderedDict())[stranger] = None
 
     def remove(self, stranger: Stranger) -> None:
-        """Count one out; one that is not here any more is none."""
+        """Remove a connection, if it is still here."""
         if stranger not in self._all:
             return
         del self._all[stranger]
@@ -60,15 +63,15 @@ class Strangers:
             del self._alike[stranger.addr, stranger.at]
 
     def oldest(self) -> Stranger:
-        """Return the one that has been here longest."""
+        """Return the oldest connection."""
         return next(iter(self._all))
 
     def alike(self, stranger: Stranger) -> OrderedDict[Stranger, None]:
-        """Return those that have come from its address to the same one here, with itself."""
+        """Return the connections from the same address to the same address here, this one included."""
         return self._alike[stranger.addr, stranger.at]
 
     def take_all(self) -> list[Stranger]:
-        """Return all of them, and be empty."""
+        """Return all connections, and forget them."""
         found = list(self._all)
         self._all.clear()
         self._alike.clear()
@@ -76,7 +79,7 @@ class Strangers:
 
 
 class Listener:
-    """Listening sockets, which let only members of the run in; `rejected` counts the others by address."""
+    """Listening sockets that admit only members of the run. `rejected` counts all others by address."""
 
     def __init__(
         self,
@@ -87,9 +90,9 @@ class Listener:
         members: int = 0,
         tell: Callable[[Mapping[str, int]], None] = lambda counts: None,
     ) -> None:
-        """Listen until close(); `serve` has each member's channel, and `tell` hears of strangers when they double."""
+        """Listen until close(). `serve` gets each member's channel; `tell` gets `rejected` when its sum has doubled."""
         self.tls, self.socks, self.serve, self.tell = tls, list(socks), serve, tell
-        self.most = MAX_STRANGERS + members  # who may all dial at the same moment
+        self.most = MAX_STRANGERS + members  # all members may connect at the same moment
         self.strangers = Strangers()
         self.rejected: Counter[str] = Counter()
         self.told = 0
@@ -160,11 +163,11 @@ class Listener:
             await channel.close()
 
     def words(self) -> str:
-        """Return who was rejected, for people; empty where nobody was."""
+        """Return the rejected addresses in words; "" if there are none."""
         return strangers_in_words(self.rejected)
 
     async def close(self, patience: float = 0.0) -> None:
-        """Stop listening, and let the members close first for up to `patience` seconds; no stranger is waited for."""
+        """Stop listening. Wait for members to close first, for up to `patience` seconds, but for no stranger."""
         for sock in self.socks:
             asyncio.get_running_loop().remove_reader(sock)
             sock.close()
@@ -179,12 +182,12 @@ class Listener:
 
 
 def is_of_this_machine(addr: str, sock: socket.socket) -> bool:
-    """Tell whether who has dialled this socket from there is another process of this very machine."""
+    """Tell whether a process of this very machine has connected to this socket."""
     return addr.startswith("127.") or addr in ("::1", sock.getsockname()[0])
 
 
 def strangers_in_words(rejected: Mapping[str, int]) -> str:
-    """Return how many connections of which addresses were rejected; empty where none was."""
+    """Return how many connections were rejected, and their addresses, in words; "" if none was rejected."""
     named = Counter(rejected).most_common(NAMED)
     parts = [f"{count} connection{'s' * (count > 1)} from {addr}" for addr, count in named]
     return f"{', '.join(parts)} could not prove to belong to this run" if parts else ""

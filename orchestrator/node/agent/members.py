@@ -1,4 +1,4 @@
-"""The members of a gang, as its leader hears them: each says hello on a connection, and its messages are handed on."""
+"""The members of a gang, as its leader sees them: each introduces itself, and its messages are passed on."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LEADER = "leader"
 
 
 class Members:
-    """The members that have joined: `on_join` hears of each with the address of node 0 that it has reached."""
+    """The members that have joined. `on_join` gets each hello, and the address of node 0 that the member reached."""
 
     def __init__(
         self,
@@ -26,7 +26,7 @@ class Members:
         self.members: dict[int, Channel] = {}
 
     async def serve(self, channel: Channel) -> None:
-        """Hear one member until it leaves, or breaks the protocol; one that is not admitted is told why."""
+        """Receive one member's messages until it leaves or breaks the protocol. A refused member gets the reason."""
         try:
             hello = self._admitted(channel, await channel.answer(HELLO_SECONDS))
         except ChannelError as error:
@@ -44,11 +44,11 @@ class Members:
         self.on_left(node, reason)
 
     def _admitted(self, channel: Channel, first: Message) -> Hello:
-        """Return the hello of a node that is not here yet; a second agent must not displace the first."""
+        """Return the hello of a node that has not joined yet. A second agent must not replace the first."""
         if first.get("to") != LEADER or not isinstance(first.get("hello"), dict):
             raise ChannelError(
                 "the connection was not meant for node 0"
-            )  # another listener was: this one was put in its place
+            )  # it was meant for another listener, whose address was redirected to this one
         try:
             member = read(Hello, first["hello"])
         except DamagedError as error:
@@ -58,13 +58,13 @@ class Members:
         return member
 
     def send(self, node: int, order: Order) -> None:
-        """Send to one member; one that has not joined or has left misses it."""
+        """Send an order to a member. If the member has not joined or has left, nothing is sent."""
         if node in self.members:
             self.members[node].send(order.to_json())
 
 
 async def introduce(channel: Channel, hello: Hello) -> None:
-    """Say hello to the leader; ChannelError says why it does not admit this node."""
+    """Introduce this node to the leader. Raises ChannelError, with the reason, if the leader does not admit it."""
     channel.send({"to": LEADER, "hello": dict(hello.__dict__)})
     answer = await channel.answer(HELLO_SECONDS)
     if answer.get("joined") != hello.node_rank:

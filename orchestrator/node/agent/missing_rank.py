@@ -1,7 +1,7 @@
-"""Which rank has not entered the collective that the others wait in: pure, from the flight recorders of all ranks.
+"""Finds the rank that has not entered the collective in which others wait, by the flight recorders of all ranks. Pure.
 
-A recorder's groups are those of orchestrator.node.launcher.flight_recorder. A rank that waits is itself waited for only
-where no other is left to blame: it may wait in another group for the one that is missing.
+The groups of a recorder are those of orchestrator.node.launcher.flight_recorder. A rank that waits itself is named only
+if no other is left to blame, because it may wait in another group for the missing rank.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Groups = Mapping[str, ProcessGroup]
 
 @dataclass(frozen=True)
 class Missing:
-    """A rank that others wait for, and in which words."""
+    """A rank that others wait for, and a sentence about it."""
 
     rank: int
     words: str
@@ -35,9 +35,9 @@ class _Wait:
 
 
 def missing_rank(recorders: Mapping[int, Groups]) -> Missing | None:
-    """Return the rank that the others' collectives wait for; None where the recorders don't tell.
+    """Return the rank that the others' collectives wait for; None if the recorders do not show it.
 
-    recorders: of each rank its process groups by name; empty for a rank that left no dump.
+    recorders: the process groups of each rank by name; empty for a rank that left no dump.
     """
     groups = sorted(_by_group(recorders).items())
     found = [each for name, known in groups for each in _missing_in(name, known, recorders)]
@@ -46,7 +46,7 @@ def missing_rank(recorders: Mapping[int, Groups]) -> Missing | None:
 
 
 def _by_group(recorders: Mapping[int, Groups]) -> dict[str, dict[int, ProcessGroup]]:
-    """Return what each rank says of a group, by the group's name."""
+    """Return each rank's record of a group, by the group's name."""
     found: dict[str, dict[int, ProcessGroup]] = {}
     for rank, groups in recorders.items():
         for name, group in groups.items():
@@ -55,7 +55,7 @@ def _by_group(recorders: Mapping[int, Groups]) -> dict[str, dict[int, ProcessGro
 
 
 def _missing_in(name: str, known: dict[int, ProcessGroup], recorders: Mapping[int, Groups]) -> list[Missing]:
-    """Return those of a group who have not entered what others wait in, or have entered something else there."""
+    """Return the ranks of a group that have not entered the others' collective, or have entered another one."""
     waiting = [_Wait(rank, *group.waits) for rank, group in sorted(known.items()) if group.waits]
     if not waiting:
         return []
@@ -72,7 +72,7 @@ def _missing_in(name: str, known: dict[int, ProcessGroup], recorders: Mapping[in
 
 
 def _mismatch(there: list[_Wait], name: str) -> list[Missing]:
-    """Return who calls another collective than most; nobody where all call the same: then nothing here tells."""
+    """Return the ranks that call another collective than most do; an empty list if all call the same one."""
     counts = Counter(wait.operation for wait in there)
     usual = max(counts, key=lambda operation: (counts[operation], operation == there[0].operation))
     others = _ranks([wait for wait in there if wait.operation == usual])

@@ -17,7 +17,7 @@ PROBE = "probe"
 
 
 class NeighbourServer:
-    """The server of one node; `take` is given what is asked for besides a probe, and the channel for the answers."""
+    """The server of one node. `take` gets each request except probes, and the channel for the answers."""
 
     def __init__(
         self,
@@ -28,7 +28,7 @@ class NeighbourServer:
         take: Taker | None = None,
         tell: Callable[[Mapping[str, int]], None] = lambda counts: None,
     ) -> None:
-        """Listen at these addresses, on any free port; OSError where none is."""
+        """Listen at these addresses, on any free port. Raises OSError if there is no free port."""
         self.node_rank, self.addrs, self.take = node_rank, addrs, take
         socks = listen(addrs, ANY_PORT)
         self.port = port_of(socks)
@@ -37,7 +37,9 @@ class NeighbourServer:
     async def _serve(self, channel: Channel) -> None:
         with contextlib.suppress(ChannelError, OSError):  # a neighbour that is gone
             message = await channel.answer(ANSWER_SECONDS)
-            if message.get("to") != self.node_rank:  # another was dialled: this one was put in its place
+            if (
+                message.get("to") != self.node_rank
+            ):  # the peer has connected to another node, whose address was redirected to this one
                 channel.send({"node": self.node_rank, "problem": f"this is node {self.node_rank}"})
             elif message.get("do") == PROBE:
                 channel.send({"node": self.node_rank, "padding": message.get("padding")})
@@ -45,12 +47,12 @@ class NeighbourServer:
                 await self.take(message, channel)
 
     async def close(self) -> None:
-        """Stop listening, and end what is being taken in."""
+        """Stop listening, and end the requests that are under way."""
         await self.listener.close()
 
 
 async def probe(tls: Tls, addrs: tuple[str, ...], port: int, node_rank: int) -> str | None:
-    """Return None when the neighbour answers at one of its addresses, else what went wrong at each."""
+    """Return None if the neighbour answers at one of its addresses, else the problem of each address."""
     try:
         channel = await request(tls, addrs, port, node_rank, {"do": PROBE, "padding": PADDING})
     except ChannelError as error:
@@ -69,7 +71,7 @@ async def probe(tls: Tls, addrs: tuple[str, ...], port: int, node_rank: int) -> 
 
 
 async def request(tls: Tls, addrs: tuple[str, ...], port: int, node_rank: int, asked: Message) -> Channel:
-    """Return the channel on which the neighbour has this request; ChannelError when it can't be reached."""
+    """Return the channel on which the neighbour got this request. Raises ChannelError if it can't be reached."""
     problems = []
     for addr in addrs:
         try:

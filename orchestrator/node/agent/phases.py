@@ -1,4 +1,4 @@
-"""The phases of a gang, and what a row of the leader's table says about each."""
+"""The phases of a gang, and the row of the leader's table for each phase."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Phase(StrEnum):
 
 
 class Row(NamedTuple):
-    """A phase: what it waits for, what follows, and what a late node did not do.
+    """A phase: the reports that it waits for, the next step, and the error message about a late node.
 
     A phase with `late` has a deadline, and ends the gang if a node is lost. In the other phases the ranks run.
     """

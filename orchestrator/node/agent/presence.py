@@ -1,4 +1,4 @@
-"""Which nodes are there: when each was heard last, which are lost and why, and when this process itself slept. Pure."""
+"""Tracks the nodes of a gang: when each was heard last, which are lost and why, and pauses of this process. Pure."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The ranks of one node, from attempt to attempt: their launcher is started and ordered about, its reports understood.
+"""The ranks of one node through all attempts: starts their launcher, sends it orders, and handles its reports.
 
-What the rest of the gang must know of is told to the leader; everything goes into the node's record.
+News for the rest of the gang goes to the leader, and everything goes into the node's record.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from orchestrator.node.system.event_log import EventLog
 from orchestrator.node.system.gpus.devices import gpus
 from orchestrator.node.system.host import interface_problem, network_here
 from orchestrator.node.system.inputs import InputError, place
-from orchestrator.node.system.kernel_log import words_on_gpus
+from orchestrator.node.system.kernel_log import newest_gpu_faults
 from orchestrator.node.system.orphans import reap_orphans
 from orchestrator.node.system.own_folder import OwnFolder
 from orchestrator.node.system.processes import STOPPED, end_marked, state_of
@@ -39,33 +39,12 @@ from orchestrator.node.system.threads import in_thread
 from orchestrator.outcome import rules
 from orchestrator.outcome.rule import Rule
 from orchestrator.outcome.rules import gpu_error_of
-from orchestrator.protocol import events
+from orchestrator.protocol import events, messages
 from orchestrator.protocol.checkpoints.checksum import installed
 from orchestrator.protocol.checkpoints.search import Saved
 from orchestrator.protocol.files import write_atomic, write_json
 from orchestrator.protocol.layout import attempt_folder, node_folder, result_file
 from orchestrator.protocol.masking import masked_json
-from orchestrator.protocol.messages import (
-    Dialed,
-    FolderLost,
-    Go,
-    Imported,
-    LauncherGone,
-    LogFailed,
-    ModuleSought,
-    Order,
-    Prepare,
-    RankEnded,
-    RanksIdle,
-    RanksStarted,
-    Ready,
-    Report,
-    StacksFound,
-    Stalled,
-    Stop,
-    Trouble,
-    Waits,
-)
 from orchestrator.protocol.rank_reports import RankError
 from orchestrator.protocol.reading import read_regular
 from orchestrator.protocol.samples import Sample
@@ -73,18 +52,18 @@ from orchestrator.protocol.task import NodeTask, copies_checkpoints
 from orchestrator.protocol.typed import Handlers, read, to_json
 
 KILL_MARGIN = 5.0
-SILENT_TIMES = 6  # of the time-out for a link: a launcher that imports torch from a slow disk answers late
+SILENT_TIMES = 6  # times the time-out of a link: a launcher that imports torch from a slow disk answers late
 MOST_RESULT = 64 << 20
 _WORDS = ("tail", "error", "reason", "failed")  # the fields of a report that may contain a rank's secret
-_HANDLERS = Handlers(Report)
-MOST_CHECKPOINTS, MOST_CHARS = 20, 1000  # that the leader is told of, and of the path of one
+_HANDLERS = Handlers(messages.Report)
+MOST_CHECKPOINTS, MOST_CHARS = 20, 1000  # limits of the report to the leader: checkpoints, and characters of a path
 
 
 class Ranks:
-    """The ranks of this node, and the launcher that they are children of.
+    """The ranks of this node, and the launcher whose children they are.
 
-    `tell` takes what is for the leader, `hear` what the launcher says, which comes back as `report`, and `begin` work
-    that goes on beside.
+    `tell` sends a report to the leader. `hear` gets the launcher's reports, which come back to `report`. `begin` runs
+    work in the background.
     """
 
     def __init__(
@@ -92,14 +71,14 @@ class Ranks:
         task: NodeTask,
         nproc: int,
         events: EventLog,
-        tell: Callable[[Report], None],
-        hear: Callable[[Report], None],
+        tell: Callable[[messages.Report], None],
+        hear: Callable[[messages.Report], None],
         begin: Callable[[Coroutine[Any, Any, None]], None],
     ) -> None:
         self.task, self.nproc, self.events = replace(task, launcher=resolve_launcher(task)), nproc, events
         self.tell, self.hear, self.begin = tell, hear, begin
         self.node_dir = node_folder(task.run_dir, task.node_rank)
-        self.attempt, self.prepared = task.attempt, Prepare(task.attempt)
+        self.attempt, self.prepared = task.attempt, messages.Prepare(task.attempt)
         self.running: set[int] = set()
         self.begun: int | None = None  # the newest attempt whose ranks the launcher was told to start
         self.told_to_stop = False
@@ -107,7 +86,7 @@ class Ranks:
         self.orphaned: dict[int, int] = {}  # exit codes of ranks that a dead launcher has not reaped, by rank
         self.started = Started()
         self.members: set[int] = set()  # the ranks of this node; another launcher's count as one that runs
-        self.heartbeats = HeartbeatReader(task.hang)
+        self.heartbeats = HeartbeatReader(task.hang, task.attempt)
         self.start_watch = StartWatch()
         self.master_port, self.unused_port = 0, 0  # unused_port: the store's port until a process connects to it
         self.launcher = launcher_process.LauncherProcess(self.task, hear)
@@ -118,10 +97,12 @@ class Ranks:
         watched = [task.run_dir, task.code_dir, self.node_dir]
         self.folders = [OwnFolder(path) for path in watched if f"{path}/".startswith(f"{task.run_dir}/")]
         self.removed: list[str] = []  # the removed ones of these folders, which exist as long as the run
-        self.held: int | None = None  # what keeps the environment from being removed, until this process ends
+        self.held: int | None = (
+            None  # a descriptor that keeps the environment from being removed until this process ends
+        )
 
     async def start(self) -> None:
-        """Place the inputs, then start the launcher; orders that come meanwhile wait for it."""
+        """Place the inputs, then start the launcher. Orders that arrive meanwhile are kept for it."""
         try:
             if self.task.environment and self.held is None:  # later the ranks themselves may have changed it
                 self.held = await in_thread(hold, self.task.environment)
@@ -140,16 +121,16 @@ class Ranks:
             self.trouble(f"the launcher can't be started with {self.task.python}: {lack or error}", rule)
 
     def trouble(self, reason: str, rule: Rule, tail: Sequence[str] = ()) -> None:
-        """Report to the record and to the leader that this node can't take part; `tail` is from its launcher's log."""
+        """Record and report that this node can't take part. `tail` is from its launcher's log."""
         self.events.write(events.Troubled(reason, rule.cause, tuple(tail)))
-        self.tell(Trouble(reason, rule.cause, tuple(tail)))
+        self.tell(messages.Trouble(reason, rule.cause, tuple(tail)))
 
     # -- orders
 
-    def prepare(self, order: Prepare) -> None:
-        """Make ready for an attempt, with a new launcher where the last one is gone."""
+    def prepare(self, order: messages.Prepare) -> None:
+        """Prepare an attempt, with a new launcher if the last one is gone."""
         self.attempt, self.prepared, self.stop_deadline = order.attempt, order, None
-        self.heartbeats, self.oom_kills = HeartbeatReader(self.task.hang), oom_kills()
+        self.heartbeats, self.oom_kills = HeartbeatReader(self.task.hang, order.attempt), oom_kills()
         self._look_at_folders()
         if self.removed:
             self.trouble(f"{self.removed[0]} was removed during the run", rules.FOLDER_LOST)
@@ -178,7 +159,7 @@ class Ranks:
             return
         self.launcher.send(self.prepared)
 
-    def go(self, order: Go) -> None:
+    def go(self, order: messages.Go) -> None:
         """Start the attempt's ranks, from the checkpoint if it is here."""
         offset, nproc = order.binding.rank_offset, order.binding.nproc
         self.running, self.members = (set(range(offset, offset + nproc)) for _ in range(2))
@@ -199,31 +180,27 @@ class Ranks:
         self.launcher.send(replace(order, resume_from=self._place(order.resume_from)))
 
     def _place(self, checkpoint: str) -> str:
-        """Return where the checkpoint of this name is, which may have been handed over since; empty where it isn't."""
+        """Return the path of the checkpoint of this name, which may just have been received; "" if it is not here."""
         if checkpoint in self.resumable:
             return self.resumable[checkpoint].path
         place = saved.place_of(self.task, checkpoint) if checkpoint else ""
         return place if os.path.exists(place) else ""
 
-    def stop(self, order: Stop) -> None:
-        """Have the ranks stop at their next boundary; the launcher is killed where that takes too long."""
+    def stop(self, order: messages.Stop) -> None:
+        """Stop the ranks at their next boundary. The launcher is killed if that takes too long."""
         if self.running:
             self.told_to_stop = True
             self.launcher.send(order)
             self.stop_deadline = time.monotonic() + order.grace + KILL_MARGIN
 
-    def pass_on(self, order: Order) -> None:
-        """Have the launcher carry out an order that needs nothing of this agent."""
-        self.launcher.send(order)
-
     def watch_start(self, sample: Sample) -> None:
         """Report to the leader that no rank of node 0 has computed for a minute, or that one computes again."""
         if self.task.node_rank or (seconds := self.start_watch.add(sample)) is None:
             return
-        self.tell(Waits(sample.attempt, seconds, self.unused_port))
+        self.tell(messages.Waits(sample.attempt, seconds, self.unused_port))
 
     def slept(self, seconds: float) -> None:
-        """Hold nothing against the ranks of a time in which this agent did not run: they hardly did."""
+        """Do not count a pause of this agent against the ranks, because they hardly ran either."""
         self.heartbeats.detector.forgive(seconds)
         if self.stop_deadline is not None:
             self.stop_deadline += seconds
@@ -231,14 +208,14 @@ class Ranks:
             self.launcher.asked += seconds
 
     def look(self, now: float) -> None:
-        """Tell of ranks that stand still; end those that did not stop in time, and a launcher that stands still."""
+        """Report stalled ranks. End ranks that did not stop in time, and a launcher that is frozen."""
         self._look_at_folders()
         if self.offer is not None:
             self.offer.look()
         if self.running and self.stop_deadline is None:
             ranks = self.members if self.task.launcher in ("torchrun", "accelerate") else self.running
-            for news in self.heartbeats.news(self.attempt, attempt_folder(self.node_dir, self.attempt), ranks, now):
-                if isinstance(news, Stalled):
+            for news in self.heartbeats.news(attempt_folder(self.node_dir, self.attempt), ranks, now):
+                if isinstance(news, messages.Stalled):
                     # The program chooses the phase's name.
                     news = replace(news, phase=self.launcher.masked(news.phase))  # noqa: PLW2901
                     if not news.full:  # the leader records a full stall
@@ -259,12 +236,12 @@ class Ranks:
         removed = [folder.path for folder in self.folders if folder.is_removed()]
         if len(removed) > len(self.removed):
             self.removed = removed
-            self.tell(FolderLost(removed[0], self.node_dir in removed))
+            self.tell(messages.FolderLost(removed[0], self.node_dir in removed))
 
     def _why_launcher_is_frozen(self, silent: float) -> str:
-        """Return why a launcher that has been silent for so long is to be ended, in words; empty where it is not.
+        """Return why a launcher that is silent for so long must be ended; "" if it must not.
 
-        One that waits for a disk is not: it would not end before the disk answers, and then it goes on by itself.
+        A launcher that waits for a disk is left alone: it can't end before the disk answers, and continues then.
         """
         if silent <= self.task.link_timeout or self.launcher.pid is None:
             return ""
@@ -276,7 +253,7 @@ class Ranks:
 
     # -- reports
 
-    async def report(self, report: Report) -> None:
+    async def report(self, report: messages.Report) -> None:
         """Handle a report of the launcher. A report that can't be handled is this node's trouble, and ends no agent.
 
         A launcher in a container may send anything, because anybody may have built the image.
@@ -285,18 +262,20 @@ class Ranks:
         if handler is None:
             return
         try:
-            await handler(self, self._masked(report))
+            work = handler(self, self._masked(report))
+            if work is not None:
+                await work
         except Exception as error:  # noqa: BLE001 (another process may report anything)
             self.trouble(f"the launcher's report {report.kind!r} is not understood: {error!r}"[:500], rules.UNPROVED)
 
-    def _masked(self, report: Report) -> Report:
+    def _masked(self, report: messages.Report) -> messages.Report:
         """Return the report with the secrets masked in its texts. The ranks and the launcher's log may show them."""
         values = to_json(report)
         words = {name: masked_json(values[name], self.launcher.masked) for name in _WORDS if name in values}
         return read(type(report), {**values, **words}) if words else report
 
     @_HANDLERS.add
-    async def _imported(self, report: Imported) -> None:
+    def _imported(self, report: messages.Imported) -> None:
         if report.failed:
             self.trouble(report.failed, rules.NO_LAUNCHER)
             return
@@ -305,40 +284,34 @@ class Ranks:
         self.events.write(events.LauncherImported(**to_json(report)))
 
     @_HANDLERS.add
-    async def _ready(self, report: Ready) -> None:
+    def _ready(self, report: messages.Ready) -> None:
         self.begin(self._became_ready(report))
 
     @_HANDLERS.add
-    async def _started(self, report: RanksStarted) -> None:
+    def _started(self, report: messages.RanksStarted) -> None:
         self.unused_port = self.master_port if report.holds_port else 0
         self.started = Started(report.attempt, dict(report.pids))
         self.events.write(events.LauncherStarted(report.attempt, report.pids))
 
     @_HANDLERS.add
-    async def _dialed(self, report: Dialed) -> None:
+    def _dialed(self, report: messages.Dialed) -> None:
         self.unused_port = 0
 
     @_HANDLERS.add
-    async def _log_failed(self, report: LogFailed) -> None:
+    def _log_failed(self, report: messages.LogFailed) -> None:
         self.events.write(events.LauncherLogError(**to_json(report)))
 
-    @_HANDLERS.add
-    async def _stacks_found(self, report: StacksFound) -> None:
+    def _pass_on(self, report: messages.Report) -> None:
         self.tell(report)
 
-    @_HANDLERS.add
-    async def _module_sought(self, report: ModuleSought) -> None:
-        self.tell(report)
+    _HANDLERS.update(dict.fromkeys((messages.StacksFound, messages.ModuleSought), _pass_on))
 
     @_HANDLERS.add
-    async def _launcher_trouble(self, report: Trouble) -> None:
+    def _launcher_trouble(self, report: messages.Trouble) -> None:
         self.trouble(report.reason, rules.NO_ROOM)
 
     @_HANDLERS.add
-    async def _rank_ended(self, report: RankEnded) -> None:
-        self._note_end(report)
-
-    def _note_end(self, report: RankEnded) -> None:
+    def _note_end(self, report: messages.RankEnded) -> None:
         """Record the end of a rank, with its saves and the kernel's messages, and report it to the leader."""
         self.running.discard(report.rank)
         self.started = self.started.without(report.rank)
@@ -353,23 +326,22 @@ class Ranks:
                 self._mark_done()
         with self._going_on("a GPU's error"):
             if report.code != 0 and gpu_error_of(report) is not None:
-                report = replace(report, kernel=tuple(words_on_gpus()))
+                report = replace(report, kernel=tuple(newest_gpu_faults()))
         self.events.write(read(events.RankExit, to_json(report)))
         self.tell(replace(report, left=len(self.running)))
 
     @contextlib.contextmanager
     def _going_on(self, what: str) -> Iterator[None]:
-        """Record an error in the details of a rank's end; the end itself is reported anyway."""
+        """Record an error in the details of a rank's end. The end itself is reported in any case."""
         try:
             yield
         except Exception as error:  # noqa: BLE001 (a rank's files may hold anything)
             self.events.write(events.ReportFailed(what, repr(error)[:500]))
 
-    async def _became_ready(self, report: Ready) -> None:
-        """Tell the leader, and which checkpoints are here: in a large folder that look takes a while.
+    async def _became_ready(self, report: messages.Ready) -> None:
+        """Report to the leader, with the checkpoints that are here. The search in a large folder takes a while.
 
-        A checkpoint is verified by ranks, and by the agent that keeps the second copy: both must have what makes its
-        checksum.
+        The ranks verify a checkpoint, and so does the agent that keeps the second copy: both must have the algorithm.
         """
         if copies_checkpoints(self.task):
             own = installed()
@@ -384,12 +356,12 @@ class Ranks:
         )  # fmt: skip
 
     async def end(self) -> list[str]:
-        """End the launcher, and with it the ranks; return what could not be removed of its container."""
+        """End the launcher, and with it the ranks. Return the containers that could not be removed."""
         await self.launcher.end()
         return self.launcher.left
 
     def _saves(self, code: int | None) -> dict[str, Any]:
-        """Return how many of rank 0's checkpoints were not written, and why the last was not: its last heartbeat."""
+        """Return how many of rank 0's checkpoints could not be written, and the last error, by its last heartbeat."""
         last = read_heartbeat(f"{attempt_folder(self.node_dir, self.attempt)}/beat_0")
         if last is None or not last.get("saves_failed") or (code != 0 and last.get("phase") != "done"):
             return {}
@@ -397,7 +369,7 @@ class Ranks:
         return {"saves": saves, "saves_failed": failed, "unsaved": self.launcher.masked(str(last.get("unsaved") or ""))}
 
     def _take_result(self) -> None:
-        """Take what rank 0 has left as its result in a container to where it is looked for."""
+        """Copy rank 0's result from the attempt's folder, which a container sees, to its place in the run's folder."""
         if self.task.container is None:
             return
         place = result_file(self.task.run_dir)
@@ -412,7 +384,7 @@ class Ranks:
             self.events.write(events.DiskFull(place, error.strerror))
 
     def _mark_done(self) -> None:
-        """Mark that rank 0 has exited with 0 by itself; a success needs this marker and all other ranks' exits."""
+        """Mark that rank 0 has exited with 0 by itself. A success needs this marker and all other ranks' exits."""
         marker = {"attempt": self.attempt, "time": time.time()}
         try:
             write_json(f"{self.task.run_dir}/rank0.done", marker, durable=False)
@@ -422,8 +394,8 @@ class Ranks:
             with contextlib.suppress(OSError):  # then the verdict says that the marker is missing
                 write_json(f"{self.task.run_dir}/rank0.done", marker, durable=False)
 
-    def _look_into_container(self, report: Imported) -> None:
-        """Record in which container the launcher runs, and see that it is in the node's network."""
+    def _look_into_container(self, report: messages.Imported) -> None:
+        """Record the launcher's container, and check that it is in the node's network."""
         known = {name: value for name, value in self.launcher.container.items() if name != "cidfile"}
         self.events.write(events.InContainer(**known, id=container_id(self.launcher.container["cidfile"])))
         if self.task.nnodes > 1 and report.network != network_here():
@@ -434,21 +406,18 @@ class Ranks:
             )
 
     @_HANDLERS.add
-    async def _idle(self, report: RanksIdle) -> None:
-        await self._became_idle(report.killed, report.survivors)
-
-    async def _became_idle(self, killed: int | None = None, survivors: Sequence[int] = ()) -> None:
+    async def _became_idle(self, report: messages.RanksIdle) -> None:
         """Note that the attempt's ranks have ended. `killed` is None if only this agent can end what they left."""
-        self.stop_deadline = None
+        self.stop_deadline, killed, survivors = None, report.killed, report.survivors
         if self.offer is not None:
             await self.offer.end()
         if killed is None:
             keep = () if self.launcher.pid is None else (self.launcher.pid,)
             killed, left = await in_thread(end_marked, self.task.run_id, self.task.node_rank, keep)
-            survivors = [process.pid for process in left]
+            survivors = tuple(process.pid for process in left)
         if killed or survivors:
-            self.events.write(events.CleanedUp(killed or 0, survivors=tuple(survivors)))
-        self.tell(RanksIdle(self.attempt))
+            self.events.write(events.CleanedUp(killed or 0, survivors=survivors))
+        self.tell(messages.RanksIdle(self.attempt))
 
     def reap_orphans(self) -> None:
         """Reap adopted processes and keep the exit codes of ranks, because a dead launcher can't report them.
@@ -460,8 +429,8 @@ class Ranks:
             self.orphaned.update({rank: codes[pid] for rank, pid in self.started.pids.items() if pid in codes})
 
     @_HANDLERS.add
-    async def _lost_launcher(self, report: LauncherGone) -> None:
-        """Report that the launcher ended by itself: its ranks are gone with it, which is a failure of this node."""
+    async def _lost_launcher(self, report: messages.LauncherGone) -> None:
+        """Report that the launcher ended by itself. Its ranks ended with it, which is a failure of this node."""
         self.is_launcher_gone = True
         if self.launcher.is_dismissed and not self.running:
             self._renew_launcher()
@@ -472,7 +441,9 @@ class Ranks:
         how = self.launcher.ended_for or _how_it_ended(code, is_oom=is_oom)
         self.events.write(events.LauncherGone(code, report.tail))
         if not self.running and self.begun == self.attempt:
-            await self._became_idle()  # all its ranks had ended, so the launcher was no longer needed
+            await self._became_idle(
+                messages.RanksIdle(self.attempt)
+            )  # all its ranks had ended, so the launcher was no longer needed
             return
         if not self.running:
             tail = list(report.tail)
@@ -483,17 +454,17 @@ class Ranks:
         self.reap_orphans()
         for rank in sorted(self.running):  # ranks that ended well and that the launcher had no time to report
             if self.orphaned.get(rank) == 0 and not self.told_to_stop:
-                self._note_end(RankEnded(self.attempt, rank, 0, stopped=False))
+                self._note_end(messages.RankEnded(self.attempt, rank, 0, stopped=False))
         name = name_of(-code) if code < 0 else None
         for rank in sorted(self.running):
             error = RankError("LauncherLost", f"the launcher of this node {how}")
-            ended = RankEnded(
+            ended = messages.RankEnded(
                 self.attempt, rank, code if code > 0 else None, name or "SIGKILL", error, report.tail, oom=is_oom
             )
             self.events.write(read(events.RankExit, to_json(ended)))
             self.tell(ended)
         self.running, self.started = set(), Started(self.attempt)
-        await self._became_idle()
+        await self._became_idle(messages.RanksIdle(self.attempt))
 
 
 def _how_it_ended(code: int, *, is_oom: bool) -> str:
@@ -502,7 +473,7 @@ def _how_it_ended(code: int, *, is_oom: bool) -> str:
 
 
 def resolve_launcher(task: NodeTask) -> str:
-    """Return fork or exec where the job says auto: a command is exec'd, and so is Python on a node with GPUs."""
+    """Return fork or exec if the job says auto: exec for a command, and for Python on a node with GPUs."""
     if task.launcher != "auto":
         return task.launcher
     return "exec" if task.program.kind == "command" or gpus() else "fork"

@@ -1,4 +1,4 @@
-"""`python3 node.pyz replay ORDER`: one rank of a run once more, by itself, at this terminal; nothing of it stays."""
+"""`python3 node.pyz replay ORDER`: runs one rank of a run again, alone, at this terminal. It leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ FORWARDED = (signal.SIGTERM, signal.SIGHUP)
 
 
 def replay(path: str) -> int:
-    """Return the program's exit code; 128 and the signal's number where one ended it, 1 where it did not start.
+    """Return the program's exit code: 128 plus the number of a signal that ended it, or 1 if it could not start.
 
-    The order is removed at once, as it holds the secrets, and the folder around it in the end.
+    The order is removed at once because it holds the secrets, and the folder around it at the end.
     """
     path = os.path.expanduser(path)
     try:
@@ -61,7 +61,7 @@ def replay(path: str) -> int:
         return 1
     finally:
         end_marked(task.run_id)
-        shutil.rmtree(task.run_dir, ignore_errors=True)  # what is left of it, orch gc finds
+        shutil.rmtree(task.run_dir, ignore_errors=True)  # orch gc removes the rest
 
 
 def _rank(task: NodeTask, binding: Binding, order: dict[str, Any]) -> int:
@@ -76,7 +76,7 @@ def _rank(task: NodeTask, binding: Binding, order: dict[str, Any]) -> int:
 
 
 def _in_container(task: NodeTask, binding: Binding, order: dict[str, Any]) -> int:
-    """Run it inside its container: its order lies in a folder that the container sees, as it must not be in an argv."""
+    """Run the rank in its container. The order is a file that the container sees, because an argv is visible to all."""
     launch = prepare(task, task.attempt, max(1, cores() // binding.nproc))
     folder = attempt_folder(node_folder(task.run_dir, task.node_rank), task.attempt)
     inside, path = replace(launch.task, setup=()), f"{folder}/inside.json"
@@ -93,7 +93,7 @@ def _in_container(task: NodeTask, binding: Binding, order: dict[str, Any]) -> in
 
 
 def _variables(task: NodeTask, binding: Binding, order: dict[str, Any]) -> dict[str, str]:
-    """Return the rank's variables, and its secrets; port 0 lets the store of a lone rank take any free port."""
+    """Return the rank's variables and secrets. With port 0, the store of a lone rank uses any free port."""
     environment = rank_environment(
         task,
         binding,
@@ -109,7 +109,7 @@ def _variables(task: NodeTask, binding: Binding, order: dict[str, Any]) -> dict[
 
 
 def _own_gpu(task: NodeTask, local_rank: int) -> dict[str, str]:
-    """Return the GPU that the rank had as its own, of those that its node's ranks see; "" where there are none."""
+    """Return the variable that shows the rank its own GPU, of those that its node's ranks see; {} without GPUs."""
     shown = task.env.get("CUDA_VISIBLE_DEVICES", os.environ.get("CUDA_VISIBLE_DEVICES"))
     seen = [str(number) for number in range(gpus())] if shown is None else [part for part in shown.split(",") if part]
     return {"CUDA_VISIBLE_DEVICES": seen[local_rank]} if local_rank < len(seen) else {}

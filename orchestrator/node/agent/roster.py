@@ -35,11 +35,11 @@ class Roster:
         return nodes_in_words([(node, self.host_of(node)) for node in nodes])
 
     def host_of(self, node: int) -> str:
-        """Return what the node calls its host; before it has joined, the host's name in the plan."""
+        """Return the node's own host name; before it has joined, the host's name in the plan."""
         return self.hellos[node].host if node in self.hellos else self.task.hosts[node]
 
     def how_folders_were_lost(self, folders: Mapping[int, str]) -> str:
-        """Return which nodes have lost the run's folder, in words; "" if none has."""
+        """Return a sentence about the nodes that have lost the run's folder; "" if none has."""
         if not (nodes := sorted(folders)):
             return ""
         return f"{self.names(nodes)} lost the run's folder: {folders[nodes[0]]} was removed during the run"
@@ -63,15 +63,17 @@ class Roster:
         return range(sum(hello.nproc for hello in self.hellos.values()))
 
     def store_addr(self) -> str:
-        """Return node 0's address if all others have reached the same one; else "" (all addresses)."""
+        """Return node 0's address if all other nodes have reached the same address, or else "", which means all
+        addresses.
+        """
         if self.task.nnodes == 1:
             return "127.0.0.1"
         found = set(self.reached_at.values())
         return found.pop() if len(found) == 1 else ""
 
     def master_addr(self, node: int) -> str:
-        """Return the address at which a node's ranks reach node 0: the one that the node's own connection has reached.
+        """Return the address at which a node's ranks reach node 0: the one that the node's connection has reached.
 
-        Node 0's own ranks take the address of another node.
+        Node 0's own ranks use the address that another node has reached.
         """
         return self.reached_at.get(node) or self.store_addr() or next(iter(self.reached_at.values()))

@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from collections.abc import Mapping
 
-from orchestrator.node.agent.batch import Place, run_in_job
+from orchestrator.node.agent.batch import Place, events_of, read_word, run_in_job, word_path
 from orchestrator.protocol.allocation import expand_nodes
+from orchestrator.protocol.events import EventKind
+from orchestrator.protocol.files import write_json
+
+START = "SLURM_ORCH_START"
+"""The variable with the number of the start, in a job with spares. orch hides variables of this prefix from sbatch, so
+no other job gets it.
+"""
+ANSWER_SECONDS = 15.0
 
 
 def start_number(environ: Mapping[str, str]) -> int:
-    """Return how many times Slurm has started this job before."""
-    return int(environ.get("SLURM_RESTART_COUNT") or 0)
+    """Return how many times the agents were started before: by Slurm alone, or also by a job that has spares."""
+    return int(environ.get(START) or environ.get("SLURM_RESTART_COUNT") or 0)
 
 
 def place_in(environ: Mapping[str, str]) -> Place:
@@ -20,11 +30,12 @@ def place_in(environ: Mapping[str, str]) -> Place:
     return Place(
         "slurm", environ.get("SLURM_JOB_ID", ""), start_number(environ), int(environ["SLURM_NODEID"]), tuple(hosts),
         environ.get("SLURM_LAUNCH_NODE_IPADDR", ""), _limit(environ),
+        int(environ.get("SLURM_RESTART_COUNT") or 0) if environ.get(START) else None,
     )  # fmt: skip
 
 
 def _limit(environ: Mapping[str, str]) -> float | None:
-    """Return the time limit of each start, which newer versions of Slurm tell."""
+    """Return the time limit of each start, which newer versions of Slurm report."""
     try:
         return float(int(environ["SLURM_JOB_END_TIME"]) - int(environ["SLURM_JOB_START_TIME"]))
     except (KeyError, ValueError):
@@ -35,4 +46,41 @@ def run_slurm_agent(run_dir: str) -> int:
     """Run the agent of this task of a Slurm job, and return its exit code."""
     if run_dir.endswith(".%a"):  # a task of an array: Slurm tells it which of the array's runs it belongs to
         run_dir = f"{run_dir[:-2]}{os.environ.get('SLURM_ARRAY_TASK_ID')}"
-    return run_in_job(run_dir, lambda: place_in(os.environ))
+    code = run_in_job(run_dir, lambda: place_in(os.environ))
+    if code and START in os.environ:
+        _replace_script(run_dir, place_in(os.environ))
+    return code
+
+
+def answers(host: str) -> bool:
+    """Tell whether this machine of the job starts a program within ANSWER_SECONDS."""
+    words = ("--export=ALL", "--overlap", "--nodes=1", "--ntasks=1", "--mem=0", "--quiet")
+    try:
+        done = subprocess.run(
+            ["srun", *words, f"--nodelist={host}", "true"], stdin=subprocess.DEVNULL, check=False,
+            timeout=ANSWER_SECONDS,
+        )  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return done.returncode == 0
+
+
+def _replace_script(run_dir: str, place: Place) -> None:
+    """Queue the job again if the machine of its batch script is lost, because Slurm keeps such a job without a script.
+
+    One of the agents that have left node 0 does it. If no start is left in the run's budget, then the next start ends
+    at once, because an agent can't end the job in any other way that Slurm would call a failure.
+    """
+    path = word_path(run_dir, place.kind, place.start)
+    last = [each for each in events_of(run_dir, place.node, place.start) if each.get("kind") == EventKind.GAVE_UP][-1:]
+    is_others = (read_word(path) or {}).get("node", place.node) != place.node
+    if place.node == 0 or not last or is_others or os.path.exists(f"{run_dir}/cancel.json") or answers(place.hosts[0]):
+        return
+    lost = f"{place.hosts[0]} ran the batch script, so Slurm starts the job again on other nodes"
+    again = {"cause": str(last[0].get("cause")), "reason": f"{last[0].get('reason')}; {lost}", "node": place.node}
+    write_json(path, again, durable=False)
+    job, array = place.number, os.environ.get("SLURM_ARRAY_JOB_ID")
+    job = f"{array}_{os.environ.get('SLURM_ARRAY_TASK_ID')}" if array else job
+    print(f"orch: {again['reason']}", file=sys.stderr, flush=True)
+    for argv in (["scontrol", "update", f"jobid={job}", "requeue=1"], ["scontrol", "requeue", job]):
+        subprocess.run(argv, stdin=subprocess.DEVNULL, check=False)

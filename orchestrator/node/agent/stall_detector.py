@@ -1,7 +1,7 @@
 """Detects stalled ranks of one node from their heartbeats and the limits of each phase. Pure.
 
-In `train`, a rank that has made steps may be silent for max(limit, 10 median steps); its first step, evaluation, saving
-and whatever comes before training have the other, long limit. Only this node's own monotonic clock counts. The leader
+In `train`, a rank that has made steps may be silent for max(limit, 10 median steps). The first step, evaluation, saving
+and everything before training have the other, longer limit. Only this node's own monotonic clock counts. The leader
 decides which stall counts: standstill.py.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 from orchestrator.node.agent.missing_rank import Missing
@@ -21,23 +21,6 @@ from orchestrator.protocol.reading import info_of, read_json
 
 STEPS_REMEMBERED = 50
 MOST_HEARTBEAT = 1 << 16
-
-
-@dataclass(frozen=True)
-class Stall:
-    """A rank that has been silent for `seconds`, of `limit`, since its heartbeat at `step` in `phase`."""
-
-    rank: int
-    phase: str
-    step: int
-    seconds: float
-    limit: float
-    between_steps: bool = False  # the short limit applies because the rank is in `train` and has made steps
-
-    @property
-    def is_full(self) -> bool:
-        """Return whether the whole limit has passed, not only half of it."""
-        return self.seconds >= self.limit
 
 
 @dataclass
@@ -81,14 +64,15 @@ class StallDetector:
     train: float
     medians: float
     other: float
+    attempt: int = 0
     ranks: dict[int, RankHeartbeats] = field(default_factory=dict)
 
     def forgive(self, seconds: float) -> None:
-        """Take off from every rank's silence the seconds in which nobody was watching."""
+        """Subtract these seconds, in which nobody watched, from every rank's silence."""
         for known in self.ranks.values():
             known.changed += seconds
 
-    def stalls(self, heartbeats: dict[int, dict[str, Any] | None], now: float) -> list[Stall]:
+    def stalls(self, heartbeats: dict[int, dict[str, Any] | None], now: float) -> list[Stalled]:
         """Return the ranks that have been silent for at least half of their limit, never one without a heartbeat."""
         stalls = []
         for rank, heartbeat in heartbeats.items():
@@ -99,7 +83,8 @@ class StallDetector:
                 continue
             limit, silent = known.limit(self.train, self.medians, self.other), now - known.changed
             if silent >= limit / 2:
-                stalls.append(Stall(rank, known.phase, known.step, silent, limit, known.is_between_steps))
+                facts = (rank, known.phase, known.step, silent, limit, known.is_between_steps)
+                stalls.append(Stalled(self.attempt, *facts, full=silent >= limit))
         return stalls
 
     def patient_until(self, ranks: Iterable[int], now: float) -> float:
@@ -152,7 +137,7 @@ def culprit_of_hang(
 
 
 def _median(values: Iterable[float]) -> float:
-    """Return the median, 0 of none; the module `statistics` would cost every agent milliseconds at its start."""
+    """Return the median; 0 if there are no values. The module `statistics` would slow down each agent's start."""
     ordered = sorted(values)
     return (ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) / 2 if ordered else 0.0
 
@@ -163,21 +148,20 @@ DEFAULT_LIMITS = {"train": 60.0, "medians": 10.0, "other": 1800.0}
 class HeartbeatReader:
     """The heartbeats of one attempt's ranks on this node."""
 
-    def __init__(self, hang: Mapping[str, Any]) -> None:
+    def __init__(self, hang: Mapping[str, Any], attempt: int = 0) -> None:
         limits = {name: float(hang.get(name, value)) for name, value in DEFAULT_LIMITS.items()}
         self.is_off = hang.get("action", "off") == "off"
-        self.detector = StallDetector(limits["train"], limits["medians"], limits["other"])
-        self.reported: dict[int, Stall] = {}  # the newest stall that was returned, by rank
+        self.detector = StallDetector(limits["train"], limits["medians"], limits["other"], attempt)
+        self.reported: dict[int, Stalled] = {}  # the newest stall that was returned, by rank
         self.patient_until = 0.0
 
-    def news(self, attempt: int, folder: str, ranks: Iterable[int], now: float) -> list[OfAttempt]:
+    def news(self, folder: str, ranks: Iterable[int], now: float) -> list[OfAttempt]:
         """Return the messages for the leader about changes since the last call.
 
         `folder` is the attempt's folder. Without it the heartbeats are unknown, and no message is returned.
         """
-        ranks = list(ranks)
-        stalls = self.new_stalls(folder, ranks, now)
-        found: list[OfAttempt] = [Stalled(attempt, **asdict(stall), full=stall.is_full) for stall in stalls]
+        ranks, attempt = list(ranks), self.detector.attempt
+        found: list[OfAttempt] = [*self.new_stalls(folder, ranks, now)]
         found += [Moved(attempt, rank) for rank in self._moved(ranks)]
         until = self.detector.patient_until(ranks, now)
         if until != self.patient_until:
@@ -185,7 +169,7 @@ class HeartbeatReader:
             found.append(Patience(attempt, max(0.0, until - now)))
         return found
 
-    def new_stalls(self, folder: str, ranks: Iterable[int], now: float) -> list[Stall]:
+    def new_stalls(self, folder: str, ranks: Iterable[int], now: float) -> list[Stalled]:
         """Return the stalls that have not been returned yet."""
         if self.is_off or not os.path.isdir(folder):
             return []
@@ -209,12 +193,12 @@ class HeartbeatReader:
         return moved
 
 
-def _key(stall: Stall | None) -> tuple[int, str, bool] | None:
-    return None if stall is None else (stall.step, stall.phase, stall.is_full)
+def _key(stall: Stalled | None) -> tuple[int, str, bool] | None:
+    return None if stall is None else (stall.step, stall.phase, stall.full)
 
 
 def output(folder: str, rank: int) -> dict[str, Any] | None:
-    """Return what stands in for the heartbeat of a program that has none: how much it has said."""
+    """Return a substitute for the heartbeat of a program that has none: the size of its output so far."""
     try:
         size = info_of(f"{folder}/rank_{rank}.log", folder.rsplit("/", 3)[0]).st_size
         return {"step": size, "phase": "output", "time": 0.0}
@@ -223,7 +207,7 @@ def output(folder: str, rank: int) -> dict[str, Any] | None:
 
 
 def read_heartbeat(path: str) -> dict[str, Any] | None:
-    """Return the last heartbeat of a rank; None when it has none, or it is being written this instant."""
+    """Return the last heartbeat of a rank; None if it has none, or if it is being written at this moment."""
     try:
         # RUN/nodes/0/attempt_0/beat_0
         heartbeat = read_json(path, MOST_HEARTBEAT, path.rsplit("/", 4)[0])

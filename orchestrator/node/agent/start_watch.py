@@ -40,11 +40,7 @@ def _is_busy(sample: Sample) -> bool:
 
 
 def why_it_waits(
-    stacks: Mapping[int, RankStack],
-    world: Iterable[int],
-    ended: Iterable[int],
-    seconds: float,
-    unused_port: int,
+    stacks: Mapping[int, RankStack], world: Iterable[int], ended: Iterable[int], seconds: float, unused_port: int
 ) -> str:
     """Return a sentence about the ranks that have not joined; empty if no rank waits for others to join.
 

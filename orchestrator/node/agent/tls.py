@@ -1,4 +1,4 @@
-"""Mutual TLS 1.3 between the nodes of a run: a peer is one of them if it has the very key pair that they all have."""
+"""Mutual TLS 1.3 between the nodes of a run. A peer is a member if it has the key pair that all nodes share."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ if TYPE_CHECKING:  # a Python may lack it, and one node alone needs none
     import ssl
 
 CONNECT_SECONDS = 3.0
-PROOF_SECONDS = 10.0  # for a stranger to prove that it is none; where strangers are many, the oldest go before
+PROOF_SECONDS = (
+    10.0  # for a stranger to prove that it is a member; if there are many strangers, the oldest are dropped sooner
+)
 ANSWER_SECONDS = 20.0  # the other side may have a thousand nodes to answer
 BUFFER_BYTES = 32 << 10  # asyncio's own would be 256 KiB a connection, 256 MiB at a thousand nodes
 
@@ -35,7 +37,7 @@ class Tls:
 
     @staticmethod
     def of(credentials: str) -> Tls:
-        """Take over credentials (PEM); NoTlsError says what this Python lacks."""
+        """Load credentials (PEM). Raises NoTlsError, with the reason, if this Python can't use TLS 1.3."""
         if lack := lacks_tls():
             raise NoTlsError(lack)
         import ssl
@@ -56,7 +58,7 @@ class Tls:
         return Tls(server, client, ssl.PEM_cert_to_DER_cert(_certificate_of(credentials)))
 
     async def accept(self, sock: socket.socket) -> Channel:
-        """Return the channel to a member that has dialled; OSError or ChannelError where it is none."""
+        """Return the channel to a member that has connected. Raises OSError or ChannelError if it is no member."""
         loop = asyncio.get_running_loop()
         reader = asyncio.StreamReader(limit=MAX_LINE)
         protocol = asyncio.StreamReaderProtocol(reader)
@@ -66,7 +68,7 @@ class Tls:
         return self._proven(Channel(reader, asyncio.StreamWriter(transport, protocol, reader, loop)))
 
     async def connect(self, addr: str, port: int) -> Channel:
-        """Return the channel to the member that listens there; OSError, TimeoutError or ChannelError otherwise."""
+        """Return the channel to the member that listens there. Raises OSError, TimeoutError or ChannelError."""
         sock = await asyncio.wait_for(_dialled(addr, port), CONNECT_SECONDS)
         streams = await asyncio.open_connection(
             sock=sock, limit=MAX_LINE, ssl=self.client, server_hostname="", ssl_handshake_timeout=ANSWER_SECONDS
@@ -74,7 +76,7 @@ class Tls:
         return self._proven(Channel(*streams))
 
     def _proven(self, channel: Channel) -> Channel:
-        """Return the channel whose peer has shown the run's own certificate, and not one that this one has signed."""
+        """Return the channel if the peer has shown the run's own certificate, not merely one signed by it."""
         shown = channel.writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
         if shown != self.certificate:
             channel.writer.transport.abort()
@@ -83,7 +85,7 @@ class Tls:
 
 
 def bound_buffers() -> None:
-    """Have asyncio read TLS in pieces of BUFFER_BYTES; before Python 3.11 it keeps no buffer."""
+    """Let asyncio read TLS in pieces of BUFFER_BYTES. Before Python 3.11 asyncio keeps no buffer."""
     if hasattr(sslproto.SSLProtocol, "max_size"):
         sslproto.SSLProtocol.max_size = BUFFER_BYTES
 
@@ -94,7 +96,7 @@ def _certificate_of(credentials: str) -> str:
 
 
 async def _dialled(addr: str, port: int) -> socket.socket:
-    """Return a connection to whoever listens there, by the first of the name's addresses at which somebody does."""
+    """Return a connection to the first of the name's addresses at which somebody listens."""
     loop = asyncio.get_running_loop()
     problem = OSError(f"{addr} has no address")
     try:
@@ -118,7 +120,7 @@ async def _dialled(addr: str, port: int) -> socket.socket:
 
 
 def in_words(error: BaseException) -> str:
-    """Return why a member was not reached."""
+    """Return why a member was not reached, in words."""
     if isinstance(error, asyncio.TimeoutError):
         return "timed out"
     if isinstance(error, ConnectionRefusedError):
@@ -127,7 +129,7 @@ def in_words(error: BaseException) -> str:
         return f"it did not prove to belong to this run within {ANSWER_SECONDS:g} s"
     if isinstance(error, ConnectionError):
         return "it closed the connection before it had proved to belong to this run"
-    reason = getattr(error, "reason", None)  # of OpenSSL
+    reason = getattr(error, "reason", None)  # only errors of OpenSSL have it
     if reason == "CERTIFICATE_VERIFY_FAILED":
         return "what listens there does not have this run's certificate"
     return "something else listens there" if reason is not None else str(error)

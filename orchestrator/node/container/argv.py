@@ -1,7 +1,7 @@
-"""The argv that starts a launcher inside its container, for every runtime; pure.
+"""Builds the command that starts a launcher inside its container, for every runtime. Pure.
 
-Every folder has the same path inside, so no path in the ranks' task needs translation. The network is always the node's
-own, so the addresses that the agents chose are valid for the ranks too.
+Every mounted folder has the same path inside, so the paths in the task are valid in the container too. The container
+uses the node's network, so the addresses that the agents chose are valid for the ranks too.
 """
 
 from __future__ import annotations
@@ -26,27 +26,28 @@ from orchestrator.protocol.layout import (
 from orchestrator.protocol.places.devices import VISIBLE
 from orchestrator.protocol.task import Container, Mount, NodeTask, copies_checkpoints
 
-# the runtimes whose containers must be removed explicitly; the others leave only processes
+# The containers of these runtimes must be removed explicitly. The other runtimes leave only processes.
 ENGINES = ("docker", "podman")
 RUN, NODE, ATTEMPT, DIR, OWNER = (
     f"io.github.orch.{name}" for name in ("run", "node", "attempt", "dir", "uid")
 )  # fmt: skip
 STACK_BYTES = 67_108_864
-# The interpreter or the C library reads these before the launcher runs. Only they are passed through argv, which other
-# users can see.
+# Prefixes of variables that the interpreter or the C library reads before the launcher runs. Only these are passed in
+# the argv, because other users can see an argv.
 EARLY = ("PYTHON", "LD_", "MALLOC_", "GLIBC_TUNABLES", "LANG", "LC_", "TZ")
-# Variables of a site's network and scheduler. A node's other variables describe folders that an image lacks.
+# Prefixes of variables about a site's network and scheduler. A container gets no other variables of its node, because
+# they name folders that the image does not have.
 SITE = (
     "SLURM_", "NCCL_", "GLOO_", "UCX_", "FI_", "MLX5_", "NVIDIA_", "CUDA_", "PYTORCH_", "TORCH_NCCL_", "TORCH_FR_",
 )  # fmt: skip
 NOT_OF_SITE = ("CUDA_HOME", "CUDA_PATH", "CUDA_ROOT", "CUDA_CACHE_PATH", VISIBLE)
 SCRATCH = "/tmp"  # noqa: S108 (the container's own folder, deleted with the container)
-SHARES_TMP = ("apptainer",)  # runtimes whose /tmp is the node's, shared with all users, by default
+SHARES_TMP = ("apptainer",)  # runtimes whose containers share the node's /tmp, which all users share, by default
 
 
 @dataclass(frozen=True)
 class NodeResources:
-    """Facts that only the node knows: the user, what the ranks may use, and how the engine is configured."""
+    """Facts that only the node knows: the user, the resources of the ranks, and the configuration of the engine."""
 
     user: str = "UID:GID"
     name: str = "USER"
@@ -60,12 +61,12 @@ class NodeResources:
     devices: tuple[str, ...] = ()  # further device files that a fast network needs
     files: tuple[str, ...] = ()  # the site's configuration files of NCCL
     memlock: bool = True  # whether the engine can lift the limit on locked memory, which InfiniBand needs
-    limits: tuple[str, ...] = ()  # this process's own limits, which podman would raise without the right to do so
+    limits: tuple[str, ...] = ()  # of this process; podman without CAP_SYS_RESOURCE fails if it has to raise them
     host: str = "HOST"
 
 
 def container_name(run_id: str, node_rank: int, attempt: int) -> str:
-    """Return the name of the container of a node's launcher in this attempt."""
+    """Return the name of the container in which a node's launcher runs in this attempt."""
     return f"orch-{run_id}-{node_rank}-{attempt}"
 
 
@@ -77,16 +78,13 @@ def labels(task: NodeTask, attempt: int, uid: int | str) -> dict[str, str]:
 
 
 def argv(task: NodeTask, resources: NodeResources, attempt: int, image: str, *, cidfile: str) -> list[str]:
-    """Return the command that starts the launcher in the task's container.
-
-    `image` is its name, or its id on this node.
-    """
+    """Return the command that starts the launcher in the task's container. `image` is the image's name or id."""
     assert task.container is not None
     return _START[task.container.runtime](task, task.container, resources, attempt, image, cidfile)
 
 
 def replaying(start: list[str], order: str, *, terminal: bool) -> list[str]:
-    """Return the command that replays one rank instead of starting a launcher, with or without a terminal."""
+    """Return the command `start`, changed so that the container replays one rank instead of starting a launcher."""
     words = [*start[:-1], "replay", order]
     if terminal and words[0] in ENGINES:
         words.insert(words.index("--interactive"), "--tty")
@@ -97,23 +95,23 @@ def written_inside(task: NodeTask, attempt: int) -> list[str]:
     """Return the folders of the node to which the ranks of an attempt write, and rank 0's file of metrics."""
     own = [attempt_folder(node_folder(task.run_dir, task.node_rank), attempt), task.checkpoint_dir]
     own += [compiled_folder(task)]
-    # the code folder is the working folder, to which ordinary scripts write
+    # The code folder is the ranks' working folder, to which ordinary scripts write.
     own += [output_folder(task.run_dir), task.code_dir]
     return [*own, *([metrics_file(task.run_dir)] if task.node_rank == 0 else [])]
 
 
 def mounts(task: NodeTask, attempt: int) -> list[Mount]:
-    """Return the mounts of the container. The rest of the run's folder, with the agents' records, stays hidden."""
+    """Return the mounts of the container. The rest of the run's folder, with the agents' records, is not mounted."""
     assert task.container is not None
     read = [archive_file(task.run_dir), *([task.inputs_dir] if task.inputs else [])]
     if copies_checkpoints(task) and task.node_rank == 0:
         read.append(os.path.dirname(second_copy_file(task.run_dir)))
-    if _is_within(task.resume, given_folder(task.run_dir)):  # it may arrive while the container runs
+    if _is_within(task.resume, given_folder(task.run_dir)):  # the checkpoint may arrive while the container runs
         read.append(given_folder(task.run_dir))
     elif task.resume.startswith("/") and not _is_within(task.resume, task.checkpoint_dir):
         read.append(task.resume)
-    # This mount comes first, because others lie in it. It keeps files that ranks write beside or above their working
-    # folder when the container ends.
+    # This mount comes first, because other mounts are inside it. Files that ranks write beside or above their working
+    # folder are kept in it when the container ends.
     own = [Mount(container_view(task.run_dir), os.path.dirname(task.run_dir))]
     own += [Mount(path, path, read_only=True) for path in read]
     own += [Mount(path, path) for path in written_inside(task, attempt)]
@@ -122,28 +120,29 @@ def mounts(task: NodeTask, attempt: int) -> list[Mount]:
 
 
 def _mounts(task: NodeTask, resources: NodeResources, attempt: int) -> list[Mount]:
-    asked = mounts(task, attempt)
-    targets = {mount.target for mount in asked}
-    return [*asked, *(Mount(path, path, read_only=True) for path in resources.files if path not in targets)]
+    """Return the mounts of the container, and the site's files unless the job mounts something in their place."""
+    found = mounts(task, attempt)
+    targets = {mount.target for mount in found}
+    return [*found, *(Mount(path, path, read_only=True) for path in resources.files if path not in targets)]
 
 
 def places_in_view(task: NodeTask, attempt: int) -> list[tuple[str, str]]:
-    """Return (source, path on the node inside the container's view) for each mount that lies in that view."""
+    """Return (source, path of the target on the node) for each mount inside the first mount, the container's view."""
     above, view = os.path.dirname(task.run_dir), container_view(task.run_dir)
     inside = [mount for mount in mounts(task, attempt) if mount.target.startswith(f"{above}/")]
     return [(mount.source, f"{view}{mount.target[len(above) :]}") for mount in inside]
 
 
 def scratch_folder(task: NodeTask) -> str:
-    """Return the run's folder that replaces /tmp in a container that would otherwise share the node's.
+    """Return the folder that replaces /tmp in a container that would otherwise share the node's /tmp.
 
-    It is removed with the container.
+    The folder is removed when the container ends.
     """
     return f"{node_folder(task.run_dir, task.node_rank)}/scratch"
 
 
 def compiled_folder(task: NodeTask) -> str:
-    """Return the folder of files that ranks compile in containers on this node; later attempts reuse it."""
+    """Return the folder for code that ranks compile in containers on this node. Later attempts reuse it."""
     return f"{node_folder(task.run_dir, task.node_rank)}/compiled"
 
 
@@ -152,20 +151,26 @@ def _is_within(path: str, folder: str) -> bool:
 
 
 def start_environment(task: NodeTask, resources: NodeResources) -> dict[str, str]:
-    """Return the variables that the interpreter needs at its start. A uid without a passwd entry also needs a home."""
+    """Return the variables that the interpreter needs at its start.
+
+    HOME, USER and LOGNAME are among them, because the image may have no passwd entry for the user.
+    """
     name = resources.name
     own = {"HOME": SCRATCH, "TMPDIR": SCRATCH, "USER": name, "LOGNAME": name, "PYTHONUNBUFFERED": "1"}
-    asked = {name: value for name, value in task.env.items() if name in own or name.startswith(EARLY)}
+    of_job = {name: value for name, value in task.env.items() if name in own or name.startswith(EARLY)}
     path = ":".join([archive_file(task.run_dir), *filter(None, [task.env.get("PYTHONPATH")])])
-    found = {**own, **asked, "PYTHONPATH": path, MARK: mark(task.run_id, task.node_rank)}
+    found = {**own, **of_job, "PYTHONPATH": path, MARK: mark(task.run_id, task.node_rank)}
     if task.container is not None and task.container.runtime not in ENGINES:
         found.pop("HOME")  # apptainer and pyxis set the user's own home; in their options, a comma ends a variable
         return {name: value for name, value in found.items() if "," not in value}
     return found
 
 
-def told(task: NodeTask, resources: NodeResources, environ: Mapping[str, str], threads: int) -> NodeTask:
-    """Return the task that the launcher in the container reads from stdin, with all other variables of its ranks."""
+def task_inside(task: NodeTask, resources: NodeResources, environ: Mapping[str, str], threads: int) -> NodeTask:
+    """Return the task for the launcher in the container, with all variables of its ranks that the argv does not set.
+
+    The launcher reads the task from stdin, which other users can't see.
+    """
     compiled = compiled_folder(task)
     caches = {
         "XDG_CACHE_HOME": f"{SCRATCH}/.cache", "TORCHINDUCTOR_CACHE_DIR": f"{compiled}/inductor",
@@ -175,7 +180,7 @@ def told(task: NodeTask, resources: NodeResources, environ: Mapping[str, str], t
     early = start_environment(task, resources)
     env = {**caches, **site, "OMP_NUM_THREADS": str(threads), **task.env}
     if task.container is not None and task.container.runtime not in ENGINES:
-        # These runtimes give the ranks all GPUs of the node, so only the variable says which GPUs belong to the ranks.
+        # In these runtimes the ranks see all GPUs of the node, so only the variable names the GPUs that they may use.
         if VISIBLE in environ and VISIBLE not in env:
             env[VISIBLE] = environ[VISIBLE]
     elif resources.gpus:
@@ -192,7 +197,7 @@ def _program(task: NodeTask) -> list[str]:
 def _engine(
     task: NodeTask, box: Container, resources: NodeResources, attempt: int, image: str, cidfile: str
 ) -> list[str]:
-    """Return the argv for docker and podman, which differ only in options for users and GPUs."""
+    """Return the command for docker or podman, which differ only in their options for users and GPUs."""
     words = [
         box.runtime, "run", "--rm", "--interactive", "--init", "--sig-proxy=false", "--pull", "never",
         "--log-driver", "none", "--name", container_name(task.run_id, task.node_rank, attempt), "--cidfile", cidfile,
@@ -223,7 +228,7 @@ def _engine(
 
 
 def _user(box: Container, resources: NodeResources) -> list[str]:
-    """Return the options that make the caller own the files of the ranks. In a rootless engine, root is the caller."""
+    """Return the options by which the caller owns the files of the ranks. In rootless docker, root is the caller."""
     groups = [word for group in resources.groups for word in ("--group-add", str(group))]
     if box.user is not None:
         return ["--user", box.user]
@@ -243,7 +248,7 @@ def _gpus(box: Container, resources: NodeResources) -> list[str]:
 
 
 def _bind(mount: Mount) -> str:
-    """Return a mount in the CSV form of `--mount`, which fails for a missing source; `-v` would create it."""
+    """Return a mount as the option `--mount` takes it. `-v` is not used, because it would create a missing source."""
     fields = ["type=bind", f"source={mount.source}", f"target={mount.target}"]
     fields += ["readonly"] if mount.read_only else []
     return ",".join(_csv(field) for field in fields)
@@ -257,7 +262,7 @@ def _csv(field: str) -> str:
 def _apptainer(
     task: NodeTask, box: Container, resources: NodeResources, attempt: int, image: str, cidfile: str
 ) -> list[str]:
-    """Return the argv for apptainer, whose container is the user's own process and ends with its caller."""
+    """Return the command for apptainer, whose container is a process of the user and ends with its caller."""
     words = ["apptainer", "exec", "--cleanenv", "--no-mount", "tmp", "--pwd", task.code_dir, *_gpus(box, resources)]
     for mount in _mounts(task, resources, attempt):
         words += ["--bind", f"{mount.source}:{mount.target}{':ro' if mount.read_only else ''}"]
@@ -270,7 +275,7 @@ def _apptainer(
 def _pyxis(
     task: NodeTask, box: Container, resources: NodeResources, attempt: int, image: str, cidfile: str
 ) -> list[str]:
-    """Return the argv for pyxis: a step of its own in the agent's allocation, on the agent's node."""
+    """Return the command for pyxis, which starts a step of its own in the agent's allocation, on the agent's node."""
     binds = [
         f"{mount.source}:{mount.target}{':ro' if mount.read_only else ''}"
         for mount in _mounts(task, resources, attempt)
@@ -286,7 +291,7 @@ def _pyxis(
 
 
 def _enroot(image: str) -> str:
-    """Return the image in pyxis's form, REGISTRY#NAME:TAG. A file's path is unchanged."""
+    """Return the image as pyxis names it, REGISTRY#NAME:TAG. The path of a file is returned unchanged."""
     registry, slash, name = image.partition("/")
     is_registry = slash and registry and ("." in registry or ":" in registry or registry == "localhost")
     if not is_registry or "#" in image or image.startswith((".", "/")) or image.endswith(".sqsh"):
@@ -300,7 +305,7 @@ _START: dict[str, Callable[..., list[str]]] = {
 
 
 def odd_image(images: Mapping[int, str]) -> int | None:
-    """Return a node whose image differs from that of most nodes. None if all are equal, or no image is known."""
+    """Return the first node whose image differs from the image of most nodes, or None if all known images are equal."""
     known = {node: image for node, image in images.items() if image}
     counts = Counter(known.values())
     if len(counts) < 2:
@@ -310,5 +315,5 @@ def odd_image(images: Mapping[int, str]) -> int | None:
 
 
 def short(image_id: str) -> str:
-    """Return an image's id in the short form."""
+    """Return the first 12 characters of an image's id, as docker shows it."""
     return image_id.rpartition(":")[2][:12]

@@ -1,13 +1,12 @@
-"""The container engine of this node: checks whether it answers, and finds and removes orch's containers, by id.
+"""Talks to the container engine of this node: checks whether it answers, and finds and removes orch's containers.
 
-An engine's error becomes one sentence; the caller adds the host's name.
+An error of the engine becomes one sentence, to which the caller adds the host's name.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import pwd
 import re
 import shutil
 import socket
@@ -20,6 +19,8 @@ from typing import Any
 
 from orchestrator.node.container.argv import ATTEMPT, DIR, ENGINES, NODE, OWNER, RUN
 from orchestrator.node.system.orphans import run
+from orchestrator.node.system.private import user_in_words
+from orchestrator.node.system.processes import status_of
 from orchestrator.node.system.shortages import shortage
 from orchestrator.protocol.json_text import parse_json
 from orchestrator.protocol.reading import MOST_WORD, read_json
@@ -29,12 +30,12 @@ CAP_SYS_RESOURCE = 24
 
 
 class EngineError(Exception):
-    """A sentence without the host: what this node's runtime can't do, and what to do about it."""
+    """The runtime of this node can't do something. The text names the problem and the remedy, but not the host."""
 
 
 @dataclass(frozen=True)
 class Engine:
-    """A container runtime that answers."""
+    """A container runtime that has answered."""
 
     name: str
     version: str
@@ -44,7 +45,7 @@ class Engine:
 
 @dataclass(frozen=True)
 class Found:
-    """A container of orch, as its labels describe it."""
+    """A container of orch, as the engine and the container's labels describe it."""
 
     id: str
     run_id: str
@@ -55,10 +56,7 @@ class Found:
 
 
 def ask(runtime: str) -> Engine:
-    """Ask the runtime to describe itself.
-
-    Raises EngineError if it is missing, does not answer, or refuses this user.
-    """
+    """Let the runtime describe itself. Raises EngineError if it is missing, does not answer, or refuses this user."""
     if runtime == "docker":
         found = parse_json(call(runtime, "info", "--format", "{{json .}}") or "{}")
         if errors := found.get("ServerErrors"):  # docker 20.10 reports errors here with exit code 0
@@ -78,7 +76,10 @@ def ask(runtime: str) -> Engine:
 
 
 def engine_pid(engine: str) -> int:
-    """Return the pid of the process that starts containers: docker's daemon, found by its socket, or this process."""
+    """Return the pid of the process that starts containers: docker's daemon, or this process for other engines.
+
+    The kernel reports the daemon's pid as that of the other end of its socket.
+    """
     path = os.environ.get("DOCKER_HOST", "unix:///var/run/docker.sock")
     if engine == "docker" and path.startswith("unix://"):
         with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as line:
@@ -89,10 +90,7 @@ def engine_pid(engine: str) -> int:
 
 def can_lift_limits(pid: int) -> bool:
     """Return whether the process has CAP_SYS_RESOURCE. A daemon that runs in a container may lack it."""
-    with contextlib.suppress(OSError), open(f"/proc/{pid}/status", encoding="ascii", errors="replace") as status:
-        words = [line.split()[1] for line in status if line.startswith("CapEff:")]
-        return bool(words) and bool(int(words[0], 16) >> CAP_SYS_RESOURCE & 1)
-    return False
+    return bool(int(status_of(pid, "CapEff") or "0", 16) >> CAP_SYS_RESOURCE & 1)
 
 
 # -- containers of orch
@@ -106,7 +104,7 @@ def ours(engine: str, run_id: str | None = None, node: int | None = None) -> lis
     ids = call(engine, "ps", "--all", "--quiet", "--no-trunc", *words).split()
     if not ids:
         return []
-    # a container may be removed meanwhile
+    # `inspect` fails for a container that was removed meanwhile, and still describes the others.
     done = answer([engine, "inspect", "--type", "container", *ids], ANSWER_SECONDS)
     return [_found(each) for each in parse_json(done.stdout or "[]")]
 
@@ -121,7 +119,7 @@ def _found(values: Mapping[str, Any]) -> Found:
 
 
 def _at(values: Mapping[str, Any], *names: str) -> Any:
-    """Return the value at this path of an engine's answer, or None if a part of the path is missing."""
+    """Return the value at a path in an engine's answer, or None if a part of the path is missing."""
     found: Any = values
     for name in names:
         found = found.get(name) if isinstance(found, Mapping) else None
@@ -129,21 +127,21 @@ def _at(values: Mapping[str, Any], *names: str) -> Any:
 
 
 def remove(engine: str, run_id: str, node: int | None = None, timeout: float = 20.0) -> tuple[int, list[str]]:
-    """Remove the run's containers by force. Return (number of removed containers, ids of those that are left)."""
+    """Remove the run's containers by force. Return the number of removed containers, and the ids of the others."""
     removed: set[str] = set()
     end = time.monotonic() + timeout
     while found := ours(engine, run_id, node):
         if time.monotonic() > end:
             return len(removed), [each.id[:12] for each in found]
         ids = [each.id for each in found]
-        # A container that is removing itself refuses this; the next look shows whether it is gone.
+        # A container that is removing itself refuses this. The next search shows whether it is gone.
         answer([engine, "rm", "--force", "--volumes", *ids], ANSWER_SECONDS)
         removed.update(ids)
     return len(removed), []
 
 
 def recorded(node_dir: str) -> str | None:
-    """Return the engine that a node's agent recorded before it started a container, or None."""
+    """Return the engine that a node's agent recorded before it started a container, or None if there is no record."""
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         engine = read_json(f"{node_dir}/container.json", MOST_WORD)["runtime"]
         return engine if engine in ENGINES else None
@@ -153,10 +151,9 @@ def recorded(node_dir: str) -> str | None:
 def end_containers(
     run_id: str, node_dirs: list[str], node: int | None = None, *, anywhere: bool = False
 ) -> tuple[int, list[str]]:
-    """Remove the run's containers in the engines that its agents recorded.
+    """Remove the run's containers in the engines that its agents recorded, and with `anywhere` also in docker.
 
-    Return (number removed, descriptions of what is left). With `anywhere`, also look in docker without a record, as
-    `everywhere` does.
+    Return the number of removed containers, and descriptions of the remaining ones.
     """
     known = {engine for folder in node_dirs if (engine := recorded(folder)) is not None}
     removed, left = 0, []
@@ -172,7 +169,7 @@ def end_containers(
 
 
 def everywhere(node_dirs: Iterable[str]) -> list[Found]:
-    """Return this user's containers of orch in docker, if it answers, and in the engines that these agents recorded."""
+    """Return this user's containers of orch in the engines that these agents recorded, and in docker if it answers."""
     found: list[Found] = []
     for engine in {*_likely(), *filter(None, map(recorded, node_dirs))}:
         with contextlib.suppress(EngineError):
@@ -181,7 +178,10 @@ def everywhere(node_dirs: Iterable[str]) -> list[Found]:
 
 
 def _likely() -> tuple[str, ...]:
-    """Return the engines to search without a record. Not podman: its first use by a user leaves a process behind."""
+    """Return the engines that are searched without a record.
+
+    Podman is not among them, because its first use by a user leaves a process behind.
+    """
     return ("docker",) if shutil.which("docker") else ()
 
 
@@ -189,7 +189,7 @@ def _likely() -> tuple[str, ...]:
 
 
 def call(program: str, *args: str, timeout: float = ANSWER_SECONDS) -> str:
-    """Run a program and return its output. Raises EngineError, with one sentence, if it fails."""
+    """Run a program and return its output. Raises EngineError, with its error in one sentence, if it fails."""
     done = answer([program, *args], timeout)
     if done.returncode != 0 or done.stderr.startswith("Cannot connect"):
         raise EngineError(in_words(done.stderr, program))
@@ -214,11 +214,11 @@ _KNOWN = (
         "{user} may not use its {engine} daemon: add {user} to the group docker there, or set runtime: podman",
     ),
     (r"cannot connect to|is the docker daemon running", "its {engine} daemon does not answer: start it there"),
-    (r"no space left on device", "its disk is full, says {engine}: make room where its images lie"),
-    (r"exec format error", "the image is for another kind of processor than this machine's"),
+    (r"no space left on device", "its disk is full, as {engine} reports: make room where its images are stored"),
+    (r"exec format error", "the image is for another kind of processor than this machine's: build it for this one"),
     (
         r"container-init binary not found",
-        "its podman has no init for containers: install catatonit there",
+        "its podman has no init program for containers: install catatonit there",
     ),
     (
         r"statfs /dev/mqueue",
@@ -235,15 +235,11 @@ _KNOWN = (
 )  # fmt: skip
 
 
-def in_words(said: str, engine: str) -> str:
-    """Explain an engine's error in one sentence; an unknown error is quoted by its last line."""
-    lines = [line.strip() for line in said.splitlines() if line.strip() and not HELP.match(line)]
-    last = (lines[-1] if lines else "it said nothing")[:300]
+def in_words(errors: str, engine: str) -> str:
+    """Explain an engine's error output in one sentence. The last line of an unknown error is quoted."""
+    lines = [line.strip() for line in errors.splitlines() if line.strip() and not HELP.match(line)]
+    last = (lines[-1] if lines else "it printed nothing")[:300]
     for pattern, sentence in _KNOWN:
-        if re.search(pattern, said, re.IGNORECASE):
-            try:
-                user = pwd.getpwuid(os.getuid()).pw_name
-            except KeyError:
-                user = str(os.getuid())
-            return sentence.format(engine=engine, user=user, last=last)
-    return f"{engine} says: {last}"
+        if re.search(pattern, errors, re.IGNORECASE):
+            return sentence.format(engine=engine, user=user_in_words(os.getuid()), last=last)
+    return f"{engine} reports: {last}"

@@ -1,11 +1,10 @@
-"""Adds this node's part to a task's container: image, user, cores, memory, GPUs. Reports why it can't start here."""
+"""Prepares a task's container on this node: pulls the image, creates the mounts, and finds the ranks' resources."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import platform
-import pwd
 import re
 import resource
 import shutil
@@ -24,7 +23,7 @@ from orchestrator.node.container.argv import (
     container_name,
     places_in_view,
     scratch_folder,
-    told,
+    task_inside,
     written_inside,
 )
 from orchestrator.node.container.engine import (
@@ -38,6 +37,7 @@ from orchestrator.node.container.engine import (
     engine_pid,
     in_words,
 )
+from orchestrator.node.system.abstract_sockets import user_name
 from orchestrator.node.system.gpus.devices import machine_devices
 from orchestrator.protocol.files import write_json
 from orchestrator.protocol.json_text import parse_json
@@ -58,7 +58,7 @@ ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 @dataclass(frozen=True)
 class ContainerLaunch:
-    """The command that starts a launcher in its container, and its task."""
+    """The command that starts a launcher in its container, the launcher's task, and the record of the container."""
 
     argv: list[str]
     task: NodeTask
@@ -66,9 +66,10 @@ class ContainerLaunch:
 
 
 def prepare(task: NodeTask, attempt: int, threads: int) -> ContainerLaunch:
-    """Create what the container needs, and record the container first, so that it is found if this process is killed.
+    """Return the command that starts the task's launcher in a container, after creating the container's mounts.
 
-    Raises EngineError if the container can't start here.
+    The container is recorded here, so that it is found if this process is killed. Raises EngineError if the container
+    can't start on this node.
     """
     box = replace(task.container, mounts=here(task.container.mounts)) if task.container else None
     assert box is not None
@@ -77,7 +78,7 @@ def prepare(task: NodeTask, attempt: int, threads: int) -> ContainerLaunch:
     node_dir = node_folder(task.run_dir, task.node_rank)
     cidfile = f"{node_dir}/container_{attempt}.id"
     _make_places(task, attempt)
-    with contextlib.suppress(FileNotFoundError):  # the engine insists on creating this file
+    with contextlib.suppress(FileNotFoundError):  # the engine refuses to start if this file exists
         os.unlink(cidfile)
     record = {
         "runtime": engine.name, "version": engine.version, "image": box.image, "image_id": image,
@@ -86,11 +87,11 @@ def prepare(task: NodeTask, attempt: int, threads: int) -> ContainerLaunch:
     write_json(f"{node_dir}/container.json", record, durable=False)
     resources = node_resources(task, engine, os.environ)
     words = argv(task, resources, attempt, image or box.image, cidfile=cidfile)
-    return ContainerLaunch(words, told(task, resources, os.environ, threads), {**record, "cidfile": cidfile})
+    return ContainerLaunch(words, task_inside(task, resources, os.environ, threads), {**record, "cidfile": cidfile})
 
 
 def _make_places(task: NodeTask, attempt: int) -> None:
-    """Create the mounted files and folders, because an engine does not create them or creates them as root."""
+    """Create the mounted files and folders. An engine would not create them, or would create them as root's."""
     folders = [path for path in written_inside(task, attempt) if path != metrics_file(task.run_dir)]
     folders += [task.inputs_dir] if task.inputs else []
     folders += [given_folder(task.run_dir)] if task.resume.startswith(given_folder(task.run_dir)) else []
@@ -104,9 +105,9 @@ def _make_places(task: NodeTask, attempt: int) -> None:
         _make_file(metrics_file(task.run_dir))
     os.makedirs(container_view(task.run_dir), exist_ok=True)
     view = os.path.realpath(container_view(task.run_dir))
-    for source, place in places_in_view(task, attempt):  # otherwise a container engine creates them, owned by root
+    for source, place in places_in_view(task, attempt):
         if not f"{os.path.realpath(os.path.dirname(place))}/".startswith(f"{view}/"):
-            continue  # an earlier attempt's ranks put a link there, which may point anywhere
+            continue  # ranks of an earlier attempt have put a link there, which may point anywhere
         if os.path.isfile(source):
             os.makedirs(os.path.dirname(place), exist_ok=True)
             _make_file(place)
@@ -124,27 +125,27 @@ def remove_scratch(task: NodeTask) -> None:
 
 
 def remove_compiled(task: NodeTask) -> None:
-    """Remove what the run compiled in containers of this node, when no further container will start."""
+    """Remove the code that the run compiled in containers of this node. No further container may start afterwards."""
     if task.container is not None:
         shutil.rmtree(compiled_folder(task), ignore_errors=True)
 
 
 def container_id(cidfile: str) -> str:
-    """Return the id that the engine gave to the container, or "" if the runtime gives none."""
+    """Return the id that the engine gave to the container, or "" if the runtime gives containers no ids."""
     with contextlib.suppress(OSError, ValueError):
         return read_regular(cidfile, MOST_WORD).decode("ascii").strip()
     return ""
 
 
 def pinned(task: NodeTask, record: Mapping[str, Any]) -> NodeTask:
-    """Return the task with the image id of the first start, so that a moved tag changes nothing."""
+    """Return the task with the image id of its first start, so that a tag that was moved meanwhile changes nothing."""
     if task.container is None or not record.get("image_id"):
         return task
     return replace(task, container=replace(task.container, image=record["image_id"], pull="never"))
 
 
 def refusal(task: NodeTask, code: int, tail: list[str]) -> str | None:
-    """Return why the container did not start, if the code is the runtime's and not the launcher's, else None."""
+    """Return why the container did not start, or None if the exit code comes from the launcher and not the runtime."""
     if task.container is None or code not in OWN_CODES or task.container.runtime not in ENGINES:
         return None
     why = in_words("\n".join(tail), task.container.runtime)
@@ -152,16 +153,16 @@ def refusal(task: NodeTask, code: int, tail: list[str]) -> str | None:
 
 
 def ended_with(task: NodeTask, code: int) -> int:
-    """Return the launcher's exit code, negative for a signal, because a runtime exits with 128 + N for signal N."""
+    """Return the launcher's exit code from the runtime's: -N for signal N, for which a runtime exits with 128 + N."""
     if task.container is None or code <= 128 or code - 128 not in set(signal.Signals):
         return code
     return 128 - code
 
 
 def ready(box: Container) -> tuple[Engine, str]:
-    """Return (the runtime, the image's id on this node). Raises EngineError if the container can't start here.
+    """Return the runtime and the image's id on this node. The id is "" if the runtime reports none before the start.
 
-    The id is "" if the runtime does not report it before the start.
+    Raises EngineError if the container can't start on this node.
     """
     for mount in here(box.mounts):
         if not os.path.exists(mount.source):
@@ -178,7 +179,7 @@ def here(mounts: tuple[Mount, ...]) -> tuple[Mount, ...]:
 
 
 def _image(box: Container) -> str:
-    """Return the image's id, after pulling the image if the policy says so."""
+    """Return the image's id, after pulling the image if container.pull demands it."""
     found = None if box.pull == "always" else _inspect(box)
     if found is None and box.pull == "never":
         raise EngineError(f"it has no image {box.image}, and container.pull is never: pull or load it there")
@@ -189,7 +190,7 @@ def _image(box: Container) -> str:
             raise EngineError(f"it has no image {box.image} and can't pull it: {error}") from error
         found = _inspect(box)
     if found is None:
-        raise EngineError(f"it has no image {box.image}, although {box.runtime} says that it pulled it")
+        raise EngineError(f"it has no image {box.image}, although {box.runtime} reported that it was pulled")
     made_for, own = found.get("Architecture"), ARCHITECTURES.get(platform.machine(), platform.machine())
     if made_for and made_for != own:
         raise EngineError(f"its image {box.image} is for {made_for}, and this machine is {own}: build it for {own}")
@@ -209,7 +210,7 @@ def _inspect(box: Container) -> dict[str, Any] | None:
 def _file(box: Container) -> str:
     path = os.path.expanduser(box.image)
     if path.startswith(("/", "./")) and not os.path.exists(path):
-        raise EngineError(f"it has no image file {path}: every node has to see it there")
+        raise EngineError(f"it has no image file {path}: put it where every node can read it")
     return ""
 
 
@@ -228,22 +229,18 @@ def node_resources(task: NodeTask, engine: Engine, environ: Mapping[str, str]) -
     """Return the facts about this node that the task's container needs."""
     assert task.container is not None
     uid, gid = os.getuid(), os.getgid()
-    try:
-        name = pwd.getpwuid(uid).pw_name
-    except KeyError:
-        name = str(uid)
     mine, cores = os.sched_getaffinity(0), os.cpu_count() or 1
     can_lift = not engine.rootless and can_lift_limits(engine_pid(engine.name))
     given = environ.get("SLURM_CPUS_ON_NODE", "")
-    asked = int(given) if given.isdigit() else task.container.cpus
+    cpus = int(given) if given.isdigit() else task.container.cpus
     return NodeResources(
         user=f"{uid}:{gid}",
-        name=name,
+        name=user_name(uid) or str(uid),
         groups=tuple(sorted(set(os.getgroups()) - {gid})),
         rootless=engine.rootless,
         gpus=_as_named(visible_gpus(task, environ), task.container.gpu_flag),
         cpuset=ranges(mine) if len(mine) < cores else None,
-        cpus=asked if asked is not None and asked < len(mine) else None,
+        cpus=cpus if cpus is not None and cpus < len(mine) else None,
         memory=_memory(environ) or task.container.mem,
         infiniband=os.path.isdir("/dev/infiniband"),
         devices=tuple(path for path in FAST_DEVICES if os.path.exists(path)),
@@ -255,20 +252,23 @@ def node_resources(task: NodeTask, engine: Engine, environ: Mapping[str, str]) -
 
 
 def own_limits() -> tuple[str, ...]:
-    """Return this process's own limits as options.
+    """Return this process's own limits as podman's options. Without the options podman would raise the limits.
 
-    Without them podman raises the limits, which root in a container may not do.
+    If podman itself runs in a container, it lacks the right to raise them.
     """
     kinds = {"nofile": resource.RLIMIT_NOFILE, "nproc": resource.RLIMIT_NPROC}
     return tuple(f"{name}={resource.getrlimit(kind)[1]}:{resource.getrlimit(kind)[1]}" for name, kind in kinds.items())
 
 
 def visible_gpus(task: NodeTask, environ: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the GPUs that this node's ranks may use, named for an engine that runs outside of any allocation.
+    """Return the GPUs that this node's ranks may use, by names that an engine outside of the allocation understands.
 
-    UUIDs are valid everywhere, and are the only names of MIG instances. Numbers in Slurm's variables count the
-    machine's GPUs, while CUDA_VISIBLE_DEVICES may count within the job. Without any of these, the ranks may use all
-    GPUs.
+    The first of these that exists is returned:
+
+    1. UUIDs in CUDA_VISIBLE_DEVICES, because they are valid everywhere and are the only names of MIG instances;
+    2. the numbers in Slurm's variables, which count the machine's GPUs;
+    3. the numbers in CUDA_VISIBLE_DEVICES, which may count only the GPUs of the job;
+    4. all GPUs of the machine.
     """
     if not task.uses_gpus:
         return ()
@@ -286,7 +286,7 @@ def visible_gpus(task: NodeTask, environ: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def _as_named(gpus: tuple[str, ...], gpu_flag: str) -> tuple[str, ...]:
-    """Return whole cards by number for CDI, because some versions of its toolkit don't know UUIDs."""
+    """Return the GPUs with whole cards named by their number for CDI, because some of its versions don't know UUIDs."""
     if gpu_flag != "cdi":
         return gpus
     numbers = {each.name: str(each.number) for each in machine_devices() if each.name == each.card}
@@ -302,7 +302,7 @@ def _numbers(text: str) -> tuple[str, ...]:
 
 
 def ranges(numbers: set[int]) -> str:
-    """Return cores in the form of a cpuset: 0-3,8."""
+    """Return core numbers as a cpuset writes them, such as 0-3,8."""
     groups: list[list[int]] = []
     for number in sorted(numbers):
         if groups and number == groups[-1][-1] + 1:
@@ -313,7 +313,7 @@ def ranges(numbers: set[int]) -> str:
 
 
 def _memory(environ: Mapping[str, str]) -> int | None:
-    """Return the bytes of memory that Slurm gave to the job on this node, or None if Slurm does not count memory."""
+    """Return the bytes of memory that Slurm gave to the job on this node, or None if Slurm does not limit memory."""
     node, cpu = environ.get("SLURM_MEM_PER_NODE", ""), environ.get("SLURM_MEM_PER_CPU", "")
     if node.isdigit() and int(node):
         return int(node) << 20

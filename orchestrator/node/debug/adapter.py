@@ -1,7 +1,7 @@
-"""`python node.pyz adapter`: debugpy's adapter for one rank, which only its own user can reach.
+"""The program `python node.pyz adapter`: debugpy's adapter for one rank, to which only the run's user can connect.
 
-debugpy's own adapter listens on a port, and whoever connects can run anything as its user. This adapter has an abstract
-socket instead, and asks the kernel for the owner of each connection.
+debugpy's own adapter listens on a port, and any user who connects to the port can run code as its owner. This adapter
+listens on an abstract socket instead, and asks the kernel for the owner of each connection.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ PIECE = 1 << 16
 
 
 def run_adapter() -> int:
-    """Serve the rank that sent its order to stdin, until the rank is gone.
+    """Serve a rank until it ends. The rank writes an order to stdin, and reads the port for its connection from stdout.
 
-    Prints the port to which the rank connects. The order's `announce` is the file in which the adapter writes the name
-    of its socket; only connections of `users` are accepted.
+    The order's `announce` is a file, into which the adapter writes the name of the socket for debuggers. The order's
+    `user` and the user of this process may connect.
     """
     order = parse_json(sys.stdin.readline())
     sys.path.append(order["path"])
@@ -40,21 +40,21 @@ def run_adapter() -> int:
     door = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     door.bind(f"\0{name}")
     door.listen()
-    clients.listener = None  # the port for clients, which is not used
+    clients.listener = None  # debuggers connect to `door` and not to a port
     has_come = threading.Event()
 
     def take_rank(came: socket.socket) -> None:
-        servers.Connection(came)  # the connection asks for the token
+        servers.Connection(came)  # this verifies the token
         if servers.connections():
             has_come.set()
 
-    tells = can_tell_owners()  # if the kernel does not report owners, only the token protects the socket
-    _serve(servers.listener, lambda came: not tells or owner_of_peer(came) in users, take_rank)
+    knows_owners = can_tell_owners()  # otherwise only the token protects the port
+    _serve(servers.listener, lambda came: not knows_owners or owner_of_peer(came) in users, take_rank)
     print(servers.listener.getsockname()[1], flush=True)
     has_come.wait()
     _serve(door, lambda came: owner_of(came) in users, lambda came: clients.Client(_lasting(came)))
     write_json(order["announce"], {"socket": name, "folder": os.getcwd()}, durable=False)
-    # debugpy's messages about clients that leave are not the rank's output
+    # Stderr is the rank's log. debugpy's messages about debuggers that disconnect do not belong there.
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
     servers.wait_until_disconnected()
     sessions.wait_until_ended()
@@ -62,9 +62,9 @@ def run_adapter() -> int:
 
 
 def _lasting(came: socket.socket) -> socket.socket:
-    """Return a socket for debugpy in place of the client's connection. It stays writable until debugpy closes it.
+    """Return a socket for debugpy in place of a debugger's connection. It stays writable until debugpy closes it.
 
-    If a client is gone before it gets its answer, debugpy would end and abandon the rank.
+    If a debugger disconnected before it got its answer, debugpy would end and abandon the rank.
     """
     ours, debugpys = socket.socketpair()
     for ends in ((came, ours), (ours, came)):
@@ -73,7 +73,7 @@ def _lasting(came: socket.socket) -> socket.socket:
 
 
 def _copy(source: socket.socket, target: socket.socket) -> None:
-    """Copy until the source ends. Data that the target no longer accepts is dropped."""
+    """Copy data until the source ends. Data is dropped when the target accepts no more."""
     with contextlib.suppress(OSError):
         is_taken = True
         while data := source.recv(PIECE):
@@ -94,7 +94,7 @@ def _serve(listening: socket.socket, is_taken: Callable[[socket.socket], bool], 
                 if is_taken(came):
                     handle(came)
                     continue
-            except OSError:  # the client left before it was greeted; the next client is served all the same
+            except OSError:  # this client has left already; the next one is served all the same
                 pass
             came.close()
 

@@ -1,7 +1,7 @@
-"""`python3 node.pyz profile RUN_DIR NODE RUN BOUNDARY STEPS SECONDS`: makes this node's ranks profile their next steps.
+"""The program `python3 node.pyz profile`: lets the ranks of this node record profiles of their next steps.
 
-A rank looks for the order beside its heartbeat file, and writes its recording there. This program prints the recordings
-as a line of JSON and removes them.
+Its arguments are RUN_DIR NODE RUN BOUNDARY STEPS SECONDS. A rank looks for an order beside its heartbeat file, and
+writes its recording there. This program prints all recordings as one line of JSON and removes their files.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from orchestrator.protocol.layout import attempt_folder, node_folder
 from orchestrator.protocol.reading import read_regular
 
 MOST_PART = 1 << 30  # bytes of a trace or a snapshot
-LOOK_SECONDS = 0.1  # a rank in a container or on network storage can't signal that a file is there
+LOOK_SECONDS = 0.1  # between two looks; a rank in a container or on network storage can't signal that it is done
 
 
 def print_profile(run_dir: str, node_rank: str, run_id: str, boundary: str, steps: str, seconds: str) -> int:
-    """Print the boundary and the recordings of the node's ranks in one line."""
+    """Print the boundary and the recordings of this node's ranks in one line."""
     found = record(os.path.expanduser(run_dir), int(node_rank), int(steps), float(seconds))
     print(boundary, json.dumps(found), flush=True)
     return 0
 
 
 def record(run_dir: str, node_rank: int, steps: int, seconds: float) -> list[dict[str, Any]]:
-    """Return for each rank of this node its files by name, in base64, or why it recorded none."""
+    """Return, for each rank of this node, its files by name in base64, or the reason why it has recorded none."""
     folder = node_folder(run_dir, node_rank)
     started = started_last(f"{folder}/events.jsonl")
     if started is None:
@@ -46,7 +46,10 @@ def record(run_dir: str, node_rank: int, steps: int, seconds: float) -> list[dic
 
 
 def _answers(events: str, attempt: str, order: Order, end: float) -> list[dict[str, Any]]:
-    """Wait for all ranks that have not ended. A rank's files are complete when the last of them has its final name."""
+    """Wait until all ranks have recorded or ended, or until `end`. Then return their answers.
+
+    A rank has recorded when its trace has its final name, because the trace is written last.
+    """
     while True:
         started = started_last(events)
         assert started is not None
@@ -63,7 +66,7 @@ def _is_done(attempt: str, order: Order, rank: int) -> bool:
 def _answer(attempt: str, order: Order, rank: int, started: Started) -> dict[str, Any]:
     if not _is_done(attempt, order, rank):
         ended = started.exits.get(rank)
-        why = f"it has ended: {ended}" if ended else "it has not taken that many steps meanwhile, or tells of none"
+        why = f"it has ended: {ended}" if ended else "it has not taken that many steps meanwhile, or reports no steps"
         return {"rank": rank, "files": {}, "why_not": why}
     files = {}
     for name, path in parts_of(order, rank).named():

@@ -1,18 +1,19 @@
-"""Reads the stacks of Python programs that orch did not start itself, with py-spy if it is installed."""
+"""Reads the stacks of Python programs that orch has not started itself, with py-spy if it is installed."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-import pwd
 import shutil
 import subprocess
 
 from orchestrator.node.launcher.stacks import Frame, Thread
+from orchestrator.node.system.private import user_in_words
+from orchestrator.node.system.processes import status_of
 from orchestrator.protocol.json_text import parse_json
 
 DUMP_SECONDS = 20.0
-SYS_PTRACE = 19  # the number of the capability
+SYS_PTRACE = 19  # the number of the capability CAP_SYS_PTRACE
 SCOPES = {
     "1": "only a parent may look into a process",
     "2": "only root may look into a process",
@@ -21,11 +22,11 @@ SCOPES = {
 
 
 class NotSeenError(Exception):
-    """A process can't be inspected. The text says what refuses, and what to do."""
+    """A process can't be inspected. The text names the reason, and what to do."""
 
 
 def dump(pid: int) -> tuple[Thread, ...]:
-    """Return a process's threads. Raises NotSeenError if they can't be read."""
+    """Return the threads of a process with their stacks. Raises NotSeenError if they can't be read."""
     program = _program(pid)
     if program is None:
         raise NotSeenError("orch has not started this program itself, and there is no py-spy: pip install py-spy")
@@ -38,14 +39,14 @@ def dump(pid: int) -> tuple[Thread, ...]:
             return tuple(_thread(each) for each in parse_json(done.stdout))
     except (OSError, subprocess.TimeoutExpired, ValueError, KeyError, TypeError) as error:
         raise NotSeenError(f"{program} fails: {error}") from error
-    said = done.stderr.decode("utf-8", "replace").strip()
-    if "Permission" in said or "not permitted" in said or "EPERM" in said:
-        raise NotSeenError(_why_refused(pid) or f"this machine refuses ptrace to {program}: {said[-300:]}")
-    raise NotSeenError(f"{program} says: {said[-300:]}")
+    errors = done.stderr.decode("utf-8", "replace").strip()
+    if "Permission" in errors or "not permitted" in errors or "EPERM" in errors:
+        raise NotSeenError(_why_refused(pid) or f"this machine refuses ptrace to {program}: {errors[-300:]}")
+    raise NotSeenError(f"{program} reports: {errors[-300:]}")
 
 
 def _program(pid: int) -> str | None:
-    """Return py-spy's path: beside the process's interpreter, or on PATH."""
+    """Return the path of a py-spy beside the process's interpreter, on PATH or in ~/.local/bin, or None."""
     with contextlib.suppress(OSError), open(f"/proc/{pid}/cmdline", "rb") as file:
         python = os.fsdecode(file.read().split(b"\0")[0])
         beside = f"{os.path.dirname(python)}/py-spy"
@@ -62,39 +63,28 @@ def _thread(values: dict[str, object]) -> Thread:
 
 
 def _why_refused(pid: int) -> str:
-    """Return what prevents this process from inspecting the other, or "" if nothing is known."""
+    """Return why this process may not inspect the other, or "" if no reason is known."""
     try:
         owner = os.stat(f"/proc/{pid}").st_uid
     except OSError:
         return "it has just ended"
+    scope = "0"
     with contextlib.suppress(OSError), open("/proc/sys/kernel/yama/ptrace_scope", encoding="ascii") as file:
-        return why_refused(owner, os.geteuid(), _bounding_set(), file.read().strip())
-    return why_refused(owner, os.geteuid(), _bounding_set(), "0")
+        scope = file.read().strip()
+    return why_refused(owner, os.geteuid(), int(status_of(os.getpid(), "CapBnd") or "0", 16), scope)
 
 
 def why_refused(owner: int, me: int, capabilities: int, scope: str) -> str:
     """Return which setting refuses ptrace, or "" if none does.
 
-    `capabilities` is the most that this process could ever have. `scope` is kernel.yama.ptrace_scope, "0" if it does
-    not exist.
+    `capabilities` is the bounding set of this process as a bit mask: all capabilities that it could ever have. `scope`
+    is kernel.yama.ptrace_scope, or "0" if that does not exist.
     """
     if me not in (owner, 0):
-        return f"it runs as {_name(owner)}: only that user or root may look into it"
+        return f"it runs as {user_in_words(owner)}: only that user or root may look into it"
     if scope in SCOPES:
         remedy = "" if scope == "3" else "; root can allow it: sysctl kernel.yama.ptrace_scope=0"
         return f"kernel.yama.ptrace_scope is {scope} on this machine: {SCOPES[scope]}{remedy}"
     if not capabilities >> SYS_PTRACE & 1:
         return "this container has no SYS_PTRACE: start it with --cap-add SYS_PTRACE"
     return ""
-
-
-def _bounding_set() -> int:
-    with open("/proc/self/status", encoding="utf-8", errors="replace") as status:
-        return next(int(line.split()[1], 16) for line in status if line.startswith("CapBnd:"))
-
-
-def _name(uid: int) -> str:
-    try:
-        return f"user {pwd.getpwuid(uid).pw_name}"
-    except KeyError:
-        return f"the user with number {uid}"

@@ -1,6 +1,6 @@
-"""`python3 node.pyz relay RUN_DIR NODE BOUNDARY TARGET`: connects streams on stdin and stdout to a port or rank here.
+"""The program `python3 node.pyz relay RUN_DIR NODE BOUNDARY TARGET`: forwards streams to a port or a rank of this node.
 
-TARGET is `port:8888`, or `rank:3` for the debugger that waits in a rank.
+The streams arrive on stdin and stdout. TARGET is `port:8888`, or `rank:3` for the debugger that waits in a rank.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ POLL_SECONDS = 0.1  # files on a network file system send no events
 
 
 def relay(run_dir: str, node_rank: str, boundary: str, target: str) -> int:
-    """Serve until stdin ends. The other end has already logged in as this user."""
+    """Serve until stdin ends. No further check is made, because the other end has logged in as this user."""
     folder = node_folder(os.path.expanduser(run_dir), int(node_rank))
     asyncio.run(_serve(folder, boundary, target))
     return 0
@@ -33,7 +33,7 @@ async def _serve(folder: str, boundary: str, target: str) -> None:
     out = os.dup(1)
     os.dup2(2, 1)
     reader, writer = await _pipes(0, out)
-    told = {}
+    facts = {}
     if kind == "rank":
         waiting = asyncio.ensure_future(_until_announced(folder, int(number)))
         gone = asyncio.ensure_future(reader.read(1))  # nothing is sent before the boundary
@@ -42,11 +42,11 @@ async def _serve(folder: str, boundary: str, target: str) -> None:
             return
         gone.cancel()
         await asyncio.wait({gone})
-        told = {"folder": waiting.result()["folder"]}
+        facts = {"folder": waiting.result()["folder"]}
         if waiting.result()["socket"] not in {each.name for each in owned_names()}:
-            print("the rank's container is in another network than its node, or the rank has ended", file=sys.stderr)
+            print("the rank has ended, or its container is in another network than its node", file=sys.stderr)
             return
-    writer.write(f"{boundary} {json.dumps(told)}\n".encode())
+    writer.write(f"{boundary} {json.dumps(facts)}\n".encode())
     await Streams(reader, writer, lambda: _dial(folder, kind, int(number))).serve()
 
 
@@ -74,9 +74,9 @@ async def _until_announced(folder: str, rank: int) -> dict[str, Any]:
 
 
 def _announced(folder: str, rank: int) -> dict[str, Any] | None:
-    """Return the address of a rank's debugger, and the owner of the file that announces it.
+    """Return the socket and the folder in the file that announces a rank's debugger, and the file's owner.
 
-    None if there is none yet.
+    Return None if there is no such file yet.
     """
     path = debugger_file(newest_attempt(folder), rank)
     try:
@@ -92,15 +92,18 @@ def _announced(folder: str, rank: int) -> dict[str, Any] | None:
 
 
 def _debugger(folder: str, rank: int) -> socket.socket:
-    """Return a connection to a rank's debugger. Raises OSError if it is gone, or if another user has taken its name."""
+    """Return a connection to a rank's debugger.
+
+    Raises OSError if the debugger is gone, or if another user has taken the name of its socket.
+    """
     found = _announced(folder, rank)
     if found is None:
-        raise OSError("no debugger waits there")
+        raise OSError("no debugger waits in the rank")
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         connection.connect(f"\0{found['socket']}")
         if owner_of(connection) != found["owner"]:
-            raise OSError("another user has taken its name")
+            raise OSError("another user has taken the name of its socket")
     except OSError:
         connection.close()
         raise

@@ -1,6 +1,6 @@
-"""`python3 node.pyz stacks RUN_DIR NODE RUN BOUNDARY`: prints the stack of every rank of this node as a line of JSON.
+"""The program `python3 node.pyz stacks RUN_DIR NODE RUN BOUNDARY`: prints the stacks of all ranks of this node as JSON.
 
-Ranks that orch started answer a signal. Other Python programs are inspected with py-spy.
+Ranks that orch has started write their stacks after a signal. Other Python programs are inspected with py-spy.
 """
 
 from __future__ import annotations
@@ -22,7 +22,18 @@ from orchestrator.node.launcher.stacks import (
     threads_of,
     would_answer,
 )
-from orchestrator.node.system.processes import Process, descendants, identify, marked, send_signal, variable_of
+from orchestrator.node.system.private import user_in_words
+from orchestrator.node.system.processes import (
+    STOPPED,
+    Process,
+    descendants,
+    identify,
+    marked,
+    send_signal,
+    state_of,
+    status_of,
+    variable_of,
+)
 from orchestrator.protocol.events import EventKind
 from orchestrator.protocol.json_text import parse_json
 from orchestrator.protocol.layout import attempt_folder, node_folder
@@ -35,7 +46,7 @@ LOOK_SECONDS = 0.02
 
 @dataclass(frozen=True)
 class RankStacks:
-    """The stacks of one rank, or why they are not known."""
+    """The stacks of a rank, or the reason why they are not known."""
 
     rank: int
     pid: int
@@ -45,7 +56,7 @@ class RankStacks:
 
 @dataclass(frozen=True)
 class Started:
-    """The ranks that the node's launcher started last, from the node's events."""
+    """The ranks that the node's launcher has started last, according to the node's events."""
 
     attempt: int
     pids: dict[int, int]  # rank -> pid in the launcher's container
@@ -61,13 +72,13 @@ def print_stacks(run_dir: str, node_rank: str, run_id: str, boundary: str) -> in
 
 
 def look(run_dir: str, node_rank: int, run_id: str) -> list[RankStacks]:
-    """Return the stacks of all ranks of a node; empty if none has been started."""
+    """Return the stacks of all ranks of a node; empty if the node has started no ranks."""
     folder = node_folder(run_dir, node_rank)
     started = started_last(f"{folder}/events.jsonl")
     if started is None:
         return []
     own = {_inner_pid(each.pid) if started.in_container else each.pid: each for each in marked(run_id, node_rank)}
-    asked: list[_Answer] = []
+    signalled: list[_Answer] = []
     found: list[RankStacks] = []
     for rank, pid in started.pids.items():
         process = own.get(pid)
@@ -77,11 +88,13 @@ def look(run_dir: str, node_rank: int, run_id: str) -> list[RankStacks]:
             found.append(RankStacks(rank, pid, why_not=_why_hidden(pid, started)))
         elif answering := _who_answers(rank, process):
             attempt = attempt_folder(folder, started.attempt)
-            asked += [_Answer.ask(number, each, f"{attempt}/stacks_{number}.txt") for number, each in answering.items()]
+            signalled += [
+                _Answer.ask(number, each, f"{attempt}/stacks_{number}.txt") for number, each in answering.items()
+            ]
         else:
             found += _foreign(rank, process)
     end = time.monotonic() + ANSWER_SECONDS
-    for answer in asked:
+    for answer in signalled:
         threads = answer.wait(end)
         found += [RankStacks(answer.rank, answer.process.pid, threads)] if threads else _foreign(
             answer.rank, answer.process
@@ -90,9 +103,9 @@ def look(run_dir: str, node_rank: int, run_id: str) -> list[RankStacks]:
 
 
 def _who_answers(rank: int, process: Process) -> dict[int, Process]:
-    """Return the processes to signal: the rank, or all ranks of another launcher.
+    """Return the processes to signal, by rank: the rank itself, or all ranks that another launcher has started.
 
-    Empty if one of them would not answer.
+    Return {} if one of them would not answer a signal.
     """
     if would_answer(process.pid):
         return {rank: process}
@@ -130,31 +143,25 @@ def _events(path: str) -> Iterator[dict[str, Any]]:
 
 
 def _inner_pid(pid: int) -> int:
-    """Return a process's pid in its own container."""
-    try:
-        with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as status:
-            for line in status:
-                if line.startswith("NSpid:"):
-                    return int(line.split()[-1])
-    except OSError:
-        pass
-    return pid
+    """Return the pid of a process in its own container."""
+    pids = status_of(pid, "NSpid").split()
+    return int(pids[-1]) if pids else pid
 
 
 def _why_hidden(pid: int, started: Started) -> str:
-    """Return why a rank that was started is not among this user's processes."""
+    """Return why a rank that was started is not among the processes that this user can inspect."""
     if started.in_container:
-        return "its container's processes are another user's (container.user): only that user or root may look at them"
+        return "its container runs as another user (container.user): only that user or root may look at its processes"
     try:
         owner = os.stat(f"/proc/{pid}").st_uid
     except OSError:
         return "it has just ended"
-    return f"it runs as the user with number {owner}: only that user or root may look at it"
+    return f"it runs as {user_in_words(owner)}: only that user or root may look at it"
 
 
 @dataclass(frozen=True)
 class _Answer:
-    """A rank that was signalled to write its stacks."""
+    """A rank that was sent the signal to write its stacks."""
 
     rank: int
     process: Process
@@ -162,26 +169,27 @@ class _Answer:
 
     @staticmethod
     def ask(rank: int, process: Process, path: str) -> _Answer:
+        """Send the rank the signal to write its stacks."""
         answer = _Answer(rank, process, Asked.before(process.pid, path))
         send_signal(process, STACK_SIGNAL)
         return answer
 
     def wait(self, end: float) -> tuple[Thread, ...]:
-        """Return the threads when the dump is complete, or as much as has arrived by `end`."""
+        """Return the threads as soon as the rank has written all of them, or those that it has written by `end`."""
         while not (text := self.asked.answer()) and time.monotonic() < end:
             time.sleep(LOOK_SECONDS)  # a signal handler writes the dump, and sends no signal when it is done
         return tuple(map(_own_frames, threads_of(text or self.asked.so_far())))
 
 
 def _own_frames(thread: Thread) -> Thread:
-    """Return the thread without the launcher's frames below the program."""
+    """Return the thread without the launcher's frames, which called the program."""
     ours = (number for number, frame in enumerate(thread.frames) if frame.file.endswith(LAUNCHERS))
     return replace(thread, frames=thread.frames[: next(ours, len(thread.frames))])
 
 
 def _foreign(rank: int, process: Process) -> list[RankStacks]:
-    """Return the stacks of ranks that another launcher or a command started, from py-spy."""
-    if _state(process.pid) in ("T", "t"):
+    """Return the stacks of ranks that another launcher or a command has started, as py-spy reads them."""
+    if state_of(process.pid) in STOPPED:
         return [RankStacks(rank, process.pid, why_not="it is stopped (SIGSTOP)")]
     family = [process, *descendants(process.pid)]
     ranks = [each for each in family if begins_a_rank(each.pid)]
@@ -201,11 +209,3 @@ def _is_python(process: Process) -> bool:
         return "python" in os.path.basename(os.readlink(f"/proc/{process.pid}/exe"))
     except OSError:
         return False
-
-
-def _state(pid: int) -> str:
-    try:
-        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as stat:
-            return stat.read().rpartition(")")[2].split()[0]
-    except OSError:
-        return ""

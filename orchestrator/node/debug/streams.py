@@ -1,4 +1,4 @@
-"""Multiplexes byte streams over one pair of pipes. Both ends run this. A stream that nobody reads blocks no other."""
+"""Multiplexes byte streams over one pair of pipes. Both ends run this. A stream that is not read blocks no other."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import struct
 from collections.abc import Awaitable
 from typing import Callable
 
-# kind, number of the stream, size of what follows; for CREDIT, how many more bytes may be sent
+# kind of the message, number of the stream, number of bytes that follow (for CREDIT: that may be sent in addition)
 HEAD = struct.Struct("!BII")
 OPEN, DATA, END, FAILED, CREDIT = range(1, 6)
 PIECE = 1 << 15
@@ -18,7 +18,7 @@ Dial = Callable[[], Awaitable["tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 class _Stream:
-    """One stream: its remaining credit, and the data that has arrived."""
+    """One stream: the number of bytes that may still be sent (its credit), and the data that has arrived."""
 
     def __init__(self, number: int) -> None:
         self.number, self.credit, self.waiting = number, WINDOW, 0
@@ -27,9 +27,9 @@ class _Stream:
 
 
 class Streams:
-    """The streams over one pair of pipes.
+    """The streams over one pair of pipes. The end without `dial` opens streams.
 
-    `dial` answers streams that the other end opens; the end without it opens them.
+    The end with `dial` calls it for each stream that the other end opens, and connects the stream with its result.
     """
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, dial: Dial | None = None) -> None:
@@ -54,7 +54,7 @@ class Streams:
             self.writer.close()
 
     async def carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Open a stream to the other end, and connect it with this connection until both have ended."""
+        """Open a stream to the other end, and copy between it and this connection until both have ended."""
         if self.is_over:
             writer.transport.abort()
             return
@@ -82,7 +82,7 @@ class Streams:
         else:
             stream.waiting += len(data)
             if stream.waiting > WINDOW:
-                raise ValueError("the other end of the streams sends more than it may")
+                raise ValueError("the other end of the streams has sent more than it may")
             stream.came.put_nowait(data if kind == DATA else None)
 
     async def _answer(self, stream: _Stream, dial: Dial) -> None:

@@ -1,4 +1,4 @@
-"""An installed environment: a folder that is complete or absent, and is verified by the state of its files."""
+"""The folder of an installed environment, which is complete or absent. Its files are verified by size and times."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from orchestrator.protocol.files import open_own, write_json
 from orchestrator.protocol.reading import MOST_RECORD, read_json
 
 MANIFEST = "orch-environment.json"
-PASSED_OVER = ("__pycache__", MANIFEST)  # whoever imports first writes bytecode
-# These files say where and when a package was installed, not what it is.
+PASSED_OVER = ("__pycache__", MANIFEST)  # not verified, because the first import writes bytecode
+# These files describe where and when a package was installed, and not its contents.
 OF_THE_PLACE = ("pyvenv.cfg", "uv_cache.json", "RECORD")
 
 
 class BrokenEnvironmentError(Exception):
-    """An environment can't be used. The message says which, and why."""
+    """An environment can't be used. The message names the environment and the reason."""
 
 
 def interpreter(folder: str) -> str:
-    """Return the path of the environment's own interpreter."""
+    """Return the path of an environment's interpreter."""
     return f"{folder}/bin/python"
 
 
 def seal(folder: str, about: dict[str, Any]) -> None:
-    """Record the installed files, so that later changes can be detected."""
+    """Record the state of all installed files, so that later changes can be detected."""
     write_json(f"{folder}/{MANIFEST}", {**about, "files": listing(folder)}, durable=False)
 
 
 def listing(folder: str) -> dict[str, Any]:
-    """Return size and times of each file of the environment, and the target of each link."""
+    """Return, by path, the size and times of each file of the environment and the target of each link."""
     return {path: _stamp(entry) for path, entry in _walk(folder)}
 
 
@@ -60,15 +60,15 @@ def _stamp(entry: os.DirEntry[str]) -> Any:
 
 
 def why_unusable(folder: str) -> str | None:
-    """Return why an environment differs from its installation, None if it does not, or "" if it does not exist.
+    """Return a sentence if an environment was changed or is not complete, None if it is intact, or "" if it is absent.
 
-    Only sizes and times are compared, including ctime, which no program can set.
+    Only sizes and times are compared. One of the times is ctime, which no program can set.
     """
     try:
         files = read_json(f"{folder}/{MANIFEST}", MOST_RECORD)["files"]
         here = listing(folder)
     except FileNotFoundError:
-        return "" if not os.path.isdir(folder) else f"{folder} was never finished"
+        return f"{folder} was never finished" if os.path.isdir(folder) else ""
     except (OSError, ValueError, KeyError, TypeError) as error:
         return f"{folder} can't be read: {error}"
     changed = sorted(path for path in {*files, *here} if files.get(path) != here.get(path))
@@ -79,7 +79,7 @@ def why_unusable(folder: str) -> str | None:
 
 
 def content_hash(folder: str) -> str:
-    """Return the sha256 of the installed content, which is the same on every machine."""
+    """Return a sha256 of the installed files, which is equal on every machine with the same packages."""
     whole = hashlib.sha256()
     for path, entry in sorted(_walk(folder), key=lambda each: each[0]):
         if entry.name in OF_THE_PLACE or entry.is_symlink() or not entry.is_file(follow_symlinks=False):
@@ -90,13 +90,13 @@ def content_hash(folder: str) -> str:
 
 
 def hold(folder: str) -> int:
-    """Protect an environment from removal while the returned descriptor is open; a kill closes it.
+    """Lock an environment against removal, and return the descriptor that holds the lock until it is closed.
 
-    Raises BrokenEnvironmentError if the environment has changed or is gone.
+    Raises BrokenEnvironmentError if the environment was changed or removed.
     """
     try:
         descriptor = open_own(f"{folder}/{MANIFEST}", os.O_RDONLY | os.O_NONBLOCK)
-        with contextlib.suppress(OSError):  # a file system without locks: only its age protects the environment
+        with contextlib.suppress(OSError):  # without locks on this file system, only its recent use protects it
             fcntl.flock(descriptor, fcntl.LOCK_SH)
         os.utime(descriptor)
     except OSError as error:
@@ -112,7 +112,7 @@ def hold(folder: str) -> int:
 
 @contextlib.contextmanager
 def unused(folder: str) -> Iterator[bool]:
-    """Yield whether no agent uses the environment. No agent can start to use it within the block."""
+    """Yield whether no agent uses the environment. Within the block no agent can start to use it."""
     try:
         descriptor = os.open(f"{folder}/{MANIFEST}", os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:

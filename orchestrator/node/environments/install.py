@@ -1,4 +1,4 @@
-"""Installs an environment from local wheels with uv, without a network, in a temporary folder that is then renamed."""
+"""Installs an environment from local wheels with uv, without a network. The complete folder is renamed to its place."""
 
 from __future__ import annotations
 
@@ -13,23 +13,18 @@ from orchestrator.node.system.hashing import digest_of
 from orchestrator.protocol.files import locked, open_own, temporary_name
 
 LAST_LINES = 12
-STRANGE = (
-    "UV_",
-    "PIP_",
-    "PYTHON",
-    "VIRTUAL_ENV",
-    "CONDA_",
-)  # these belong to the process that started this one, not to the environment
+# Prefixes of variables that uv must not get, because they are settings of another environment.
+STRANGE = ("UV_", "PIP_", "PYTHON", "VIRTUAL_ENV", "CONDA_")
 PTH = "orch-system-packages.pth"
 
 
 class InstallError(Exception):
-    """The environment can't be installed; the message has uv's last lines."""
+    """The environment can't be installed. The message has the last lines of uv's output."""
 
 
 @dataclass(frozen=True)
 class Order:
-    """An environment to install: requirements with one hash each, and the wheels with these hashes."""
+    """An order for an environment: its requirements with one hash each, and the wheels that have these hashes."""
 
     key: str
     requirements: str
@@ -40,33 +35,33 @@ class Order:
 
     @staticmethod
     def from_json(data: dict[str, Any]) -> Order:
-        """Return the order from JSON types. Raises ValueError or TypeError if it is not valid."""
+        """Return the order that this JSON object describes. Raises ValueError or TypeError if it is not valid."""
         if len(data["key"]) != 64 or not set(data["key"]) <= set("0123456789abcdef"):
-            raise ValueError(f"{data['key']!r} is no key of an environment")
+            raise ValueError(f"{data['key']!r} is not a key of an environment")
         if any(os.path.basename(name) != name or name.startswith(".") for name in data["wheels"]):
-            raise ValueError("a wheel's name leads out of its folder")
+            raise ValueError("the name of a wheel has a folder in it, or begins with a dot")
         return Order(**{**data, "paths": tuple(data["paths"])})
 
 
 def environments_folder(cache: str) -> str:
-    """Return the folder of a cache's environments."""
+    """Return the folder of a cache that has its environments."""
     return f"{cache}/env"
 
 
 def wheels_folder(cache: str) -> str:
-    """Return the folder of a cache's wheels, each named by its sha256."""
+    """Return the folder of a cache that has its wheels, each of which is named by its sha256."""
     return f"{cache}/wheels"
 
 
 def place_of(cache: str, key: str) -> str:
-    """Return the folder of an environment."""
+    """Return the folder of the environment with this key."""
     return f"{environments_folder(cache)}/{key}"
 
 
 def install(cache: str, order: Order) -> bool:
-    """Install the environment if necessary; others who need it wait meanwhile. Return whether it was installed.
+    """Install the environment if it is absent or was changed. Return whether it was installed.
 
-    A changed environment is installed again. Raises InstallError.
+    Other processes that need the environment wait meanwhile. Raises InstallError if the installation fails.
     """
     os.makedirs(environments_folder(cache), mode=0o700, exist_ok=True)
     folder = place_of(cache, order.key)
@@ -77,7 +72,7 @@ def install(cache: str, order: Order) -> bool:
         os.mkdir(partial, 0o700)
         try:
             _build(cache, partial, order)
-            if os.path.lexists(folder):  # it was changed and may still be in use; open files stay readable
+            if os.path.lexists(folder):  # a changed environment may still be in use, and its open files stay readable
                 os.rename(folder, f"{partial}/altered")
             os.rename(f"{partial}/env", folder)
         finally:
@@ -106,7 +101,7 @@ def _build(cache: str, partial: str, order: Order) -> None:
 
 
 def _verified_copy(source: str, sha256: str, target: str) -> str:
-    """Return a copy of a program whose bytes were hashed during the copy. Raises InstallError if the hash differs."""
+    """Copy a program and return the path of the copy. Raises InstallError if the copied bytes have another hash."""
     try:
         new = open_own(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o700)
         with open(new, "wb") as copy, open(open_own(source, os.O_RDONLY | os.O_NONBLOCK), "rb") as kept:
@@ -114,19 +109,19 @@ def _verified_copy(source: str, sha256: str, target: str) -> str:
     except FileNotFoundError as error:
         raise InstallError("uv was removed from the cache meanwhile; submit again") from error
     if found != sha256:
-        raise InstallError(f"{source} is not what its name says: somebody else writes there")
+        raise InstallError(f"{source} does not have the sha256 in its name: another program has changed it; remove it")
     return target
 
 
 def _show(target: str, paths: tuple[str, ...]) -> None:
-    """Make packages in these folders visible below the environment's own, including their .pth files."""
+    """Make packages in these folders visible in the environment, after its own packages. Their .pth files count too."""
     for name in os.listdir(f"{target}/lib"):
         with open(f"{target}/lib/{name}/site-packages/{PTH}", "w", encoding="utf-8") as file:
             file.writelines(f"import site; site.addsitedir({path!r})\n" for path in paths)
 
 
 def _run(argv: list[str]) -> None:
-    """Run uv to its end. Raises InstallError with uv's last lines if it fails."""
+    """Run uv. Raises InstallError with the last lines of its output if it fails."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith(STRANGE)}
     try:
         done = subprocess.run(

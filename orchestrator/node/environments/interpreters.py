@@ -1,4 +1,4 @@
-"""The Python interpreters of this machine: finds a version, and collects the facts that decide which wheels fit."""
+"""Finds an interpreter of this machine by its version, and collects the facts that decide which wheels fit it."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import shutil
 from collections.abc import Iterator
 from typing import Any
 
-from orchestrator.node.system.interpreter import PLACES, InterpreterError, ask_interpreter
+from orchestrator.node.system.interpreter import InterpreterError, ask_interpreter, usual_folders
 
-# It prints its own absolute path: a shim such as pyenv's is not an interpreter, and only the real one knows its path.
+# An interpreter prints its own absolute path, because the path by which it was started may be a shim, such as pyenv's.
 ASK = """
 import json, os, platform, site, sys, sysconfig
 def libc():
@@ -60,19 +60,20 @@ print("\\n" + json.dumps(found))
 
 
 class NoInterpreterError(Exception):
-    """No interpreter matches the request. The message lists those that exist."""
+    """No interpreter matches the request. The message lists the interpreters that were found."""
 
 
 def find(python: str, version: str | None, system_packages: str | None) -> dict[str, Any]:
-    """Return the facts about the interpreter to install for. Raises NoInterpreterError if none matches.
+    """Return the facts about the interpreter of a new environment. Raises NoInterpreterError if none matches.
 
-    The interpreter is `system_packages`, else `python`, else any other interpreter with the requested version.
+    The interpreter is `system_packages` if that is given. Otherwise it is `python` if it has the requested version, or
+    else any other interpreter that has this version.
     """
     if system_packages is not None:
         found = ask(system_packages, packages=True)
         if not _fits(found["version"], version):
             raise NoInterpreterError(
-                f"system_packages: {system_packages} is Python {found['version']}, and the job asks for {version}"
+                f"system_packages: {system_packages} is Python {found['version']}, and the job requests {version}"
             )
         return found
     if version is None:
@@ -91,7 +92,10 @@ def find(python: str, version: str | None, system_packages: str | None) -> dict[
 
 
 def ask(python: str, *, packages: bool = False) -> dict[str, Any]:
-    """Return an interpreter's description of itself, with its packages on request. Raises NoInterpreterError."""
+    """Return an interpreter's description of itself, and of its packages on request.
+
+    Raises NoInterpreterError if the interpreter does not answer.
+    """
     argv = ["-I", "-c", ASK, *(["packages"] if packages else [])]
     try:
         return ask_interpreter(os.path.expanduser(python), *argv)
@@ -99,14 +103,14 @@ def ask(python: str, *, packages: bool = False) -> dict[str, Any]:
         raise NoInterpreterError(f"its interpreter {python} {error}") from error
 
 
-def _fits(found: str, asked: str | None) -> bool:
-    return asked is None or found == asked or found.startswith(f"{asked}.")
+def _fits(found: str, requested: str | None) -> bool:
+    return requested is None or found == requested or found.startswith(f"{requested}.")
 
 
 def _candidates(python: str, version: str) -> Iterator[str]:
-    """Yield interpreters, those that are named after the version first, and each real one once."""
+    """Yield paths of interpreters, first those with the version in their name. Links to one interpreter count once."""
     minor = ".".join(version.split(".")[:2])
-    folders = [*os.environ.get("PATH", os.defpath).split(os.pathsep), *_places()]
+    folders = [*os.environ.get("PATH", os.defpath).split(os.pathsep), *usual_folders()]
     named = [f"{folder}/python{minor}" for folder in folders]
     others = [
         path for folder in dict.fromkeys(folders) for path in sorted(glob.glob(f"{glob.escape(folder)}/python3*"))
@@ -120,11 +124,7 @@ def _candidates(python: str, version: str) -> Iterator[str]:
             yield path
 
 
-def _places() -> list[str]:
-    return [folder for place in PLACES for folder in sorted(glob.glob(os.path.expanduser(place)))]
-
-
 def _is_python(name: str, python: str) -> bool:
-    """Return whether a file is named like an interpreter; python3-config is not."""
+    """Return whether a file has the name of an interpreter. python3-config, for example, has not."""
     digits = name[len("python") :].replace(".", "")
     return name == os.path.basename(python) or (name.startswith("python3") and digits.isdigit())

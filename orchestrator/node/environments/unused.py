@@ -1,4 +1,4 @@
-"""Finds and removes environments and wheels that have not been used for long, and interrupted installations."""
+"""Finds and removes old environments, old wheels and interrupted installations."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from orchestrator.protocol.reading import names_in
 
 @dataclass(frozen=True)
 class Old:
-    """An unused item of a cache: its kind, its path, and its size in bytes."""
+    """An unused item of a cache."""
 
     kind: str  # environment | wheel | folder (an interrupted installation)
     path: str
@@ -24,7 +24,7 @@ class Old:
 
 
 def find_old(cache: str, oldest: float, keep: Collection[str] = ()) -> Iterator[Old]:
-    """Yield items that were last used before `oldest`, except wheels whose sha256 is in `keep`."""
+    """Yield the items of a cache that were last used before `oldest`, except wheels whose sha256 is in `keep`."""
     top = environments_folder(cache)
     for name in names_in(top):
         path = f"{top}/{name}"
@@ -41,7 +41,7 @@ def find_old(cache: str, oldest: float, keep: Collection[str] = ()) -> Iterator[
 
 
 def remove(old: Old) -> bool:
-    """Remove the item. False if somebody has started to use it."""
+    """Remove an item. Return False if a process has started to use it."""
     if old.kind == "wheel":
         with contextlib.suppress(FileNotFoundError):
             os.unlink(old.path)
@@ -61,7 +61,7 @@ def remove(old: Old) -> bool:
 
 
 def _used(path: str, name: str = "") -> float:
-    """Return the time of an item's last use or, for an unfinished environment, of its beginning."""
+    """Return the time of an item's last use, or the time at which an unfinished environment was begun."""
     for each in (os.path.join(path, name), path):
         with contextlib.suppress(OSError):
             return os.lstat(each).st_mtime

@@ -20,7 +20,7 @@ from orchestrator.protocol.reading import read_regular
 STEM = "flight_"  # prefix of the dumps, flight_RANK, and of the pipes, flight_RANK.pipe
 ENTRIES = 2000
 MOST_DUMP = 64 << 20
-MOST_GROUPS = 32  # of a rank, in the report to the leader
+MOST_GROUPS = 32  # groups of a rank in the report to the leader
 ANSWER_SECONDS = 2.0  # torch reads its pipe once per second
 # older versions of torch open the pipe only for the buffer's old name; newer ones warn about that name
 OLD_NAME_UNTIL = (2, 12)

@@ -18,12 +18,7 @@ import time
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from orchestrator.node.launcher.flight_recorder import (
-    ANSWER_SECONDS,
-    ask_for_dumps,
-    read_groups,
-    remove_pipes,
-)
+from orchestrator.node.launcher.flight_recorder import ANSWER_SECONDS, ask_for_dumps, read_groups, remove_pipes
 from orchestrator.node.launcher.rank.argv import plan_ranks
 from orchestrator.node.launcher.rank.exec_hook import files_of
 from orchestrator.node.launcher.rank.exit_report import failure_report, lost_a_process
@@ -39,32 +34,11 @@ from orchestrator.node.system.processes import ancestors, end_marked, state_of
 from orchestrator.node.system.shortages import shortage
 from orchestrator.node.system.signals import STOP_SIGNALS, held_back, let_through
 from orchestrator.node.system.sockets import ANY_PORT, listen, port_of
+from orchestrator.protocol import messages
 from orchestrator.protocol.checkpoints.checksum import installed
 from orchestrator.protocol.json_text import parse_json
 from orchestrator.protocol.layout import archive_file, attempt_folder, node_folder
 from orchestrator.protocol.masking import masker, secret_values
-from orchestrator.protocol.messages import (
-    ORDERS,
-    Dialed,
-    FindModule,
-    Go,
-    Imported,
-    LogFailed,
-    ModuleSought,
-    Order,
-    Ping,
-    Pong,
-    Prepare,
-    RankEnded,
-    RanksIdle,
-    RanksStarted,
-    Ready,
-    Report,
-    ReportStacks,
-    StacksFound,
-    Stop,
-    Trouble,
-)
 from orchestrator.protocol.task import NodeTask
 from orchestrator.protocol.typed import Handlers, read
 
@@ -72,8 +46,8 @@ CHUNK = 1 << 16
 LOOK_SECONDS = 0.1
 F_SETPIPE_SZ = 1031
 PIPE_BYTES = 1 << 20
-_HANDLERS = Handlers(Order)
-_FAILED = {Prepare: "the port for the ranks can't be had", Go: "the ranks can't be started"}
+_HANDLERS = Handlers(messages.Order)
+_FAILED = {messages.Prepare: "the port for the ranks can't be had", messages.Go: "the ranks can't be started"}
 
 
 @dataclass
@@ -113,7 +87,7 @@ class Launcher:
     buffered: bytes = b""
     signals: tuple[int, int] = (-1, -1)
 
-    def report(self, report: Report) -> None:
+    def report(self, report: messages.Report) -> None:
         """Send a report to the agent. A lost agent is noticed by the end of stdin, not here."""
         line = json.dumps(report.to_json()) + "\n"
         with contextlib.suppress(BrokenPipeError):
@@ -128,7 +102,7 @@ class Launcher:
             self.task = replace(self.task, launcher="exec")  # a forked CUDA context is broken
         network = network_here() if self.task.container is not None else None
         self.missing = imported.get("missing", "")
-        self.report(Imported(self.attempt, network=network, **imported))
+        self.report(messages.Imported(self.attempt, network=network, **imported))
         while True:
             due = [moment for moment in (self.kill_at, self.stacks_at) if moment is not None]
             events = self.selector.select(max(0.0, min(due) - time.monotonic()) if due else None)
@@ -172,16 +146,16 @@ class Launcher:
         *lines, self.buffered = (self.buffered + data).split(b"\n")
         for line in lines:
             try:
-                order = ORDERS.read(parse_json(line))
+                order = messages.ORDERS.read(parse_json(line))
             except ValueError as error:
-                self.report(Trouble(f"an order of the agent is not understood: {error}"))
+                self.report(messages.Trouble(f"an order of the agent is not understood: {error}"))
                 continue
             start = None if order is None else self._obey(order)
             if start is not None:
                 return start, True
         return None, True
 
-    def _obey(self, order: Order) -> RankStart | None:
+    def _obey(self, order: messages.Order) -> RankStart | None:
         """Carry out an order. Errors of this machine (files, processes, disk space) are reported instead of raised."""
         me, handler = os.getpid(), _HANDLERS.get(type(order))
         if handler is None:
@@ -196,12 +170,12 @@ class Launcher:
             words = "Cannot allocate memory" if isinstance(error, MemoryError) else error.strerror or error
             where = f" ({error.filename})" if isinstance(error, OSError) and error.filename else ""
             more = f"; {lack}" if lack else ""
-            self.report(Trouble(f"{_FAILED.get(type(order), order.kind)}: {words}{where}{more}"))
+            self.report(messages.Trouble(f"{_FAILED.get(type(order), order.kind)}: {words}{where}{more}"))
             return None
         return start
 
     @_HANDLERS.add
-    def _prepare(self, order: Prepare) -> None:
+    def _prepare(self, order: messages.Prepare) -> None:
         """On node 0, bind a new port at this address and hold it. The report tells the port to the other nodes."""
         self.attempt = order.attempt
         self.store = None
@@ -210,15 +184,15 @@ class Launcher:
             self._release_port()
             (self.listening,) = listen((order.store_addr,), ANY_PORT)
             port = port_of([self.listening])
-        self.report(Ready(self.attempt, port, tuple(installed()), sys.executable, self.missing))
+        self.report(messages.Ready(self.attempt, port, tuple(installed()), sys.executable, self.missing))
 
     @_HANDLERS.add
-    def _find_module(self, order: FindModule) -> None:
+    def _find_module(self, order: messages.FindModule) -> None:
         """Report whether the ranks' interpreter finds a module that a rank of another node lacks."""
-        self.report(ModuleSought(order.module, is_there(order.module)))
+        self.report(messages.ModuleSought(order.module, is_there(order.module)))
 
     @_HANDLERS.add
-    def _go(self, order: Go) -> RankStart | None:
+    def _go(self, order: messages.Go) -> RankStart | None:
         """Fork the ranks. They wait in the socket's backlog until the store answers."""
         bound = order.binding
         self.folder = attempt_folder(node_folder(self.task.run_dir, self.task.node_rank), self.attempt)
@@ -242,7 +216,7 @@ class Launcher:
         if self.listening is not None:
             self.selector.register(self.listening, selectors.EVENT_READ, "store")
         pids = {rank: process.pid for rank, process in self.ranks.items()}
-        self.report(RanksStarted(self.attempt, pids, self.listening is not None))
+        self.report(messages.RanksStarted(self.attempt, pids, self.listening is not None))
         return None
 
     def _release_port(self) -> None:
@@ -301,10 +275,10 @@ class Launcher:
             master_listen_fd=self.listening.detach(),
         )
         self.listening = None
-        self.report(Dialed(self.attempt))
+        self.report(messages.Dialed(self.attempt))
 
     @_HANDLERS.add
-    def _stop(self, order: Stop) -> None:
+    def _stop(self, order: messages.Stop) -> None:
         """Send TERM to the ranks now, and KILL after `grace` seconds.
 
         A Python rank gets TERM alone, because the workers of its data loader would die and take the rank with them
@@ -319,12 +293,12 @@ class Launcher:
         self.kill_at = time.monotonic() + order.grace if self.ranks else None
 
     @_HANDLERS.add
-    def _answer(self, order: Ping) -> None:
+    def _answer(self, order: messages.Ping) -> None:
         """Answer the agent, which checks that this process runs."""
-        self.report(Pong(self.attempt))
+        self.report(messages.Pong(self.attempt))
 
     @_HANDLERS.add
-    def _ask_for_stacks(self, order: ReportStacks) -> None:
+    def _ask_for_stacks(self, order: messages.ReportStacks) -> None:
         """Request stacks from every rank; they are reported when they have arrived."""
         standing = self._standing().items()
         asked = [ask(pid, files_of(self.folder, rank)["stack_file"]) for rank, pid in standing]
@@ -353,7 +327,7 @@ class Launcher:
         self.stacks_at = None
         ranks = {rank: {**self._described(rank, pid), "late": pid in late} for rank, pid in standing.items()}
         dumps = {rank: self.groups.get(rank, {}) for rank in self.recorders}
-        self.report(read(StacksFound, {"ranks": ranks, "recorders": dumps}))
+        self.report(read(messages.StacksFound, {"ranks": ranks, "recorders": dumps}))
 
     def _described(self, rank: int, pid: int) -> dict[str, Any]:
         """Return the line that a rank has reached. An error here must not end the launcher and its ranks."""
@@ -391,7 +365,7 @@ class Launcher:
         is_first = process.log.lost == 0
         error = process.log.write(data)
         if error is not None and is_first:
-            self.report(LogFailed(self.attempt, process.start.rank, process.log.path, error.strerror))
+            self.report(messages.LogFailed(self.attempt, process.start.rank, process.log.path, error.strerror))
         return True
 
     def _reap(self) -> None:
@@ -416,16 +390,16 @@ class Launcher:
             self.kill_at = None
             self.report(self._terminate_leftovers())
 
-    def _terminate_leftovers(self) -> RanksIdle:
+    def _terminate_leftovers(self) -> messages.RanksIdle:
         """End the processes that the ranks left in this container.
 
         From outside, the launcher itself would be one of them.
         """
         if self.task.container is None:
-            return RanksIdle(self.attempt)
+            return messages.RanksIdle(self.attempt)
         keep = (os.getpid(), *ancestors(os.getpid()))
         killed, survivors = end_marked(self.task.run_id, self.task.node_rank, keep)
-        return RanksIdle(self.attempt, killed, tuple(process.pid for process in survivors))
+        return messages.RanksIdle(self.attempt, killed, tuple(process.pid for process in survivors))
 
     def _report_exit(self, process: RankProcess) -> None:
         start, status = process.start, process.exit_status
@@ -445,7 +419,9 @@ class Launcher:
             report["log_bytes_lost"] = process.log.lost
         # A rank that was sent TERM and then died of KILL may have been killed by somebody else before it got the TERM.
         stopped = process.sent == signal.SIGKILL or (process.sent != 0 and report["signal"] != "SIGKILL")
-        self.report(read(RankEnded, {**report, "attempt": self.attempt, "rank": start.rank, "stopped": stopped}))
+        self.report(
+            read(messages.RankEnded, {**report, "attempt": self.attempt, "rank": start.rank, "stopped": stopped})
+        )
 
 
 def _last_words(report: dict[str, Any]) -> str:

@@ -50,7 +50,7 @@ def answer_with_stacks(path: str) -> None:
 
 @dataclass(frozen=True)
 class Asked:
-    """A process that was asked for its stacks. They are appended to a file."""
+    """A process that was sent the signal to write its stacks. They are appended to a file."""
 
     pid: int
     path: str
@@ -115,7 +115,7 @@ def ranks_below(pid: int) -> dict[int, int]:
 
 
 def begins_a_rank(pid: int) -> bool:
-    """Tell whether a process is the first of a rank, as torchrun starts it. Its children have the same variables."""
+    """Return whether a process is the first of a rank, as torchrun starts it. Its children have the same variables."""
     rank = variable_of(pid, "RANK")
     return rank != "" and variable_of(parent_of(pid), "RANK") != rank
 

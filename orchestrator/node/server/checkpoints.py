@@ -1,4 +1,4 @@
-"""Which checkpoints of a run this machine has, in whoever's format, and the place for one that was sent."""
+"""Finds the checkpoints of a run on this machine, in any format, and puts one that was sent in its place."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from orchestrator.protocol.checkpoints.search import Sought, at
 
 
 def saved(request: Request, _: bytes) -> Answer:
-    """Return how far a run's newest whole checkpoint is (an event's fields), and whether `given` is a whole one."""
+    """Return the progress of a run's newest complete checkpoint (an event's fields), and if `given` is complete."""
     run_dir, code_dir, checkpoints = (at_user(request[name]) for name in ("run_dir", "code_dir", "checkpoints"))
     places = Places(run_dir, code_dir, checkpoints, Sought(str(request["format"]), str(request["glob"])))
     newest = next(iter(places.own().values()), None)
@@ -23,7 +23,7 @@ def saved(request: Request, _: bytes) -> Answer:
 
 
 def put_in_place(request: Request, _: bytes) -> Answer:
-    """Give a folder that has been written whole its name; a torn one of that name goes."""
+    """Give its name to a folder that was written completely. An incomplete folder of that name is removed."""
     source, target = at_user(request["source"]), at_user(request["target"])
     if os.path.islink(target) or os.path.isfile(target):
         raise RefusedError(f"{target} is no folder")

@@ -1,4 +1,4 @@
-"""The code and the wheels that runs work on, sent once a machine: kept by their sha256, and only new ones travel."""
+"""The caches of code and wheels. A sha256 names each content, and only missing contents are sent."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ CACHES = ("code", "wheels")
 
 
 def missing(request: Request, payload: bytes) -> Answer:
-    """Return which of these contents (a JSON list of sha256) are not kept here; the others count as used now."""
+    """Return the contents (from a JSON list of sha256) that are missing here. The others count as used now."""
     folder = _folder(request)
     absent = [each for each in parse_json(payload) if not _is_whole(folder, _safe(each))]
     return {}, json.dumps(absent).encode()
 
 
 def _is_whole(folder: str, digest: str) -> bool:
-    """Return whether a content is here and is what its name says: neither torn by a crash nor changed."""
+    """Tell whether a content is here and has its hash, so that it is neither cut off by a crash nor changed."""
     try:
         with _kept(folder, digest) as file:
             is_whole = digest_of(file) == digest
             if is_whole:
-                os.utime(file.fileno())  # so that what is in use is not removed as old
+                os.utime(file.fileno())  # so that contents in use are not removed as old
             return is_whole
     except OSError:
         return False
@@ -56,9 +56,9 @@ def _safe(digest: str) -> str:
 
 
 def unpack(request: Request, payload: bytes) -> Answer:
-    """Keep the contents that were sent; with a listing, make the run's own copy of the code from what is kept.
+    """Store the contents that were sent. With a `listing`, make the run's copy of the code from stored contents.
 
-    sizes: of the contents, in the order of their bytes; listing: path -> [kind, sha256], folders first.
+    sizes: the sizes of the contents, in the order of their bytes. listing: path -> [kind, sha256], folders first.
     """
     folder = _folder(request)
     os.makedirs(folder, mode=0o700, exist_ok=True)
@@ -80,7 +80,7 @@ def unpack(request: Request, payload: bytes) -> Answer:
         os.rename(partial, target)
         write_baseline(target, found)
     except OSError:
-        if not os.path.isdir(target):  # where nodes share the folder, the first one's copy is everybody's
+        if not os.path.isdir(target):  # if nodes share the folder, another node has made the copy
             raise
     finally:
         shutil.rmtree(partial, ignore_errors=True)
@@ -93,7 +93,7 @@ def _keep(folder: str, content: bytes) -> None:
 
 
 def _write_entry(folder: str, target: str, path: str, kind: str, content: str) -> None:
-    """Write one entry; a link (kind l) has its target as content, the others a sha256."""
+    """Write one entry. The content of a link (kind l) is its target; that of a file is a sha256."""
     if os.path.isabs(path) or ".." in path.split("/"):
         raise RefusedError(f"{path!r} leads out of the code folder")
     place = f"{target}/{path}"
@@ -102,7 +102,7 @@ def _write_entry(folder: str, target: str, path: str, kind: str, content: str) -
     elif kind == "l":
         os.symlink(content, place)
     else:
-        mode = 0o700 if kind == "x" else 0o600  # as it was where it came from
+        mode = 0o700 if kind == "x" else 0o600  # as on the submitting machine
         new = open_own(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
         with open(new, "wb") as copy, _kept(folder, _safe(content)) as kept:
             if digest_of(kept, copy) != content:

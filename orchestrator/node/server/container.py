@@ -1,11 +1,8 @@
-"""A node's container, looked at before its run: is the engine there, the image, its mounts?"""
+"""Checks a node's container before its run: the engine, the image and the mounts."""
 
 from __future__ import annotations
 
-from orchestrator.node.container.engine import (
-    EngineError,
-    ask,
-)
+from orchestrator.node.container.engine import EngineError, ask
 from orchestrator.node.container.prepare import ready
 from orchestrator.node.server.request import Answer, RefusedError, Request
 from orchestrator.protocol.json_text import parse_json
@@ -13,7 +10,7 @@ from orchestrator.protocol.task import NodeTask
 
 
 def container(request: Request, payload: bytes) -> Answer:
-    """Make ready for a container, its image pulled where need be; without a task, ask only for its runtime."""
+    """Prepare a container, and pull its image if necessary. Without a task, only report on the runtime."""
     try:
         if not payload:
             engine, image = ask(request["runtime"]), ""

@@ -1,4 +1,4 @@
-"""Environments as the controlling side asks for them: what interpreter is here, is one installed, install it."""
+"""Requests about environments: find an interpreter, find an environment, install one, hash all."""
 
 from __future__ import annotations
 
@@ -6,19 +6,13 @@ import os
 from typing import Any
 
 from orchestrator.node.environments import folder, interpreters
-from orchestrator.node.environments.install import (
-    InstallError,
-    Order,
-    environments_folder,
-    install,
-    place_of,
-)
+from orchestrator.node.environments.install import InstallError, Order, environments_folder, install, place_of
 from orchestrator.node.server.request import Answer, RefusedError, Request, at_user
 from orchestrator.protocol.json_text import parse_json
 
 
 def find_interpreter(request: Request, _: bytes) -> Answer:
-    """Return what is to be known of the interpreter to install for; RefusedError names those that are here."""
+    """Return the facts about the interpreter to install for. Raises RefusedError, which names those that are here."""
     try:
         return {"found": interpreters.find(request["python"], request["version"], request["system_packages"])}, b""
     except interpreters.NoInterpreterError as error:
@@ -26,7 +20,7 @@ def find_interpreter(request: Request, _: bytes) -> Answer:
 
 
 def find_environment(request: Request, _: bytes) -> Answer:
-    """Return whether an environment is here and is what was installed, and its folder; it counts as used now."""
+    """Return whether an environment is here and unchanged, and its folder. The environment counts as used now."""
     path = place_of(_cache(request), request["key"])
     is_whole = folder.why_unusable(path) is None
     if is_whole:
@@ -35,7 +29,7 @@ def find_environment(request: Request, _: bytes) -> Answer:
 
 
 def install_environment(request: Request, payload: bytes) -> Answer:
-    """Make an environment of the wheels that are here (the payload is an Order), unless it is; return its folder."""
+    """Install an environment (the payload is an Order) from wheels here, unless it exists. Return its folder."""
     order = Order.from_json(parse_json(payload))
     try:
         made = install(_cache(request), order)
@@ -45,7 +39,7 @@ def install_environment(request: Request, payload: bytes) -> Answer:
 
 
 def hash_environments(request: Request, _: bytes) -> Answer:
-    """Return the hash of all that each environment here holds, and of those that are altered, why."""
+    """Return the hash of the contents of each environment here, and why it counts as altered if it does."""
     top, found = environments_folder(_cache(request)), dict[str, Any]()
     for name in sorted(os.listdir(top)) if os.path.isdir(top) else ():
         if os.path.isdir(f"{top}/{name}") and not name.startswith("."):

@@ -1,6 +1,7 @@
-"""`python3 node.pyz fault RUN_DIR NODE FAULT SECONDS`: kill or freeze processes of one run on this node, for a drill.
+"""`python3 node.pyz fault RUN_DIR NODE FAULT SECONDS`: kills or freezes processes of one run on this node, for a drill.
 
-Only this user's are touched: the agent that the run has recorded, and what carries the run's mark for this node.
+Only this user's processes are signalled: the agent in the run's record, and processes with the run's mark for this
+node.
 """
 
 from __future__ import annotations
@@ -22,17 +23,17 @@ from orchestrator.protocol.json_text import parse_json
 from orchestrator.protocol.layout import node_folder
 from orchestrator.protocol.reading import MOST_LINES, read_regular
 
-ROUNDS = 100  # of looks for what was forked while others were stopped
+ROUNDS = 100  # searches for processes that were forked while others were stopped
 ENDS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 
 
 class NoTargetError(Exception):
-    """There is no such process; its text is a sentence without the host."""
+    """There is no such process. The text is a sentence without the host."""
 
 
 @dataclass(frozen=True)
 class Targets:
-    """The processes that a fault is for; `rank` where it is one rank's."""
+    """The processes that a fault is for, and the rank if the fault is for one rank."""
 
     processes: tuple[Process, ...]
     rank: int | None = None
@@ -51,14 +52,14 @@ def inject(run_dir: str, node_rank: str, fault_name: str, seconds: str) -> int:
     if fault == Fault.FREEZE:
         _freeze(folder, node, targets, float(seconds))
         return 0
-    if fault == Fault.NODE:  # none of them is to see another one's end, as when a machine goes off
+    if fault == Fault.NODE:  # as when a machine is switched off: no process may notice another's end
         _send(targets, signal.SIGSTOP)
     _send(targets, signal.SIGKILL)
     return 0
 
 
 def find_targets(run_dir: str, node: int, fault: Fault) -> Targets:
-    """Return the processes of the run on this node that the fault is for; NoTargetError where there are none."""
+    """Return the processes of the run on this node that the fault is for. Raises NoTargetError if there are none."""
     agents, marked = _agents(run_dir, node), _marked(os.path.basename(run_dir), node)
     found: dict[Fault, list[Process]] = {Fault.AGENT: agents, Fault.NODE: [*agents, *marked]}
     found[Fault.FREEZE] = found[Fault.NODE]
@@ -95,7 +96,7 @@ def _marked(run_id: str, node: int) -> list[Process]:
 def _ranks(run_dir: str, node: int, marked: list[Process]) -> dict[int, Process]:
     """Return the ranks that the node's launcher has started last, by their numbers.
 
-    A launcher in a container knows them by the numbers that its container has for them.
+    In a container, the launcher knows them by the container's own process numbers.
     """
     inside = {(_status(process, "NSpid") or [process.pid])[-1]: process for process in marked}
     recorded = _recorded_pids(f"{node_folder(run_dir, node)}/events.jsonl", run_dir)
@@ -125,7 +126,7 @@ def _event(line: bytes) -> dict[str, Any]:
 
 
 def _status(process: Process, name: str) -> list[int]:
-    """Return the numbers of a line of /proc/PID/status; none where the process is gone."""
+    """Return the numbers in a line of /proc/PID/status; empty if the process is gone."""
     try:
         with open(f"/proc/{process.pid}/status", encoding="utf-8", errors="replace") as file:
             lines = [line.split() for line in file]
@@ -135,7 +136,7 @@ def _status(process: Process, name: str) -> list[int]:
 
 
 def _freeze(run_dir: str, node: int, targets: Targets, seconds: float) -> None:
-    """Stop them, and what they fork meanwhile, for so long; also where this process is told to end."""
+    """Stop the processes, and those that they fork meanwhile, for so long or until this process is ended."""
     for number in ENDS:
         signal.signal(number, lambda *_: sys.exit(1))
     stopped: set[Process] = set()

@@ -1,4 +1,4 @@
-"""What is new in a node's part of a run, for the copy that the controlling side keeps: by offset, in bounded pieces."""
+"""Sends the new parts of a node's logs and records to the submitting machine: by offset, in bounded pieces."""
 
 from __future__ import annotations
 
@@ -12,49 +12,66 @@ from typing import Any
 from orchestrator.node.server.machine import lives
 from orchestrator.node.server.request import Answer, Request, at_user
 from orchestrator.protocol.checkpoints import checkpoint_dir
-from orchestrator.protocol.layout import node_folder
 from orchestrator.protocol.reading import NotOrdinaryError, info_of, names_in, read_part
 
 POLL_SECONDS = 0.05  # files on a network file system send no events, so this polls
 PIECE = 1 << 20
 MOST = 4 << 20
-MOST_OF_A_LOOK = 2 * (MOST + PIECE)  # the heartbeats come after what else is new
+MOST_OF_A_LOOK = 2 * (MOST + PIECE)  # heartbeats and samples follow in the same answer
 TAIL = 256
-_LOG = re.compile(r"rank_(\d+)\.log")
-_BEAT = re.compile(r"beat_(\d+)")
-# Of orch.launch, and a flight recorder's dump: they may be large, so they are sent in pieces as a log is.
-_RESULT = re.compile(r"result_\d+\.(json|pt)|flight_\d{1,6}")
-_WHOLE = re.compile(r"(error|stacks|warm)[A-Za-z0-9_.-]{0,80}\.(json|txt)")
-_ATTEMPT = re.compile(r"attempt_\d+")
-_SAMPLES = "samples.jsonl"
-_METRICS = "metrics.jsonl"  # rank 0's in the run's folder; that of the program's own files in the node's folder
-_OF_NODE = ("agent.log", "launcher.log", "agent.json", "events.jsonl", _SAMPLES, _METRICS)
-_OF_RUN = (_METRICS, "result.json", "rank0.done")  # only rank 0 and its launcher write these, on node 0
-_JOB_FOLDERS = ("slurm", "batch")  # of the scheduler's script and logs
-_JOB_LOG = re.compile(r"(slurm|batch)/[A-Za-z0-9_%-][A-Za-z0-9_.%-]{0,80}\.log")
+_LOG, _BEAT = re.compile(r"rank_(\d+)\.log"), re.compile(r"beat_(\d+)")
+_SAMPLES, _METRICS = "samples.jsonl", "metrics.jsonl"
+# The files of a node's folder. A result and a flight recorder's dump are written once, and sent in pieces because they
+# may be large.
+_APPENDED = re.compile(
+    r"(agent|launcher)\.log|(events|samples|metrics)\.jsonl"
+    r"|attempt_\d+/(rank_\d+\.log|result_\d+\.(json|pt)|flight_\d{1,6})"
+)
+_REPLACED = re.compile(r"agent\.json|attempt_\d+/(beat_\d+|(error|stacks|warm)[A-Za-z0-9_.-]{0,80}\.(json|txt))")
+# The files of the run's folder, which only node 0 writes: those of rank 0 and its launcher, and the scheduler's logs.
+_JOB_FOLDERS = ("slurm", "batch")
+_APPENDED_OF_RUN = re.compile(r"metrics\.jsonl|(slurm|batch)/[A-Za-z0-9_%-][A-Za-z0-9_.%-]{0,80}\.log")
+_REPLACED_OF_RUN = re.compile(r"result\.json|rank0\.done")
 
 
-def is_written_by(node: int, name: str) -> bool:
-    """Return whether a file of this name, below the run's folder, is one that the node writes and that is copied."""
-    if node == 0 and (name in _OF_RUN or _JOB_LOG.fullmatch(name)):
-        return True
+def is_appended(node: int, name: str) -> bool | None:
+    """Tell whether the node appends to the file of this name below the run's folder, or replaces the file (False).
+
+    None if the node writes no such file, or if the file is not copied.
+    """
     own = f"nodes/{node}/"
-    attempt, _, last = name.removeprefix(own).rpartition("/")
-    if not name.startswith(own) or not attempt:
-        return name.startswith(own) and last in _OF_NODE
-    kinds = (_LOG, _BEAT, _RESULT, _WHOLE)
-    return _ATTEMPT.fullmatch(attempt) is not None and any(kind.fullmatch(last) for kind in kinds)
+    below = name.removeprefix(own)
+    if name.startswith(own):
+        appended, replaced = _APPENDED, _REPLACED
+    elif node == 0:
+        appended, replaced = _APPENDED_OF_RUN, _REPLACED_OF_RUN
+    else:
+        return None
+    return True if appended.fullmatch(below) else False if replaced.fullmatch(below) else None
 
 
 def is_of_progress(name: str) -> bool:
-    """Return whether a file only tells how far the ranks are: no decision about a run follows from it."""
+    """Tell whether a file only shows how far the ranks are. No decision about a run follows from such a file."""
     last = name.rpartition("/")[2]
     return last in (_METRICS, _SAMPLES) or _BEAT.fullmatch(last) is not None or _LOG.fullmatch(last) is not None
 
 
+def files_of(run_dir: str, node: int) -> list[tuple[str, bool]]:
+    """Return (name below the run's folder, is it appended to?) of the node's files that are copied. Events come last.
+
+    A file that an event mentions was written before the event, so a reader of the event has the file.
+    """
+    own = f"nodes/{node}"
+    folders = [own, *(f"{own}/{name}" for name in names_in(f"{run_dir}/{own}") if name.startswith("attempt_"))]
+    folders += [*_JOB_FOLDERS, ""] if node == 0 else []
+    names = [f"{folder}/{name}".lstrip("/") for folder in folders for name in names_in(f"{run_dir}/{folder}")]
+    found = [(name, kind) for name in names if (kind := is_appended(node, name)) is not None]
+    return sorted(found, key=lambda each: each[0].endswith("/events.jsonl"))
+
+
 @dataclass(frozen=True)
 class _Piece:
-    """A part of one file: `at` is its offset; None replaces the file; `rotated` says that nothing will follow it."""
+    """A part of a file. `at` is its offset, None replaces the file. `rotated`: the last part of a rotated file."""
 
     name: str
     data: bytes
@@ -67,14 +84,15 @@ class _Piece:
 
 
 def tail_hash(path: str, size: int, below: str) -> str:
-    """Return the hash of the last bytes before `size`, to tell whether another copy of that size ends alike."""
+    """Return the hash of the last bytes before `size`, to compare the end of another copy of that size."""
     return hashlib.sha256(read_part(path, max(0, size - TAIL), min(size, TAIL), below)).hexdigest()[:16]
 
 
 def poll_changes(request: Request, _: bytes) -> Answer:
-    """Return what is new since what the asker has, waiting up to `wait` seconds; also whether the agent lives.
+    """Return the parts of files that the asker lacks, and whether the agent lives. Wait up to `wait` seconds for news.
 
-    have: {name: [size, tail hash] of a growing file, or the stamp of a replaced one}; ranks: whose logs, null for all.
+    have: [size, tail hash] of each growing file that the asker has, or the stamp of a replaced file, by name. ranks:
+    the ranks whose logs are sent; null for all.
     """
     run_dir, node = at_user(request["run_dir"]), int(request["node"])
     end = time.monotonic() + float(request.get("wait", 0.0))
@@ -96,8 +114,8 @@ def _news(run_dir: str, node: int, request: Request, *, beats: bool) -> tuple[li
     """Return (the pieces, whether there is more than fits into one answer)."""
     have, room = request["have"], MOST
     pieces: list[_Piece] = []
-    for name, grows in _files(run_dir, node, request.get("ranks"), beats=beats):
-        if request.get("only_logs") and not _LOG.fullmatch(os.path.basename(name)):
+    for name, grows in files_of(run_dir, node):
+        if not _is_wanted(name, request, beats=beats):
             continue
         if room <= 0:
             return pieces, True
@@ -113,31 +131,14 @@ def _news(run_dir: str, node: int, request: Request, *, beats: bool) -> tuple[li
     return pieces, room <= 0 or any(piece.rotated or len(piece.data) == PIECE for piece in pieces)
 
 
-def _files(run_dir: str, node: int, ranks: list[int] | None, *, beats: bool) -> list[tuple[str, bool]]:
-    """Return (name below the run's folder, does it grow?) of all that is sent; the events come last.
-
-    Who reads an event finds what it speaks of, because everything before it has been written by then.
-    """
-    folder = os.path.relpath(node_folder(run_dir, node), run_dir)
-    found: list[tuple[str, bool]] = []
-    for attempt in names_in(f"{run_dir}/{folder}"):
-        if attempt.startswith("attempt_"):
-            for name in names_in(f"{run_dir}/{folder}/{attempt}"):
-                log, beat = _LOG.fullmatch(name), _BEAT.fullmatch(name)
-                number = int((log or beat)[1]) if log or beat else None  # type: ignore[index]
-                wanted = number is None or ranks is None or number in ranks
-                grows = bool(log or _RESULT.fullmatch(name))
-                if wanted and bool(beat) == beats and (grows or beat or _WHOLE.fullmatch(name)):
-                    found.append((f"{folder}/{attempt}/{name}", grows))
-    if beats:  # what changes all the time comes along with the rest, and makes no answer by itself
-        return [*found, (f"{folder}/{_SAMPLES}", True)]
-    if node == 0:
-        logs = [f"{top}/{name}" for top in _JOB_FOLDERS for name in names_in(f"{run_dir}/{top}")]
-        found += [(name, True) for name in logs if _JOB_LOG.fullmatch(name)]
-        found += [(name, name == _METRICS) for name in _OF_RUN]
-        found.append((f"{folder}/{_METRICS}", True))
-    found += [(f"{folder}/{name}", True) for name in ("agent.log", "launcher.log")]
-    return [*found, (f"{folder}/agent.json", False), (f"{folder}/events.jsonl", True)]
+def _is_wanted(name: str, request: Request, *, beats: bool) -> bool:
+    """Tell whether a file is requested. `beats`: heartbeats and samples, which change all the time, or all others."""
+    last, ranks = name.rpartition("/")[2], request.get("ranks")
+    log, beat = _LOG.fullmatch(last), _BEAT.fullmatch(last)
+    of_rank = log or beat
+    is_chosen = of_rank is None or ranks is None or int(of_rank[1]) in ranks
+    is_beat = beat is not None or last == _SAMPLES
+    return is_chosen and is_beat == beats and (log is not None or not request.get("only_logs"))
 
 
 def steps(request: Request, _: bytes) -> Answer:
@@ -146,10 +147,10 @@ def steps(request: Request, _: bytes) -> Answer:
 
 
 def has_begun(request: Request, _: bytes) -> Answer:
-    """Tell whether the run's job has ever begun: its script first opens a log in this folder of the run's folder."""
+    """Tell whether the run's job has ever begun. Its script first opens a log in this `folder` of the run's folder."""
     try:
         names = os.listdir(f"{at_user(request['run_dir'])}/{request['folder']}")
-    except FileNotFoundError:  # anything else is no answer: what the job has written would be taken for nothing
+    except FileNotFoundError:  # after any other error the answer is unknown
         names = []
     return {"begun": any(name.endswith(".log") for name in names)}, b""
 

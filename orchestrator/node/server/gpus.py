@@ -59,7 +59,7 @@ print(json.dumps(found))
 
 
 def examine_gpus(request: Request, _: bytes) -> Answer:
-    """Return the state of every card, who uses it, how they are joined, and what fast networks need."""
+    """Return the state of every card, its users, the links between cards, and the settings for fast networks."""
     inventory = look()
     limits = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     return {
@@ -73,7 +73,7 @@ def examine_gpus(request: Request, _: bytes) -> Answer:
 
 
 def try_gpus(request: Request, _: bytes) -> Answer:
-    """Return what the training interpreter finds when it computes on each GPU, and copies from each to the next."""
+    """Let the training interpreter compute on each GPU, and copy from each to the next. Return the results."""
     python = at_user(request["python"])
     try:
         return ask_interpreter(python, "-c", TRY, seconds=float(request["seconds"])), b""
@@ -82,7 +82,7 @@ def try_gpus(request: Request, _: bytes) -> Answer:
 
 
 def print_gpus(python: str, seconds: str) -> int:
-    """Print, as one line of JSON, what `examine_gpus` says, and what `try_gpus` finds, or in words why nothing."""
+    """Print the results of `examine_gpus` and `try_gpus` as a line of JSON. An error takes the place of results."""
     said, _ = examine_gpus({}, b"")
     tried: Any = {}
     if said["gpus"]:
@@ -115,7 +115,7 @@ def _hcas(folder: str) -> list[dict[str, Any]]:
 
 
 def _removes_ipc(places: tuple[str, ...]) -> bool:
-    """Tell whether logind removes a user's shared memory when the last session ends; it does unless told otherwise."""
+    """Tell whether logind removes a user's shared memory when the last session ends, which is logind's default."""
     if not os.path.isdir("/run/systemd/seats"):
         return False  # no logind here
     files = [place for place in places if os.path.isfile(place)]

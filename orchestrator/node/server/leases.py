@@ -1,7 +1,7 @@
-"""Which run holds which GPU (or slot) of this machine: a name in the kernel for each, which one process at a time has.
+"""Assigns each GPU (or slot) of this machine to one run, by a name in the kernel that only one process can hold.
 
-It is taken for the agent by who starts it and held by the agent's own descriptor: it is free again the moment the agent
-is gone, however it went. What the name of a second socket says of the run is for people, and believed of the same user.
+A server takes the name and hands its descriptor to the agent, so the place is free at the moment when the agent is
+gone. The name of a second socket describes the run for people. It is believed only if the same user holds both.
 """
 
 from __future__ import annotations
@@ -22,29 +22,29 @@ from orchestrator.protocol.places.holders import kind, why_taken
 
 PREFIX = "orch-lease"
 WAIT_SECONDS = 0.5
-PROMISE_SECONDS = 60.0  # for so long nobody need ask about what waits for its agent: a cable may have been cut
+PROMISE_SECONDS = 60.0  # the time that places wait for their agent if nobody asks, because a cable may be cut
 _PLACE = r"(?:gpu|slot)-\d{1,6}|(?:GPU|MIG)-[0-9A-Za-z-]{1,60}"
 _SHORT = 12  # characters of a place in what is said of it: with a long run id, all of a UUID would not fit
 _PLACE_IN_SHORT = r"[A-Za-z]{3,4}-[^/]{1,8}"
 _SAID = r"([A-Za-z0-9][A-Za-z0-9_.-]{0,99})/(\d{1,11})"
 
-Places = dict[str, list[socket]]  # what is held: the name of each place, and its sockets
+Places = dict[str, list[socket]]  # the sockets that hold each place, by its name
 
 held: dict[str, Places] = {}  # run id -> what waits for its agent, as long as this server lives
 _asked: dict[str, float] = {}  # run id -> when somebody asked about it last
 
 
 def places(slots: int | None) -> list[str]:
-    """Return the names of what can be held here: the GPUs, or, without any, as many slots as the profile says."""
+    """Return the names of the places: the GPUs, or, without GPUs, as many slots as the profile says."""
     found = [each.name for each in named_by(os.environ.get(VISIBLE), machine_devices())]
     return found or [f"slot-{index}" for index in range(slots or 0)]
 
 
 def lease(request: Request, _: bytes) -> Answer:
-    """Take `count` places for a run, all or none; null and `why` where they are not free within `wait` seconds.
+    """Take `count` places for a run, or none. If too few become free in `wait` seconds, return null and the reason.
 
-    among: the only ones that it may have; null: any.
-    An agent that was started by a request whose answer was lost has its own already.
+    among: the only places that the run may have; null for any. An agent keeps its places if the answer of an earlier
+    request was lost.
     """
     names, count, run_id = places(request.get("slots")), int(request["count"]), request["run_id"]
     among = request.get("among")
@@ -53,7 +53,7 @@ def lease(request: Request, _: bytes) -> Answer:
         return {"places": []}, b""
     if count > len(names):
         raise RefusedError(f"it has {len(names)} {kind(names)}, and the run needs {count}")
-    release(request, b"")  # what an answer that was lost had promised
+    release(request, b"")  # places that a lost answer had promised
     if os.path.exists(f"{node_folder(at_user(request['run_dir']), request['node'])}/start_{request['start']}"):
         return {"places": of_run(run_id, names)}, b""
     end = time.monotonic() + float(request.get("wait", 0.0))
@@ -64,12 +64,12 @@ def lease(request: Request, _: bytes) -> Answer:
             return {"places": list(taken)}, b""
         _close(taken)
         if time.monotonic() >= end:
-            return {"places": None, "why": why_taken(_holders_of(names), count)}, b""
+            return {"places": None, "why": why_taken(holders_of(names), count)}, b""
         time.sleep(WAIT_SECONDS)  # there is nothing to wait on for any of several names
 
 
 def _promise(run_id: str, taken: Places) -> None:
-    """Keep the place for the run's agent for as long as somebody asks about it."""
+    """Keep the places for the run's agent for as long as somebody asks about them."""
     held[run_id], _asked[run_id] = taken, time.monotonic()
 
     def look() -> None:
@@ -89,7 +89,7 @@ def _promise(run_id: str, taken: Places) -> None:
 
 
 def _take(names: list[str], count: int, run_id: str) -> Places:
-    """Return up to `count` places that were free: nobody holds them, and no program of nobody's run is on them."""
+    """Return up to `count` places that were free: no process holds them, and no program outside of runs uses them."""
     taken: Places = {}
     used = used_by_others() if any(map(is_gpu, names)) else {}
     for name in names:
@@ -109,7 +109,7 @@ def _close(taken: Places) -> None:
 
 
 def holders() -> dict[str, dict[str, Any]]:
-    """Return who holds each place that is taken: uid, user, run, since; null where that is not known."""
+    """Return the holder of each place that is taken: uid, user, run and since; null if they are not known."""
     place, said = re.compile(rf"{PREFIX}/({_PLACE})"), re.compile(rf"{PREFIX}/({_PLACE_IN_SHORT})/{_SAID}")
     names = owned_names()
     uids = {match[1]: each.uid for each in names if (match := place.fullmatch(each.name))}
@@ -131,27 +131,23 @@ def of_run(run_id: str, names: list[str]) -> list[str]:
     return [name for name in names if (each := known.get(name)) and (each["run"], each["uid"]) == (run_id, os.getuid())]
 
 
-def holders_of_all(slots: int | None) -> dict[str, dict[str, Any] | None]:
-    """Return every place of this machine and who holds it, be it a program of nobody's run."""
-    return _holders_of(places(slots))
-
-
-def _holders_of(names: list[str]) -> dict[str, dict[str, Any] | None]:
+def holders_of(names: list[str]) -> dict[str, dict[str, Any] | None]:
+    """Return the holder of each of these places, which may be a program outside of runs; None if it is free."""
     known = holders()
     used = used_by_others() if any(map(is_gpu, names)) else {}
     return {name: known.get(name) or used.get(name) for name in names}
 
 
 def still_held(request: Request, _: bytes) -> Answer:
-    """Return which places this server holds for a run; asking keeps them, and the server from ending as forgotten."""
+    """Return the places that this server holds for a run. The request prolongs them and the server's life."""
     _asked[request["run_id"]] = time.monotonic()
     return {"places": list(held.get(request["run_id"], {}))}, b""
 
 
 def hand_over(run_id: str, promised: list[str]) -> Places:
-    """Return the promised places of one agent of the run, which owns them from here on.
+    """Return the promised places of one agent of the run. The agent owns them from now on.
 
-    Raises RefusedError, and releases all places of the run, if one of them is held no longer.
+    Raises RefusedError, and releases all places of the run, if one of them is no longer held.
     """
     taken = held.get(run_id, {})
     if lost := ", ".join(name for name in promised if name not in taken):
@@ -165,7 +161,7 @@ def hand_over(run_id: str, promised: list[str]) -> Places:
 
 
 def release(request: Request, _: bytes) -> Answer:
-    """Let go of what was taken for a run whose agent is not to be started after all."""
+    """Release the places that were taken for a run whose agent is not started."""
     taken = held.pop(request["run_id"], {})
     _close(taken)
     return {"released": len(taken)}, b""

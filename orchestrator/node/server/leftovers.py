@@ -1,4 +1,4 @@
-"""Lists what runs left on this machine: folders, agents, marked processes, containers, unused contents."""
+"""Lists the leftovers of runs on this machine: folders, agents, marked processes, containers and unused contents."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ class Leftovers:
 
     @property
     def has_agent(self) -> bool:
-        """Tell whether an agent of the run lives, by what its own run directory has recorded."""
+        """Tell whether an agent of the run is alive, by the record in the run's own folder."""
         return any(_has_agent(each) for each in self.run_dirs)
 
 
 def find_leftovers(node_dirs: Iterable[str]) -> dict[str, Leftovers]:
-    """Find this user's processes by their marks and containers by their labels; return them by their runs' ids.
+    """Find this user's processes by their marks, and containers by their labels. Return them by their runs' ids.
 
-    `node_dirs` are folders of nodes, which tell what container engines were used.
+    `node_dirs` are folders of nodes, which show the container engines that were used.
     """
     found: dict[str, Leftovers] = {}
     for each in processes.marked_processes():
@@ -50,7 +50,7 @@ def find_leftovers(node_dirs: Iterable[str]) -> dict[str, Leftovers]:
 
 
 def leftovers(request: Request, _: bytes) -> Answer:
-    """Tell for each run with a folder, process or container here what these are, and whether an agent of it lives."""
+    """Return the leftovers of each run with a folder, process or container here, and if one of its agents lives."""
     folder = f"{at_user(request['workdir'])}/runs"
     folders, found = names_in(folder), find_leftovers(glob.glob(f"{glob.escape(folder)}/*/nodes/*"))
     for name in folders:
@@ -70,7 +70,7 @@ def _has_agent(run_dir: str) -> bool:
 
 
 def tidy_cache(request: Request, _: bytes) -> Answer:
-    """Remove what of the cache nothing has used for `days`; tell how many files and environments, and their bytes."""
+    """Remove files and environments of the cache that were unused for `days`. Return their number and their bytes."""
     top, oldest = f"{at_user(request['workdir'])}/cache", time.time() - float(request["days"]) * 86_400
     count = size = 0
     for folder in (top, f"{top}/code"):

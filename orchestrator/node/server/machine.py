@@ -48,9 +48,9 @@ print(json.dumps(found))
 
 
 def hello(request: Request, _: bytes) -> Answer:
-    """Return what this machine is; RefusedError where orch's folder can't be used, or is not this user's alone.
+    """Describe this machine. Raises RefusedError if orch's folder can't be used, or if other users can write to it.
 
-    shared_parent: those who may write into the folders above it are trusted.
+    shared_parent: users who can write to the folders above it are trusted.
     """
     workdir = os.path.abspath(at_user(request["workdir"]))
     make_private(workdir, exist_ok=True)
@@ -72,7 +72,7 @@ def hello(request: Request, _: bytes) -> Answer:
 
 
 def interpreter(request: Request, _: bytes) -> Answer:
-    """Return the versions of the interpreter that trains, and of its torch; without `versions`, that it starts."""
+    """Return the versions of the training interpreter and its torch. Without `versions`, only check that it starts."""
     from orchestrator.node.system.interpreter import InterpreterError, ask_interpreter
 
     python = at_user(request["python"])
@@ -86,8 +86,8 @@ def interpreter(request: Request, _: bytes) -> Answer:
 def start_agent(request: Request, payload: bytes) -> Answer:
     """Start the agent of a task. A second request for the same start only returns the agent of the first.
 
-    places: the places that were taken for the agent, which holds them from here on. It is not started if they were
-    lost. archive: the file that the agent runs; by default, the archive that this server runs from.
+    places: the places for the agent, which holds them from now on. The agent is not started if they were lost. archive:
+    the file that the agent runs; by default, the archive that this server runs from.
     """
     task = at_home(NodeTask.from_json(parse_json(payload)), at_user("~"))
     folder = node_folder(task.run_dir, task.node_rank)
@@ -155,7 +155,7 @@ def _content(path: str) -> bytes | None:
 
 
 def agent_of(run_dir: str, node_rank: int, start: int | None = None) -> Process | None:
-    """Return the agent that was started last (or for this start); None where none is known."""
+    """Return the agent that was started last, or that of this start; None if it is not known."""
     folder, newest = node_folder(run_dir, node_rank), start
     if newest is None:
         numbers = [name[6:] for name in _names(folder) if name.startswith("start_") and name[6:].isdigit()]
@@ -165,9 +165,9 @@ def agent_of(run_dir: str, node_rank: int, start: int | None = None) -> Process 
 
 
 def lives(request: Request) -> bool | None:
-    """Tell whether the agent of the request's run, node and start lives; None before its start has named one.
+    """Tell whether the agent of the request's run, node and start is alive; None before its start has recorded it.
 
-    Never of an earlier start's, which is dead: the run would be taken for lost, and started once more.
+    The agents of earlier starts do not count: they are dead, and the run would be started once more.
     """
     agent, start = recorded_agent(request), request.get("start")
     marker = f"{node_folder(at_user(request['run_dir']), request['node'])}/start_{start}"
@@ -177,13 +177,15 @@ def lives(request: Request) -> bool | None:
     _unnamed.pop(marker, None)
     if agent is not None:
         return is_alive(agent)
-    return False if start is not None and request.get("agent") else None  # one of no pid was asked for, and not started
+    return (
+        False if start is not None and request.get("agent") else None
+    )  # the asker's record has no pid: the agent was not started
 
 
 def recorded_agent(request: Request) -> Process | None:
-    """Return the agent of the request's run and node, and of its start where that is given.
+    """Return the agent of the request's run and node, and of its start if one is given.
 
-    As the asker has recorded it where its folder is gone.
+    If the folder here is gone, the asker's own record counts.
     """
     found = agent_of(at_user(request["run_dir"]), request["node"], request.get("start"))
     if found is None and request.get("agent"):
@@ -193,7 +195,7 @@ def recorded_agent(request: Request) -> Process | None:
 
 
 def _identity(path: str, start: int | None = None) -> Process | None:
-    """Return the process that a file names; None where that is of another start."""
+    """Return the process that a file names; None if the file belongs to another start."""
     try:
         values = read_json(path, MOST_RECORD, os.path.dirname(os.path.dirname(path)))
         if start is not None and values.get("start", start) != start:
@@ -213,7 +215,7 @@ def _names(folder: str) -> list[str]:
 def cancel(request: Request, _: bytes) -> Answer:
     """Record the cancel in the folder that the agents read, then send TERM to the node's agent (null: to all agents).
 
-    A null `cancel` is recorded there already.
+    If `cancel` is null, it is already recorded there.
     """
     run_dir = at_user(request["run_dir"])
     if not os.path.isdir(run_dir):
@@ -225,9 +227,9 @@ def cancel(request: Request, _: bytes) -> Answer:
 
 
 def _agents(request: Request) -> tuple[list[int], list[Process]]:
-    """Return the node of a request (null: all nodes of its run) and the agents that are known of them.
+    """Return the node of a request (null: all nodes of its run) and their known agents.
 
-    agents: the agents in the asker's record, by node; they count if this machine has no record.
+    agents: the agents in the asker's record, by node. They count if this machine has no record.
     """
     known, nodes = request.get("agents") or {}, [request["node"]]
     if nodes == [None]:
@@ -238,10 +240,10 @@ def _agents(request: Request) -> tuple[list[int], list[Process]]:
 
 
 def clean_up(request: Request, _: bytes) -> Answer:
-    """Kill the agent and all processes with the run's mark on this node (null: any node); return the survivors.
+    """Kill the agent and all processes with the run's mark on this node (null: any node). Return the survivors.
 
-    anywhere: also ask container engines that no agent has recorded; by default only for all nodes.
-    undo: the number of a start that may be made again on this machine afterwards.
+    anywhere: also ask container engines that no agent has recorded; by default, only for all nodes. undo: the number of
+    a start that may be repeated on this machine afterwards.
     """
     run_dir, node = at_user(request["run_dir"]), request["node"]
     nodes, agents = _agents(request)
@@ -260,10 +262,10 @@ def clean_up(request: Request, _: bytes) -> Answer:
 def end_run(
     run_id: str, agents: list[Process], node_dirs: list[str], node: int | None = None, *, anywhere: bool = False
 ) -> tuple[int, list[str]]:
-    """Kill the agents that live, the run's marked processes and its containers; return (how many, what is left).
+    """Kill the run's living agents, marked processes and containers. Return (number, names of survivors).
 
-    node: only those of this node. node_dirs: the folders of its nodes, which tell the container engines that were
-    used; with `anywhere`, others are asked too.
+    node: only processes of this node. node_dirs: the folders of its nodes, which show the container engines that were
+    used. With `anywhere`, other engines are asked too.
     """
     from orchestrator.node.container.engine import end_containers
 
@@ -278,9 +280,9 @@ def end_run(
 
 
 def remove(request: Request, _: bytes) -> Answer:
-    """Delete the folder of a run that has ended here; refused while something of it runs.
+    """Delete the folder of a run that has ended here. Raises RefusedError while one of its processes runs.
 
-    The last run of an array takes along what its runs share.
+    The last run of an array also removes the folder that its runs share.
     """
     run_dir = at_user(request["run_dir"])
     if os.path.basename(run_dir) != request["run_id"]:

@@ -12,13 +12,7 @@ from typing import Callable
 from orchestrator.node.server.request import Answer, Request, at_user
 from orchestrator.protocol.checkpoints import checkpoint_dir
 from orchestrator.protocol.code_baseline import Baseline, read_baseline
-from orchestrator.protocol.layout import (
-    container_view,
-    is_own_file,
-    is_own_file_of_sweep,
-    is_run_folder,
-    output_folder,
-)
+from orchestrator.protocol.layout import container_view, is_own_file, is_own_file_of_sweep, is_run_folder, output_folder
 from orchestrator.protocol.outputs import (
     ABOVE,
     ABOVE_IN_CONTAINER,
@@ -39,7 +33,8 @@ from orchestrator.protocol.outputs import (
 def baseline(code_dir: str) -> Baseline:
     """Return the size and the time of each file of the code before any rank is started.
 
-    A link that leads out of the folder has the size and time of its target: a script may write through the link.
+    A link that leads out of the folder has the size and time of its target, because a script may write through the
+    link.
     """
     walk = _Walk(code_dir)
     found = {path: [info.st_size, info.st_mtime_ns] for path, info in walk.files("")}
@@ -59,7 +54,7 @@ def _target(path: str) -> list[int]:
 
 @dataclass
 class Found:
-    """The outputs of a run on this machine. `passed_over` are links and what is no file; they are not copied."""
+    """The outputs of a run on this machine. `passed_over` are links and special files, which are not copied."""
 
     roots: dict[str, str]  # the folders in which was looked, by the names of protocol.outputs
     files: list[Entry] = field(default_factory=list)
@@ -68,11 +63,11 @@ class Found:
 
 
 def find(run_dir: str, code_dir: str, checkpoints: str, rules: OutputRules, *, here: bool = False) -> Found:
-    """Return the files of the run's folder that are neither orch's nor code as it was laid out.
+    """Return the files of the run's folder that belong neither to orch nor to the code as it was sent.
 
-    orch's own checkpoints are not outputs. In a folder of checkpoints outside of the run's
-    folder, and in the folder that holds the run's folder, only files that are newer than the run are outputs.
-    `here` tells whether this is the machine on which the run was submitted.
+    orch's own checkpoints are not outputs. In a folder of checkpoints outside of the run's folder, and in the folder
+    that holds the run's folder, only files that are newer than the run are outputs. `here` tells whether this is the
+    machine on which the run was submitted.
     """
     before, made = read_baseline(code_dir)
     known = {CODE: code_dir, OUTPUTS: output_folder(run_dir)}
@@ -139,7 +134,8 @@ def _add(found: Found, root: str, walk: _Walk, before: Baseline, since: int = 0)
     for path, info in walk.files(""):
         if before.get(path) == [info.st_size, info.st_mtime_ns] or info.st_mtime_ns < since:
             continue
-        if os.access(f"{walk.top}/{path}", os.R_OK):
+        is_readable = info.st_uid == os.geteuid() and info.st_mode & stat.S_IRUSR
+        if is_readable or os.access(f"{walk.top}/{path}", os.R_OK):
             executable = bool(info.st_mode & stat.S_IXUSR)
             found.files.append(Entry(root, path, info.st_size, info.st_mtime_ns, executable))
         else:
@@ -180,7 +176,7 @@ class _Walk:
         try:
             with os.scandir(f"{self.top}/{folder}") as entries:
                 found = sorted(entries, key=lambda entry: entry.name)
-        except FileNotFoundError:  # it went away, or was never there
+        except FileNotFoundError:  # the folder is gone, or never existed
             return
         except OSError:
             self.unreadable.append(folder.rstrip("/"))
@@ -218,7 +214,7 @@ class _Walk:
             self.passed_over.append(path)
 
     def _is_own(self, folder: str, name: str) -> bool:
-        """Tell whether it is one of orch's own checkpoints, which are brought by other means, or one being written."""
+        """Return whether this is a checkpoint of orch, complete or not. Checkpoints are copied separately."""
         place = f"{self.top}/{folder}".rstrip("/")
         if place != self.checkpoints.rstrip("/"):
             return False
@@ -230,7 +226,7 @@ class _Walk:
 
 
 def list_outputs(request: Request, _: bytes) -> Answer:
-    """Return what `find` finds; the files as the answer's bytes."""
+    """Return the result of `find`, with the files as the answer's bytes."""
     run_dir, code_dir = at_user(request["run_dir"]), at_user(request["code_dir"])
     found = find(run_dir, code_dir, at_user(request["checkpoints"]), OutputRules.from_json(request["rules"]))
     roots = {name: folder for name, folder in found.roots.items() if os.path.isdir(folder)}

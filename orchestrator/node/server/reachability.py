@@ -1,4 +1,4 @@
-"""Can this machine be reached from that one? One listens on a port of the gang's, the others probe it."""
+"""Tests whether machines reach one another: one listens on a port of the gang, and the others connect to it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ GREETING = b"orch listens\n"
 
 
 def listen(request: Request, _: bytes) -> Answer:
-    """Listen where node 0's agent would, on the first free port, until nobody comes any more; return the port."""
+    """Listen as node 0's agent would, on the first free port, until nobody has connected for long. Return the port."""
     addrs = listening_addresses(tuple(request["addrs"]), request["interface"])
     try:
         socks = sockets.listen(addrs, tuple(request["ports"]))
@@ -32,7 +32,7 @@ def listen(request: Request, _: bytes) -> Answer:
 def _answer_all(sock: socket.socket) -> None:
     free = threading.BoundedSemaphore(MOST_AT_ONCE)
     sock.settimeout(LISTEN_SECONDS)
-    with sock, contextlib.suppress(OSError):  # nobody has come for long
+    with sock, contextlib.suppress(OSError):  # nobody has connected for long
         while True:
             peer, _ = sock.accept()
             free.acquire()
@@ -50,7 +50,7 @@ def _answer(peer: socket.socket, free: threading.BoundedSemaphore) -> None:
 
 
 def _take(peer: socket.socket) -> int:
-    """Read the padding; return how much of it has come."""
+    """Read the padding, and return the number of bytes that arrived."""
     count = 0
     while count < len(PADDING) and (data := peer.recv(len(PADDING) - count)):
         count += len(data)
@@ -58,7 +58,7 @@ def _take(peer: socket.socket) -> int:
 
 
 def probe(request: Request, _: bytes) -> Answer:
-    """Return the first address at which the listener answers, and the interface towards it; else each one's problem."""
+    """Return the first address at which the listener answers, and the interface to it, or all problems."""
     problems = []
     for addr in request["addrs"]:
         try:
@@ -83,7 +83,7 @@ def _is_greeted(peer: socket.socket) -> bool:
 
 
 def _padding_problem(peer: socket.socket) -> str:
-    """Return why the padding did not come back; empty where it did."""
+    """Return why the padding did not come back; "" if it did."""
     try:
         peer.sendall(PADDING.encode())
         return "" if _take(peer) == len(PADDING) else padding_lost("the connection was closed")

@@ -1,4 +1,4 @@
-"""What a request to a machine's server is, and how one is refused."""
+"""The types of requests to a machine's server and of its answers, and the error that refuses a request."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ Answer = tuple[dict[str, Any], Union[bytes, "Parts"]]
 
 
 class RefusedError(Exception):
-    """A request that can't be carried out; its text is a sentence without the host, which the asker knows.
+    """A request that can't be carried out. Its text is a sentence without the host, which the asker knows.
 
-    transient: the same may pass later.
+    transient: the same request may succeed later.
     """
 
     def __init__(self, sentence: str, *, transient: bool = False) -> None:

@@ -1,4 +1,4 @@
-"""Programs of this machine, run for a controlling side that has none of them: Slurm's, on a login node."""
+"""Runs programs of this machine for the submitting machine, such as Slurm's on a login node."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _which(name: str) -> str | None:
 
 
 def _environment(name: str) -> dict[str, str]:
-    """Return the variables to run it with. A command over SSH lacks what only a login shell adds to PATH."""
+    """Return the variables for the program. Over SSH, PATH lacks the folders that only a login shell adds."""
     if shutil.which(name) is not None:
         return dict(os.environ)
     return {**os.environ, "PATH": f"{os.environ.get('PATH', os.defpath)}:{_login_path()}"}
@@ -53,7 +53,7 @@ def _environment(name: str) -> dict[str, str]:
 
 @functools.cache
 def _login_path() -> str:
-    """Return PATH as a login shell has it; what the shell's files print stands before it."""
+    """Return the PATH of a login shell. It follows any text that the shell's start files print."""
     try:
         done = subprocess.run(
             ["bash", "-lc", 'printf "\\n%s" "$PATH"'], stdin=subprocess.DEVNULL, capture_output=True,

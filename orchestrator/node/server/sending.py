@@ -25,12 +25,13 @@ _Facts = tuple[int, int]  # a file's size and mtime_ns
 def read_files(request: Request, payload: bytes) -> Answer:
     """Return parts of files. `hashed`: each part is followed by its sha256, or by zeros if the file changed meanwhile.
 
-    The payload is a JSON list of [folder, path, offset, count, facts, sha256]. The folder is a number in `below`; the
-    path continues there, and no link on it is followed. Facts are [size, mtime_ns] of the version that is wanted, or
-    null for any version. A file whose sha256 is this one is not sent; "" matches no file. `files` has [count, size,
-    mtime_ns, is its sha256 this one?] for each file, or null if there is no such file or version.
-    still: seconds for which each file must have been unchanged. The request waits up to PATIENCE for that; afterwards,
-    other files count as missing.
+    The payload is a JSON list of [folder, path, offset, count, facts, sha256]. The folder is a number in `below`. The
+    path continues there, and no link on it is followed. Facts are [size, mtime_ns] of the wanted version, or null for
+    any version. A file that has this sha256 is not sent; "" matches no file. `files` has [count, size, mtime_ns, has it
+    this sha256?] for each file, or null if there is no such file or version.
+
+    still: the seconds for which each file must have been unchanged. The request waits up to PATIENCE for that.
+    Afterwards, files that still change count as missing.
     """
     below = [at_user(folder) for folder in request["below"]]
     asked = [(below[folder], path, *rest) for folder, path, *rest in parse_json(payload)]
@@ -49,7 +50,7 @@ def read_files(request: Request, payload: bytes) -> Answer:
 def _wait_until_still(files: list[tuple[str, str]], seconds: float) -> None:
     end = time.monotonic() + PATIENCE
     for folder, path in files:
-        with contextlib.suppress(OSError):  # it is reported as missing
+        with contextlib.suppress(OSError):  # the file is reported as missing
             while (left := end - time.monotonic()) > 0:
                 age = (time.time_ns() - info_of(f"{folder}/{path}", folder).st_mtime_ns) / 1e9
                 if age >= seconds:

@@ -1,8 +1,8 @@
-"""`python3 node.pyz serve`: this machine's answers to a controlling side that came over SSH.
+"""`python3 node.pyz serve`: answers the requests of a submitting machine that has connected over SSH.
 
-A request is a line of JSON, {"id", "do", "bytes", ...}, and that many bytes; so is a reply. Each request has a thread
-to itself and is answered when it is done, so a long request delays no other. If no further thread can be started,
-requests wait for one another. The end of the input ends the process; agents that it has started continue.
+A request is a line of JSON, {"id", "do", "bytes", ...}, and that many bytes; so is a reply. Each request has its own
+thread and is answered when it is done, so a long request delays no other. If no further thread can be started, requests
+wait for one another. The end of the input ends the process, and agents that it has started continue.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def stay() -> int:
 
 
 def _end_when_forgotten(asked: threading.Event) -> None:
-    """End the process when nobody has asked for long: a cable may be cut without either end being told."""
+    """End the process after a long time without a request, because a cut cable may end the connection unnoticed."""
     while asked.wait(FORGOTTEN_SECONDS):
         asked.clear()
     os._exit(0)
@@ -106,5 +106,5 @@ def _reply(request: Request, payload: bytes, sink: BinaryIO, lock: threading.Loc
             else:
                 data.send(sink)
             sink.flush()
-        except OSError:  # who asked has gone
+        except OSError:  # the asker is gone
             os._exit(0)

@@ -1,9 +1,9 @@
-"""The tickets of runs that wait for places of this machine, as all of its users see them.
+"""The tickets of runs that wait for places of this machine, which all users of the machine see.
 
-A ticket is a folder in the one that root has made for everybody's temporary files, with a folder `renewed` in it. Its
-name says the run and what it needs. Whose it is, when it was made and when it was renewed last is the kernel's word:
-the owner and the times of change (ctime), which nobody but root can set. Nothing is read but names and these, no link
-is followed, and of folders there are no hard links; the folder is sticky, so nobody removes or renames another's.
+A ticket is a folder in the shared folder for temporary files, and contains a folder `renewed`. Its name has the run and
+its needs. Its owner, its creation and its last renewal come from the kernel: the owner and the times of change (ctime),
+which only root can set. Only names and these facts are read, and no link is followed. Folders can't have hard links,
+and in a sticky folder nobody can remove or rename another user's ticket.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SHARED = ("/var/tmp", "/tmp")  # noqa: S108 (the first of them that is sticky an
 EVERYBODYS = stat.S_ISVTX | stat.S_IWOTH
 RENEWED = "renewed"
 FORGOTTEN_SECONDS = 30 * 86400.0  # after that its own user's next ticket removes one
-MOST_TOLD = 4 * MOST_OF_USER  # of one user: an answer is not long, whatever lies there
+MOST_TOLD = 4 * MOST_OF_USER  # tickets of one user, so that an answer is never long
 _NAME = re.compile(r"orch-queue\.[0-9a-f]{16}\.(\d{1,6})\.(\d{1,20})\.([A-Za-z0-9][A-Za-z0-9_.-]{0,99})", re.ASCII)
 
 
@@ -35,10 +35,10 @@ class _Found(NamedTuple):
 
 
 def look_at_queue(request: Request, _: bytes) -> Answer:
-    """Return every place of this machine and who holds it, and the tickets; `uid` is the asker's, `now` the time."""
+    """Return every place of this machine with its holder, and the tickets. `uid` is the asker's, and `now` the time."""
     found = [each.ticket for each in _bounded(_tickets(_shared()))]
     shown = [{**each._asdict(), "user": user_name(each.uid)} for each in found]
-    places = leases.holders_of_all(request.get("slots"))
+    places = leases.holders_of(leases.places(request.get("slots")))
     return {"places": places, "tickets": shown, "uid": os.getuid(), "now": time.time_ns()}, b""
 
 
@@ -61,7 +61,7 @@ def take_ticket(request: Request, _: bytes) -> Answer:
 
 
 def renew_ticket(request: Request, _: bytes) -> Answer:
-    """Say that the run still waits; false where it has no ticket."""
+    """Record that the run still waits. `renewed` is false if it has no ticket."""
     mine = [each for each in _own(_shared()) if each.ticket.run == request["run_id"]]
     for each in mine:
         os.utime(f"{each.path}/{RENEWED}")
@@ -77,7 +77,7 @@ def drop_ticket(request: Request, _: bytes) -> Answer:
 
 
 def _shared() -> str | None:
-    """Return the folder in which all users' tickets lie; None where there is none that could be trusted."""
+    """Return the folder of all users' tickets; None if no such folder can be trusted."""
     for path in SHARED:
         with contextlib.suppress(OSError):
             info = os.stat(path)
@@ -87,7 +87,7 @@ def _shared() -> str | None:
 
 
 def _tickets(folder: str | None) -> Iterator[_Found]:
-    """Yield the tickets that lie there."""
+    """Yield the tickets in the folder."""
     if folder is None:
         return
     with os.scandir(folder) as entries:
@@ -102,7 +102,7 @@ def _tickets(folder: str | None) -> Iterator[_Found]:
 
 
 def _times(path: str) -> tuple[int, int, float] | None:
-    """Return a ticket's owner, when it was made and when it was renewed; None where it is none, or is gone."""
+    """Return the owner, creation and last renewal of a ticket; None if it is gone or is no ticket."""
     try:
         folder = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:
@@ -123,7 +123,7 @@ def _own(folder: str | None) -> list[_Found]:
 
 
 def _bounded(found: Iterator[_Found]) -> list[_Found]:
-    """Return no more than so many of each user, those that are renewed first."""
+    """Return at most MOST_TOLD tickets of each user, those that are renewed first."""
     kept: list[_Found] = []
     of_user: dict[int, int] = {}
     for each in sorted(found, key=lambda one: (not one.ticket.is_fresh, one.ticket.order)):

@@ -1,4 +1,4 @@
-"""Files that the controlling side writes on this machine: a file, or the folder of one run of a batch job."""
+"""Writes files for the submitting machine: a file, or the folder of one run of a batch job."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from orchestrator.protocol.layout import archive_file, node_folder
 
 
 def write_file(request: Request, payload: bytes) -> Answer:
-    """Write a file as a whole, or the next piece of it. The file is private.
+    """Write a private file as a whole, or its next piece.
 
-    sha256: what the whole file must have. sender: tells apart senders of the same file.
+    sha256: the hash that the whole file must have. sender: tells apart several senders of the same file.
     """
     path, sender, sha256 = at_user(request["path"]), request.get("sender"), request.get("sha256")
     os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
@@ -24,7 +24,7 @@ def write_file(request: Request, payload: bytes) -> Answer:
     flags = os.O_WRONLY
     if not offset:
         flags |= os.O_CREAT | os.O_EXCL
-        with contextlib.suppress(FileNotFoundError):  # of a write that was interrupted
+        with contextlib.suppress(FileNotFoundError):  # a write was interrupted
             os.unlink(partial)
     with open(open_own(partial, flags, PRIVATE), "wb") as file:
         file.seek(offset)

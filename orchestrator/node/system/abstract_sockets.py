@@ -1,7 +1,7 @@
-"""Abstract unix sockets: names in the kernel that one process of a machine can hold at a time, with their owners.
+"""Abstract unix sockets: names in the kernel, each of which one process of a machine can hold at a time.
 
-They are not files: nobody can create one beforehand, no links are followed, nothing is left behind, and a name is free
-as soon as its last descriptor is closed. Each network namespace has its own names.
+They are not files, so no link is followed and nothing is left behind. A name is free as soon as its last descriptor is
+closed. The kernel knows the owner of each name. Each network namespace has names of its own.
 """
 
 from __future__ import annotations
@@ -26,14 +26,17 @@ DIAG_ANSWER_BYTES = 16
 
 
 class Owned(NamedTuple):
-    """A name that a process holds, and its user's id. The id is None if the kernel does not report it (before 5.3)."""
+    """A name that a process holds, and the uid of its user. The uid is None if the kernel is older than 5.3."""
 
     name: str
     uid: int | None
 
 
 def take(name: str) -> socket.socket | None:
-    """Return a socket that holds the name while it or a copy of it is open. None if another process holds the name."""
+    """Return a socket that holds the name as long as the socket, or a copy of it, is open.
+
+    Return None if another process holds the name.
+    """
     taken = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         taken.bind(f"\0{name}")
@@ -50,14 +53,14 @@ def owner_of(connection: socket.socket) -> int:
 
 
 def user_name(uid: int | None) -> str | None:
-    """Return this machine's name for a user, or None if it has none."""
+    """Return the name of the user with this uid on this machine, or None if there is no such user."""
     with contextlib.suppress(KeyError, TypeError, OverflowError):
         return pwd.getpwuid(uid).pw_name  # type: ignore[arg-type]
     return None
 
 
 def owned_names() -> list[Owned]:
-    """Return the names that are held in this network namespace, with their owners as the kernel reports them."""
+    """Return all names that are held in this network namespace, with the owners that the kernel reports."""
     try:
         return [owned for body in _ask_kernel() if (owned := _owned(body)) is not None]
     except OSError:  # the kernel does not support the request, or refuses it
@@ -65,7 +68,7 @@ def owned_names() -> list[Owned]:
 
 
 def _ask_kernel() -> Iterator[bytes]:
-    """Yield the kernel's answer about each unix socket: sock_diag(7)."""
+    """Yield the kernel's answer about each unix socket. The requests and answers are described in sock_diag(7)."""
     question = struct.pack(DIAG, socket.AF_UNIX, 0, 0, 0xFFFFFFFF, 0, SHOW_NAME_AND_UID, 0, 0)
     head = struct.pack(HEAD, struct.calcsize(HEAD) + len(question), SOCK_DIAG_BY_FAMILY, REQUEST_ALL, 1, 0)
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, NETLINK_SOCK_DIAG) as kernel:
@@ -84,7 +87,10 @@ def _ask_kernel() -> Iterator[bytes]:
 
 
 def _owned(body: bytes) -> Owned | None:
-    """Return the abstract name of a stream socket, else None. Other types of sockets have names of their own."""
+    """Return the abstract name in the kernel's answer, or None if the answer is not about a stream socket with a name.
+
+    Sockets of other types have a separate set of names.
+    """
     attributes: dict[int, bytes] = {}
     rest = body[DIAG_ANSWER_BYTES:]
     while len(rest) >= struct.calcsize(ATTRIBUTE):

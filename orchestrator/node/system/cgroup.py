@@ -1,4 +1,4 @@
-"""Reads this process's cgroup: its kills for memory, and its limits on memory and processes."""
+"""Reads this process's cgroup: its out-of-memory kills, and its limits on memory and processes."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ NO_LIMIT = 1 << 60  # version 1 writes a huge number for "no limit"
 
 
 def oom_kills(cgroups: str = "/proc/self/cgroup", root: str = "/sys/fs/cgroup") -> int:
-    """Return the number of out-of-memory kills in this cgroup, version 1 or 2; 0 if the kernel does not report it."""
+    """Return the number of out-of-memory kills in this cgroup (version 1 or 2), or 0 if it is not known."""
     count = 0
     for controllers, path in _groups(cgroups):
         if controllers == "":
-            count += _read(f"{root}{path}/memory.events")
+            count += _counter(f"{root}{path}/memory.events", "oom_kill")
         elif "memory" in controllers.split(","):
-            # in a container the tree starts at the container's own group, under another name
+            # In a container, the file system of cgroups shows the container's own cgroup as its root.
             own = f"{root}/memory{path}"
-            count += _read(f"{own if os.path.isdir(own) else f'{root}/memory'}/memory.oom_control")
+            count += _counter(f"{own if os.path.isdir(own) else f'{root}/memory'}/memory.oom_control", "oom_kill")
     return count
 
 
 def own_path(cgroups: str = "/proc/self/cgroup") -> str:
-    """Return the path of this cgroup; in version 1, which has several, that of the memory controller."""
+    """Return the path of this process's cgroup. Version 1 has several, of which the memory controller's is returned."""
     return next((path for controllers, path in _groups(cgroups) if controllers in ("", "memory")), "")
 
 
 def _groups(cgroups: str) -> list[tuple[str, str]]:
-    """Return (controllers, path) of each cgroup of a process; in version 2 there is one, without controllers."""
+    """Return (controllers, path) for each cgroup of a process. In version 2 there is one, whose controllers are ""."""
     try:
         with open(cgroups, encoding="utf-8") as file:
             lines = [line.rstrip("\n").split(":", 2) for line in file]
@@ -37,26 +37,26 @@ def _groups(cgroups: str) -> list[tuple[str, str]]:
 
 
 def memory_limits(cgroups: str = "/proc/self/cgroup", root: str = "/sys/fs/cgroup") -> list[tuple[str, int]]:
-    """Return (folder, limit in bytes) for this cgroup and each parent that limits memory."""
+    """Return (folder, limit in bytes) for each cgroup that limits this process's memory, its own and its parents."""
     return _limits("memory", ("memory.max", "memory.limit_in_bytes"), cgroups, root)
 
 
 def process_limits(cgroups: str = "/proc/self/cgroup", root: str = "/sys/fs/cgroup") -> list[tuple[str, int, int]]:
-    """Return (folder, limit, count) of processes and threads for this cgroup and each parent that limits them."""
+    """Return (folder, limit, present count) for each cgroup that limits this process's processes and threads."""
     limits = _limits("pids", ("pids.max", "pids.max"), cgroups, root)
     return [(folder, limit, _number(f"{folder}/pids.current") or 0) for folder, limit in limits]
 
 
 def _limits(controller: str, names: tuple[str, str], cgroups: str, root: str) -> list[tuple[str, int]]:
-    """Return (folder, limit) of each cgroup with a limit.
+    """Return (folder, limit) for this process's cgroup and its parents, as far as they have a limit.
 
-    `names` are the limit's files in versions 2 and 1 of cgroups.
+    `names` are the limit's file in version 2 and in version 1 of cgroups.
     """
     found = []
     for controllers, path in _groups(cgroups):
-        if controllers not in ("",) and controller not in controllers.split(","):
+        if controllers and controller not in controllers.split(","):
             continue
-        top = root if controllers == "" else f"{root}/{controller}"
+        top = f"{root}/{controller}" if controllers else root
         folder = top + path.rstrip("/")
         while folder.startswith(top):
             limit = _number(f"{folder}/{names[controllers != '']}")
@@ -67,16 +67,11 @@ def _limits(controller: str, names: tuple[str, str], cgroups: str, root: str) ->
 
 
 def memory_used(folder: str) -> int:
-    """Return the bytes that a cgroup uses, without the page cache that can be freed at once."""
+    """Return the bytes of memory that a cgroup uses, without the part of the page cache that can be freed at once."""
     used = _number(f"{folder}/memory.current")
     if used is None:
         used = _number(f"{folder}/memory.usage_in_bytes") or 0
-    with contextlib.suppress(OSError, ValueError), open(f"{folder}/memory.stat", encoding="ascii") as file:
-        for line in file:
-            name, _, value = line.partition(" ")
-            if name in ("inactive_file", "total_inactive_file"):
-                return max(0, used - int(value))
-    return used
+    return max(0, used - _counter(f"{folder}/memory.stat", "inactive_file", "total_inactive_file"))
 
 
 def _number(path: str) -> int | None:
@@ -87,9 +82,10 @@ def _number(path: str) -> int | None:
         return None
 
 
-def _read(path: str) -> int:
+def _counter(path: str, *names: str) -> int:
+    """Return the first counter with one of these names in a file of lines `NAME NUMBER`, or 0 if there is none."""
     with contextlib.suppress(OSError, ValueError), open(path, encoding="ascii") as file:
-        for line in file:
-            if line.startswith("oom_kill "):
-                return int(line.split()[1])
+        for name, _, value in (line.partition(" ") for line in file):
+            if name in names:
+                return int(value)
     return 0

@@ -1,4 +1,4 @@
-"""This node's own record: one JSON object per line, appended only by the agent."""
+"""The record of a node: one JSON object a line, which only the node's agent appends."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ from orchestrator.protocol.files import open_own
 from orchestrator.protocol.reading import opened
 from orchestrator.protocol.typed import to_json
 
-MOST_KEPT = 1 << 20
-RESERVE_BYTES = 1 << 17
+MOST_KEPT = 1 << 20  # bytes of the record that are kept in memory
+RESERVE_BYTES = 1 << 17  # of disk space for the last events
 
 
 class EventLog:
-    """Appends events. A full disk is reported once on stderr, and raises nothing.
+    """Appends events to the record. A full disk is reported once on stderr, and raises nothing.
 
-    If the folder is removed, it is created again with all events so far, so that copies of the record stay valid. Of
-    more than MOST_KEPT bytes, only the first event, which identifies the run, and the newest are kept.
+    If the record's folder is removed, it is created again with all events so far, so that copies of the record stay
+    valid. If these events take more than MOST_KEPT bytes, only the first, which identifies the run, and the newest are
+    kept for that.
     """
 
     def __init__(self, path: str, node_rank: int) -> None:
@@ -36,7 +37,7 @@ class EventLog:
             os.posix_fallocate(file.fileno(), 0, RESERVE_BYTES)
 
     def write(self, event: Event) -> None:
-        """Append one event, with its number, the time and the node."""
+        """Append an event with its sequence number, the time and the node."""
         stamped = {
             "kind": event.kind,
             "seq": self.sequence,
@@ -47,7 +48,7 @@ class EventLog:
         }
         self.sequence += 1
         line = (json.dumps(stamped) + "\n").encode()
-        if self.torn:  # a line that a full disk cut off must not damage this line
+        if self.torn:  # a full disk has cut off the last line, which must not damage this line
             line = b"\n" + line
         try:
             descriptor = open_own(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
@@ -74,7 +75,7 @@ class EventLog:
             self.kept = self.kept[:first] + self.kept[middle:]
 
     def _make_folder(self) -> bool:
-        """Create the folder again, with the record so far. False if that is not possible."""
+        """Create the folder again, with the record so far. Return False if that is not necessary or not possible."""
         folder = os.path.dirname(self.path)
         if os.path.isdir(folder):
             return False
@@ -87,7 +88,7 @@ class EventLog:
         return True
 
     def _give_reserve_back(self) -> bool:
-        """Free the space that was reserved for the last events on a full disk. False if it was freed before."""
+        """Free the reserved disk space. Return False if it was freed before."""
         try:
             os.unlink(self.reserve)
         except OSError:
@@ -95,12 +96,12 @@ class EventLog:
         return True
 
     def close(self) -> None:
-        """Free the reserved space. Events can still be written."""
+        """Free the reserved disk space. Events can still be written."""
         self._give_reserve_back()
 
 
 def _written(path: str) -> tuple[int, bytes]:
-    """Return (number of lines, last bytes) of the record that earlier agents of this node have written."""
+    """Return the number of lines and the last bytes of the record that earlier agents of this node have written."""
     count, last = 0, b""
     with contextlib.suppress(OSError), opened(path) as file:
         while data := file.read(MOST_KEPT):

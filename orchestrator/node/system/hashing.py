@@ -1,4 +1,4 @@
-"""Computes the sha256 of files in chunks."""
+"""Computes the sha256 of a file in chunks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ CHUNK = 1 << 20
 
 
 def digest_of(source: IO[bytes], copy_to: IO[bytes] | None = None) -> str:
-    """Read the rest of a file, optionally copy it, and return the sha256 of the bytes read."""
+    """Return the sha256 of the rest of a file, which is also copied to the file `copy_to` if that is given."""
     digest = hashlib.sha256()
     while chunk := source.read(CHUNK):
         digest.update(chunk)

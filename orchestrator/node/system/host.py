@@ -1,4 +1,4 @@
-"""Facts about a node before its ranks start: cores, addresses, and the route to the master."""
+"""Facts about a node that are needed before its ranks start: cores, GPUs, addresses, and the route to the master."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def cores() -> int:
 
 
 def memory() -> int:
-    """Return the bytes of memory of this machine."""
+    """Return the size of this machine's memory in bytes."""
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
@@ -33,10 +33,10 @@ def gpus_of(task: NodeTask) -> int:
     return gpus({**os.environ, **task.env}) if task.uses_gpus else 0
 
 
-def told_gpus(task: NodeTask) -> NodeTask:
-    """Return the task with a variable that tells its ranks which of this machine's GPUs they were given.
+def with_given_gpus(task: NodeTask) -> NodeTask:
+    """Return the task with a variable that lists the GPUs of this machine which its ranks may use.
 
-    Without GPUs the task is unchanged.
+    If this machine has no GPUs, the task is returned unchanged.
     """
     from orchestrator.node.system.gpus.devices import machine_devices
 
@@ -47,31 +47,24 @@ def told_gpus(task: NodeTask) -> NodeTask:
 
 
 def nproc_here(task: NodeTask) -> int:
-    """Return this node's number of ranks.
-
-    If the plan leaves it open, it is the number of usable GPUs, else of cores.
-    """
+    """Return the number of ranks on this node. If the plan names none, it is the number of GPUs, or else of cores."""
     return task.nproc if task.nproc is not None else gpus_of(task) or cores()
 
 
 def network_here() -> str:
-    """Return an identity of this process's network: the machine's boot id and the namespace."""
+    """Return a text that identifies this process's network: the machine's boot id and the network namespace."""
     with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
         return f"{file.read().strip()}/{os.stat('/proc/self/ns/net').st_ino}"
 
 
 def addresses() -> tuple[str, ...]:
     """Return this host's IPv4 addresses, loopback last."""
-    found = [addr for _, name in socket.if_nameindex() if (addr := _interface_address(name))]
+    found = [addr for _, name in socket.if_nameindex() if (addr := interface_address(name))]
     return tuple(sorted(set(found), key=lambda addr: (addr.startswith("127."), found.index(addr))))
 
 
-def interface_address(name: str | None) -> str | None:
-    """Return the IPv4 address of an interface, or None if the interface or its address does not exist."""
-    return _interface_address(name) if name else None
-
-
-def _interface_address(name: str) -> str | None:
+def interface_address(name: str) -> str | None:
+    """Return the IPv4 address of a network interface, or None if the interface or its address does not exist."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             packed = fcntl.ioctl(probe.fileno(), SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
@@ -81,10 +74,10 @@ def _interface_address(name: str) -> str | None:
 
 
 def interface_problem(names: str | None, inet6: str = "/proc/net/if_inet6") -> str:
-    """Return why gloo and NCCL can't use the interfaces with these names (`eth0`, or `ib0,ib1`); "" if they can."""
+    """Return why gloo and NCCL can't use the interfaces with these names (`eth0` or `ib0,ib1`), or "" if they can."""
     own = [name for _, name in socket.if_nameindex()]
     for name in filter(None, (names or "").split(",")):
-        if _interface_address(name) is not None:
+        if interface_address(name) is not None:
             continue
         if name not in own:
             return f"it has no network interface {name}, which the profile names; its interfaces: {', '.join(own)}"
@@ -94,7 +87,7 @@ def interface_problem(names: str | None, inet6: str = "/proc/net/if_inet6") -> s
 
 
 def _with_ipv6(path: str) -> set[str]:
-    """Return the names of the interfaces that have an IPv6 address."""
+    """Return the names of the network interfaces that have an IPv6 address."""
     try:
         with open(path, encoding="ascii") as file:
             return {line.split()[-1] for line in file if line.strip()}
@@ -103,7 +96,7 @@ def _with_ipv6(path: str) -> set[str]:
 
 
 def _source_address(destination: str) -> str | None:
-    """Return the local address for packets to a destination, from the routing table; nothing is sent."""
+    """Return the local address from which packets to a destination would be sent. Nothing is sent to find it."""
     family = socket.AF_INET6 if ":" in destination else socket.AF_INET
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
         try:
@@ -127,10 +120,11 @@ def _is_loopback(address: str) -> bool:
 
 
 def listening_addresses(names: tuple[str, ...], interface: str | None) -> tuple[str, ...]:
-    """Return this host's addresses for others who know it by these names and addresses.
+    """Return the addresses at which this host must listen, if others know it by these names and addresses.
 
-    Only the interface's address is returned if it is among them. A name can mean a loopback address here (Debian's
-    127.0.1.1) and another address elsewhere; then all addresses are returned.
+    The list has the local addresses to which the names resolve. With `interface`, only the address of the interface is
+    kept of those that other hosts can reach. A name may resolve to a loopback address here (Debian's 127.0.1.1) and to
+    another address elsewhere. In this case all addresses of this host are returned.
     """
     found: list[str] = []
     for name in names:
@@ -141,13 +135,13 @@ def listening_addresses(names: tuple[str, ...], interface: str | None) -> tuple[
     if own and not outer and all(map(_is_loopback, names)):
         return tuple(own)
     outer = outer or [address for address in addresses() if not _is_loopback(address)]
-    chosen = interface_address(interface)
+    chosen = interface_address(interface) if interface else None
     inner = [address for address in own if _is_loopback(address)]
     return (*(each for each in outer if chosen not in outer or each == chosen), *inner)
 
 
 def lacks_tls() -> str:
-    """Return what this Python lacks for TLS 1.3; empty if it lacks nothing."""
+    """Return a phrase about what this Python lacks for TLS 1.3, or "" if it supports TLS 1.3."""
     try:
         import ssl
     except ImportError:
@@ -156,16 +150,16 @@ def lacks_tls() -> str:
 
 
 def network_environment(master_addr: str, interface: str | None) -> dict[str, str]:
-    """Return GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME if their own guesses would be wrong, else nothing.
+    """Return GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME if gloo or NCCL would choose a wrong interface, else nothing.
 
-    Gloo uses the address of the host's name. That is wrong if the name resolves to a loopback address, to nothing, or
-    to another network than the route to the master (horovod #310, NVIDIA/nccl #286). NCCL may use any interface, also
-    container bridges and tunnels that reach no other node.
+    Gloo uses the address of the host's name. This address is wrong if the name resolves to a loopback address, to
+    nothing, or to another network than that of the route to the master (horovod #310, NVIDIA/nccl #286). NCCL may use
+    any interface, even a container bridge or a tunnel that reaches no other node.
     """
     if interface is not None:
         return {"GLOO_SOCKET_IFNAME": interface, "NCCL_SOCKET_IFNAME": f"={interface}"}
     source = _source_address(master_addr)
-    found = [name for _, name in socket.if_nameindex() if source and _interface_address(name) == source]
+    found = [name for _, name in socket.if_nameindex() if source and interface_address(name) == source]
     if not found:
         return {}
     if not _gloo_finds(master_addr, source):
@@ -178,7 +172,7 @@ def network_environment(master_addr: str, interface: str | None) -> dict[str, st
 
 
 def _gloo_finds(master_addr: str, source: str | None) -> bool:
-    """Tell whether gloo finds the right address without help."""
+    """Return whether gloo would choose the right address by itself."""
     try:
         guess = socket.gethostbyname(socket.gethostname())
     except OSError:
@@ -187,7 +181,7 @@ def _gloo_finds(master_addr: str, source: str | None) -> bool:
 
 
 def _has_infiniband(folder: str = "/sys/class/infiniband") -> bool:
-    """Tell whether NCCL has InfiniBand adapters for its data. Its sockets then only bring the ranks together."""
+    """Return whether this node has InfiniBand adapters. NCCL then uses sockets only to bring the ranks together."""
     try:
         return bool(os.listdir(folder))
     except OSError:

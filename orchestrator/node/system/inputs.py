@@ -1,4 +1,4 @@
-"""A job's input data on the node, identified by its content. The first agent that needs it fetches it once."""
+"""Provides a job's input data on a node. An input is identified by its sha256, and fetched once for all agents."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from orchestrator.node.system.hashing import digest_of
 from orchestrator.protocol.files import locked, open_own
 from orchestrator.protocol.task import Input
 
-_verified: set[str] = set()  # by this process, which belongs to one run, so that a large file is read only once
+_verified: set[str] = set()  # paths that this process has verified, so that it reads a large file only once
 
 
 class InputError(Exception):
-    """An input can't be provided. The message says which, from where and why."""
+    """An input can't be provided. The message names the input, its source and the reason."""
 
 
 def place(item: Input, folder: str) -> str:
-    """Return the path of the verified input on this node; it is fetched if it is missing or wrong.
+    """Return the path of a verified input on this node. The input is fetched if its file is missing or damaged.
 
     A lock lets the first agent of a node fetch while the others wait. Raises InputError if the input can't be provided.
     """
@@ -37,7 +37,7 @@ def place(item: Input, folder: str) -> str:
 
 
 def _is_whole(path: str, sha256: str) -> bool:
-    """Return whether the file exists and its content has the hash in its name."""
+    """Return whether the file exists and its contents have this sha256."""
     if path in _verified:
         return os.path.exists(path)
     try:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import glob
+import os
 import subprocess
 from typing import Any
 
@@ -9,11 +11,16 @@ from orchestrator.node.system.shortages import shortage
 from orchestrator.protocol.json_text import parse_json
 
 ASK_SECONDS = 30.0
-# Folders of interpreters that may not be on PATH. A login shell adds them, and a command over SSH has no login shell.
+# Folders of interpreters that may not be on PATH. A login shell adds them, but a command over SSH has no login shell.
 PLACES = (
     "/usr/bin", "/usr/local/bin", "~/.local/bin", "~/.pyenv/versions/*/bin", "~/.local/share/uv/python/*/bin",
     "/opt/*/bin", "/opt/python/*/bin", "~/*conda*/bin", "~/*conda*/envs/*/bin", "~/*forge*/bin", "~/*forge*/envs/*/bin",
 )  # fmt: skip
+
+
+def usual_folders() -> list[str]:
+    """Return the folders of this machine that often have interpreters, whether they are on PATH or not."""
+    return [folder for place in PLACES for folder in sorted(glob.glob(os.path.expanduser(place)))]
 
 
 class InterpreterError(Exception):
@@ -23,7 +30,7 @@ class InterpreterError(Exception):
 def ask_interpreter(python: str, *argv: str, seconds: float = ASK_SECONDS) -> dict[str, Any]:
     """Return the JSON object in the last line that `python ARGV` prints. Raises InterpreterError if there is none.
 
-    It is started in /, because `-c` imports from the folder in which it is started.
+    The interpreter is started in /, because with `-c` it imports modules from its working folder.
     """
     try:
         done = subprocess.run(
@@ -34,7 +41,7 @@ def ask_interpreter(python: str, *argv: str, seconds: float = ASK_SECONDS) -> di
     except OSError as error:
         raise InterpreterError(f"can't be started: {shortage(error) or error.strerror}") from error
     except (subprocess.TimeoutExpired, ValueError) as error:
-        raise InterpreterError(f"does not answer as a Python would: {error}") from error
+        raise InterpreterError(f"does not answer like a Python interpreter: {error}") from error
     if not isinstance(found, dict):
         raise InterpreterError(f"fails: {done.stderr.strip()[-300:]}")
     return found

@@ -1,7 +1,4 @@
-"""A cache in a private folder for results that take long to compute.
-
-The key covers everything that decides a result.
-"""
+"""A cache, in a private folder, for results that take long to compute. A key identifies all inputs of a result."""
 
 from __future__ import annotations
 
@@ -26,7 +23,7 @@ def key_of(*parts: Any) -> str:
 
 
 def take(path: str, key: str) -> bytes | None:
-    """Return the cached bytes for the key. None if the file belongs to another key, is damaged, or is not private."""
+    """Return the cached bytes for the key, or None if the file is for another key, is damaged, or is not private."""
     if why_unsafe(os.path.dirname(path)) is not None:
         return None
     try:
@@ -37,10 +34,7 @@ def take(path: str, key: str) -> bytes | None:
 
 
 def keep(path: str, key: str, body: bytes) -> None:
-    """Cache the bytes in place of the file's old content.
-
-    Failures are ignored, because the result can be computed again.
-    """
+    """Replace the file by the bytes for the key. Failures are ignored, because the result can be computed again."""
     folder = os.path.dirname(path)
     with contextlib.suppress(OSError):
         make_private(folder, exist_ok=True)
@@ -49,7 +43,10 @@ def keep(path: str, key: str, body: bytes) -> None:
 
 
 def sources(package: str, names: Iterable[str]) -> list[tuple[str, int, int]]:
-    """Return (path, mtime, size) for the Python files of parts of a package, so that changes are detected."""
+    """Return (path, mtime, size) of all Python files in the named modules and folders of a package.
+
+    As part of a key, the list lets a change of the code invalidate results.
+    """
     found = []
     for path in (each for name in names for each in _files_of(os.path.join(package, name))):
         info = os.stat(path)
@@ -65,5 +62,5 @@ def _files_of(part: str) -> Iterator[str]:
 
 
 def _digest(key: str, body: bytes) -> bytes:
-    """Return the digest that proves that a body is complete and belongs to the key."""
+    """Return a hash of the key and the body, which proves that the body is complete and belongs to the key."""
     return hashlib.sha256(key.encode() + body).hexdigest().encode()

@@ -1,4 +1,4 @@
-"""The kernel's messages about this machine's GPUs: lines in which NVIDIA's driver reports a fault (Xid)."""
+"""Reads the kernel's log for lines in which NVIDIA's driver reports a fault of a GPU (Xid)."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ RECORD_BYTES = 8192
 _RECORD = re.compile(r"\d+,\d+,(\d+),[^;]*;(NVRM: .*(?:Xid|fallen off|GPU).*)")
 
 
-def words_on_gpus() -> list[str]:
-    """Return the driver's newest lines about GPUs, from the last minutes; empty if this user may not read the log."""
+def newest_gpu_faults() -> list[str]:
+    """Return the newest lines about GPUs from the last 10 minutes; empty if this user may not read the log."""
     records: list[str] = []
     try:
         log = os.open("/dev/kmsg", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -29,22 +29,19 @@ def words_on_gpus() -> list[str]:
         pass
     finally:
         os.close(log)
-    return lines_on_gpus(records, time.clock_gettime(time.CLOCK_BOOTTIME))
+    return gpu_faults_in(records, time.clock_gettime(time.CLOCK_BOOTTIME))
 
 
-def lines_on_gpus(records: Iterable[str], now: float) -> list[str]:
-    """Return the newest lines about GPUs among the log's records. `now` is in seconds since the machine's boot.
-
-    Pure.
-    """
+def gpu_faults_in(records: Iterable[str], now: float) -> list[str]:
+    """Return the newest lines about GPUs among the log's records. `now` is in seconds since the boot. Pure."""
     found = [match for record in records if (match := _RECORD.match(record))]
     recent = [match[2] for match in found if int(match[1]) / 1e6 >= now - RECENT_SECONDS]
     return [line[:MOST_CHARS] for line in recent[-MOST_LINES:]]
 
 
 def _next(log: int) -> str:
-    """Return the log's next record; each read returns one record."""
+    """Return the next record of the log. Each read returns one record."""
     while True:
-        # the record was overwritten meanwhile; the next read continues after it
+        # BrokenPipeError means that the record was overwritten meanwhile. The next read continues after it.
         with contextlib.suppress(BrokenPipeError):
             return os.read(log, RECORD_BYTES).decode("utf-8", "replace")

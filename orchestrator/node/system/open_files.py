@@ -1,4 +1,4 @@
-"""The limit on open files: raised for the connections of many nodes, and restored for child processes."""
+"""Raises the limit on open files for the connections of many nodes, and restores it for child processes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ _at_start = resource.getrlimit(resource.RLIMIT_NOFILE)
 
 
 def allow_connections(least: int, most: int) -> None:
-    """Raise the soft limit for up to `most` connections. Raises OSError if the hard limit is too low for `least`."""
+    """Raise the soft limit so that it allows up to `most` connections.
+
+    Raises OSError if the hard limit does not allow `least` connections.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     allowed = most + OWN if hard == resource.RLIM_INFINITY else hard
     if allowed < least + OWN:
@@ -23,6 +26,6 @@ def allow_connections(least: int, most: int) -> None:
 
 
 def restore_limit(pid: int) -> None:
-    """Give a child process the limit with which this process was started."""
+    """Set a child process's limit on open files to the limit with which this process was started."""
     if resource.getrlimit(resource.RLIMIT_NOFILE) != _at_start:
         resource.prlimit(pid, resource.RLIMIT_NOFILE, _at_start)

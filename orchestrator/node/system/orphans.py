@@ -1,4 +1,4 @@
-"""Adopts and reaps orphans for an agent, except programs whose end another thread waits for."""
+"""Adopts and reaps orphaned processes for an agent, except programs for whose end another thread waits."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import threading
 from collections.abc import Sequence
 
 _lock = threading.Lock()
-_waited_for = 0  # number of programs in run(); while there is one, nobody else may reap
+_waited_for = 0  # number of programs in run(). While it is not 0, reap_orphans must reap nothing.
 
 
 def adopt_orphans() -> None:
@@ -18,13 +18,13 @@ def adopt_orphans() -> None:
 
     pr_set_child_subreaper = 36
     if ctypes.CDLL(None, use_errno=True).prctl(pr_set_child_subreaper, 1, 0, 0, 0) != 0:
-        print("orch: this kernel has no child subreaper; orphans will be found by their mark", file=sys.stderr)
+        print("orch: this kernel has no child subreaper, so orphans are searched by their mark", file=sys.stderr)
 
 
 def reap_orphans(keep: int | None) -> dict[int, int]:
-    """Reap adopted children that have ended and return their exit codes by pid; a signal's number is negative.
+    """Reap adopted children that have ended, and return their exit codes by pid. The code is -N after signal N.
 
-    The launcher (`keep`) and programs that another thread waits for are not reaped.
+    Nothing more is reaped if the next child is the launcher (`keep`), or while another thread waits for a program.
     """
     codes: dict[int, int] = {}
     with _lock:
@@ -40,7 +40,7 @@ def reap_orphans(keep: int | None) -> dict[int, int]:
 
 
 def run(argv: Sequence[str], timeout: float | None) -> subprocess.CompletedProcess[str]:
-    """Run a program, and return its output and exit code. Raises OSError and TimeoutExpired as subprocess does."""
+    """Run a program, and return its output and exit code. Raises OSError or TimeoutExpired, like subprocess.run."""
     global _waited_for  # noqa: PLW0603 (a count of this process's own children)
     with _lock:
         _waited_for += 1

@@ -1,4 +1,4 @@
-"""Processes of one run, found by the mark in their environment and their start time, never by a name."""
+"""Finds and ends the processes of a run. They are identified by a mark in their environment, and never by a name."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MARK = "ORCH_MARK"
 
 @dataclass(frozen=True)
 class Process:
-    """A process that was seen. Pid and start time (clock ticks since boot) together are its identity."""
+    """A process that was seen. Its pid and its start time, in clock ticks since the boot, identify it together."""
 
     pid: int
     started: int
@@ -28,50 +28,57 @@ def mark(run_id: str, node_rank: int) -> str:
 
 
 def identify(pid: int) -> Process | None:
-    """Return the running process with this pid, or None if there is none or it is a zombie."""
+    """Return the running process with this pid, or None if it does not exist or is a zombie."""
+    name, fields = _stat(pid)
+    return Process(pid, int(fields[19]), name) if fields and fields[0] not in "ZX" else None
+
+
+def _stat(pid: int) -> tuple[str, list[str]]:
+    """Return a process's command, and the fields behind it in /proc/PID/stat. There are no fields if it is gone."""
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as stat:
-            text = stat.read()
+            name, _, rest = stat.read().partition("(")[2].rpartition(")")
     except OSError:
-        return None
-    name, _, rest = text.partition("(")[2].rpartition(")")
-    fields = rest.split()
-    if fields[0] in "ZX":
-        return None
-    return Process(pid, int(fields[19]), name)
+        return "", []
+    return name, rest.split()
 
 
-STOPPED = ("T", "t")  # by a signal, or by a debugger
+def status_of(pid: int, name: str) -> str:
+    """Return a field of /proc/PID/status, such as `NSpid`; empty if it does not exist or the process is gone."""
+    try:
+        with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as status:
+            return next((line[len(name) + 1 :].strip() for line in status if line.startswith(f"{name}:")), "")
+    except OSError:
+        return ""
+
+
+STOPPED = ("T", "t")  # states of a process that a signal or a debugger has stopped
 
 
 def state_of(pid: int) -> str:
     """Return a process's state from /proc: R, S, D (waits for a disk), T (stopped), Z, or ? if it is gone."""
-    try:
-        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as stat:
-            return stat.read().rpartition(")")[2].split()[0]
-    except (OSError, IndexError):
-        return "?"
+    return next(iter(_stat(pid)[1]), "?")
 
 
 def is_alive(process: Process) -> bool:
-    """Return whether this process still runs; another process with the same pid does not count."""
+    """Return whether this process still runs. Another process with the same pid does not count."""
     found = identify(process.pid)
     return found is not None and found.started == process.started
 
 
 @dataclass(frozen=True)
 class Marked:
-    """A process with a run's mark in its environment."""
+    """A running process that has a run's mark in its environment."""
 
     process: Process
     owner: int  # uid
     run_id: str
     node_rank: str
-    run_dir: str  # from its environment or its command line; empty if neither has it
+    run_dir: str  # the run's folder, from its environment or its command line; empty if neither has it
 
 
 def marked_processes() -> Iterator[Marked]:
-    """Yield every running process with any run's mark that this user can inspect, except the caller."""
+    """Yield all running processes with a run's mark that this user can inspect, except the caller."""
     for name in os.listdir("/proc"):
         if not name.isdigit() or int(name) == os.getpid():
             continue
@@ -87,14 +94,14 @@ def marked_processes() -> Iterator[Marked]:
 
 
 def _value(environment: list[bytes], name: str) -> str:
-    """Return the value of a variable; empty if there is none."""
+    """Return the value of a variable of this environment; empty if it is not set."""
     start = f"{name}=".encode()
     found = next((entry for entry in environment if entry.startswith(start)), b"")
     return found[len(start) :].decode("utf-8", "surrogateescape")
 
 
 def variable_of(pid: int, name: str) -> str:
-    """Return a variable from a process's initial environment; empty if it is not set or can't be read."""
+    """Return a variable of a process's initial environment; empty if it is not set or can't be read."""
     try:
         with open(f"/proc/{pid}/environ", "rb") as file:
             return _value(file.read().split(b"\0"), name)
@@ -104,17 +111,14 @@ def variable_of(pid: int, name: str) -> str:
 
 def parent_of(pid: int) -> int:
     """Return the pid of a process's parent, or 0 if the process is gone."""
-    try:
-        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as stat:
-            return int(stat.read().rpartition(")")[2].split()[1])
-    except (OSError, IndexError):
-        return 0
+    fields = _stat(pid)[1]
+    return int(fields[1]) if fields else 0
 
 
 def _archive_folder(pid: str) -> str:
-    """Return the folder of the archive that a process runs.
+    """Return the folder of the archive node.pyz that a process runs; empty if it runs none.
 
-    A launcher's environment does not have the run directory.
+    This is the run's folder for a launcher, whose environment does not name the folder.
     """
     try:
         with open(f"/proc/{pid}/cmdline", "rb") as file:
@@ -125,13 +129,13 @@ def _archive_folder(pid: str) -> str:
 
 
 def marked(run_id: str, node_rank: int | None = None) -> list[Process]:
-    """Return every running process of the run (or of one node) that this user can inspect, except the caller."""
+    """Return all running processes of a run, or of one node, that this user can inspect, except the caller."""
     found = (each for each in marked_processes() if each.run_id == run_id)
     return [each.process for each in found if node_rank is None or each.node_rank == str(node_rank)]
 
 
 def send_signal(process: Process, number: int) -> bool:
-    """Signal this process through a pidfd, so that a reused pid is safe. False if the process is gone."""
+    """Signal a process through a pidfd, so that no other process with its pid is hit. Return False if it is gone."""
     try:
         descriptor = os.pidfd_open(process.pid)
     except (ProcessLookupError, OSError):
@@ -147,7 +151,10 @@ def send_signal(process: Process, number: int) -> bool:
 
 
 def wait_gone(processes: list[Process], timeout: float) -> list[Process]:
-    """Return the processes that still run after `timeout` seconds. Waits on pidfds, without polling."""
+    """Wait up to `timeout` seconds for the end of all processes, and return those that still run.
+
+    The kernel reports each end through a pidfd, so nothing is polled.
+    """
     poller, descriptors = select.poll(), {}
     for process in processes:
         try:
@@ -171,7 +178,7 @@ def wait_gone(processes: list[Process], timeout: float) -> list[Process]:
 
 
 def descendants(pid: int) -> list[Process]:
-    """Return every running descendant, including adopted orphans, whatever their environment says."""
+    """Return all running descendants of a process, including adopted orphans, with or without a mark."""
     children: dict[int, list[int]] = {}
     for name in os.listdir("/proc"):
         if name.isdigit():
@@ -185,7 +192,7 @@ def descendants(pid: int) -> list[Process]:
 
 
 def ancestors(pid: int) -> list[int]:
-    """Return the pids of this process's ancestors, as far as they are visible."""
+    """Return the pids of a process's ancestors, as far as they are visible, the parent first."""
     found: list[int] = []
     while pid > 1 and (pid := parent_of(pid)):
         found.append(pid)
@@ -193,7 +200,7 @@ def ancestors(pid: int) -> list[int]:
 
 
 def end_descendants(pid: int, timeout: float = 5.0) -> int:
-    """Kill descendants that have dropped their mark, and return how many were killed."""
+    """Kill all descendants of a process, also those without a mark, and return how many were killed."""
     killed: set[Process] = set()
     end = time.monotonic() + timeout
     while (found := descendants(pid)) and time.monotonic() < end:
@@ -207,10 +214,10 @@ def end_descendants(pid: int, timeout: float = 5.0) -> int:
 def end_marked(
     run_id: str, node_rank: int | None = None, keep: Collection[int] = (), timeout: float = 5.0
 ) -> tuple[int, list[Process]]:
-    """Kill every process with the mark, except those in `keep`. Return (number killed, survivors).
+    """Kill all processes with the mark, except those in `keep`. Return (number killed, survivors).
 
-    Repeats until two successive looks find no process, because a process may fork between being listed and being
-    inspected.
+    This is repeated until two successive searches find no process, because a process may fork a child after the search
+    has listed all pids.
     """
     killed: set[Process] = set()
     end, empty_looks = time.monotonic() + timeout, 0

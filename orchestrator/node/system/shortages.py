@@ -1,4 +1,4 @@
-"""Explains a system error by the resource that ran out on this machine, and its limit."""
+"""Explains a system error: which resource of this machine is exhausted, and what limits it."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import resource
 from orchestrator.node.system.cgroup import memory_limits, process_limits
 from orchestrator.protocol.quantities import size
 
-LEAST_LEFT = 16  # number of processes; a failed start may have released some
+LEAST_LEFT = 16  # processes below the limit that count as "reached", because a failed start may have released some
 
 
 def shortage(error: BaseException) -> str:
-    """Return a sentence about the exhausted resource, with its limit; empty for any other error."""
+    """Return a sentence about the exhausted resource and its limit; empty if the error has another cause."""
     number = error.errno if isinstance(error, OSError) else None
     if number == errno.EAGAIN or "can't start new thread" in str(error):
         return f"no process or thread can be started: {_limit_of_processes()}"
@@ -39,7 +39,7 @@ def _limit_of_memory() -> str:
     for folder, limit in memory_limits():
         return f"its cgroup has at most {size(limit)} ({folder})"
     limit = resource.getrlimit(resource.RLIMIT_AS)[0]
-    return f"ulimit -v allows {size(limit)}" if limit != resource.RLIM_INFINITY else "the machine's is used up"
+    return f"ulimit -v allows {size(limit)}" if limit != resource.RLIM_INFINITY else "the machine's memory is used up"
 
 
 def _has_no_inodes(path: object) -> bool:

@@ -1,6 +1,6 @@
-"""The signals by which a scheduler stops a node.
+"""The signals by which a scheduler stops a node. Every process of the job gets them.
 
-Every process of the job gets them; orch's own block them until ready.
+A process of orch blocks them until it has installed its handlers.
 """
 
 from __future__ import annotations
@@ -18,13 +18,16 @@ NOTICES = (*STOP_SIGNALS, signal.SIGUSR1, signal.SIGHUP)
 
 
 def name_of(number: int) -> str:
-    """Return the name of a signal; "signal 41" for a real-time signal, which has none."""
+    """Return the name of a signal, or a text such as "signal 41" for a real-time signal, which has no name."""
     return signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
 
 
 @contextlib.contextmanager
 def held_back() -> Iterator[None]:
-    """Block the stop signals, also in processes started within the block, until those call `let_through`."""
+    """Block the stop signals in a `with` block. Processes that are started in it keep them blocked, too.
+
+    Such a process calls `let_through` when it is ready for signals.
+    """
     signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
     try:
         yield
@@ -33,10 +36,10 @@ def held_back() -> Iterator[None]:
 
 
 def hold_back_for_good() -> None:
-    """Block the stop signals for the last lines of a process that is about to end."""
+    """Block the stop signals in a process that is about to end, so that they do not change its exit code."""
     signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
 
 
 def let_through() -> None:
-    """Unblock the stop signals; pending ones arrive now."""
+    """Unblock the stop signals. Signals that were sent meanwhile arrive now."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)

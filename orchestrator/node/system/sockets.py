@@ -1,4 +1,4 @@
-"""Listening sockets on the addresses that others need to reach, and on no others."""
+"""Opens listening sockets, only on the addresses that others need to reach."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from orchestrator.node.system.tcp_peers import listeners
 ANYWHERE = ""  # all addresses of this machine
 ANY_PORT = (0,) * 8  # port 0, tried several times: a port that is free at one address may be taken at another
 BACKLOG = 4096
-PADDING = "." * (64 << 10)  # sent both ways, because small packets pass a path with a smaller MTU
+PADDING = "." * (64 << 10)  # sent in both directions, because small packets alone would not show a wrong MTU on the way
 
 
 def listen(addrs: tuple[str, ...], ports: tuple[int, ...]) -> list[socket.socket]:
-    """Open a socket at each address, on the first of the ports that is free at all addresses.
+    """Return listening sockets at all addresses, on the first of the ports that is free at all of them.
 
-    Raises OSError if no port is free. The error says that the ports are taken only if all of them are.
+    Raises OSError if there is no such port. The error names the users who occupy the ports, or any other reason.
     """
     other = None
     for port in ports:
@@ -39,12 +39,12 @@ def listen(addrs: tuple[str, ...], ports: tuple[int, ...]) -> list[socket.socket
 
 
 def port_of(socks: list[socket.socket]) -> int:
-    """Return the port that the sockets share, or 0 if there are none."""
+    """Return the port that the sockets have in common, or 0 if there are no sockets."""
     return int(socks[0].getsockname()[1]) if socks else 0
 
 
 def padding_lost(why: str) -> str:
-    """Return the error message for a path that passes small packets but loses the padding."""
+    """Return the error message for a network path that carries small packets but loses the padding. `why` is how."""
     lost = f"{len(PADDING) >> 10} KiB that were sent there did not come back"
     return f"it can be reached, but {lost}: {why}; is the MTU smaller on the way?"
 

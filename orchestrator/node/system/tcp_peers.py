@@ -1,4 +1,4 @@
-"""Finds the user of a local TCP connection or of a listening socket, as the kernel reports them."""
+"""Asks the kernel which user owns the other end of a local TCP connection, or listens on a port."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ ESTABLISHED = 1  # the state of an open connection, tcp_states.h
 
 
 def owner_of_peer(connection: socket.socket) -> int | None:
-    """Return the uid of the socket at the other end of a connection on this machine, or None if it is unknown.
+    """Return the uid of the owner of the other end of a connection on this machine, or None if it is unknown.
 
-    It is unknown if the program has closed the socket, if the socket is in another network namespace, or if the kernel
-    does not answer such requests.
+    The owner is unknown if the program has closed its socket, if the socket is in another network namespace, or if the
+    kernel does not answer such requests.
     """
     try:
         own, peer = connection.getsockname(), connection.getpeername()
@@ -42,9 +42,9 @@ def owner_of_peer(connection: socket.socket) -> int | None:
 def listeners(
     ports: tuple[int, ...], host: str = "", tables: tuple[str, ...] = ("/proc/net/tcp", "/proc/net/tcp6")
 ) -> str:
-    """Return the users who listen on any of these ports, in words; empty if the kernel names none.
+    """Return a text that names the users who listen on any of these ports; empty if the kernel reports none.
 
-    With `host`, an IP address, only users who listen at this address or at all addresses are returned.
+    `host` is an IP address. With it, only users who listen at this address or at all addresses are named.
     """
     wanted, uids = {f"{port:04X}" for port in ports}, set()
     for table in tables:
@@ -60,7 +60,7 @@ def listeners(
 
 
 def _address(text: str) -> str:
-    """Return an address from /proc/net/tcp, which writes 32-bit words in the machine's byte order."""
+    """Return an IP address that is written as in /proc/net/tcp, in 32-bit words in the machine's byte order."""
     words = [int(text[at : at + 8], 16) for at in range(0, len(text), 8)]
     return socket.inet_ntop(
         socket.AF_INET if len(words) == 1 else socket.AF_INET6, struct.pack(f"={len(words)}I", *words)
@@ -73,7 +73,7 @@ def is_open(connection: socket.socket) -> bool:
 
 
 def can_tell_owners() -> bool:
-    """Tell whether this machine's kernel reports the owners of connections."""
+    """Return whether this machine's kernel reports the owners of connections, after trying it with one."""
     with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()):
         connection, _ = server.accept()
         with connection:

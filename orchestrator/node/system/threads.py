@@ -20,7 +20,7 @@ def keep_a_thread() -> None:
 
 
 async def in_thread(work: Callable[..., Result], *args: Any) -> Result:
-    """Run blocking work in a worker thread and return its result."""
+    """Run blocking work in a worker thread, and return its result or raise its error."""
     loop, future = asyncio.get_running_loop(), asyncio.get_running_loop().create_future()
 
     def deliver(method: Callable[[Any], None], value: Any) -> None:

@@ -1,4 +1,4 @@
-"""Threads for blocking work. They are kept in case a limit allows no new thread later. Python 3.9."""
+"""Threads for blocking work. They are kept, because a limit may allow no new thread later. Python 3.9."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ Work = Callable[[], None]
 
 
 class Workers:
-    """Threads that do blocking work and are kept for later work. If no thread can be started, they do all of the work.
+    """Threads that do blocking work and then wait for more. If no further thread can be started, they do all work.
 
-    A worker is a daemon, so a worker that hangs on a dead disk delays no exit; other work gets another worker.
+    A worker is a daemon thread, so a worker that hangs on a dead disk does not delay the exit of the process.
     """
 
     def __init__(self) -> None:
@@ -22,7 +22,7 @@ class Workers:
         self.free = 0  # the number of idle workers minus the number of queued tasks
 
     def start_one(self) -> bool:
-        """Start a worker; return False if the system allows no further thread."""
+        """Start a worker. Return False if the system allows no further thread."""
         try:
             threading.Thread(target=self._serve, daemon=True).start()
         except RuntimeError:  # a limit on processes and threads, or no memory for a stack
@@ -32,7 +32,7 @@ class Workers:
         return True
 
     def do(self, work: Work) -> None:
-        """Pass the work to a worker: an idle worker, a new worker, or the next worker that becomes idle."""
+        """Pass the work to an idle worker, else to a new worker, else to the next worker that becomes idle."""
         with self.lock:
             self.free -= 1
             is_short = self.free < 0

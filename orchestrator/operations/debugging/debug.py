@@ -1,4 +1,4 @@
-"""Runs in which one rank waits for a debugger, and the connection to that rank."""
+"""Submits runs in which one rank waits for a debugger, and connects a debugger to that rank."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ SETTINGS: Final[Mapping[str, Any]] = MappingProxyType(
         **{f"job.retry.{cause}": 0 for cause in ("user_error", "infra", "preempted", "timeout")},
     }
 )
-"""Settings of a debugged run: a paused rank does not count as hung, and there is only one attempt."""
+"""Settings of a debugged run. A paused rank does not count as hung, and there is only one attempt."""
 
 
-def debug_request(asked: Request, rank: int) -> Request:
-    """Return the request for a run in which this rank waits for a debugger."""
-    return replace(asked, flags={**asked.flags, **SETTINGS}, debug_rank=rank)
+def debug_request(request: Request, rank: int) -> Request:
+    """Return the request, changed so that this rank of the run waits for a debugger."""
+    return replace(request, flags={**request.flags, **SETTINGS}, debug_rank=rank)
 
 
 def check_debug(prepared: Prepared) -> None:
-    """Raise UsageError if the rank can't be debugged."""
+    """Raise UsageError if the requested rank can't be debugged."""
     job, rank = prepared.loaded.job, prepared.debug_rank
     counts = nproc_by_node(prepared.profile)
     known = [count for count in counts if count is not None]
@@ -63,11 +63,11 @@ def node_of_rank(state: RunState, rank: int) -> int | None:
 
 
 def wait_for_node(run: RunDir, rank: int, say: Callable[[str], None]) -> int | None:
-    """Wait until the rank has been started, and return its node. None if the run ends before.
+    """Wait until the rank has been started, and return its node. Return None if the run ends before.
 
-    `say` receives what the run waits for. Raises UsageError if the nodes have decided on fewer ranks.
+    `say` is called with the reason whenever the run begins to wait. Raises UsageError if the run has no such rank.
     """
-    said = ""
+    last = ""
     for state in states(run):
         if state.is_final:
             return None
@@ -75,16 +75,16 @@ def wait_for_node(run: RunDir, rank: int, say: Callable[[str], None]) -> int | N
             return node
         if state.world_size is not None and rank >= state.world_size:
             raise UsageError(f"the run has no rank {rank}", f"its ranks are 0 to {state.world_size - 1}: --rank N")
-        if state.detail and state.detail != said:
-            said = state.detail
-            say(f"{state.state}: {said}")
+        if state.detail and state.detail != last:
+            last = state.detail
+            say(f"{state.state}: {last}")
     return None
 
 
 def forward_debugger(
     run: RunDir, rank: int, node: int, say: Callable[[str], None], listening: socket, *, any_user: bool = False
 ) -> Forwarding:
-    """Return a forwarding from the listening socket to the rank's debugger. It starts when its context is entered."""
+    """Return a forwarding from a listening socket to the rank's debugger. It starts when its context is entered."""
     return Forwarding(
         lambda boundary: node_command(run, node, "relay", str(node), boundary, f"rank:{rank}"), say, listening,
         any_user=any_user,
@@ -92,9 +92,9 @@ def forward_debugger(
 
 
 def configuration(run: RunDir, prepared: Prepared, port: int, folder: str) -> dict[str, Any]:
-    """Return VS Code's configuration for the rank, whose folder on the node is `folder`.
+    """Return the configuration by which VS Code attaches to the rank, whose folder on its node is `folder`.
 
-    The local sources are the job's or, for a repeated run, the copy of the code.
+    VS Code shows the sources of the job or, for a repeated run, the run's copy of the code.
     """
     local = run.path / "code" if prepared.repeats is not None else prepared.loaded.code_dir
     return {
@@ -105,15 +105,15 @@ def configuration(run: RunDir, prepared: Prepared, port: int, folder: str) -> di
 
 
 def keep_launch_file(run: RunDir, found: Mapping[str, Any]) -> Path:
-    """Write a launch.json into the run's folder, and return its path."""
+    """Write a launch.json with this configuration into the run's folder, and return its path."""
     run.write(LAUNCH_FILE, {"version": "0.2.0", "configurations": [dict(found)]})
     return run.path / LAUNCH_FILE
 
 
 def attach(run: RunDir, prepared: Prepared, way: Forwarding) -> dict[str, Any] | None:
-    """Wait for the rank, and return the configuration, which is also stored with the run.
+    """Wait until the rank can be debugged, and return VS Code's configuration, which is also stored with the run.
 
-    None if the run ends before.
+    Return None if the run ends before.
     """
     assert prepared.debug_rank is not None
     try:

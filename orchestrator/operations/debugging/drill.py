@@ -1,6 +1,6 @@
-"""orch drill: causes a fault in a run of the shipped job, and compares the outcome with what is promised.
+"""The command `orch drill`: causes a fault in a run of the shipped job, and compares the outcome with the promise.
 
-Only processes of that run are touched. Its nodes find them by the run's records and its mark.
+Only processes of that run are killed or stopped. Its nodes identify them by the run's records and mark.
 """
 
 from __future__ import annotations
@@ -47,27 +47,27 @@ from orchestrator.runs.store import RunDir, live_runs
 from orchestrator.specs.documents.lookup import shipped
 from orchestrator.specs.plan import LaunchPlan
 from orchestrator.specs.units import seconds as seconds_in
-from orchestrator.supervisor.start import attend, supervisor_of
+from orchestrator.supervisor.background import attend, supervisor_of
 from orchestrator.transport.address import gateway_of
 
-ANSWER_SECONDS: Final = 60.0  # time for a node to report its targets
-UNATTENDED_SECONDS: Final = 2.0  # time that the run continues without a supervisor
-END_SECONDS: Final = 900.0  # time after the fault within which the run has to end
-LONG: Final = 2.0  # times limits.link: a freeze that is certainly noticed
+ANSWER_SECONDS: Final = 60.0  # within which a node has to report the processes that it has killed or stopped
+UNATTENDED_SECONDS: Final = 2.0  # during which the run continues without a supervisor
+END_SECONDS: Final = 900.0  # after the fault, within which the run has to end
+LONG: Final = 2.0  # times limits.link, the length of a freeze that is certainly noticed
 
 Tell = Callable[[str], None]
 
 
 @dataclass(frozen=True)
 class Order:
-    """A fault to cause. `target` is a host or the number of a node, by default the last node."""
+    """An order to cause a fault. `target` is a host or the number of a node. By default it is the last node."""
 
     fault: Fault
     target: str = ""
     seconds: float = 0.0
 
     def __str__(self) -> str:
-        """Describe the fault."""
+        """Return a phrase for the fault, such as `kill of rank`."""
         if self.fault is Fault.FREEZE:
             return f"freeze of {self.target or 'the last node'} for {self.seconds:g} s"
         return f"kill of {self.fault}"
@@ -75,7 +75,7 @@ class Order:
 
 @dataclass(frozen=True)
 class Injection:
-    """A fault that was caused: when, where, and to which processes."""
+    """A fault that was caused: its time, its hosts, and the processes that were killed or stopped."""
 
     at: float
     hosts: tuple[str, ...]
@@ -85,7 +85,7 @@ class Injection:
 
 @dataclass(frozen=True)
 class Report:
-    """One fault and its outcome. The promise held if there are no `differences`."""
+    """The result of one fault. The promise was kept if there are no `differences`."""
 
     order: str
     run_id: str
@@ -104,12 +104,12 @@ class Report:
 
 
 def job_file() -> Path:
-    """Return the path of the job that is drilled."""
+    """Return the path of the shipped job, a run of which gets the faults."""
     return shipped("jobs") / "drill.yaml"
 
 
 def freeze_of(text: str) -> Order:
-    """Parse HOST:TIME. Raises UsageError if it is not valid."""
+    """Return the order that `--freeze HOST:TIME` means. Raises UsageError if the text is not valid."""
     target, colon, time_ = text.rpartition(":")
     hint = "write it like --freeze n2:20s"
     if not (colon and target):
@@ -124,11 +124,11 @@ def freeze_of(text: str) -> Order:
 
 
 def orders_for(root: Path, prepared: Prepared, tell: Tell) -> list[Order]:
-    """Return all faults that make sense for a profile."""
+    """Return orders for all faults that can be caused under this profile."""
     launch = plan_for(root, prepared)
     orders = [Order(fault) for fault in KILLS]
     if live_runs(root):
-        tell("without the supervisor, because it also supervises other runs")
+        tell("the supervisor is not killed, because it also supervises other runs")
         orders.remove(Order(Fault.SUPERVISOR))
     if launch.nnodes > 1:
         orders.append(Order(Fault.FREEZE, seconds=LONG * launch.tasks[0].link_timeout))
@@ -157,9 +157,9 @@ def _check_alone(root: Path, own: RunDir | None = None) -> None:
 
 
 def drill(root: Path, prepared: Prepared, order: Order, tell: Tell) -> Report:
-    """Submit a run, cause the fault, and wait for the outcome. The run is removed unless there is a difference.
+    """Submit a run, cause the fault, and wait for the outcome. The run is removed unless the promise was broken.
 
-    Raises BackendError if the run ended before, or if there is no target.
+    Raises BackendError if the run ends before the fault, or if its node can't cause the fault.
     """
     run = submit.submit(root, prepared)
     try:
@@ -177,21 +177,21 @@ def drill(root: Path, prepared: Prepared, order: Order, tell: Tell) -> Report:
 
 
 def _until_it_trains(run: RunDir, tell: Tell) -> RunState:
-    """Return the state when the ranks train and a checkpoint is here. A queue may take its time."""
-    told = ""
+    """Wait until the ranks train and a checkpoint is on this machine. The run may be queued first. Return its state."""
+    last = ""
     for state in states(run):
         if state.is_final:
             reason = state.verdict.reason if state.verdict else ""
             raise BackendError(
-                f"{run.run_id} {state.state} before anything was done to it{f': {reason}' if reason else ''}",
-                f"try it undisturbed: orch submit {job_file().stem} --profile {state.profile} --follow",
+                f"{run.run_id} {state.state} before the fault was caused{f': {reason}' if reason else ''}",
+                f"run it without a fault: orch submit {job_file().stem} --profile {state.profile} --follow",
             )
         if state.state is RunStatus.RUNNING and newest(checkpoint_folder(run)) is not None:
             return state
-        if state.state is RunStatus.PENDING and state.detail not in ("", told):
-            told = state.detail
-            tell(f"  {told}")
-    raise AssertionError("states() goes on until the run has ended")
+        if state.state is RunStatus.PENDING and state.detail not in ("", last):
+            last = state.detail
+            tell(f"  {last}")
+    raise AssertionError("states() continues until the run has ended")
 
 
 def _until_the_end(root: Path, run: RunDir, order: Order) -> RunState:
@@ -200,15 +200,15 @@ def _until_the_end(root: Path, run: RunDir, order: Order) -> RunState:
         attend(root)
     stop = time.monotonic() + END_SECONDS
     state = wait(run, timeout=END_SECONDS)
-    # the supervisor ends what is left, and copies everything here
+    # The supervisor ends the remaining processes, and copies everything to this machine, before it records the verdict.
     while run.ending() is None and time.monotonic() < stop:
-        time.sleep(POLL_SECONDS)  # the verdict is a file; a network file system may send no event
+        time.sleep(POLL_SECONDS)  # the verdict is a file, and a network file system may send no event about it
     return state_of(run) if state.is_final else state
 
 
 @contextlib.contextmanager
 def _injected(root: Path, run: RunDir, state: RunState, order: Order) -> Iterator[tuple[Injection, Promise]]:
-    """Cause the fault, and yield what was done and what is promised. What is left of the fault is ended afterwards."""
+    """Cause the fault, and yield the injection and the promise. A freeze that still lasts is ended after the block."""
     launch, record = LaunchPlan.from_json(run.read("plan.json") or {}), run.record()
     where = Where.SCHEDULER if record.scheduler else Where(record.kind)
     if order.fault is Fault.SUPERVISOR:
@@ -252,7 +252,10 @@ def _kill_supervisor(root: Path, run: RunDir) -> Injection:
 
 @contextlib.contextmanager
 def _injected_on(run: RunDir, node: NodeState, launch: LaunchPlan, order: Order) -> Iterator[Injection]:
-    """Let a node cause the fault in its part of the run. Raises BackendError, with the node's message, if it can't."""
+    """Let a node cause the fault in its part of the run, and yield its report.
+
+    Raises BackendError, with the node's message, if the node can't cause the fault.
+    """
     task = launch.tasks[0]
     python = launch.commands[0][0].removeprefix("~/")
     archive = archive_file(task.run_dir).removeprefix("~/")  # a command on a node starts in the home folder
@@ -267,18 +270,18 @@ def _injected_on(run: RunDir, node: NodeState, launch: LaunchPlan, order: Order)
             answer, at = _answer(process), time.time()
             if (why := answer.get("error")) is not None or not answer:
                 errors.seek(0)
-                said = errors.read(4096).decode("utf-8", "replace").strip().splitlines()[-1:]
-                raise BackendError(f"{node.host}: nothing was done to the run there: {why or ''.join(said)}")
+                last = errors.read(4096).decode("utf-8", "replace").strip().splitlines()[-1:]
+                raise BackendError(f"{node.host}: the fault could not be caused there: {why or ''.join(last)}")
             yield Injection(at, (node.host,), tuple(map(str, answer["processes"])), answer.get("rank"))
             with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(order.seconds + ANSWER_SECONDS)  # processes that it has stopped continue before it ends
+                process.wait(order.seconds + ANSWER_SECONDS)  # before it ends, it lets stopped processes continue
         finally:
             process.terminate()
             process.wait()
 
 
 def _answer(process: subprocess.Popen[bytes]) -> Mapping[str, Any]:
-    """Return the node's answer; empty if none has come. Output of a shell's start-up files before it is skipped."""
+    """Return the node's answer, or {} if it does not answer in time. Output of a shell's start-up files is skipped."""
     assert process.stdout is not None
     end, data, stream = time.monotonic() + ANSWER_SECONDS, b"", process.stdout.fileno()
     while (left := end - time.monotonic()) > 0 and select.select([stream], [], [], left)[0]:
@@ -296,7 +299,7 @@ def _answer(process: subprocess.Popen[bytes]) -> Mapping[str, Any]:
 
 
 def _judge(root: Path, run: RunDir, order: Order, injection: Injection, promise: Promise, end: RunState) -> Report:
-    """Compare the outcome with the promise. The run is removed if nothing differs, and kept otherwise."""
+    """Compare the outcome with the promise and return the report. The run is removed if the promise was kept."""
     launch = LaunchPlan.from_json(run.read("plan.json") or {})
     link = launch.tasks[0].link_timeout
     if not end.is_final:
@@ -310,7 +313,7 @@ def _judge(root: Path, run: RunDir, order: Order, injection: Injection, promise:
 
 
 def _left(run: RunDir) -> tuple[str, ...]:
-    """Check the nodes of a run that has ended once more, and return what is left there."""
+    """Check the nodes of a run that has ended, and return a phrase for each process or folder that is left there."""
     machine = backend(run.record().kind)
     found = []
     for proof in machine.clean_up(run):
@@ -318,7 +321,7 @@ def _left(run: RunDir) -> tuple[str, ...]:
         if proof.is_unreachable:
             found.append(f"{proof.host} is out of reach")
         elif proof.ended and machine.look(run).scheduler is None:  # under a scheduler, agents count what they end
-            found.append(f"{proof.ended} processes on {proof.host}, which are ended now")
+            found.append(f"{proof.ended} processes on {proof.host}, which were killed now")
     folders = [event for event in run.events() if event["kind"] == EventKind.LEFT_BEHIND]
     return (*found, *(f"the run's folder on {event.get('host')}" for event in folders))
 

@@ -1,13 +1,13 @@
-"""The table of promises: how a run should end after each fault of a drill; and the comparison with its end. Pure.
+"""The table of promises: how a run should end after each fault of a drill. Pure.
 
-docs/failures.md has a row for each of its entries.
+This module also compares a run's end with its promise. docs/failures.md has a row for each entry of the table.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
@@ -16,13 +16,13 @@ from orchestrator.protocol.debugging.fault import Fault
 from orchestrator.protocol.events import EventKind
 from orchestrator.runs.state import Event, Outcome, RunState
 
-KILL_SECONDS: Final = 10.0  # time within which the kill of a process is noticed
-WAKING_SECONDS: Final = 5.0  # time after limits.link within which a silence is noticed: two heartbeats and more
-SHORT: Final = 0.5  # times limits.link: a freeze without consequences
+KILL_SECONDS: Final = 10.0  # within which the kill of a process is noticed
+WAKING_SECONDS: Final = 5.0  # after limits.link, within which a silence is noticed; two heartbeats take less
+SHORT: Final = 0.5  # times limits.link, the longest freeze without consequences
 
 
 class Where(StrEnum):
-    """Kinds of clusters that differ in the handling of a lost node."""
+    """The kinds of clusters. They differ in the reaction to a lost node."""
 
     LOCAL = "local"
     SSH = "ssh"
@@ -30,7 +30,7 @@ class Where(StrEnum):
 
 
 class Freeze(StrEnum):
-    """How long a machine of the run is frozen, relative to `limits.link`, or that all machines are."""
+    """The kinds of freezes, by their length relative to `limits.link` and by the number of frozen machines."""
 
     SHORT = "for less than half of limits.link"
     LONG = "for longer than limits.link"
@@ -39,9 +39,9 @@ class Freeze(StrEnum):
 
 @dataclass(frozen=True)
 class Promise:
-    """The outcome of a fault on some kinds of clusters. `says` is a pattern for the error message.
+    """The promised outcome of a fault on some kinds of clusters. `says` is a pattern that the error message matches.
 
-    A promise for runs on one node (`alone`) takes precedence over one for any run.
+    A promise for runs on one node (`alone`) takes precedence over a promise for any run.
     """
 
     fault: Fault
@@ -55,13 +55,13 @@ class Promise:
 
     @property
     def what(self) -> str:
-        """Describe the fault."""
+        """Return a phrase for the fault, as docs/failures.md has it."""
         if self.freeze is not None:
             return f"{self.fault} {self.freeze}"
         return f"KILL of {_ARTICLES[self.fault]}{', the only one' if self.alone else ''}"
 
     def seconds(self, link: float) -> float:
-        """Return within how many seconds the fault is noticed."""
+        """Return the number of seconds within which the fault has to be noticed."""
         return link + WAKING_SECONDS if self.freeze is Freeze.LONG else KILL_SECONDS
 
 
@@ -98,9 +98,9 @@ PROMISES: Final = (
     Promise(Fault.NODE, _AGAIN, Outcome.SUCCEEDED, 1, "new agents go on from the newest checkpoint", _LOST),
     Promise(Fault.AGENT, (Where.SCHEDULER,), Outcome.FAILED, 0, _NOBODY_ASKS, _ENDED, alone=True),
     Promise(Fault.NODE, (Where.SCHEDULER,), Outcome.FAILED, 0, _NOBODY_ASKS, _ENDED, alone=True),
-    Promise(Fault.SUPERVISOR, _ALL, Outcome.SUCCEEDED, 0, "the run goes on; the next command starts another"),
-    Promise(Fault.FREEZE, _ALL, Outcome.SUCCEEDED, 0, "the run goes on where it was", freeze=Freeze.SHORT),
-    Promise(Fault.FREEZE, _ALL, Outcome.SUCCEEDED, 0, "the run goes on where it was", freeze=Freeze.ALL),
+    Promise(Fault.SUPERVISOR, _ALL, Outcome.SUCCEEDED, 0, "the run continues; the next command starts another"),
+    Promise(Fault.FREEZE, _ALL, Outcome.SUCCEEDED, 0, "the run continues where it was", freeze=Freeze.SHORT),
+    Promise(Fault.FREEZE, _ALL, Outcome.SUCCEEDED, 0, "the run continues where it was", freeze=Freeze.ALL),
     Promise(Fault.FREEZE, (Where.LOCAL,), Outcome.FAILED, 0, "the run ends", _SILENT, Freeze.LONG),
     Promise(
         Fault.FREEZE, _AGAIN, Outcome.SUCCEEDED, 1, "new agents go on from the newest checkpoint", _SILENT, Freeze.LONG
@@ -109,13 +109,13 @@ PROMISES: Final = (
 
 
 def promise_of(fault: Fault, where: Where, freeze: Freeze | None = None, *, alone: bool = False) -> Promise:
-    """Return the promise for this fault on such a cluster, for a run on one node or on several."""
+    """Return the promise for this fault on this kind of cluster, for a run on one node (`alone`) or on several."""
     found = [each for each in PROMISES if (each.fault, each.freeze) == (fault, freeze) and where in each.where]
     return next(each for wanted in (alone, False) for each in found if each.alone is wanted)
 
 
 def length_of(seconds: float, link: float, *, is_everything: bool) -> Freeze | None:
-    """Return the class of a freeze of this length. None if it may or may not cost a restart."""
+    """Return the kind of a freeze of this length, or None if nobody can predict whether it costs a restart."""
     if is_everything:
         return Freeze.ALL
     if seconds <= SHORT * link:
@@ -125,9 +125,9 @@ def length_of(seconds: float, link: float, *, is_everything: bool) -> Freeze | N
 
 @dataclass(frozen=True)
 class Account:
-    """The events of a run after a fault. Times are seconds since the fault."""
+    """The facts about a run after a fault that its promise is compared with. Times are in seconds since the fault."""
 
-    outcome: Outcome | None  # None: it had not ended when the drill gave up waiting
+    outcome: Outcome | None  # None if the run had not ended when the drill stopped waiting
     restarts: int
     noticed: float | None
     said: str
@@ -137,10 +137,6 @@ class Account:
     left: tuple[str, ...] = ()
     ends: tuple[str, ...] = ()  # how each attempt ended that was followed by another
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the account as JSON types."""
-        return asdict(self)
-
 
 _NOTICED: Final = (EventKind.ATTEMPT_FAILED, EventKind.LOST_NODE, EventKind.GAVE_UP, EventKind.FOUND_LOST)
 
@@ -149,13 +145,13 @@ def account(
     state: RunState, events: Iterable[Event], result: Mapping[str, Any] | None, at: float, now: float,
     left: tuple[str, ...] = (),
 ) -> Account:  # fmt: skip
-    """Return what happened after a fault at time `at`, from a run's events."""
+    """Return an Account of a run's events after a fault at the time `at`."""
     after = [event for event in events if event.get("time", 0.0) >= at - 1.0]  # nodes' clocks may differ by this much
     ends = (*_NOTICED, EventKind.RELAUNCH)
     noticed = min((event["time"] for event in after if event["kind"] in ends), default=None)
     ended = state.ended if state.ended and state.ended > at else now
     if noticed is None and state.verdict and state.verdict.outcome is Outcome.FAILED:
-        noticed = ended  # only the process that looks after the run was left to notice it
+        noticed = ended  # no agent was left, so the supervisor noticed the fault when it ended the run
     again = [event for event in after if event["kind"] in (EventKind.RESTART, EventKind.RELAUNCH)]
     steps = [event.get("from_step", event.get("step")) for event in again]
     counted = result if result is not None and {"steps", "ledger"} <= result.keys() else None
@@ -173,7 +169,7 @@ def account(
 
 
 def _said(state: RunState, after: list[Event]) -> str:
-    """Return the first reason that was reported: of a relaunch, of a failed attempt, or of the end."""
+    """Return the reason that was reported first: for a relaunch, for a failed attempt, or for the run's end."""
     for event in after:
         if event["kind"] == EventKind.RELAUNCH:
             return str(event.get("reason", ""))
@@ -184,7 +180,7 @@ def _said(state: RunState, after: list[Event]) -> str:
 
 
 def ledger_of(steps: int) -> int:
-    """Return the ledger of jobs/drill.py after this number of steps, each done once and in order."""
+    """Return the checksum that jobs/drill.py computes if it takes each of this number of steps once and in order."""
     ledger = 0
     for step in range(1, steps + 1):
         ledger = (ledger * 31 + step) % 1_000_003
@@ -194,24 +190,24 @@ def ledger_of(steps: int) -> int:
 def differences(promise: Promise, found: Account, link: float) -> list[str]:
     """Return a sentence for each difference between the outcome and the promise."""
     if found.outcome is None:
-        return [f"it had not ended {found.took:.0f} s after the fault; promised: {promise.outcome}"]
+        return [f"the run had not ended {found.took:.0f} s after the fault; promised: {promise.outcome}"]
     wrong = []
     if found.outcome != promise.outcome:
-        wrong.append(f"it ended as {found.outcome}, and not as {promise.outcome}")
+        wrong.append(f"the run ended as {found.outcome}, and not as {promise.outcome}")
     if found.restarts != promise.restarts:
         ends = "".join(f"; attempt {number}: {end or 'its end is not known'}" for number, end in enumerate(found.ends))
-        wrong.append(f"it was started again {found.restarts} times, and not {promise.restarts}{ends}")
+        wrong.append(f"the run was started again {found.restarts} times, and not {promise.restarts}{ends}")
     if promise.says and re.search(promise.says, found.said) is None:
-        wrong.append(f"what was said names something else: '{found.said}'")
+        wrong.append(f"the reported reason is another one: '{found.said}'")
     limit = promise.seconds(link)
     if promise.says and (found.noticed is None or found.noticed > limit):
         how = "was not noticed" if found.noticed is None else f"was noticed after {found.noticed:.1f} s"
-        wrong.append(f"it {how}; promised: within {limit:.0f} s")
+        wrong.append(f"the fault {how}; promised: within {limit:.0f} s")
     if promise.restarts and found.restarts and not found.went_on_from:
-        wrong.append("it began anew, and not from a checkpoint")
+        wrong.append("the run started from the beginning, and not from a checkpoint")
     if promise.outcome is Outcome.SUCCEEDED and found.outcome is Outcome.SUCCEEDED:
         if found.ledger is None:
-            wrong.append("its result has not come")
+            wrong.append("the run's result was not copied to this machine")
         elif found.ledger[1] != ledger_of(found.ledger[0]):
-            wrong.append(f"of its {found.ledger[0]} steps one was lost or done twice: its ledger says so")
+            wrong.append(f"of its {found.ledger[0]} steps one was lost or done twice, as their checksum shows")
     return [*wrong, *(f"left behind: {each}" for each in found.left)]

@@ -1,4 +1,4 @@
-"""Builds and runs commands of orch's own program on a node of a live run."""
+"""Runs commands of orch's own program, node.pyz, on the nodes of a live run."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from orchestrator.runs.store import RunDir, check_own
 
 T = TypeVar("T")
 
-AT_ONCE: Final = 8  # a login node's sshd drops connections if many begin at once
-MOST_WORDS: Final = 300
+AT_ONCE: Final = 8  # nodes; a login node's sshd drops connections if many begin at once
+MOST_CHARS: Final = 300  # of an error message
 
 
 def check_going_on(run: RunDir) -> None:
-    """Raise UsageError if the run has ended, and StoreError if it is another user's."""
+    """Raise UsageError if the run has ended, and StoreError if it belongs to another user."""
     check_own(run.path.parent.parent, run)
     state = state_of(run)
     if state.is_final:
@@ -34,9 +34,9 @@ def check_going_on(run: RunDir) -> None:
 
 
 def node_command(run: RunDir, node: int, verb: str, *args: str) -> list[str]:
-    """Return the local command that starts a verb of node.pyz on a node. The verb's first argument is the run's folder.
+    """Return the local command that starts `node.pyz VERB RUN_DIR ARGS` on a node.
 
-    Raises UsageError if the run has no such node, and BackendError if it can't be reached.
+    Raises UsageError if the run has no such node, and BackendError if the node can't be reached.
     """
     host_of(run, node)
     launch = plan_of(run)
@@ -49,9 +49,10 @@ def node_command(run: RunDir, node: int, verb: str, *args: str) -> list[str]:
 def on_every_node(
     run: RunDir, work: Callable[[int, str], list[T]], at_once: int | None = None
 ) -> tuple[list[T], list[str]]:
-    """Do the work for the number and the host of each node, and return (results, messages about nodes that failed).
+    """Call `work` with the number and the host of each node. Return its results, and error messages of other nodes.
 
-    All nodes are asked at once if `at_once` is None. Raises UsageError if the run has ended or has started no ranks.
+    At most `at_once` calls run at the same time, or all if it is None. Raises UsageError if the run has ended or has
+    started no ranks.
     """
     check_going_on(run)
     hosts = [node.host for node in state_of(run).nodes]
@@ -74,9 +75,9 @@ def on_every_node(
 def ask(
     run: RunDir, node: int, verb: str, seconds: float, read: Callable[[Mapping[str, Any]], T], *args: str
 ) -> list[T]:
-    """Return the answer of a verb of node.pyz on a node, a line of JSON, with each rank's part converted by `read`.
+    """Run a verb of node.pyz on a node, and return its answer about each rank. `read` converts these from JSON.
 
-    Raises BackendError if the node does not answer, or answers something else.
+    Raises BackendError if the node does not answer in time, or if its answer is not valid.
     """
     boundary = secrets.token_hex(8)
     argv = node_command(run, node, verb, str(node), run.run_id, boundary, *args)
@@ -89,11 +90,11 @@ def ask(
         raise BackendError(f"no answer within {seconds:.0f} s", transient=True) from error
     except OSError as error:
         raise BackendError(f"{argv[0]} can't be started: {error.strerror}") from error
-    # Output of the login comes before the answer.
+    # The shell's start-up files may print other lines before the answer.
     answer = next((line for line in done.stdout.splitlines() if line.startswith(f"{boundary} ")), None)
     if answer is None:
-        said = done.stderr.strip()[-MOST_WORDS:] or f"it ended with code {done.returncode}"
-        raise BackendError(f"it can't be reached: {said}")
+        why = done.stderr.strip()[-MOST_CHARS:] or f"the command exited with code {done.returncode}"
+        raise BackendError(f"it can't be reached: {why}")
     try:
         return [read(values) for values in parse_json(answer.partition(" ")[2])]
     except (ValueError, KeyError, TypeError, RecursionError) as error:

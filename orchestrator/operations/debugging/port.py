@@ -1,4 +1,4 @@
-"""Forwards a local port to a port of a run's node."""
+"""Forwards a local port to a port on a node of a run."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from orchestrator.transport.forwarding import Forwarding, listen_here
 
 
 def parse_port(text: str) -> tuple[int, int]:
-    """Return (port, node) of `8888` or `8888:1`. Raises UsageError otherwise."""
+    """Return the port and the node in a text such as `8888` or `8888:1`. Raises UsageError if the text is not valid."""
     port, colon, node = text.partition(":")
     numbers = (port, node) if colon else (port, "0")
     if not all(each.isascii() and each.isdigit() for each in numbers) or not 0 < int(port) < 1 << 16:
         raise UsageError(
-            f"'{text}' is not a port", "write a number up to 65535, and a node after it if it isn't node 0's: 8888:1"
+            f"'{text}' is not a port", "write a number up to 65535, and for another node than 0 its number: 8888:1"
         )
     return int(port), int(numbers[1])
 
@@ -25,10 +25,10 @@ def parse_port(text: str) -> tuple[int, int]:
 def forward(
     run: RunDir, port: int, node: int, say: Callable[[str], None], *, here: int = 0, any_user: bool = False
 ) -> Forwarding:
-    """Return a forwarding to a node's port, which starts when its context is entered.
+    """Return a forwarding to a port of a node. It starts when its context is entered.
 
-    `here` is the local port, 0 for any. Raises UsageError if the run has ended or has no such node, or if the local
-    port is taken.
+    `here` is the local port, or 0 for any free port. Raises UsageError if the run has ended or has no such node, or if
+    the local port is taken.
     """
     check_going_on(run)
     host_of(run, node)

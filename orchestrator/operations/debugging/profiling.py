@@ -1,4 +1,4 @@
-"""Records profiles of a run's next steps on all its nodes at once, and copies them here."""
+"""Records profiles of a run's next steps on all its nodes at once, and copies them to this machine."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _NAME = re.compile(r"rank_\d{1,6}\.(trace\.json\.gz|memory\.pickle)")
 
 @dataclass(frozen=True)
 class RankProfile:
-    """The files that a rank has recorded, or why it has none."""
+    """The files that a rank has recorded, or the reason why it has none."""
 
     rank: int
     host: str

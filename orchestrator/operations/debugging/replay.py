@@ -1,4 +1,4 @@
-"""Repeats one rank of a run, alone, with the run's code, environment and command, here or on its node."""
+"""Runs one rank of a run again, with the run's code, environment and command, on this machine or on the rank's node."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ LOOPBACK = "127.0.0.1"
 
 @dataclass(frozen=True)
 class Rank:
-    """A rank as its run last started it."""
+    """A rank, as its run has started it last."""
 
     run: RunDir
     launch: LaunchPlan
@@ -48,7 +48,7 @@ class Rank:
 
 
 def recall(run: RunDir, rank: int) -> Rank:
-    """Return the rank. Raises UsageError if the run has no such rank, or has not decided its ranks yet."""
+    """Return the rank from the run's records. Raises UsageError if the run has no such rank, or has no ranks yet."""
     launch, bindings, address = launch_of(run)
     world_size = bindings[0].world_size
     if not 0 <= rank < world_size:
@@ -66,7 +66,7 @@ def recall(run: RunDir, rank: int) -> Rank:
 
 
 def as_it_was(one: Rank) -> str:
-    """Return shell lines that start the rank with every variable of its run, except secrets."""
+    """Return shell code that starts the rank with all variables of its run, except secrets."""
     task, before = where_its_code_is(one.run, replace(one.task, attempt=one.attempt))
     variables = rank_environment(
         task,
@@ -80,16 +80,16 @@ def as_it_was(one: Rank) -> str:
     head = [
         f"# rank {one.rank} of {one.run.run_id}: node {one.task.node_rank} ({host_of(one.run, one.task.node_rank)})"
     ]
-    head.append("# it writes where its run did: results, metrics, checkpoints")
+    head.append("# it writes results, metrics and checkpoints to the same folders as its run")
     head += notes_on_secrets(one.launch)
     return redacted(one.run, "\n".join([*before, *head, by_hand(task, rank_argv(task, one.local_rank), variables)]))
 
 
 def replay(one: Rank, shell: Mapping[str, str], *, here: bool, alone: bool, afresh: bool, terminal: bool) -> Way:
-    """Prepare the rank's files, on its node or here, and return the command that starts it.
+    """Prepare the rank's files, on its node or here, and return the command that starts the rank.
 
-    Secrets come from this shell. The rank writes into a folder of its own, which is removed afterwards. Raises
-    UsageError or BackendError if it can't be started.
+    Secrets are taken from this shell. The rank writes into a folder of its own, which is removed afterwards. Raises
+    UsageError or BackendError if the rank can't be started.
     """
     check_own(one.run.path.parent.parent, one.run)
     missing = [name for name in one.launch.secret_names if name not in shell]
@@ -103,7 +103,7 @@ def replay(one: Rank, shell: Mapping[str, str], *, here: bool, alone: bool, afre
     name = f"{one.run.run_id}.replay-{secrets.token_hex(3)}"
     checkpoint = None if afresh else newest_checkpoint(checkpoint_folder(one.run))
     task = replace(one.task, run_id=name, secrets={key: shell[key] for key in one.launch.secret_names}, launcher="exec")
-    # the set-up lines belong to the nodes, and so does the interpreter unless the image has it
+    # The set-up lines and the interpreter are the nodes' own, except an interpreter in a container's image.
     if here and kind != "local":
         python = sys.executable if task.container is None else task.python
         task = replace(
@@ -121,7 +121,7 @@ def replay(one: Rank, shell: Mapping[str, str], *, here: bool, alone: bool, afre
 
 
 def _moved(task: NodeTask, folder: str, resume: str) -> NodeTask:
-    """Return the task with all paths that its rank writes to in the replay's own folder."""
+    """Return the task for a replay. All paths to which its rank writes are in the replay's own folder."""
     return replace(
         task, run_dir=folder, code_dir=f"{folder}/code", checkpoint_dir=f"{folder}/checkpoints", resume=resume
     )
@@ -144,7 +144,7 @@ def _words(one: Rank, *, here: bool, alone: bool, checkpoint: Path | None) -> st
     )
     how = "RANK=0 of 1" if alone else f"RANK={one.rank} of {one.binding.world_size}"
     start = f"from {checkpoint.name}" if checkpoint else "from the beginning"
-    line = f"rank {one.rank} of {one.run.run_id} {where}, as {how}, {start}; what it writes is not kept"
+    line = f"rank {one.rank} of {one.run.run_id} {where}, as {how}, {start}; the files that it writes are not kept"
     if alone:
         return line
-    return f"{line}\nit must not call init_process_group: the other ranks are not there, and it would wait for them"
+    return f"{line}\nit must not call init_process_group, because it would wait for the other ranks, which do not run"

@@ -1,4 +1,4 @@
-"""Collects the stacks of all ranks of a run, from all its nodes at once."""
+"""Collects the stacks of all ranks of a run from its nodes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ANSWER_SECONDS: Final = 90.0
 
 @dataclass(frozen=True)
 class RankStacks:
-    """The stacks of a rank, or why they are not known."""
+    """The stacks of a rank, or the reason why they are not known."""
 
     rank: int
     node: int
@@ -28,25 +28,21 @@ class RankStacks:
         """Return the main thread's frames, innermost first."""
         return next((thread.frames for thread in self.threads if thread.is_main), ())
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the stacks as JSON types."""
-        return asdict(self)
-
 
 @dataclass(frozen=True)
 class Look:
-    """The result: the ranks in order, and messages about nodes without an answer."""
+    """The stacks of all ranks in order, and messages about nodes that did not answer."""
 
     ranks: tuple[RankStacks, ...]
     problems: tuple[str, ...]
 
     def to_json(self) -> dict[str, Any]:
         """Return the result as JSON types."""
-        return {"ranks": [each.to_json() for each in self.ranks], "problems": list(self.problems)}
+        return asdict(self)
 
 
 def look(run: RunDir) -> Look:
-    """Return the stacks of all ranks. Raises UsageError if the run has ended or has started no ranks."""
+    """Return the stacks of all ranks of a run. Raises UsageError if the run has ended or has started no ranks."""
     ranks, problems = on_every_node(
         run,
         lambda node, host: ask(run, node, "stacks", ANSWER_SECONDS, lambda values: _stacks(values, node, host)),

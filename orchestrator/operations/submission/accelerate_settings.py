@@ -1,6 +1,6 @@
-"""Converts the settings of `accelerate launch`: options of its command line, and keys of its config file. Pure.
+"""Converts the options and the config file of `accelerate launch` to settings of a job and a profile. Pure.
 
-accelerate passes its settings to the script as variables, so a job's `env` can hold most of them.
+accelerate passes most settings to the script as environment variables, so the job's `env` can contain them.
 """
 
 from __future__ import annotations
@@ -78,9 +78,9 @@ class Settings:
 
 
 def settings_of(options: Mapping[str, str], config: Mapping[str, Any], place: str) -> Settings:
-    """Return the settings of a line's options and of the config file at `place`. Options take precedence.
+    """Return the settings in a launch line's options and in the config file at `place`. Options take precedence.
 
-    Raises UsageError if the file is SageMaker's, or if one of its values has a wrong type.
+    Raises UsageError if the file is for SageMaker, or if a value has the wrong type.
     """
     found: dict[str, Any] = {**_flat(config, place), **{name: value or True for name, value in options.items()}}
     kind = _kind(found, options)
@@ -101,7 +101,7 @@ def settings_of(options: Mapping[str, str], config: Mapping[str, Any], place: st
 
 
 def _flat(config: Mapping[str, Any], place: str) -> dict[str, Any]:
-    """Return the keys of a config file under the names of options."""
+    """Return the values of a config file by the names of the corresponding options."""
     if config.get("compute_environment", "LOCAL_MACHINE") != "LOCAL_MACHINE":
         hint = "orch starts machines that it reaches over SSH or through Slurm"
         raise UsageError(f"{place}: compute_environment {config['compute_environment']} is not LOCAL_MACHINE", hint)
@@ -118,15 +118,14 @@ def _flat(config: Mapping[str, Any], place: str) -> dict[str, Any]:
 
 
 def _kind(found: Mapping[str, Any], options: Mapping[str, str]) -> str:
-    """Return how accelerate would start the script. Flags override the file's distributed_type."""
+    """Return accelerate's distributed_type. Flags such as --multi_gpu override the file's value."""
     return next((kind for flag, kind in _KINDS.items() if flag in options), str(found.get("distributed_type") or ""))
 
 
 def _is_single(found: Mapping[str, Any], kind: str, config: Mapping[str, Any]) -> bool:
     """Tell whether accelerate would start the script only once, for any number of processes.
 
-    `--cpu` takes precedence over each launcher except mpirun. The type MULTI_CPU counts the processes that mpirun
-    starts.
+    `--cpu` means one process, except with mpirun. With the type MULTI_CPU, mpirun starts the processes.
     """
     by_mpirun = kind == "MULTI_CPU" or _is_set(found.get("mpirun_hostfile"))
     return (kind == "NO" and bool(config)) or (_is_set(found.get("cpu")) and not by_mpirun)
@@ -177,5 +176,5 @@ def _variables(
 
 
 def _is_set(value: Any) -> bool:
-    """Tell whether a setting changes anything. PyYAML reads `no` and `off` as false, YAML 1.2 as text."""
+    """Tell whether a setting is on. accelerate's PyYAML reads `no` and `off` as false; YAML 1.2 reads them as text."""
     return bool(value) and str(value).lower() not in ("no", "false", "off", "none", "0")

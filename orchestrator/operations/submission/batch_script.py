@@ -44,7 +44,7 @@ _OF_ARRAY: Final = re.compile(r"\s(--[\w-]+)[= ]\"?\$\{?SLURM_ARRAY_TASK_ID\}?\"
 
 
 class NoTrainingError(UsageError):
-    """No line of a script starts a training."""
+    """Raised for a script in which no line starts a training."""
 
 
 @dataclass
@@ -119,7 +119,11 @@ def _split(command: Command, *, comments: bool = False) -> list[str]:
 
 
 def _assign(split: list[str], text: str, script: _Script) -> None:
-    """Record assignments. Exported variables go to the job, and assignments that need a shell become set-up lines."""
+    """Record the assignments in a command.
+
+    Exported variables become variables of the job. If only a shell can compute the value, the command becomes a set-up
+    line.
+    """
     is_exported = split[:1] == ["export"] or "-x" in split[:2]
     for word in split:
         found = ASSIGNMENT.fullmatch(word)

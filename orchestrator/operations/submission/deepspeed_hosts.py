@@ -22,14 +22,14 @@ class Machines:
 
 
 def machines_of(options: Mapping[str, str], hostfile: str, place: str) -> Machines:
-    """Return the machines that remain after the filters.
+    """Return the machines of a hostfile that --include and --exclude select.
 
-    `hostfile` is the text of the file at `place`, or empty if there is none. Raises UsageError, with the line or the
-    filter, if one can't be parsed.
+    `hostfile` is the text of the file at `place`, or empty without a file. Raises UsageError, which quotes the line or
+    the filter, if a line or a filter can't be parsed.
     """
     slots = _hosts(hostfile, place)
-    include = _first(options, "include", "i")
-    exclude = _first(options, "exclude", "e")
+    include = options.get("include") or options.get("i") or ""
+    exclude = options.get("exclude") or options.get("e") or ""
     if include and exclude:
         raise UsageError("deepspeed takes --include or --exclude, and not both", "leave one of them out")
     if not slots and include:
@@ -80,7 +80,3 @@ def _filter(text: str, option: str) -> dict[str, list[int]]:
             raise UsageError(f"{option} {text} can't be read", "as in: worker-0@worker-1:0,2")
         found[match[1]] = sorted({int(each) for each in match[2].split(",")}) if match[2] else []
     return found
-
-
-def _first(options: Mapping[str, str], *names: str) -> str:
-    return next((options[name] for name in names if options.get(name)), "")

@@ -1,7 +1,7 @@
-"""Hands runs over to orch on another machine, and passes commands about them on, with the system's ssh.
+"""Hands runs over to orch on another machine, and forwards commands about them, with the system's ssh.
 
-That machine reaches the nodes with its own keys, and must have orch; no key is copied there. This machine keeps a
-pointer.
+The other machine must have orch, and reaches the nodes with its own keys. No key is copied there. This machine stores a
+pointer to the run.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ if TYPE_CHECKING:
     from orchestrator.prepare.prepare import Prepared
 
 FORMAT: Final = 1
-WITH_POINTS: Final = 2  # the format with a sweep, which an orch without sweeps must not take for one run
+WITH_POINTS: Final = 2  # the format of a sweep, which an older orch must not accept as a single run
 FOLDER: Final = "elsewhere"
 NO_PROGRAM: Final = (126, 127)
 
 
 @dataclass(frozen=True)
 class Pointer:
-    """A run or sweep of another machine: its id, the machine, the path of orch there, and the time of the hand-over."""
+    """A run or sweep on another machine: its id, the machine, the path of orch there, and the time of the hand-over."""
 
     run_id: str
     host: str
     orch: str
     time: float
-    ssh_command: str = ""  # by which a person logs in there; empty in pointers of an older orch
+    ssh_command: str = ""  # the command by which a person logs in there; empty if an older orch wrote the pointer
 
 
 def hand_over(
@@ -50,9 +50,9 @@ def hand_over(
     points: Mapping[str, Any] | None = None,
     tell: Callable[[str], None] = lambda _: None,
 ) -> Pointer:
-    """Let the other machine submit the run, or a sweep's `points`. `tell` receives a line about code that is not sent.
+    """Let the other machine submit the run, or the sweep with these `points`. `tell` receives a note on unsent files.
 
-    Raises BackendError, with the other machine's message, if it refuses; nothing is started then.
+    Raises BackendError, with the other machine's message, if the other machine refuses and nothing was started.
     """
     import tempfile
 
@@ -65,7 +65,8 @@ def hand_over(
     launch = plan_for(root, prepared)
     if prepared.repeats is not None or prepared.after or Path(launch.tasks[0].resume).is_absolute():
         raise UsageError(
-            f"what a run left on this machine can't be handed over to {host}", "submit there, or with supervisor: here"
+            f"files of another run (--from, --resume, --after) can't be handed over to {host}",
+            "submit there, or with supervisor: here",
         )
     head = {
         "format": FORMAT if points is None else WITH_POINTS,
@@ -82,14 +83,14 @@ def hand_over(
     done = subprocess.run(_argv(host, [program, "accept"]), input=payload, capture_output=True, check=False)
     if done.returncode != 0:
         raise _refusal(host, program, done.returncode, done.stderr.decode("utf-8", "replace"))
-    run_id = run_id_from(_told(done.stdout), f"{host}, the supervisor of this profile,")
+    run_id = run_id_from(_answered_id(done.stdout), f"{host}, the supervisor of this profile,")
     pointer = Pointer(run_id, host, program, time.time(), gateway_of(host).ssh_command)
     make_private(str(root / FOLDER), exist_ok=True)
     RunDir(root / FOLDER).write(f"{pointer.run_id}.json", asdict(pointer))
     return pointer
 
 
-def _told(answer: bytes) -> object:
+def _answered_id(answer: bytes) -> object:
     """Return the run id in the other machine's answer, or None if the answer is not valid."""
     try:
         told = parse_json(answer)
@@ -136,10 +137,7 @@ def _refusal(host: str, program: str, code: int, said: str) -> BackendError:
 
 
 def accept(root: Path, stream: IO[bytes]) -> str:
-    """Submit what another machine's `hand_over` sends, with its shell's variables.
-
-    Return the id of the run or sweep.
-    """
+    """Submit the run or sweep that another machine's `hand_over` sends, and return its id."""
     import tempfile
 
     from orchestrator.operations.submission import submit
@@ -173,10 +171,7 @@ def accept(root: Path, stream: IO[bytes]) -> str:
 
 
 def _unpack(stream: IO[bytes], folder: Path) -> None:
-    """Unpack the code that was sent.
-
-    Raises UsageError for a file that would be written elsewhere, also through a link.
-    """
+    """Unpack the code that was sent. Raises UsageError if a file or a link in it leads out of the folder."""
     import tarfile
 
     try:
@@ -186,16 +181,16 @@ def _unpack(stream: IO[bytes], folder: Path) -> None:
                 is_plain = member.isfile() or member.isdir() or member.issym()
                 is_inside = ".." not in path.parts and target.parent.resolve().is_relative_to(folder)
                 if not is_plain or not is_inside or target.is_symlink():
-                    raise UsageError(f"the code that was sent holds {member.name}, which leads elsewhere")
+                    raise UsageError(f"the code that was sent holds {member.name}, which leads out of the code folder")
                 tar.extract(member, folder)
     except (tarfile.TarError, EOFError) as error:
-        raise UsageError(f"the code that was sent is cut short: {error}", "submit again") from error
+        raise UsageError(f"the code that was sent is incomplete: {error}", "submit again") from error
 
 
 def pointers(root: Path) -> list[Pointer]:
     """Return all handed-over runs, newest last.
 
-    Pointers name programs, so a folder that others can write is ignored.
+    Pointers name programs that orch runs. So they are ignored if other users may write into their folder.
     """
     found: list[Pointer] = []
     try:
@@ -214,9 +209,9 @@ def pointers(root: Path) -> list[Pointer]:
 
 
 def find_pointer(root: Path, reference: str) -> Pointer | None:
-    """Return the handed-over run with this id, unique prefix or `last`. None if it means a run of this machine.
+    """Return the handed-over run with this id or unique prefix, or the `last` run; None for a run of this machine.
 
-    The id of a point means its sweep.
+    The id of a sweep's point means the sweep.
     """
     known = pointers(root)
     if reference == "last" and known:
@@ -230,7 +225,7 @@ def find_pointer(root: Path, reference: str) -> Pointer | None:
 
 
 def reach(pointer: Pointer, reference: str, words: list[str]) -> int:
-    """Run the same command on the machine that looks after the run, and return its exit code."""
+    """Run the same command on the machine that supervises the run, and return its exit code."""
     name = reference if sweep_of(reference) == pointer.run_id else pointer.run_id
     argv = [pointer.orch, *(name if word == reference else word for word in words)]
     code = subprocess.run(_argv(pointer.host, argv), stdin=subprocess.DEVNULL, check=False).returncode

@@ -50,7 +50,10 @@ class Draft:
 
 
 def text_value(text: str, *, number_is_text: bool = False) -> str:
-    """Return a text as a YAML scalar for any place. `number_is_text`: a bare number is read as text there."""
+    """Return a text as a YAML scalar, with quotes if YAML needs them.
+
+    With `number_is_text`, a number needs no quotes, because its reader takes it as text.
+    """
     is_number = number_is_text and re.fullmatch(r"[0-9]{1,15}|[0-9]{1,15}\.[0-9]{1,15}|[0-9]{1,5}e-?[0-9]{1,3}", text)
     if is_number or (_SAFE.fullmatch(text) and not _NOT_TEXT.fullmatch(text)):
         return text
@@ -70,7 +73,7 @@ def _escaped(char: str) -> str:
     return f"\\u{number:04x}" if number < 0x10000 else f"\\U{number:08x}"
 
 
-def profile_from_hosts(hosts: Sequence[str], *, nproc_per_node: int | str = "auto") -> str:
+def profile_from_hosts(hosts: Sequence[str]) -> str:
     """Return an ssh profile for hosts such as `n[1-3]` or `user@n1:2222`. Raises UsageError for an invalid host."""
     try:
         profile = valid(SshProfile, {"kind": "ssh", "name": "ssh", "hosts": hosts})
@@ -81,7 +84,7 @@ def profile_from_hosts(hosts: Sequence[str], *, nproc_per_node: int | str = "aut
         "# Machines reached over SSH; each needs python3 (3.9 or newer) and torch.",
         "kind: ssh",
         f"hosts: {_flow(hosts)} # {in_words(host.host for host in profile.hosts)}",
-        f"nproc_per_node: {nproc_per_node} # ranks per node; auto: its GPUs, else its cores",
+        "nproc_per_node: auto # ranks per node; auto: its GPUs, else its cores",
         "# python: ~/venv/bin/python   # the interpreter that has torch; python3 by default",
         "# shared: true                # when all hosts see the same home folder",
     )
@@ -135,19 +138,21 @@ def slurm_seconds(text: str) -> int | None:
         return None
 
 
-def job_from_command(command: str, name: str | None = None, folder: Path | None = None) -> Draft:
-    """Return a job file, named `name` or after its program, for a launch line, with the profile that it implies.
+def job_from_command(command: str, name: str | None = None) -> Draft:
+    """Return a draft of the job and the profile for a launch line.
 
-    Raises UsageError if the line can't be parsed, or if it starts a script of this folder that starts a launcher.
+    The job's name is `name`, or the program's if `name` is None. Raises UsageError if the line can't be parsed, or if
+    it starts a script of this folder that starts a launcher.
     """
-    pasted = read_command(command, LauncherFiles(folder or Path.cwd(), os.environ))
-    if pasted.kind == "command" and (inside := launcher_in([pasted.target, *pasted.args], folder or Path.cwd())):
+    folder = Path.cwd()
+    pasted = read_command(command, LauncherFiles(folder, os.environ))
+    if pasted.kind == "command" and (inside := launcher_in([pasted.target, *pasted.args], folder)):
         hint = "give the line that starts the training; orch starts its ranks itself"
         raise UsageError(
             f"the command starts {inside}, so each rank of orch would start the whole training again",
             f"{hint}: orch init {name or 'NAME'} {inside.text}" if inside.text else hint,
         )
-    if pasted.kind == "script" and (submitter := submitter_of(pasted.target, folder or Path.cwd())):
+    if pasted.kind == "script" and (submitter := submitter_of(pasted.target, folder)):
         raise UsageError(*submitter)
     return _draft(pasted, name)
 
@@ -176,7 +181,7 @@ def _draft(pasted: Pasted, name: str | None) -> Draft:
 
 
 def _activated(pasted: Pasted) -> Pasted:
-    """Return the line with the set-up and the interpreter of the environment that it or its script activates."""
+    """Return the launch line with the set-up lines and the interpreter that its conda environment or modules need."""
     if pasted.conda:
         hook = {"conda": "conda shell.bash hook", "micromamba": "micromamba shell hook --shell bash"}[pasted.conda_by]
         lines = [f'eval "$({hook})"', f"{pasted.conda_by} activate {shlex.quote(pasted.conda)}"]

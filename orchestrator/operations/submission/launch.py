@@ -30,7 +30,7 @@ LIBRARY: Final = "cloudpickle.zip"  # nodes don't have cloudpickle, but need it 
 
 
 def write_job(folder: Path, function: Callable[..., Any], arguments: tuple[Any, ...]) -> Path:
-    """Write a job whose ranks call the function into an empty folder, with everything that it needs. Return its file.
+    """Write a job whose ranks call the function, and the files that it needs, into an empty folder. Return its file.
 
     Raises UsageError if the function or an argument can't be pickled.
     """
@@ -50,7 +50,7 @@ def write_job(folder: Path, function: Callable[..., Any], arguments: tuple[Any, 
 
 
 def results(run: RunDir, state: RunState) -> list[Any]:
-    """Return the ranks' results in order, after a successful run. Raises OrchError if a result was not copied here."""
+    """Return the results of a successful run in the order of ranks. Raises OrchError if a result can't be read."""
     assert state.verdict is not None
     found: dict[int, Any] = {}
     for node in state.nodes:
@@ -90,7 +90,7 @@ def _pickled(name: str, function: Callable[..., Any], arguments: tuple[Any, ...]
     import cloudpickle
 
     class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
-        """Keeps the names of functions' files, which later cloudpickles drop, so that tracebacks show lines."""
+        """Keeps the names of source files, which newer versions of cloudpickle drop, so that tracebacks show lines."""
 
         dispatch_table: ClassVar[Any] = ChainMap(
             {CodeType: _with_file(cloudpickle.Pickler)}, cloudpickle.Pickler.dispatch_table
@@ -120,7 +120,7 @@ def _with_file(pickler: Any) -> Callable[[CodeType], tuple[Any, ...]]:
 
 @contextlib.contextmanager
 def _by_value(cloudpickle: Any) -> Iterator[None]:
-    """Within the block, pickle functions and classes of the user's own modules by value. Nodes lack these files."""
+    """Pickle functions and classes of the user's own modules by value in the block, because nodes lack the files."""
     kept = cloudpickle.list_registry_pickle_by_value()
     own = [module for module in _own_modules() if module.__name__ not in kept]
     for module in own:

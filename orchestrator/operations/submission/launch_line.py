@@ -26,7 +26,7 @@ def words(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-# Options without a value; all other options take one.
+# The options without a value. All other options take a value.
 _TORCHRUN_FLAGS: Final = words("standalone m module no_python run_path use_env use_agent_store virtual_local_rank")
 _ACCELERATE_FLAGS: Final = words(
     "multi_gpu cpu use_deepspeed use_fsdp use_megatron_lm tpu use_xpu quiet q m module no_python debug same_network "
@@ -61,7 +61,7 @@ _LOCAL_RANK: Final = {"torch.distributed.launch": "--local-rank", "deepspeed": "
 
 @dataclass
 class Pasted:
-    """The contents of a launch line, collected from left to right."""
+    """The parts of a launch line, collected from left to right."""
 
     env: dict[str, str] = field(default_factory=dict)
     kind: str = "command"
@@ -71,20 +71,20 @@ class Pasted:
     local_rank_option: str = ""  # the option by which the launcher passes the local rank
     nodes: int | None = None
     nproc: int | str | None = None
-    nproc_is_default: bool = False  # the launcher's default, which the line does not name
+    nproc_is_default: bool = False  # whether `nproc` is the launcher's default and not in the line
     python: str | None = None
     program: str = ""  # the launcher or interpreter as it was typed
     slurm: dict[str, str] | None = None
     setup: list[str] = field(default_factory=list)
     hosts: list[str] = field(default_factory=list)  # the hosts of a hostfile
-    files: LauncherFiles | None = None  # reads files that the launcher would read; None: reads none
+    files: LauncherFiles | None = None  # reads the files that the launcher would read; None if they are not read
     conda: str = ""  # name or folder of the environment of `conda run`
     conda_by: str = ""  # the program that activates it
     notes: list[str] = field(default_factory=list)
 
 
 def job_of(pasted: Pasted, name: str | None = None) -> dict[str, Any]:
-    """Return the job's fields for a launch line. The job is called `name`, or else after its program."""
+    """Return the job's fields for a launch line. The job's name is `name`, or the program's if `name` is None."""
     job: dict[str, Any] = {"name": name or _name_of(pasted)}
     if pasted.kind == "command":
         job["command"] = [pasted.target, *pasted.args]
@@ -131,7 +131,7 @@ def read_words(words: Sequence[str], files: LauncherFiles | None = None) -> Past
 
 
 def _refuse_shell_syntax(line: str) -> None:
-    """Refuse unquoted syntax that only a shell can run, such as pipes, redirections and several commands."""
+    """Raise UsageError for unquoted syntax that only a shell can run, such as a pipe or a second command."""
     quote = ""
     escaped = False
     for i, char in enumerate(line):
@@ -187,7 +187,7 @@ def _program(words: list[str], pasted: Pasted) -> None:
 
 
 def _leave_out(wrapper: Peeled, pasted: Pasted) -> None:
-    """Note a wrapper that orch does not start. The name of a conda environment is kept for the profile."""
+    """Add a note on a wrapper that orch does not start, or record the conda environment that it names."""
     if wrapper.name in ("conda", "mamba", "micromamba"):
         pasted.conda = _first(wrapper.options, "n", "name", "p", "prefix") or "base"
         pasted.conda_by = "micromamba" if wrapper.name == "micromamba" else "conda"
@@ -315,7 +315,7 @@ def _deepspeed(words: list[str], pasted: Pasted) -> None:
 
 
 def _machines(options: dict[str, str], machines: Machines, pasted: Pasted) -> None:
-    """Take the numbers of nodes and GPUs, and the hosts, from a deepspeed line."""
+    """Record the hosts and the numbers of nodes and GPUs of a deepspeed line."""
     nodes, gpus = _count(options, "num_nodes", pasted), _count(options, "num_gpus", pasted)
     slots = dict(list(machines.slots.items())[:nodes])
     pasted.nodes = len(slots) or nodes or pasted.nodes
@@ -387,7 +387,7 @@ def _srun(words: list[str], pasted: Pasted) -> list[str]:
 
 
 def read_allocation(words: Sequence[str], pasted: Pasted) -> None:
-    """Add the requests of #SBATCH lines to a launch line, whose own words take precedence."""
+    """Add the options of #SBATCH lines to a launch line. The launch line's own options take precedence."""
     options, _ = _options(list(words), _SBATCH_FLAGS, "#SBATCH", {**_SRUN_SHORT, "a": "array", "b": "begin"})
     asked = Pasted()
     nodes, tasks = _highest(options, "nodes", "-", asked), _count(options, "ntasks_per_node", asked)

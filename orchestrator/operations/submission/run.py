@@ -50,7 +50,7 @@ def read_line(words: Sequence[str], cwd: Path) -> Typed:
 
 
 def _placed(fields: dict[str, Any], cwd: Path) -> tuple[Path, dict[str, Any]]:
-    """Return the code folder, and the fields with the script relative to it."""
+    """Return the code folder, and the job's fields with the script's path relative to that folder."""
     script = fields.get("script")
     if script is None or not os.path.isfile(cwd / script):
         return cwd, fields  # the job's own checks report a missing script

@@ -60,7 +60,7 @@ class _Reader:
             yield Command(self.begun, text)
 
     def _is_redirection(self, end: str) -> bool:
-        """Tell whether this `&` belongs to `2>&1`."""
+        """Tell whether this `&` is part of a redirection such as `2>&1`, and does not end the command."""
         return end == "&" and self.at > 0 and self.text[self.at - 1] in "<>"
 
     def _skips(self) -> bool:

@@ -1,4 +1,4 @@
-"""orch submit: starts a run or queues it for the supervisor, and provides notes about it."""
+"""orch submit: starts a run or queues it for the supervisor, and makes notes about it for the user."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from orchestrator.runs.record import Dependency
 from orchestrator.runs.run_id import new_run_id
 from orchestrator.runs.store import RunDir, make_state_folder, remove_run
 from orchestrator.runs.sweeps import runs_named
-from orchestrator.supervisor.start import is_attended, start_supervisor
+from orchestrator.supervisor.background import is_attended, start_supervisor
 from orchestrator.supervisor.starting import enqueue, start
 
 if TYPE_CHECKING:  # commands that only read runs must not load pydantic
@@ -29,8 +29,9 @@ if TYPE_CHECKING:  # commands that only read runs must not load pydantic
 def submit(root: Path, prepared: Prepared, on_awaited: Callable[[list[str]], None] = lambda _: None) -> RunDir:
     """Start a run and return when its agents are being started. The run then needs neither this process nor a terminal.
 
-    The run is recorded before anything is started. A refused submit that left nothing behind is not recorded. If the
-    supervisor starts the run, `on_awaited` is called each second with the machines that have not answered yet.
+    The run is recorded before anything is started. The record is removed if the submit is refused and leaves nothing
+    behind. If the supervisor starts the run, `on_awaited` is called each second with the machines that have not
+    answered yet.
     """
     machine, secrets = backend(kind_of(vars(prepared.profile))), prepared.environment.secrets
     with (
@@ -58,7 +59,7 @@ def submit(root: Path, prepared: Prepared, on_awaited: Callable[[list[str]], Non
 def cancelled_if_interrupted(root: Path, secrets: Iterable[str]) -> Iterator[list[RunDir]]:
     """Cancel the runs in the yielded list if the submit is interrupted, by Ctrl-C for example.
 
-    A start of these runs that another process has begun can't be interrupted, so its agents are told to stop.
+    If another process is starting these runs, its start can't be interrupted, but its agents then obey the cancel.
     """
     begun = list[RunDir]()
     try:
@@ -79,7 +80,7 @@ def cancelled_if_interrupted(root: Path, secrets: Iterable[str]) -> Iterator[lis
 def _supervisor_to_start_it(
     root: Path, machine: Backend, prepared: Prepared
 ) -> AbstractContextManager[Handover | None]:
-    """Start the supervisor now if it is to start the run. This is so if none runs and the run needs its connections."""
+    """Start a supervisor that will start the run, if no supervisor is at work and the run needs its connections."""
     if machine.pool is None or prepared.after is not None:
         return nullcontext()
     if prepared.loaded.job.environment is not None and prepared.environment.secrets:
@@ -94,7 +95,10 @@ def _supervisor_to_start_it(
 
 @contextmanager
 def withdrawn_if_refused(root: Path, runs: Sequence[RunDir]) -> Iterator[None]:
-    """End the processes of refused runs, and remove the runs. A run that leaves something is kept as failed."""
+    """End the processes of runs whose submit is refused in the block, and remove the runs.
+
+    A run is kept as failed if something of it is left on a machine.
+    """
     try:
         yield
     except OrchError as error:
@@ -107,23 +111,23 @@ def _withdraw(root: Path, run: RunDir, error: OrchError) -> None:
     from orchestrator.backends.agents.handle import SENDING
 
     if any((run.path / name).exists() for name in ("handle.json", dependencies.QUEUE, SENDING)):
-        from orchestrator.operations.runs import have_it_told
+        from orchestrator.operations.runs import deliver_news
         from orchestrator.supervisor.reconcile import reconcile
 
         run.append_event(SubmitFailed(error.message))
         verdict = reconcile(root, run)
         swept = [event for event in of(run.events(), CleanedUp) if event.node is None]
         if verdict is None or any(event.survivors or event.away for event in swept):
-            have_it_told(root)
+            deliver_news(root)
             return
     outbox.leave(root, run)  # the error was reported to the submitter
     remove_run(root, run)
 
 
 def as_queued(root: Path, machine: Backend, launch: LaunchPlan, after: Dependency | None) -> LaunchPlan | None:
-    """Return the plan to hand over now: there is nothing to wait for, or the scheduler itself can wait for its jobs.
+    """Return the plan to start now, or None if the supervisor must wait for the run in `after` first.
 
-    None if orch has to wait.
+    A scheduler can wait for its own jobs, so the plan then contains the dependency.
     """
     if after is None:
         return launch
@@ -134,25 +138,25 @@ def as_queued(root: Path, machine: Backend, launch: LaunchPlan, after: Dependenc
 
 
 def _is_there(run: RunDir, profile: Mapping[str, Any]) -> bool:
-    """Tell whether the run was handed to the same scheduler as this profile's runs."""
+    """Tell whether the run is a job of the scheduler that this profile uses."""
     record = run.record()
     is_same = record.kind == kind_of(profile) and record.login == profile.get("login")
     return is_same and not dependencies.is_queued(run)
 
 
 def job_of(run: RunDir) -> str | None:
-    """Return the number of the scheduler's job that the run has become; None without a scheduler."""
+    """Return the number of the run's job in its scheduler; None without a scheduler."""
     return backend(run.record().kind).look(run, recorded=True).job
 
 
 def wait_for_places(run: RunDir) -> str:
-    """Return what a run that was just queued waits for, if it waits for places of shared hosts; else ""."""
+    """Return why a queued run waits for GPUs or slots of shared hosts; "" if it does not wait for them."""
     kept = dependencies.queue_place(run) if dependencies.is_queued(run) else None
     return str(kept["why"]) if kept is not None else ""
 
 
 def note_on_profile(run: RunDir) -> str:
-    """Return a note on settings that the run's profile should have; empty if there are none."""
+    """Return a note on settings that the run's profile should have; empty if it has them."""
     said = backend(run.record().kind).unsaid(run)
     return f"note: {said}" if said else ""
 

@@ -37,7 +37,7 @@ from orchestrator.runs.sweeps import Point, make_sweep, share
 from orchestrator.specs.kinds import kind_named
 from orchestrator.specs.spec import names_of
 from orchestrator.specs.sweeps.sweep import Axis
-from orchestrator.supervisor.start import start_supervisor
+from orchestrator.supervisor.background import start_supervisor
 from orchestrator.supervisor.starting import start_array, values_for_later
 
 if TYPE_CHECKING:  # commands that only read runs must not load pydantic
@@ -45,12 +45,12 @@ if TYPE_CHECKING:  # commands that only read runs must not load pydantic
 
     from orchestrator.specs.plan import LaunchPlan
 
-AT_ONCE: Final = 16  # files are synced: several runs at a time share the disk's work
+AT_ONCE: Final = 16  # runs that are recorded at a time, because each waits for the disk to sync its files
 
 
 @dataclass(frozen=True)
 class Sweep:
-    """A sweep that has been read and checked. Nothing has been written or started yet."""
+    """A sweep that was read and validated. Nothing of it has been written or started yet."""
 
     axes: tuple[Axis, ...]
     points: tuple[Point, ...]
@@ -77,7 +77,7 @@ class SearchOptions:
 
 
 def prepare_asked(root: Path, request: Request, asked: Mapping[str, Any]) -> Sweep:
-    """Read and check the request in another machine's `Sweep.to_json`."""
+    """Read and validate the sweep or search that another machine's `Sweep.to_json` describes."""
     if "sweep" in asked:
         return prepare_sweep(root, request, asked["sweep"], asked["parallel"])
     search = asked["search"]
@@ -87,7 +87,7 @@ def prepare_asked(root: Path, request: Request, asked: Mapping[str, Any]) -> Swe
 
 
 def prepare_sweep(root: Path, request: Request, options: Sequence[str], parallel: int | None) -> Sweep:
-    """Read and check every point before anything is written. Raises UsageError for a point that can't be run."""
+    """Read and validate every point before anything is written. Raises UsageError if a point can't be run."""
     from orchestrator.specs.job import Training
     from orchestrator.specs.sweeps.sweep import points_of, read_axes
 
@@ -101,7 +101,10 @@ def prepare_sweep(root: Path, request: Request, options: Sequence[str], parallel
 
 
 def prepare_search(root: Path, request: Request, options: SearchOptions, parallel: int | None) -> Sweep:
-    """Read and check a search at the ends of its ranges and at each choice. Raises UsageError if one can't be run."""
+    """Read and validate a search with the ends of its ranges and with each choice.
+
+    Raises UsageError if the job can't be run with one of these values.
+    """
     from orchestrator.specs.job import Training
     from orchestrator.specs.sweeps.search import axes_of, extremes, search_of
 
@@ -142,9 +145,9 @@ def _at(request: Request, point: Point) -> Request:
 
 
 def submit_sweep(root: Path, asked: Sweep) -> list[RunDir]:
-    """Record every point, then start them: as one array if the backend supports arrays, else through the supervisor.
+    """Record every point, then start the points: as one array if the scheduler has arrays, else through the supervisor.
 
-    A sweep that can't be recorded, or is refused, leaves no trace.
+    A sweep that can't be recorded, or that the scheduler refuses, leaves no trace.
     """
     if asked.search is not None:
         from orchestrator.supervisor.study import check_installed
@@ -176,7 +179,7 @@ def submit_sweep(root: Path, asked: Sweep) -> list[RunDir]:
 
 
 def _completed(machine: Backend, launches: list[LaunchPlan]) -> list[LaunchPlan]:
-    """Return the plans with the scheduler's data about their machines. Equal plans share one query."""
+    """Return the plans with the scheduler's data about their machines. Plans with equal requests share one query."""
     first = machine.completed(launches[0])
     same = (launches[0].profile, launches[0].job.get("resources"))
     return [
@@ -190,9 +193,9 @@ def _completed(machine: Backend, launches: list[LaunchPlan]) -> list[LaunchPlan]
 def _record(
     root: Path, sweep: str, asked: Sweep, launches: list[LaunchPlan], parallel: int | None, held: ExitStack
 ) -> tuple[Path, list[RunDir]]:
-    """Create the sweep's folder with the one copy of the code, and all runs. Return the real folder and the runs.
+    """Create the sweep's folder with one copy of the code, and the folders of all runs. Return the folder and the runs.
 
-    One lock, in one file that is linked into each run, holds the start of all runs as long as `held` is open.
+    A single lock file, which is linked into each run, locks the start of all runs as long as `held` is open.
     """
     first = asked.prepared[0]
     is_remote = backend(kind_of(launches[0].profile)).is_remote
@@ -233,7 +236,7 @@ def _record(
 
 @contextmanager
 def _all_being_started(folder: Path, runs: Sequence[RunDir]) -> Iterator[None]:
-    """Hold the start of all points. Afterwards each point has a lock of its own, which its later start makes."""
+    """Lock the start of all points within the block. Afterwards each point's own start makes a new lock file."""
     with being_started(RunDir(folder)):
         try:
             yield
@@ -249,9 +252,9 @@ def _threads() -> ThreadPoolExecutor:
 
 
 def _enqueue(root: Path, folder: Path, runs: Sequence[RunDir], secrets: dict[str, str]) -> None:
-    """Queue all runs for the supervisor. The shell's values for them are one file, linked into each run.
+    """Queue all runs for the supervisor. One file with the shell's variables is linked into each run.
 
-    Raises StoreError if that can't be written; the runs, of which nobody has started any, are then removed.
+    Raises StoreError if that fails. The runs, none of which was started, are then removed.
     """
     try:
         for run in runs:

@@ -1,6 +1,7 @@
 """The checkpoints of a run on the submitting machine, each with its state, metric and size, without torch.
 
-orch's own checkpoints are in one folder and are copied separately. Those of other formats are among the run's outputs.
+orch's own checkpoints are in one folder and are copied separately. Checkpoints of other formats are among the run's
+outputs.
 """
 
 from __future__ import annotations
@@ -58,9 +59,9 @@ class Checkpoint:
 
     @property
     def order(self) -> tuple[int, float]:
-        """Return a sort key, greater for newer ones.
+        """Return a sort key, which is greater for newer checkpoints.
 
-        Steps in names of other weight files are ignored, because they may be years.
+        A number in the name of a plain weight file is no step, because it may be a year.
         """
         return (-1 if self.format == "files" else self.step, self.time or 0.0)
 
@@ -116,9 +117,9 @@ def check(path: Path, *, verify: bool) -> Checkpoint:
 
 
 def all_of(run: RunDir, *, verify: bool = False) -> list[Checkpoint]:
-    """Return all checkpoints of a run that are here, oldest first.
+    """Return all checkpoints of a run that are on this machine, oldest first.
 
-    Of other formats, only complete ones are returned.
+    A checkpoint in another format than orch's own is returned only if it is complete.
     """
     from orchestrator.protocol.checkpoints.formats import Format
 
@@ -133,7 +134,7 @@ def all_of(run: RunDir, *, verify: bool = False) -> list[Checkpoint]:
 
 
 def saved_by(run: RunDir) -> list[Saved]:
-    """Return the run's complete checkpoints of any format that are here, newest first."""
+    """Return the run's complete checkpoints of any format that are on this machine, newest first."""
     from orchestrator.protocol.checkpoints.of_run import Places
     from orchestrator.protocol.checkpoints.search import Sought, find_saved, newest_first
 
@@ -195,8 +196,8 @@ def _record_of_outputs(run: RunDir, node: int) -> Mapping[str, Any]:
 def _is_here(name: str, lacking: Iterable[object], kept: Collection[object]) -> bool:
     """Tell whether a checkpoint of node 0 was copied completely.
 
-    Files that differ on other nodes are stored separately. A checkpoint in one file is replaced as a whole, so the copy
-    counts even if its machine has a newer one.
+    Files of other nodes that differ are stored in folders node_1, node_2, ... A checkpoint that is one file is replaced
+    atomically, so the copy is complete even if its machine has a newer version.
     """
     if re.match(r"node_\d+/", name):
         return False
@@ -210,10 +211,6 @@ class NotHere:
     host: str
     name: str
     time: float
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the checkpoint as JSON types."""
-        return asdict(self)
 
 
 def not_here(run: RunDir) -> list[NotHere]:
@@ -240,9 +237,10 @@ def _of_other_format(saved: Saved) -> Checkpoint:
 
 
 def best(checkpoints: Iterable[Checkpoint], of_job: JobMetric | None = None) -> tuple[Checkpoint, str] | None:
-    """Return (the best complete checkpoint, why), or None if none has a metric.
+    """Return (the best complete checkpoint, why), or None if no checkpoint has a metric.
 
-    The metric is the job's, else accuracy, else the first metric. Of equal values the newest counts.
+    The metric is the job's, else accuracy, else the first metric. If several checkpoints have the best value, the
+    newest is returned.
     """
     whole = [each for each in checkpoints if each.is_whole and each.metric]
     if not whole:

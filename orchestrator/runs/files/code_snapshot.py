@@ -79,19 +79,21 @@ def measure(code_dir: Path, ignore_file: str, max_size: int, named: Sequence[str
 def take(
     code_dir: Path, destination: Path, ignore_file: str, max_size: int, named: Sequence[str] | None = None
 ) -> Snapshot:
-    """Copy the folder into `destination`, which must be empty or not exist.
+    """Copy the code folder into `destination`, which must be empty or missing.
 
-    Links to files outside of the folder become copies of these files. Left out are links to folders that are not sent,
-    sockets, pipes, devices and dangling links. `named` are ignored files that are copied anyway, or None if the run can
-    reach the folder itself: ignored files are then not missing, and are not measured. Raises UsageError before any file
-    is copied.
+    A link to a file outside the folder becomes a copy of that file. Links to folders that are not sent, dangling links,
+    sockets, pipes and devices are left out. `named` lists ignored files that are copied anyway. It is None if the run
+    can reach the code folder itself, and then the ignored files are not measured. Raises UsageError before any file is
+    copied.
     """
     code_dir = code_dir.resolve()
     entries, ignored, rules = _survey(code_dir, destination.resolve(), ignore_file, max_size, named)
     if named is not None and all(entry.is_folder for entry in entries):
         for path in ignored:
             if why := rules.why_left_out(f"{path}x" if path.endswith("/") else path):
-                raise UsageError(f"{code_dir}: every file in it is left out, {path} by {why}", "change that line")
+                raise UsageError(
+                    f"{code_dir}: every file in this folder is ignored, {path} by {why}", "change that line"
+                )
     total = sum(entry.size for entry in entries)
     git = git_state(code_dir)
     fresh = not destination.exists()
@@ -107,7 +109,7 @@ def take(
 
 
 def left_out(code_dir: Path, ignore_file: str, named: Sequence[str]) -> LeftOut:
-    """Return the sizes of what `take` would leave out because of ignore files, and the links to folders."""
+    """Return the files that ignore files keep out of the copy, with their sizes, and the links to folders."""
     rules = Rules.of(code_dir.resolve(), ignore_file)
     return measure_left_out(code_dir.resolve(), ignored_paths(code_dir, ignore_file), rules, named)
 
@@ -127,7 +129,7 @@ def _survey(
     if not code_dir.is_dir():
         raise UsageError(f"{code_dir}: the code folder does not exist or is not a folder", "set code.dir in the job")
     if why := why_never_shipped(code_dir):
-        raise UsageError(f"{why}, and is never shipped", "put job and code into a folder of their own")
+        raise UsageError(f"{why}, so it is never sent", "put job and code into a folder of their own")
     rules, ignored = Rules.of(code_dir, ignore_file), list[str]()
     found = {entry.path: entry for entry in _walk(code_dir, destination, rules, ignored)}
     for path in named or ():

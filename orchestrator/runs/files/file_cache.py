@@ -1,13 +1,14 @@
-"""Caches values computed from files until the files change. A second look then costs only a few stats."""
+"""Caches values computed from files until the files change. Another look at an unchanged file costs one stat."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 _Value = TypeVar("_Value")
 Signature = tuple[int, int, int] | None
+_READ: Final = object()
 
 
 class FileCache:
@@ -17,11 +18,16 @@ class FileCache:
         self._of_file: dict[str, tuple[Signature, Any]] = {}
         self._of_parts: dict[str, tuple[tuple[Any, ...], Any]] = {}
 
-    def of_file(self, path: str, read: Callable[[], _Value]) -> _Value:
-        """Return the value of `read` for the file. Errors of `read` are not cached."""
+    def of_file(self, path: str, read: Callable[[], _Value], missing: Any = _READ) -> _Value:
+        """Return the value of `read` for the file. Errors of `read` are not cached.
+
+        missing: the value if there is no such file; by default, `read` is called then too.
+        """
         signature = signature_of(path)  # taken before reading, so that a later write is detected by the next look
         kept = self._of_file.get(path)
-        if kept is None or kept[0] != signature:
+        if signature is None and missing is not _READ:
+            kept = signature, missing
+        elif kept is None or kept[0] != signature:
             kept = self._of_file[path] = (signature, read())
         value: _Value = kept[1]
         return value

@@ -171,7 +171,7 @@ def _words_on_files(found: dict[str, Any]) -> str:
     count, total = found["files"], found["bytes"]
     counted = f"{'more than ' if found.get('is_more') else ''}{count} file{'s' * (count != 1)} ({size(total)})"
     listed = "; ".join(f"{path} ({size(each)}) by {rule}" for path, each, rule in found["largest"])
-    return f"note: not sent of the code folder: {counted}: {listed}"
+    return f"note: {counted} of the code folder {'is' if count == 1 else 'are'} not sent: {listed}"
 
 
 def _words_on_links(found: dict[str, Any]) -> str:

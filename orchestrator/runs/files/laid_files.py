@@ -1,6 +1,6 @@
-"""Gives a run on this machine the code folder's ignored files, which the program would have if it were run by hand.
+"""Gives a run on this machine the code folder's ignored files, because a program that is started by hand has them too.
 
-A script may overwrite a small file or a checkpoint, so the run gets a copy of it. Other files may be large, and the run
+A script may overwrite a small file or a checkpoint, so the run gets a copy of it. Other files may be large, so the run
 gets links to them. Folders are created and not linked, so new files in them belong to the run.
 """
 
@@ -105,7 +105,7 @@ def _file(code_dir: Path, path: str) -> list[tuple[int, str]]:
         info = os.stat(code_dir / path)
         if stat.S_ISREG(info.st_mode) or stat.S_ISDIR(info.st_mode):
             large = stat.S_ISDIR(info.st_mode) or os.path.islink(code_dir / path)
-            return [(info.st_size + (1 << 62 if large else 0), path)]
+            return [(info.st_size + (1 << 62 if large else 0), path)]  # the huge size means: link it, never copy it
     return []
 
 
@@ -126,4 +126,6 @@ def _copy(source: Path, target: Path) -> None:
 
 def _failed(destination: Path, error: OSError) -> UsageError:
     where = error.filename or destination
-    return UsageError(f"{where}: an ignored file can't be put beside the code: {error.strerror}", "make room there")
+    return UsageError(
+        f"{where}: an ignored file can't be copied into the run's folder: {error.strerror}", "make room there"
+    )

@@ -57,7 +57,7 @@ class _Position:
 
 @dataclass
 class LineFilter:
-    """Decides for each line whether it is wanted. Lines of each log must come in order."""
+    """Decides for each line whether it is wanted. The lines of a log must be passed in order."""
 
     pattern: re.Pattern[str] | None = None
     level: Level | None = None
@@ -70,7 +70,7 @@ class LineFilter:
         position = self._positions.get(log) or self._begin(log)
         if self.since is not None and not self._is_new(position, line):
             return False
-        if self.level is not None and not self._is_grave(position, line):
+        if self.level is not None and not self._reaches_level(position, line):
             return False
         return self.pattern is None or self.pattern.search(line) is not None
 
@@ -94,10 +94,10 @@ class LineFilter:
             position.time = said
         return position.time is None or self.since is None or position.time >= self.since
 
-    def _is_grave(self, position: _Position, line: str) -> bool:
-        """Tell whether a line's level is wanted.
+    def _reaches_level(self, position: _Position, line: str) -> bool:
+        """Tell whether a line has at least the wanted level.
 
-        Indented lines and tracebacks have the level of the line above them.
+        An indented line has the level of the line above it. All lines of a traceback have the level ERROR.
         """
         if line.startswith(_TRACEBACK):
             position.level, position.is_traceback = Level.ERROR, True
@@ -120,7 +120,7 @@ def level_of(line: str) -> Level | None:
 
 
 def time_of(line: str, now: float | None = None) -> float | None:
-    """Return the time at the beginning of a line, or None. Without a zone it is this machine's."""
+    """Return the time at the beginning of a line, or None. A time without a zone is in this machine's zone."""
     head = line[:_HEAD]
     if (found := _DATE.search(head)) is not None:
         year, month, day, hour, minute, second = (int(found[number]) for number in range(1, 7))

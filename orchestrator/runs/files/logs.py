@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 CHUNK = 1 << 18
 MOST_TAIL = 16 << 20  # bytes at a log's end in which its last lines are searched
 MOST_BEAT = 1 << 16
-LAST_BYTES = 1 << 15  # of a log, in which its last line is searched
+LAST_BYTES = 1 << 15  # bytes at a log's end in which its last line is searched
 NO_RANK = -1  # the rank of a launcher's log
 # Matches lines of torch and glog, [W1122 14:40:00.5 socket.cpp:12] ..., NCCL's information, and Python's warnings.
 _NOISE = re.compile(
@@ -129,10 +129,10 @@ def _launcher_logs(run: RunDir, selection: Selection) -> list[LogFile]:
 
 
 def nodes_with(run: RunDir, selection: Selection, known: FileCache) -> set[int] | None:
-    """Return the nodes that have, or had, a selected log, as far as known here. None if all may have one.
+    """Return the nodes that may have a selected log, or None for all nodes.
 
-    For a rank, node 0's event `go` tells the nodes. No rank has a log before that event, so without it the set is
-    empty.
+    Node 0's events `go` tell on which nodes a rank was started. Before the first of these events no rank has a log, so
+    the set is empty.
     """
     from orchestrator.protocol.ranks import bind
 
@@ -153,7 +153,7 @@ def nodes_with(run: RunDir, selection: Selection, known: FileCache) -> set[int] 
 
 @dataclass
 class _Reading:
-    """How far one log has been read, and the rest that has not been returned."""
+    """The position up to which one log was read, and the text that was read and not returned yet."""
 
     offset: int = 0
     inode: int | None = None
@@ -163,7 +163,7 @@ class _Reading:
 
 @dataclass
 class Tail:
-    """Reads what was added to the selected logs since the last look."""
+    """Reads the lines that were appended to the selected logs since the last call."""
 
     run: RunDir
     selection: Selection
@@ -293,18 +293,18 @@ def last_line(run: RunDir, attempt: int) -> str:
     return next((line for line in reversed(lines) if line.strip() and not _NOISE.match(line)), "")
 
 
-def beat_of(run: RunDir, attempt: int, rank: int = 0) -> dict[str, Any] | None:
-    """Return the last heartbeat of a rank: step, total, phase, loss, rate, eta. None if the rank has written none.
+def beat_of(run: RunDir, attempt: int) -> dict[str, Any] | None:
+    """Return the last heartbeat of rank 0: step, total, phase, loss, rate, eta. None if it has written none.
 
     Without heartbeats, the step and a field `metrics` with the newest values come from the program's own metric files.
     """
-    for path in run.path.glob(f"nodes/{'*' if rank else 0}/attempt_{attempt}/beat_{rank}"):
-        try:
-            data = reading.read_json(path, MOST_BEAT, run.path)
-        except (OSError, ValueError):  # read during a write; the next look reads it whole
-            return None
-        return data if isinstance(data, dict) else None
-    return None if rank else newest_metrics(run, attempt)
+    try:
+        data = reading.read_json(run.path / f"nodes/0/attempt_{attempt}/beat_0", MOST_BEAT, run.path)
+    except FileNotFoundError:
+        return newest_metrics(run, attempt)
+    except (OSError, ValueError):  # read during a write; the next look reads it whole
+        return None
+    return data if isinstance(data, dict) else None
 
 
 def beats_of(run: RunDir, attempt: int) -> dict[int, dict[str, Any]]:
@@ -327,7 +327,7 @@ def _is_beat(name: str) -> bool:
 
 
 def _folders(nodes: str, name: str) -> list[str]:
-    """Return the folder with this name of every node. Plain strings, because there may be a thousand files to open."""
+    """Return the folder with this name of every node, as strings, because a thousand Paths take long to make."""
     try:
         return [f"{nodes}/{node}/{name}" for node in os.listdir(nodes) if node.isdecimal()]
     except OSError:

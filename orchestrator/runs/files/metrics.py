@@ -41,7 +41,7 @@ def metric_of_job(record: Mapping[str, Any] | None) -> JobMetric | None:
 
 
 def metric_of_checkpoints(record: Mapping[str, Any] | None) -> JobMetric | None:
-    """Return the metric of `best` among a run's checkpoints: `checkpoint.keep_best`, else `metric`."""
+    """Return the metric that decides which checkpoint of a run is the best: `checkpoint.keep_best`, else `metric`."""
     return _keeps_best_by(record) or _named(record)
 
 
@@ -111,7 +111,7 @@ class Series:
         return {name for file in self._files for name in file.names()}
 
     def names_of_kinds(self) -> set[str]:
-        """Return `kind.metric` for each kind of line whose values the name of the metric alone does not select."""
+        """Return `kind.metric` for each metric in a rarer kind of line, which the name alone does not select."""
         return {name for file in self._files for name in file.names_of_kinds()}
 
 
@@ -209,7 +209,7 @@ def ranked(rows: Iterable[Ranked], *, better: Better) -> list[Ranked]:
 
 
 def metric_that_exists(found: Sequence[Mapping[str, float]], of_job: JobMetric | None) -> str | None:
-    """Return the job's metric if a run has it; else the one that says most of a model, accuracy before loss."""
+    """Return the job's metric if a run has it. Otherwise choose among the runs' metrics, accuracy before loss."""
     names = {name for each in found for name in each}
     if of_job is not None and of_job.name in names:
         return of_job.name

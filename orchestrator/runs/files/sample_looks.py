@@ -70,7 +70,10 @@ class _NodeFile:
             self.samples = [*_joined(self.samples[:older]), *self.samples[older:]]
 
     def _follow(self) -> None:
-        """Read the rest of the file that was rotated to the older name, or start again if that is another file."""
+        """Continue after a rotation, at which the file that was read gets the older name.
+
+        The rest of that file is read. If the older name has another file, the samples are dropped.
+        """
         older = signature_of(f"{self.path}.1")
         if older is not None and older[2] == self._inode:
             self._take(f"{self.path}.1", self._offset)

@@ -48,7 +48,7 @@ def newest_metrics(run: RunDir, attempt: int) -> dict[str, Any] | None:
 
 
 def last_values(run: RunDir) -> dict[str, float]:
-    """Return the newest value of each metric, as far as the last lines of the files have it."""
+    """Return the newest value of each metric that the last 16 KiB of the two files contain."""
     values: dict[str, float] = {}
     for path in reversed(files_of_metrics(run)):
         with contextlib.suppress(OSError):

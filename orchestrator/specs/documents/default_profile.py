@@ -25,11 +25,11 @@ class Choice:
 
 
 def default_profile(job: str, cwd: Path, environ: Mapping[str, str], job_file: Path | None = None) -> Choice:
-    """Return the profile for a job of this name ("" if it has none) in the folder `cwd`.
+    """Return the default profile for a job of this name ("" for a job without a name) in the folder `cwd`.
 
-    The order is: ORCH_PROFILE, the user's config file, the profile with the job's name, the only profile that did not
-    come with orch, `local`. Profiles beside `job_file` count only if they have the job's name. Raises SpecError if the
-    config file is wrong.
+    The first of these that exists is chosen: ORCH_PROFILE, the profile in the user's config file, the profile with the
+    job's name, the only profile that is not shipped with orch, `local`. Profiles beside `job_file` count only if they
+    have the job's name. Raises SpecError if the config file has a mistake.
     """
     if named := environ.get("ORCH_PROFILE"):
         return Choice(named, "from ORCH_PROFILE")

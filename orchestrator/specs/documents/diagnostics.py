@@ -85,10 +85,7 @@ def raise_problems(problems: Iterable[Problem], root: Node, name: str) -> None:
 
 
 def _sentence_at(problem: Problem, where: str) -> str:
-    """Return the problem's message.
-
-    The field's name is left out if the place, as in `job.name (command line)`, has it already.
-    """
+    """Return the problem's message. The field's name is left out if the place names it (`job.name (command line)`)."""
     named = where.endswith(f".{problem.dotted} (command line)") and not re.match(r"(is|belongs) ", problem.message)
     return sentence(replace(problem, path=()) if named else problem)
 
@@ -130,7 +127,7 @@ def _child(node: Node, part: str | int) -> Node | None:
 
 
 def explain(error: ValidationError, root: Node, model: type[Spec]) -> list[Problem]:
-    """Return a problem for each place that pydantic reported. Errors of the branches of a union are joined."""
+    """Return a problem for each place that pydantic reported. Errors for the members of one union are joined."""
     findings = [_locate(e, root) for e in error.errors(include_url=False)]
     paths = {f.path for f in findings}
     groups: dict[tuple[str | int, ...], list[_Finding]] = {}
@@ -276,10 +273,7 @@ def _unknown(path: tuple[str | int, ...], model: type[Spec]) -> str:
 
 
 def near_field(dotted: str) -> str:
-    """Return the field that was probably meant, in --set's form: `job.training.lr` for learning_rate.
-
-    Empty if unknown.
-    """
+    """Return the field that the user probably meant, such as `job.training.lr` for learning_rate; empty if unknown."""
     name = dotted.lower().replace("-", "_")
     name = name.removeprefix("job.").removeprefix("profile.")
     known: dict[str, str] = {}
@@ -299,7 +293,7 @@ def near_field(dotted: str) -> str:
 
 
 def _paths(model: type[Spec]) -> Iterator[str]:
-    """Yield the dotted fields of a document, two levels deep. Lists are left out, because --set replaces them whole."""
+    """Yield the dotted fields of a document, two levels deep, without fields of list items, which --set can't set."""
     for key, hint in hints_of(model).items():
         yield key
         inner = _spec_in(hint)
@@ -313,10 +307,7 @@ def _is_in_mapping(dotted: str) -> bool:
 
 
 def _one_level_down(name: str, holder: type[Spec], cutoff: float = 1.0) -> str:
-    """Suggest a field of an inner model with this name, or one as similar as `cutoff` (0 to 1).
-
-    Empty if there is none.
-    """
+    """Suggest a field of an inner model whose name is similar, by at least `cutoff` (0 to 1); "" if there is none."""
     below: dict[str, str] = {}
     for key, hint in hints_of(holder).items():
         inner = _spec_in(hint)

@@ -1,7 +1,7 @@
-"""Caches checked documents, so that a second submit of the same files loads neither pydantic nor ruamel.
+"""Caches validated documents, so that another submit of the same files loads neither pydantic nor ruamel.
 
-The key covers the files, the options and orch's own source. This machine and the code folder are checked at each
-submit. If there is a problem, the loader reads the files again and reports it.
+The cache key covers the files, the options and orch's own source. This machine and the code folder are checked at each
+submit. If they have a problem, the loader reads the files again and reports the problem.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ SOURCES: Final = (
     "specs", "protocol", "errors.py", "node/system/host.py", "runs/files/code_snapshot.py",
     "runs/files/ignore_rules.py", "runs/redaction.py", "transport/address.py",
 )  # fmt: skip
-"""The parts of orch's source that decide how a document is read."""
+"""The parts of orch's source on which the reading of a document depends."""
 
 
 class _Asked(NamedTuple):
@@ -102,12 +102,12 @@ def _path(root: Path, key: str) -> str:
 
 
 def _read(path: str, key: str, asked: _Asked, *, allow_code_dir: bool) -> Loaded | None:
-    """Return the cached documents, or None if there are none or this machine or the code folder lacks something."""
+    """Return the cached documents. None if they are not cached, or if this machine or the code folder has a problem."""
     body = kept.take(path, key)
     if body is None:
         return None
     found = parse_json(body)
-    model_of(OWN[found["kind"]])  # which defines the parts of such a profile
+    model_of(OWN[found["kind"]])  # the import registers the classes of such a profile in KNOWN
     job, profile = cast("Job", _decoded(found["job"])), cast("AnyProfile", _decoded(found["profile"]))
     code_dir = code_dir_of(job, asked.job_file)
     if check_here(job, profile, code_dir, asked.job_file, allowed=allow_code_dir):
@@ -126,7 +126,10 @@ def _write(path: str, key: str, loaded: Loaded) -> None:
 
 
 def _encoded(value: Any) -> Any:
-    """Return a document's value as JSON. Tuples become lists; parts of documents and mappings are tagged."""
+    """Return a document's value as JSON from which `_decoded` restores it.
+
+    Tuples become lists. Mappings, and parts of documents, become objects whose keys tell them apart.
+    """
     if isinstance(value, Spec):
         return {"spec": place_of(type(value)), "given": {name: _encoded(each) for name, each in value.given().items()}}
     if isinstance(value, dict):

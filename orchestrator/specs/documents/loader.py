@@ -16,7 +16,7 @@ from orchestrator.errors import SpecError, UsageError
 from orchestrator.specs.border import valid
 from orchestrator.specs.documents.diagnostics import did_you_mean, explain, near_field, raise_problems
 from orchestrator.specs.documents.loaded import Loaded, code_dir_of
-from orchestrator.specs.documents.paths import both_paths, job_path, profile_path, shown
+from orchestrator.specs.documents.paths import both_paths, profile_path, shown
 from orchestrator.specs.documents.yaml_source import (
     Document,
     Node,
@@ -28,7 +28,7 @@ from orchestrator.specs.documents.yaml_source import (
     plain,
     read_yaml,
 )
-from orchestrator.specs.here import check_code, check_here
+from orchestrator.specs.here import check_here
 from orchestrator.specs.job import Job, Training
 from orchestrator.specs.kinds import OWN, every, find, kind_named, model_of
 from orchestrator.specs.profile import ProfileBase
@@ -64,10 +64,10 @@ def load(
 ) -> Loaded:
     """Read both documents, apply --set and flags, and check them.
 
-    `job` may be a Document that was built instead of read; its path decides the code folder. Precedence, lowest first:
-    built-in values, the profile's `defaults`, the job, `sets`, `flags` (dotted path -> value, None if not given). A
-    code folder outside of the job's own folder needs `allow_code_dir`, or a `--set` of it. Raises SpecError or
-    UsageError for mistakes.
+    `job` may be a Document that orch built; its path decides the code folder. The precedence is, lowest first: built-in
+    values, the profile's `defaults`, the job, `sets`, `flags` (dotted path -> value; None counts as not given). A code
+    folder outside of the job's own folder needs `allow_code_dir`, or a `--set` of the folder. Raises SpecError or
+    UsageError if a document or an option has a mistake.
     """
     cwd = cwd or Path.cwd()
     for_job, for_profile = _overrides(sets, flags)
@@ -98,7 +98,7 @@ def load(
 
 
 def _notes_on_times(times: Iterable[Node | None]) -> tuple[str, ...]:
-    """Return a note on each time limit without a unit that is so short that minutes, Slurm's unit, may be meant."""
+    """Return a note on each short time limit without a unit, because the user may mean minutes (Slurm's unit)."""
     bare = [each for each in times if each is not None and type(each.value) is int and each.value < BARE_SECONDS]
     return tuple(
         f"{each.where}: time: {each.value} is {each.value} seconds; write {each.value}m for minutes" for each in bare
@@ -106,7 +106,7 @@ def _notes_on_times(times: Iterable[Node | None]) -> tuple[str, ...]:
 
 
 def _notes_on_sizes(sizes: Iterable[Node | None]) -> tuple[str, ...]:
-    """Return a note on each memory size without a unit that is so small that MiB (Slurm's unit) or GB may be meant."""
+    """Return a note on each small memory size without a unit, because the user may mean MiB (Slurm's unit) or GB."""
     bare = [each for each in sizes if each is not None and str(each.value).strip().isdecimal()]
     few = [each for each in bare if int(str(each.value)) < BARE_BYTES]
     return tuple(
@@ -116,33 +116,10 @@ def _notes_on_sizes(sizes: Iterable[Node | None]) -> tuple[str, ...]:
     )
 
 
-def load_job(
-    job: str | Path,
-    *,
-    sets: Iterable[str] = (),
-    flags: Mapping[str, Any] = _NONE_GIVEN,
-    cwd: Path | None = None,
-) -> Job:
-    """Read and check a job file alone. Raises SpecError or UsageError for mistakes."""
+def load_profile(profile: str | Path, *, sets: Iterable[str] = (), cwd: Path | None = None) -> AnyProfile:
+    """Read and check a profile alone, with its `defaults`. Raises SpecError or UsageError if it has a mistake."""
     cwd = cwd or Path.cwd()
-    for_job, _ = _overrides(sets, flags)
-    path = job_path(job, cwd)
-    root = merge(_read(path, "job", cwd), for_job)
-    loaded = _validate(_named(root, path), Job, shown(path, cwd))
-    raise_problems(check_code(loaded, code_dir_of(loaded, path)), root, shown(path, cwd))
-    return loaded
-
-
-def load_profile(
-    profile: str | Path,
-    *,
-    sets: Iterable[str] = (),
-    flags: Mapping[str, Any] = _NONE_GIVEN,
-    cwd: Path | None = None,
-) -> AnyProfile:
-    """Read and check a profile alone, with its `defaults`. Raises SpecError or UsageError for mistakes."""
-    cwd = cwd or Path.cwd()
-    _, for_profile = _overrides(sets, flags)
+    _, for_profile = _overrides(sets, {})
     path = profile_path(profile, cwd)
     root = merge(_read(path, "profile", cwd), for_profile)
     loaded = _profile(root, path)
@@ -152,7 +129,7 @@ def load_profile(
 
 
 def _check_defaults(defaults: Node, path: Path) -> None:
-    """Report mistakes in the profile's `defaults`. Missing fields of a job are no mistake there."""
+    """Raise SpecError if the profile's `defaults` have a mistake. They need not have the required fields of a job."""
     try:
         valid(Job, plain(_named(defaults, path), _VERBATIM))
     except ValidationError as error:
@@ -177,7 +154,7 @@ def _named(root: Node, path: Path) -> Node:
 def _profile(root: Node, path: Path) -> AnyProfile:
     kind = root.get("kind")
     if kind is None:
-        raise SpecError(root.where, "kind is missing", f"say what kind of profile it is: {', '.join(OWN)}")
+        raise SpecError(root.where, "kind is missing", f"add a line kind: with one of {', '.join(OWN)}")
     found = find(kind.value) if isinstance(kind.value, str) else None
     if found is None:
         known = [each.name for each in every()]

@@ -1,6 +1,6 @@
-"""Finds jobs and profiles by name: in this folder, among the user's own, and among those shipped with orch.
+"""Finds jobs and profiles by name: in this folder, in the user's config folder, and among those shipped with orch.
 
-Loads no pydantic, because shell completion waits for this module.
+This module loads no pydantic, because shell completion waits for it.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ SHELL_SUFFIXES: Final = (".sh", ".sbatch", ".slurm")
 
 
 def known_profiles(cwd: Path, job_file: Path | None = None) -> list[tuple[str, Path, str]]:
-    """Return (name, path, origin) of every profile, each file once. If names are equal, the first is used.
+    """Return (name, path, origin) of every profile, each file once. The first profile with a name takes precedence.
 
-    Profiles beside a job come after the user's own, because somebody else may have written the job.
+    Profiles beside a job come after the user's own, because another person may have written the job.
     """
     places = [("./cluster_profiles", cwd / "cluster_profiles"), ("your profiles", users_profiles())]
     if job_file is not None:
@@ -45,7 +45,7 @@ def users_profiles() -> Path:
 
 
 def known_jobs(cwd: Path) -> list[tuple[str, Path]]:
-    """Return (name, path) of every job that can be named. If names are equal, the first is used."""
+    """Return (name, path) of every job that has a name. The first job with a name takes precedence."""
     found = [(path.stem, path) for folder in (cwd / "jobs", shipped("jobs")) for path in documents(folder)]
     return list(reversed(dict(reversed(found)).items()))
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def search_of(
     job: Job, sampler: Sampler, trials: int, stop: Stop | None, sets: Iterable[str], fields: Collection[str]
 ) -> Search:
-    """Return the search that the job describes. `fields` are those of `training:`.
+    """Return the search that the job describes. `fields` are the names of the fields of `training:`.
 
     Raises UsageError if the job has no search space or no metric, or if too many trials are requested.
     """
@@ -56,7 +56,7 @@ def axes_of(search: Search) -> list[Axis]:
 
 
 def point_of(search: Search, index: int, values: Sequence[str]) -> Point:
-    """Return the point of a trial; `values` are texts."""
+    """Return the sweep point of a trial that has these values."""
     return point_at(axes_of(search), index, values)
 
 

@@ -21,22 +21,24 @@ _MEANS_MORE: Final = frozenset(("true", "false", "null", "yes", "no", "on", "off
 
 
 def choice_text(value: bool | float | str) -> str:
-    """Return a choice as `--set` takes it; text that YAML would read otherwise is quoted."""
+    """Return a choice in the form of `--set`. A text that YAML would not read as text is quoted."""
     if isinstance(value, str) and re.fullmatch(_PLAIN, value) and value.lower() not in _MEANS_MORE:
         return value
     return json.dumps(value, ensure_ascii=False)  # ASCII escapes would be surrogate pairs, which YAML does not have
 
 
 def argument_text(value: bool | float | str) -> str:
-    """Return a choice for a program's argument. A point removes its quotes but reads no escapes."""
+    """Return a choice for a program's argument. `Axis.argument` removes the quotes, but does not read escapes."""
     text = choice_text(value)
     return f"'{value}'" if "\\" in text else text
 
 
 class Range(Spec):
-    """The values of one key: a range of numbers, or choices."""
+    """The possible values of one key: a range of numbers, or a list of choices."""
 
-    low: int | Finite | None = setting("the lowest value; whole numbers where both ends are", default=None)
+    low: int | Finite | None = setting(
+        "the lowest value; only whole numbers are tried if both ends are whole", default=None
+    )
     high: int | Finite | None = setting("the highest value", default=None)
     log: bool = setting("by the logarithm: as many values from 1e-4 to 1e-3 as from 1e-3 to 1e-2", default=False)
     choices: tuple[bool | int | Finite | Line, ...] | None = setting(
@@ -44,7 +46,6 @@ class Range(Spec):
     )
 
     def check(self) -> None:
-        """Raise ValueError if fields contradict each other."""
         if self.choices is not None:
             if self.low is not None or self.high is not None or self.log:
                 raise ValueError("give choices, or low and high, not both")
@@ -71,6 +72,6 @@ class SearchSpace(Spec):
     """The space that `orch submit --search` searches; the metric is the job's."""
 
     space: dict[Line, Annotated[Range, BeforeValidator(_choices), Also("array")]] = setting(
-        "a range or choices for each key; keys as --sweep takes them", min_length=1
+        "a range or choices for each key; the keys are those of --sweep", min_length=1
     )
-    seed: Natural = setting("of the samplers: the same trials with the same results are drawn again", default=0)
+    seed: Natural = setting("seed of the samplers; with the same results, the same trials are drawn", default=0)

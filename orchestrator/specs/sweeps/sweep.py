@@ -46,10 +46,10 @@ class Axis:
 
 
 def read_axes(options: Iterable[str], fields: Collection[str], sets: Iterable[str], *, trains: bool) -> list[Axis]:
-    """Return the axes of a command line.
+    """Return the axes of the options `--sweep`.
 
-    `fields` are those of `training:`; `trains` tells whether the job has that section. Raises UsageError if an axis
-    can't be parsed, or if two axes, or an axis and a --set, set the same field.
+    `fields` are the names of the fields of `training:`. `trains` tells whether the job has that section. Raises
+    UsageError if an axis can't be parsed, or if two axes, or an axis and a --set, set the same field.
     """
     axes: list[Axis] = []
     taken = taken_by(sets, fields)
@@ -83,9 +83,9 @@ def take(field: str, where: str, taken: Taken) -> None:
 
 
 def field_of(word: str, fields: Collection[str], where: str, *, trains: bool) -> str:
-    """Return the job's field for a key.
+    """Return the job's field for a key of a sweep or of a search.
 
-    A key is, as in --set, a dotted field, a word for an option of training or task, or an option such as --lr.
+    A key is a dotted field as in --set, a field of `training:`, an option of the task, or an argument such as --lr.
     """
     option = "--sweep " if where.startswith("--sweep ") else ""  # without --sweep, the key is in a file
     head, *rest = word.split(".")

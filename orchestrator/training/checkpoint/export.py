@@ -1,6 +1,7 @@
-"""Exports a checkpoint's weights to safetensors: `python -m orchestrator.training.checkpoint.export CHECKPOINT FILE`.
+"""The program `python -m orchestrator.training.checkpoint.export CHECKPOINT FILE`, which writes a safetensors file.
 
-A safetensors file holds no code, and other libraries can read it. The package safetensors is in the extra `train`.
+A safetensors file holds a checkpoint's weights and no code, and other libraries can read it. The package safetensors is
+in the extra `train`.
 """
 
 import sys
@@ -17,7 +18,7 @@ from orchestrator.training.errors import EXIT_USAGE, CheckpointError
 
 
 def weights(path: Path) -> tuple[dict[str, Tensor], Manifest]:
-    """Return a checkpoint's weights by name, and its manifest. Raises CheckpointError if it has no model."""
+    """Return a checkpoint's weights by name, and its manifest. Raises CheckpointError if it has no weights."""
     state, manifest = checkpoints.load(path)
     state = whole(Loaded(state, path))
     objects = state.get("objects")
@@ -28,9 +29,10 @@ def weights(path: Path) -> tuple[dict[str, Tensor], Manifest]:
 
 
 def write(path: Path, tensors: Mapping[str, Tensor], notes: Mapping[str, str]) -> None:
-    """Atomically write tensors and notes (text by name); they are on the disk when this returns.
+    """Atomically write tensors, and notes as text by name. They are on the disk when this returns.
 
-    Raises CheckpointError if the format has no such type, if the disk refuses, or if safetensors is not installed.
+    Raises CheckpointError if the format has no such type of numbers, if the file can't be written, or if safetensors is
+    not installed.
     """
     try:
         from safetensors import SafetensorError
@@ -53,7 +55,7 @@ def write(path: Path, tensors: Mapping[str, Tensor], notes: Mapping[str, str]) -
 
 
 def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the tensors on the CPU, each with memory of its own, because the format has no tied weights."""
+    """Return the tensors on the CPU, each with memory of its own, because the format does not allow tied weights."""
     apart: dict[str, Tensor] = {}
     seen: set[int] = set()
     for name, tensor in tensors.items():
@@ -65,7 +67,7 @@ def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def main() -> int:
-    """Export as the two arguments say. Returns 0, or 2 for an error."""
+    """Export the checkpoint that the first argument names to the file of the second. Return 0, or 2 for an error."""
     source, target = (Path(argument) for argument in sys.argv[1:3])
     try:
         tensors, manifest = weights(source)

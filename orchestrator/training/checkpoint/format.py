@@ -1,16 +1,17 @@
-"""Atomic checkpoints: a folder for each step, with hashes, committed by its last file and a rename.
+"""The format of checkpoints: a folder for each step, with hashes of its files. It appears as a whole, by a rename.
 
     checkpoints/step_00000123/state.pt        torch.save of a dict of tensors and plain values
                               manifest.json   step, epoch, world_size, time, metric; checksum and size of each file
                               COMMIT          the manifest's sha256, written last
                               __R_0.distcp, .metadata   weights that each rank wrote itself: see sharded.py
 
-At any moment a step's folder is either complete or absent. An interrupted copy lacks COMMIT or fails its hashes.
-Files are hashed while they are written, and verified when they are read. A save does not read files back, because
-that would test the page cache and not the disk. Only one process, global rank 0, may write into a folder. No
+At any moment a step's folder is either complete or absent. An interrupted copy has no COMMIT, or its hashes do not
+match. Files are hashed while they are written, and verified when they are read. A save does not read files back,
+because that would test the page cache and not the disk. Only one process, global rank 0, may write into a folder. No
 process group is needed.
 """
 
+import hashlib
 import json
 import os
 import shutil
@@ -46,7 +47,7 @@ from orchestrator.training.errors import CheckpointError
 
 @dataclass(frozen=True)
 class Found:
-    """A checkpoint folder and its check: `problem` is None if the checkpoint is complete, else a sentence."""
+    """A checkpoint's folder and the result of its check. `problem` is None if it is complete, else a sentence."""
 
     path: Path
     step: int
@@ -55,14 +56,14 @@ class Found:
 
 
 def save(folder: Path, state: Mapping[str, Any], manifest: Manifest, *, keep: int = 3) -> Path:
-    """Write a checkpoint, then delete all but the newest `keep`. Raises CheckpointError if the disk refuses."""
+    """Write a checkpoint, then delete all but the newest `keep`. Raises CheckpointError if it can't be written."""
     path = write(folder, state, manifest)
     prune(folder, path, keep)
     return path
 
 
 def write(folder: Path, state: Mapping[str, Any], manifest: Manifest) -> Path:
-    """Write and commit a checkpoint. It is on the disk when this returns; a failure leaves nothing behind."""
+    """Write and commit a checkpoint, which is on the disk when this returns. A failure leaves nothing behind."""
     return commit(begin(folder, manifest.step), state, manifest)
 
 
@@ -78,10 +79,10 @@ def begin(folder: Path, step: int) -> Path:
 
 
 def commit(temp: Path, state: Mapping[str, Any], manifest: Manifest) -> Path:
-    """Add the state to the folder of `begin` and rename it to its name. A failure discards it.
+    """Add the state to the folder of `begin`, and rename the folder to its final name. A failure removes the folder.
 
-    The checkpoint is on the disk when this returns. `manifest.files` describes files that were durably written there
-    before: name -> its checksum and "bytes".
+    The checkpoint is on the disk when this returns. `manifest.files` describes the files that are in the folder
+    already, which must be on the disk. It maps each name to the file's checksum and "bytes".
     """
     path = temp.with_name(name_of(manifest.step))
     try:
@@ -97,7 +98,7 @@ def commit(temp: Path, state: Mapping[str, Any], manifest: Manifest) -> Path:
 
 
 def discard(temp: Path) -> None:
-    """Remove the folder of `begin` with its content."""
+    """Remove the folder of `begin` with its contents."""
     shutil.rmtree(temp, ignore_errors=True)
 
 
@@ -117,14 +118,14 @@ def _fill(temp: Path, state: Mapping[str, Any], manifest: Manifest) -> None:
     }
     content = (json.dumps(values, indent=1) + "\n").encode()
     write_atomic(temp / MANIFEST, content)
-    write_atomic(temp / COMMIT, (hashing.sha256_of(content) + "\n").encode())
+    write_atomic(temp / COMMIT, f"{hashlib.sha256(content).hexdigest()}\n".encode())
 
 
 def _put_in_place(temp: Path, path: Path) -> None:
-    """Rename a complete temporary folder to its name, replacing an older checkpoint of the same step."""
+    """Rename a complete temporary folder to its final name, in place of an older checkpoint of the same step."""
     aside = path.with_name(temporary_name("old", path.name))
-    # A folder can't be renamed over a full folder. `clean` undoes the first rename if the process dies before the
-    # second.
+    # A folder can't replace a folder that is not empty, so the older checkpoint is renamed first. If the process dies
+    # before the second rename, `clean` undoes the first.
     replaced = path.exists()
     if replaced:
         path.rename(aside)
@@ -135,11 +136,10 @@ def _put_in_place(temp: Path, path: Path) -> None:
 
 
 def prune(folder: Path, newest_path: Path, keep: int, keep_best: JobMetric | None = None) -> list[Path]:
-    """Delete checkpoints older than the newest `keep`, but only if `newest_path` is committed and complete.
+    """Delete checkpoints up to the step of `newest_path`, except the newest `keep` and the best. Return their folders.
 
-    The best checkpoint by the metric `keep_best` is kept too. Only sizes are checked, not contents.
-
-    Returns the deleted folders. Raises CheckpointError, and deletes nothing, if the new checkpoint is not complete.
+    The best is chosen by the metric `keep_best`. Raises CheckpointError, and deletes nothing, if the checkpoint at
+    `newest_path` is not complete. Its files are checked by their sizes only.
     """
     found = check(newest_path, verify=False)
     if found.problem:
@@ -156,10 +156,7 @@ def prune(folder: Path, newest_path: Path, keep: int, keep_best: JobMetric | Non
 
 
 def clean(folder: Path) -> list[Path]:
-    """Remove what a dead writer left behind, and return what was removed.
-
-    Only the folder's one writer may call this.
-    """
+    """Remove unfinished folders of dead writers, and return their paths. Only the folder's one writer may call this."""
     removed = []
     for path in sorted(folder.glob(".*-step_*")):
         found = leftover_of(path.name)
@@ -175,21 +172,21 @@ def clean(folder: Path) -> list[Path]:
 
 
 def _lives(pid: int, host: str) -> bool:
-    """Return whether another process of this host with that id is running. Writers on other hosts count as dead."""
+    """Return whether another process of this host has this pid. Writers on other hosts count as dead."""
     return host == socket.gethostname() and pid != os.getpid() and Path(f"/proc/{pid}").exists()
 
 
 def listing(folder: Path) -> list[Found]:
-    """Return all checkpoints of a folder, oldest first, each checked. Reads and hashes every byte."""
+    """Check all checkpoints of a folder and return them, oldest first. Every byte is read and hashed."""
     return [check(folder / name) for name in checkpoint_dir.step_folders(folder)]
 
 
 def newest(folder: Path, *, run: str = "", report: Callable[[str], None] = print) -> Found | None:
-    """Return the newest checkpoint (of `run`, if given) that verifies. Others are reported and skipped."""
+    """Return the newest checkpoint whose hashes match, of `run` if it is given. Others are reported and skipped."""
     for name in reversed(checkpoint_dir.step_folders(folder)):
         found = check(folder / name, verify=False)
         if run and found.manifest is not None and found.manifest.run != run:
-            continue  # also if it is damaged or can't be verified here
+            continue  # a checkpoint of another run is not reported, even if it is damaged or can't be verified here
         found = found if found.problem else check(folder / name)
         if not found.problem:
             return found
@@ -198,15 +195,15 @@ def newest(folder: Path, *, run: str = "", report: Callable[[str], None] = print
 
 
 def is_checkpoint(path: Path) -> bool:
-    """Return whether `path` is the folder of one checkpoint, not a folder of several."""
+    """Return whether `path` is the folder of one checkpoint, and not a folder with several checkpoints."""
     return step_of(path.name) is not None or (path / MANIFEST).exists()
 
 
 def check(path: Path, *, verify: bool = True) -> Found:
-    """Check one checkpoint by reading all of it or, without `verify`, by its files' sizes. Damage raises nothing.
+    """Check one checkpoint by its hashes or, without `verify`, by the sizes of its files. Damage raises nothing.
 
-    Raises CheckpointError if this Python lacks the checkpoint's hash algorithm, because skipping it would take another
-    checkpoint.
+    Raises CheckpointError if this Python lacks the hash algorithm of the checkpoint. It must not count as damaged,
+    because an older checkpoint would then be loaded.
     """
     try:
         found = checkpoint_dir.check(path, verify=verify)
@@ -217,7 +214,7 @@ def check(path: Path, *, verify: bool = True) -> Found:
 
 
 def read_manifest(path: Path) -> Manifest:
-    """Read a checkpoint's manifest and compare it with COMMIT. Raises CheckpointError if they differ."""
+    """Return a checkpoint's manifest. Raises CheckpointError if its hash is not the one in COMMIT."""
     try:
         return checkpoint_dir.read_manifest(path)[0]
     except BadCheckpointError as error:
@@ -233,9 +230,9 @@ def _sentence(path: Path, state: checkpoint_dir.CheckpointState, reason: str) ->
 
 
 def load(path: Path) -> tuple[dict[str, Any], Manifest]:
-    """Load one checkpoint to the CPU, and verify exactly the bytes that are loaded.
+    """Load one checkpoint to the CPU, after verifying exactly the bytes that are loaded.
 
-    Raises CheckpointError for any problem.
+    Raises CheckpointError if the checkpoint can't be read or is damaged.
     """
     with memory_file() as file:
         manifest = copy_verified(path, file)
@@ -264,9 +261,9 @@ def copy_verified(path: Path, file: IO[bytes]) -> Manifest:
 
 
 def decode(file: IO[bytes], path: Path) -> dict[str, Any]:
-    """Decode a state's bytes to the dict that was saved (tensors and plain values). Errors name `path`.
+    """Return the dict of tensors and plain values that was saved in a state file. Errors name the checkpoint, `path`.
 
-    The tensors map the file's pages, so they need no memory until they are written to, and keep the file open.
+    The tensors are mapped from the file. They keep it open, and need no memory of their own until they are written to.
     """
     try:
         state = torch.load(f"/proc/self/fd/{file.fileno()}", map_location="cpu", weights_only=True, mmap=True)

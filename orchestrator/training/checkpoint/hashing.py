@@ -1,6 +1,5 @@
-"""Writes files with a checksum at nearly the cost of a plain file. Nothing is read back."""
+"""Computes the checksum of a file while the file is written, at nearly the cost of a plain write."""
 
-import hashlib
 import os
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -12,15 +11,15 @@ import torch
 
 from orchestrator.protocol.checkpoints.checksum import Checksum, chosen, hasher
 
-THREADED_BYTES = 1 << 16
-COPIED_BYTES = 1 << 22
+THREADED_BYTES = 1 << 16  # of a block; larger blocks are hashed in a thread
+COPIED_BYTES = 1 << 22  # of one read of a copy
 
 
 class HashingWriter:
-    """A file-like object for torch.save and DCP that hashes and writes a block while earlier blocks are flushed.
+    """A file-like object for torch.save and DCP. It hashes and writes a block while earlier blocks are flushed to disk.
 
-    The first OSError is stored in `error` and later writes are ignored, because torch's C++ writer turns an exception
-    within its calls into an unrelated one. `finish` raises the error.
+    The first OSError is stored in `error`, later writes are ignored, and `finish` raises the error. `write` can't raise
+    it, because torch's C++ writer would turn it into an unrelated exception.
     """
 
     def __init__(self, file: IO[bytes]) -> None:
@@ -43,7 +42,7 @@ class HashingWriter:
         elif self.error is None:
             hashed = self._hasher.submit(self._hash.update, view)
             self._to_file(view)
-            self._have_flushed()
+            self._flush_in_background()
             # The block's memory is torch's and valid only within this call, so the thread must finish here.
             hashed.result()
         return len(view)
@@ -54,11 +53,8 @@ class HashingWriter:
         except OSError as error:
             self.error = error
 
-    def _have_flushed(self) -> None:
-        """Flush in the background while the next block is hashed.
-
-        Only one flush runs at a time, because each keeps the disk busy.
-        """
+    def _flush_in_background(self) -> None:
+        """Flush while the next block is hashed. Only one flush runs at a time, because one keeps the disk busy."""
         try:
             if self._flushed is None or self._flushed.done():
                 self._wait_for_flush()
@@ -83,7 +79,7 @@ class HashingWriter:
         self._flusher.shutdown()
 
     def finish(self) -> dict[str, Any]:
-        """Force the file to the disk and return its entry for a manifest. Raises the first OSError of all writes."""
+        """Flush the file to the disk, and return its entry for a manifest. Raises the first OSError of all writes."""
         if self.error is not None:
             raise self.error
         self._wait_for_flush()
@@ -92,14 +88,14 @@ class HashingWriter:
 
 
 def _write_all(file: IO[bytes], view: memoryview) -> None:
-    """Write all of `view`, because one write to an unbuffered file takes at most 2 GiB on Linux."""
+    """Write all of `view` in several writes, because Linux writes at most 2 GiB at once."""
     while len(view):
         view = view[file.write(view) :]
 
 
 @contextmanager
 def hashed(path: Path) -> Iterator[HashingWriter]:
-    """Create a file, and yield a writer that hashes it."""
+    """Create a file, and yield a writer that hashes its contents."""
     with path.open("xb", buffering=0) as file:
         writer = HashingWriter(file)
         try:
@@ -110,7 +106,7 @@ def hashed(path: Path) -> Iterator[HashingWriter]:
 
 @contextmanager
 def without_crc32() -> Iterator[None]:
-    """Let torch.save leave out the zip's crc32. It costs as much as writing, and detects less than our checksum."""
+    """Make torch.save leave out the zip's crc32. It takes as long as the writes, and detects less than our checksum."""
     before = bool(torch.serialization.get_crc32_options())
     torch.serialization.set_crc32_options(False)
     try:
@@ -120,22 +116,20 @@ def without_crc32() -> Iterator[None]:
 
 
 def save_hashed(path: Path, state: object) -> dict[str, Any]:
-    """torch.save `state` to `path`, forced to the disk, and return its entry for a manifest."""
+    """Save `state` with torch.save to `path`, flush it to the disk, and return its entry for a manifest."""
     with hashed(path) as writer, without_crc32():
         torch.save(state, writer)  # type: ignore[arg-type]
         return writer.finish()
 
 
 def copy_verified(source: IO[bytes], target: IO[bytes], checksum: Checksum) -> bool:
-    """Copy an unbuffered file to another, and return whether its content has the checksum. Raises NotInstalledError."""
+    """Copy an unbuffered file to another, and return whether its contents have the checksum.
+
+    Raises NotInstalledError if this Python lacks the hash algorithm.
+    """
     digest, block = hasher(checksum.algorithm), bytearray(COPIED_BYTES)
     while count := source.readinto(block):  # type: ignore[attr-defined]
         part = memoryview(block)[:count]
         digest.update(part)
         _write_all(target, part)
     return digest.hexdigest() == checksum.hex
-
-
-def sha256_of(content: bytes) -> str:
-    """Return the sha256 of the bytes in hex."""
-    return hashlib.sha256(content).hexdigest()

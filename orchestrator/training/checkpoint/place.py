@@ -1,4 +1,4 @@
-"""Detects whether all ranks share the folder of checkpoints, or each node has its own."""
+"""Detects whether all ranks share the folder of checkpoints, or whether each node has a folder of its own."""
 
 from pathlib import Path
 
@@ -15,8 +15,8 @@ def is_shared(folder: Path) -> bool:
             probe = checkpoints.begin(folder, 0)
         except CheckpointError:
             probe = None
-    told = group.from_main(None if probe is None else str(probe))
-    seen = all(group.everyones(told is not None and Path(told).is_dir()))
+    path = group.from_main(None if probe is None else str(probe))
+    seen = all(group.everyones(path is not None and Path(path).is_dir()))
     if probe is not None:
         checkpoints.discard(probe)
     return seen

@@ -1,4 +1,4 @@
-"""State that makes a resumed run equal to an unbroken run: every rank's random generators, weights, optimizer."""
+"""Saves and restores random generators, weights and optimizers, so that a resumed run equals an unbroken run."""
 
 import random
 import sys
@@ -15,13 +15,13 @@ RandomState = dict[str, Any]
 
 
 def seed_everything(seed: int) -> None:
-    """Seed torch (all devices), Python's random and, if it is imported, numpy."""
+    """Seed torch on all devices, Python's `random` and, if it is imported, numpy."""
     torch.manual_seed(seed)
     seed_host(seed)
 
 
 def seed_host(seed: int) -> None:
-    """Seed the generators in host memory but no device's: torch, Python's random and, if it is imported, numpy."""
+    """Seed the generators of the CPU: torch's, Python's `random` and, if it is imported, numpy's."""
     torch.default_generator.manual_seed(seed)
     random.seed(seed)
     if numpy := sys.modules.get("numpy"):
@@ -29,12 +29,12 @@ def seed_host(seed: int) -> None:
 
 
 def seed_for(seed: int, step: int, rank: int) -> int:
-    """Return a seed for `rank` from `step` on. It differs by rank and step, and is the same at every start."""
+    """Return a seed for `rank` from `step` on. Ranks and steps have different seeds, which are equal at every start."""
     return ((seed * 1_000_003 + step) * 65_537 + rank) % 2**62
 
 
 def random_state(*devices: torch.device) -> RandomState:
-    """Return this process's generator states as tensors and plain values, so that weights_only can load them."""
+    """Return the states of this process's generators. They are tensors and plain values, as weights_only requires."""
     states: RandomState = {"torch": torch.get_rng_state(), "python": random.getstate()}
     for name, device in _generators(devices):
         states[name] = torch.cuda.get_rng_state(device)
@@ -45,7 +45,7 @@ def random_state(*devices: torch.device) -> RandomState:
 
 
 def _generators(devices: Sequence[torch.device]) -> list[tuple[str, torch.device]]:
-    """Return (name in a checkpoint, GPU) for each GPU. The first is called cuda, as in checkpoints of one GPU."""
+    """Return (name in checkpoints, GPU) for each GPU: cuda, cuda1, cuda2, ..."""
     gpus = [device for device in devices if device.type == "cuda"]
     return [("cuda" if number == 0 else f"cuda{number}", device) for number, device in enumerate(gpus)]
 
@@ -64,7 +64,7 @@ def restore_random(states: RandomState, *devices: torch.device) -> None:
 
 @contextmanager
 def preserved() -> Iterator[None]:
-    """Restore the generators in host memory at the end of the block."""
+    """Restore the generators of the CPU at the end of the block."""
     before = random_state()
     try:
         yield
@@ -73,7 +73,7 @@ def preserved() -> Iterator[None]:
 
 
 def load_optimizer(optimizer: torch.optim.Optimizer, saved: Mapping[str, Any]) -> None:
-    """Load an optimizer's state, but keep this run's own choice of implementation (fused, foreach)."""
+    """Load an optimizer's state, but keep the implementation that this run has chosen (fused or foreach)."""
     ways = ("fused", "foreach")
     groups = [
         {**theirs, **{way: own[way] for way in ways if way in own}}
@@ -81,22 +81,22 @@ def load_optimizer(optimizer: torch.optim.Optimizer, saved: Mapping[str, Any]) -
     ]
     complete = len(groups) == len(saved["param_groups"])  # otherwise torch's own error describes the difference
     optimizer.load_state_dict({**saved, "param_groups": groups} if complete else dict(saved))
-    # on CPUs load_state_dict takes the given tensors themselves, which are pages of a file
+    # On CPUs load_state_dict keeps the given tensors themselves. They are mapped from a file, which must be closed.
     for values in optimizer.state.values():
         values |= {key: value.clone() for key, value in values.items() if isinstance(value, Tensor) and value.is_cpu}
 
 
-def part(contents: Mapping[str, Any], name: str, where: str) -> Any:
-    """Return one entry of a checkpoint. Raises CheckpointError if the checkpoint has no such entry."""
+def part(contents: Mapping[str, Any], name: str, source: str) -> Any:
+    """Return an entry of a checkpoint. Raises CheckpointError, which names `source`, if it is missing."""
     if name not in contents:
         raise CheckpointError(
-            f"The checkpoint {where} holds no {name!r}, only {', '.join(sorted(contents)) or 'nothing'}."
+            f"The checkpoint {source} holds no {name!r}, only {', '.join(sorted(contents)) or 'nothing'}."
         )
     return contents[name]
 
 
-def load_weights(model: nn.Module, weights: Mapping[str, Any], where: str) -> None:
-    """Load weights into `model`, with or without DDP's prefix `module.` on either side. Errors name `where`."""
+def load_weights(model: nn.Module, weights: Mapping[str, Any], source: str) -> None:
+    """Load weights into `model`. DDP's prefix `module.` is added or removed. Errors name the checkpoint, `source`."""
     prefixed = any(name.startswith("module.") for name in model.state_dict())
     fitted = {name.removeprefix("module."): value for name, value in weights.items()}
     if prefixed:
@@ -105,4 +105,4 @@ def load_weights(model: nn.Module, weights: Mapping[str, Any], where: str) -> No
         model.load_state_dict(fitted)
     except RuntimeError as error:
         reason = " ".join(str(error).split())
-        raise CheckpointError(f"The checkpoint {where} is of another model: {reason}") from error
+        raise CheckpointError(f"The checkpoint {source} is of another model: {reason}") from error

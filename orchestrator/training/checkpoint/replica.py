@@ -1,4 +1,4 @@
-"""Waits briefly, before the next save, for the second copy of a checkpoint on another node."""
+"""Waits a few seconds, before the next save, until another node has a second copy of the last checkpoint."""
 
 import contextlib
 import json
@@ -8,41 +8,40 @@ from pathlib import Path
 from orchestrator.protocol.checkpoints.checkpoint_dir import COMMIT
 from orchestrator.training.progress.report import Reporter
 
-MOST_SECONDS = 5.0  # the copy has had the time since the last save; hang.train is ten times as long
-LOOK_SECONDS = 0.02
+MOST_SECONDS = 5.0  # besides the time since the last save; after ten times as long the ranks would count as hung
+LOOK_SECONDS = 0.02  # between two looks at the report
 
 
 class SecondCopy:
-    """Rank 0's view of the second copy. The agent of rank 0's node makes the copy, and reports in the file `told`.
+    """Waits on rank 0 for second copies. The agent of rank 0's node makes them, and reports each in the file `answers`.
 
-    As long as copies arrive in time, the loss of the node and its disk costs at most one interval between checkpoints.
-    The first copy that fails or is late ends the waiting for this attempt, because training matters more than another
-    copy.
+    As long as copies arrive in time, the loss of a node and its disk costs at most one interval between checkpoints.
+    After the first copy that fails or is late, this attempt waits for no copy, because training matters more.
     """
 
-    def __init__(self, told: Path | None, report: Reporter) -> None:
-        """`told` is None if no second copy is made."""
-        self._told = told
+    def __init__(self, answers: Path | None, report: Reporter) -> None:
+        """Prepare to wait. `answers` is None if no second copies are made."""
+        self._answers = answers
         self._report = report
         self._commit = ""
 
     def expect(self, path: Path) -> None:
-        """Remember the checkpoint that has just been committed, as the one to wait for."""
-        if self._told is not None:
-            # the checkpoint was replaced or deleted meanwhile, so there is nothing to wait for
+        """Remember the checkpoint that has just been committed. The next `wait` waits for its copy."""
+        if self._answers is not None:
+            # If the checkpoint was replaced or deleted meanwhile, there is nothing to wait for.
             with contextlib.suppress(OSError):
                 self._commit = (path / COMMIT).read_text("ascii")
 
     def wait(self) -> None:
-        """Return once the last checkpoint has been copied or is late. This polls, because an agent writes the file."""
+        """Return once the last checkpoint has been copied or is late. The agent's file is polled."""
         end = time.monotonic() + MOST_SECONDS
         while self._commit:
-            told = self._read()
-            if told is None:
-                self._give_up(f"No second copy is made any more: {self._told}, in which it is reported, was removed.")
-            elif told.get("commit") == self._commit:
+            answer = self._read()
+            if answer is None:
+                self._give_up(f"No second copy is made any more: {self._answers}, which reports it, was removed.")
+            elif answer.get("commit") == self._commit:
                 self._commit = ""
-                if problem := str(told.get("problem") or ""):
+                if problem := str(answer.get("problem") or ""):
                     why = f"The last checkpoint has no second copy: {problem}."
                     self._give_up(f"{why} Training continues, and this attempt makes no second copy any more.")
             elif time.monotonic() > end:
@@ -54,14 +53,14 @@ class SecondCopy:
     def _give_up(self, why: str) -> None:
         """Print the reason once, and wait for no further copy."""
         self._report.warn(why)
-        self._told, self._commit = None, ""
+        self._answers, self._commit = None, ""
 
     def _read(self) -> dict[str, object] | None:
-        """Return the agent's report; empty while the agent writes it, and None if the file was removed."""
+        """Return the agent's last answer. It is empty while the agent writes it, and None if the file was removed."""
         try:
-            told = json.loads((self._told or Path()).read_text())
+            answer = json.loads((self._answers or Path()).read_text())
         except FileNotFoundError:
             return None
         except (OSError, ValueError):
             return {}
-        return told if isinstance(told, dict) else {}
+        return answer if isinstance(answer, dict) else {}

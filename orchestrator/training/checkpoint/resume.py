@@ -1,7 +1,7 @@
-"""Chooses the checkpoint that all ranks load. Rank 0 chooses it, reads it, and sends its bytes to the others.
+"""Loads a checkpoint on all ranks. Rank 0 chooses it, reads it, and sends its bytes to the other ranks.
 
 So hosts without a shared file system can resume too. The ranks of a host share one copy of the bytes, in a file in
-memory that each rank maps. A rank's own memory holds only what it writes to.
+memory that each rank maps. A rank needs memory of its own only for pages to which it writes.
 """
 
 import os
@@ -18,21 +18,21 @@ from orchestrator.training.options import Places
 
 Report = Callable[[str], None]
 SHARDED = "sharded"
-"""An entry of states whose tensors are in separate files, as the ranks wrote them."""
+"""The entry that marks the state of a sharded checkpoint, whose tensors are in files that each rank wrote."""
 
 
 @dataclass(frozen=True)
 class Loaded:
-    """A checkpoint's contents, and rank 0's path to it."""
+    """The contents of a checkpoint, and the path at which rank 0 sees it."""
 
     state: dict[str, Any]
     path: Path
 
 
 def find(places: Places, report: Report) -> Path | None:
-    """Return the checkpoint to resume from, as ORCH_RESUME says, or None.
+    """Return the checkpoint to resume from according to ORCH_RESUME, or None to start from the beginning.
 
-    Raises UserError if a given path has no checkpoint, and CheckpointError if this Python can't verify one.
+    Raises UserError if the given path has no checkpoint, and CheckpointError if this Python can't verify a checkpoint.
     """
     if places.resume == "never" and places.attempt == 0:
         return None
@@ -53,10 +53,7 @@ def find(places: Places, report: Report) -> Path | None:
 
 
 def path_for_all(places: Places, report: Report) -> Path | None:
-    """Return the result of rank 0's `find` on all ranks; collective.
-
-    Its errors are raised on all ranks as UserError.
-    """
+    """Call `find` on rank 0, and return its result on all ranks; collective. Raises its errors as UserError."""
     found, problem = None, ""
     if group.leads():
         try:
@@ -70,7 +67,7 @@ def path_for_all(places: Places, report: Report) -> Path | None:
 
 
 def load_for_all(places: Places, report: Report) -> Loaded | None:
-    """Load the checkpoint to resume from on all ranks. Return None if there is none, to start afresh; collective."""
+    """Load the checkpoint to resume from on all ranks; collective. Return None if there is none."""
     path = path_for_all(places, report)
     if path is None:
         return None
@@ -89,9 +86,9 @@ def load_for_all(places: Places, report: Report) -> Loaded | None:
 
 @contextmanager
 def _host_file() -> Iterator[tuple[IO[bytes], bool]]:
-    """Yield a file in memory that the ranks of a host share, and whether this rank fills it; collective."""
+    """Yield a file in memory that the ranks of a host share, and whether this rank has to fill the file; collective."""
     own = checkpoints.memory_file()
-    # Processes that see the same /proc can open each other's files through it, whatever started them.
+    # Processes that see the same /proc can open each other's files through it, whoever started the processes.
     there = f"{Path('/proc/sys/kernel/random/boot_id').read_text()} {os.readlink('/proc/self/ns/pid')}"
     mine = [os.getpid(), own.fileno()]
     pid, number = next(each for where, *each in group.everyones([there, *mine]) if where == there)
@@ -101,10 +98,7 @@ def _host_file() -> Iterator[tuple[IO[bytes], bool]]:
 
 
 def _opened(path: str) -> IO[bytes] | None:
-    """Open another rank's file.
-
-    None if the site hides even the user's own processes; this rank then keeps its own copy.
-    """
+    """Open another rank's file. Return None if this site hides even the user's own processes from each other."""
     try:
         return open(path, "rb", buffering=0)
     except OSError:
@@ -112,7 +106,7 @@ def _opened(path: str) -> IO[bytes] | None:
 
 
 def whole(loaded: Loaded) -> dict[str, Any]:
-    """Return a state with "model" and "optimizer", also if the ranks wrote them in parts; collective."""
+    """Return a state with "model" and "optimizer", which are assembled if the checkpoint is sharded; collective."""
     if not loaded.state.get(SHARDED):
         return loaded.state
     from orchestrator.training.checkpoint import sharded

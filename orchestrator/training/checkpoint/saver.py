@@ -1,7 +1,4 @@
-"""Saves checkpoints within a training.
-
-Failures are reported and not raised, and older checkpoints are deleted in the background.
-"""
+"""Saves checkpoints during training. A failed save is reported and not raised."""
 
 import functools
 import time
@@ -28,10 +25,10 @@ from orchestrator.training.progress.report import Reporter
 
 
 class Saver:
-    """Writes the checkpoints of one run into its folder, one at a time."""
+    """Writes the checkpoints of a run into its folder, one at a time."""
 
     def __init__(self, places: Places, report: Reporter, heartbeats: HeartbeatFile, *, aside: bool = False) -> None:
-        """With `aside`, checkpoints are written in the background, and training waits only for a copy in memory."""
+        """Clean the folder. With `aside`, checkpoints are written in the background, after a copy in memory is made."""
         self.last_step = -1
         self._places = places
         self._report = report
@@ -50,10 +47,10 @@ class Saver:
         manifest: Manifest,
         shards: Mapping[str, Tensor] | None = None,
     ) -> None:
-        """Save a checkpoint. It is on the disk when this returns, unless it is written in the background.
+        """Save a checkpoint, which is on the disk when this returns unless it is written in the background.
 
-        Rank 0 passes the contents. With `shards`, all ranks call this, and each writes its own. Older checkpoints are
-        always deleted in the background.
+        Rank 0 passes the contents. With `shards`, all ranks must call this, and each writes its own shards. Older
+        checkpoints are always deleted in the background.
         """
         started = time.monotonic()
         self.close()
@@ -63,13 +60,12 @@ class Saver:
         own = contents if contents is not None else {}
         if self._staging is None:
             path = self._write(own, manifest, shards, started)
-            if path is not None and group.leads():
-                self._start(lambda: self._prune(path))
+            self._start(lambda: self._prune(path))
             return
         copied = self._staging.copy(own)
         parts = None if shards is None else self._on_host(shards)
         waited = round(time.monotonic() - started, 3)
-        self._start(lambda: self._write_and_prune(copied, manifest, parts, started, waited))
+        self._start(lambda: self._prune(self._write(copied, manifest, parts, started, waited=waited)))
 
     def _on_host(self, shards: Mapping[str, Tensor]) -> dict[str, Tensor]:
         from orchestrator.training.checkpoint import sharded
@@ -79,18 +75,6 @@ class Saver:
             self._members = group.beside()
         return sharded.on_host(shards, self._staged_shards)
 
-    def _write_and_prune(
-        self,
-        contents: Mapping[str, Any],
-        manifest: Manifest,
-        shards: Mapping[str, Tensor] | None,
-        started: float,
-        waited: float,
-    ) -> None:
-        path = self._write(contents, manifest, shards, started, waited=waited)
-        if path is not None and group.leads():
-            self._prune(path)
-
     def _write(
         self,
         contents: Mapping[str, Any],
@@ -99,7 +83,7 @@ class Saver:
         started: float,
         **more: float,
     ) -> Path | None:
-        """Write a checkpoint and report it. None if the disk refused, which does not end the training."""
+        """Write a checkpoint, report it, and return its path. A failure is only reported, and None is returned."""
         self._second.wait()
         try:
             if shards is not None:
@@ -131,23 +115,26 @@ class Saver:
 
     @functools.cached_property
     def is_shared(self) -> bool:
-        """Return whether all ranks see the folder of checkpoints, so that each can write its part.
+        """Return whether all ranks see the folder of checkpoints, so that each rank can write its part.
 
-        The first call is collective.
+        The first access is collective.
         """
         seen = is_shared(self._places.checkpoints)
         if not seen:
             self._report.say(f"not all ranks see {self._places.checkpoints}: rank 0 gathers and writes checkpoints")
         return seen
 
-    def _prune(self, path: Path) -> None:
+    def _prune(self, path: Path | None) -> None:
+        """Delete old checkpoints on rank 0, after the new checkpoint at this path. None means that the save failed."""
+        if path is None or not group.leads():
+            return
         try:
             checkpoints.prune(self._places.checkpoints, path, self._places.keep, self._places.keep_best)
         except CheckpointError as error:
             self._report.warn(str(error))
 
     def close(self) -> None:
-        """Wait until the last checkpoint has been written and older ones deleted. Raises the error of that work."""
+        """Wait until the last checkpoint has been written and older ones are deleted. Raises an error of this work."""
         working, self._working = self._working, None
         if working is not None:
             working.result()

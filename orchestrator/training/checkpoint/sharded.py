@@ -1,8 +1,8 @@
-"""Checkpoints in which every rank writes its part of the weights, by torch's DCP, inside the folder that is committed.
+"""Sharded checkpoints: every rank writes its part of the weights with torch's DCP into the checkpoint's folder.
 
-DCP alone hashes nothing, commits nothing, and unpickles its index. Here each rank hashes its files while it writes
+DCP alone hashes nothing, commits nothing, and unpickles its index. So here each rank hashes its files while it writes
 them. Rank 0 collects all hashes in the manifest, and commits the folder when all ranks have written. The index is read
-by an unpickler that knows only an index's own classes. All ranks must see the folder.
+by an unpickler that accepts only the classes of which an index is made. All ranks must see the folder.
 """
 
 import os
@@ -44,9 +44,9 @@ _INDEX_IS_MADE_OF = {
 
 
 def on_host(shards: Mapping[str, Tensor], staging: Staging) -> dict[str, Tensor]:
-    """Return this rank's parts as copies in host memory, which training does not change."""
+    """Return copies of this rank's parts in host memory, which training does not change."""
     own = {name: each.to_local() if isinstance(each, DTensor) else each for name, each in shards.items()}
-    # As in torch's own stagers, because from_local would move the copy back to the mesh's device.
+    # DTensor's constructor is used as in torch's own stagers. from_local would move the copy back to the mesh's device.
     return {
         name: DTensor(copied, each._spec, requires_grad=False) if isinstance(each := shards[name], DTensor) else copied
         for name, copied in staging.copy(own).items()
@@ -60,10 +60,10 @@ def write(
     manifest: Manifest,
     members: dist.ProcessGroup | None = None,
 ) -> Path:
-    """Write a checkpoint of the `shards` of all ranks and the state of rank 0; collective.
+    """Write and commit a checkpoint of the `shards` of all ranks and the state of rank 0; collective.
 
-    `members` is the group over which the ranks agree, if another thread uses the training's own group. The checkpoint
-    is on the disk and committed when this returns. Raises CheckpointError on all ranks if one of them failed.
+    `members` is the group for the collectives, if this thread can't use the default group. The checkpoint is on the
+    disk when this returns. Raises CheckpointError on all ranks if one of them failed.
     """
     temp: Path | None = None
     problem = ""
@@ -72,10 +72,10 @@ def write(
             temp = checkpoints.begin(folder, manifest.step)
         except CheckpointError as error:
             problem = str(error)
-    told, problem = group.from_main((None if temp is None else str(temp), problem), members)
-    if told is None:
+    begun, problem = group.from_main((None if temp is None else str(temp), problem), members)
+    if begun is None:
         raise CheckpointError(problem)
-    temp = Path(told)
+    temp = Path(begun)
     answers = group.everyones(_write_mine(temp, dict(shards), members), members)
     problem = "; ".join(sorted({trouble for _, trouble in answers if trouble}))
     path = temp.with_name(name_of(manifest.step))
@@ -97,9 +97,9 @@ def write(
 def _write_mine(
     temp: Path, shards: dict[str, Any], members: dist.ProcessGroup | None
 ) -> tuple[dict[str, dict[str, Any]], str]:
-    """Write this rank's part. Returns its files' entries for the manifest, and an error message or ""."""
+    """Write this rank's part. Return the manifest's entries for its files, and an error message or ""."""
     try:
-        writer = FileSystemWriter(temp, sync_files=False)  # `files` forces each file to the disk
+        writer = FileSystemWriter(temp, sync_files=False)  # `files` flushes each file to the disk
         writer.fs = files = _HashedFiles()
         with _alone_or_not() as alone, hashing.without_crc32():
             state_dict_saver.save(shards, storage_writer=writer, no_dist=alone, process_group=members)
@@ -111,7 +111,10 @@ def _write_mine(
 
 
 class _HashedFiles(FileSystem):
-    """Lets DCP hash each file while it is written, and forces it to the disk. `written` maps names to entries."""
+    """The file system of DCP, extended: it hashes each file while DCP writes it, and flushes the file to the disk.
+
+    `written` maps the names of files to their entries for the manifest.
+    """
 
     def __init__(self) -> None:
         self.written: dict[str, dict[str, Any]] = {}
@@ -128,7 +131,7 @@ class _HashedFiles(FileSystem):
 
 
 class _Reader(FileSystemReader):
-    """DCP's reader, except that reading the index runs no code that it names."""
+    """The reader of DCP, except that no code runs which the index names."""
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
         with open(Path(self.path) / INDEX, "rb") as file:
@@ -149,14 +152,14 @@ class _IndexUnpickler(pickle.Unpickler):
 def index(path: Path) -> dict[str, TensorStorageMetadata]:
     """Return the sizes and types of a checkpoint's sharded tensors by name.
 
-    Raises CheckpointError if its index can't be read.
+    Raises CheckpointError if the checkpoint's index can't be read.
     """
     try:
         found = _Reader(path).read_metadata().state_dict_metadata
     except FileNotFoundError as error:
         raise CheckpointError(
-            f"The checkpoint {path} is sharded, and {error.filename} can't be seen from every rank: put it into a "
-            "folder that all nodes share."
+            f"The checkpoint {path} is sharded, and not every rank can see {error.filename}: put the checkpoint into "
+            "a folder that all nodes share."
         ) from error
     except Exception as error:
         # For a damaged stream, pickle can raise any error.
@@ -165,7 +168,7 @@ def index(path: Path) -> dict[str, TensorStorageMetadata]:
 
 
 def read_into(path: Path, targets: dict[str, Any]) -> None:
-    """Fill tensors, sharded or whole, from a checkpoint. Each rank reads the parts that it needs."""
+    """Fill tensors, which may be sharded or whole, from a checkpoint. Each rank reads the parts that it needs."""
     try:
         with _alone_or_not() as alone:
             state_dict_loader.load(targets, storage_reader=_Reader(path), no_dist=alone)
@@ -175,7 +178,7 @@ def read_into(path: Path, targets: dict[str, Any]) -> None:
 
 @contextmanager
 def _alone_or_not() -> Iterator[bool]:
-    """Yield whether there is no process group, and silence DCP's warning about that."""
+    """Yield whether this process has no process group. Within the block, DCP's warning about that is silenced."""
     if group.is_joined():
         yield False
         return
@@ -185,13 +188,13 @@ def _alone_or_not() -> Iterator[bool]:
 
 
 def _reasons(error: CheckpointException) -> str:
-    """Return the errors of all ranks. DCP raises them on every rank, as a BaseException."""
+    """Return the reasons of all ranks' errors in one text. DCP raises the same CheckpointException on every rank."""
     found = {getattr(failure[0], "strerror", None) or str(failure[0]) for failure in error.failures.values()}
     return " and ".join(sorted(" ".join(reason.split()).rstrip(".") for reason in found))
 
 
 def read_whole(path: Path) -> dict[str, Tensor]:
-    """Return all sharded tensors of a checkpoint, whole, on this rank's CPU; collective within a group."""
+    """Return all sharded tensors of a checkpoint as whole tensors on this rank's CPU. Collective in a process group."""
     whole: dict[str, Tensor] = {
         name: torch.empty(entry.size, dtype=entry.properties.dtype) for name, entry in index(path).items()
     }

@@ -1,7 +1,7 @@
 """Copies a state to host memory, so that training continues while the copy is written.
 
-The memory is reused for the next copy, because new pages cost as much time as copying. For GPUs it is pinned, so that
-the device copies at full speed.
+The memory is reused for the next copy, because allocating it takes as long as copying. Memory for tensors of GPUs is
+pinned, so that the device copies at full speed.
 """
 
 from collections.abc import Mapping
@@ -14,14 +14,14 @@ Place = tuple[object, ...]
 
 
 class Staging:
-    """Host memory for one state. A copy is valid until the next copy."""
+    """Host memory for one state. A copy is valid until the next copy is made."""
 
     def __init__(self) -> None:
         self._kept: dict[Place, Tensor] = {}
         self._devices: set[torch.device] = set()
 
     def copy(self, state: Mapping[str, Any]) -> dict[str, Any]:
-        """Return `state` with every tensor copied to host memory, complete when this returns."""
+        """Return a copy of `state` with all tensors in host memory. The copy is complete when this returns."""
         self._kept, before = {}, self._kept
         self._devices.clear()
         copied: dict[str, Any] = self._copy(state, (), before)

@@ -1,4 +1,4 @@
-"""The data of a task, and how it is read in batches."""
+"""The data of a task, and the readers that make batches of it."""
 
 from orchestrator.training.data.samples import Data, digits, mnist
 

@@ -1,4 +1,4 @@
-"""CIFAR-10 from a folder, or made-up images of the same form, which are labelled as such."""
+"""CIFAR-10 from a folder, or artificial images of the same form if it is missing."""
 
 from pathlib import Path
 
@@ -16,9 +16,9 @@ TEST = ("test_batch.bin",)
 
 
 def cifar10(folder: Path) -> Data:
-    """Return CIFAR-10 from `folder` (binary or Python version): uint8 images (n, 3, 32, 32) and int64 classes (n,).
+    """Return CIFAR-10 as uint8 images (n, 3, 32, 32) and int64 classes (n,), from its binary or Python version.
 
-    It is never downloaded. If it is missing, made-up images of ten classes stand in for it.
+    CIFAR-10 is never downloaded. If `folder` does not have it, artificial images of ten classes stand in for it.
     """
     for root in (folder, folder / "cifar-10-batches-bin"):
         if all((root / name).is_file() for name in (*TRAIN, *TEST)):
@@ -26,8 +26,8 @@ def cifar10(folder: Path) -> Data:
     if (folder / "cifar-10-batches-py").is_dir():
         return _python_version(folder)
     note = (
-        f"CIFAR-10 is not in {folder} (cifar-10-batches-bin or cifar-10-batches-py): where it is on disk, give its "
-        "folder (--data DIR, or training.data in the job)"
+        f"CIFAR-10 is not in {folder} (cifar-10-batches-bin or cifar-10-batches-py): if it is on disk, name its folder "
+        "(--data DIR, or training.data in the job)"
     )
     return Data(
         train=made_up(2000, seed=1),
@@ -42,7 +42,10 @@ def cifar10(folder: Path) -> Data:
 def _read(root: Path, names: tuple[str, ...]) -> tuple[Tensor, Tensor]:
     content = b"".join((root / name).read_bytes() for name in names)
     if not content or len(content) % RECORD_BYTES:
-        raise UserError(f"The CIFAR-10 files in {root} are damaged: a record has {RECORD_BYTES} bytes, and one is cut.")
+        raise UserError(
+            f"The CIFAR-10 files in {root} are damaged: their size is no multiple of {RECORD_BYTES} bytes, the size of "
+            "a record."
+        )
     records = torch.frombuffer(bytearray(content), dtype=torch.uint8).reshape(-1, RECORD_BYTES)
     return records[:, 1:].reshape(-1, 3, 32, 32).contiguous(), records[:, 0].to(torch.int64)
 
@@ -60,7 +63,7 @@ def _python_version(folder: Path) -> Data:
 
 
 def made_up(count: int, seed: int) -> tuple[Tensor, Tensor]:
-    """Return images of ten classes, each a coarse pattern with noise; the same on every machine."""
+    """Return artificial images of ten classes, equal on every machine. Each image is its class's pattern with noise."""
     patterns = functional.interpolate(_noise((10, 3, 4, 4), 0), size=32, mode="nearest")
     classes = torch.arange(count) % 10
     images = 128 + 40 * patterns[classes] + 50 * _noise((count, 3, 32, 32), seed)

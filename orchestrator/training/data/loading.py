@@ -1,4 +1,4 @@
-"""Makes batches of a task's samples. Tensors are indexed directly; a Dataset is read by worker processes."""
+"""Makes batches of a task's samples. Tensors are indexed directly, and worker processes read a Dataset."""
 
 import multiprocessing
 import os
@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing import resource_tracker
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -30,25 +30,26 @@ Key = tuple[int, list[int]]
 """The key of a batch: the epoch, and the indices of its samples."""
 
 
-class Source(Protocol):
-    """A source of batches. `where` describes the place of the data if it is worth a line in the log."""
+class Source:
+    """A source of batches. `note` is a phrase for the log about the memory that has the data, or its readers."""
 
-    where: str
-    looked_up_on: torch.device
-    """The device on which the indices of samples are needed: that of the samples."""
+    note = ""
+    looked_up_on = CPU
+    """The device of the samples, on which their indices are needed too."""
 
     def batches(self, shares: Iterable[Share], epoch: int = 0) -> Iterator[tuple[Tensors, Share]]:
-        """Yield for each share tensors on the device, and the share with its samples' indices into them.
+        """Yield, for each share, tensors on the device and the share with its indices into these tensors.
 
-        An empty share comes with one sample that does not count. Raises DataError if a sample can't be read.
+        For an empty share, the tensors hold one sample that does not count. Raises DataError if a sample can't be read.
         """
-        ...
+        raise NotImplementedError  # every source has its own
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """End the workers, if there are any."""
 
 
 def source(samples: Samples, part: str, task: Task, options: Options, ranks: Ranks, device: torch.device) -> Source:
-    """Return the source of batches for samples of the task's data. Errors name `part`."""
+    """Return the source of batches for these samples. Error messages call them the `part` data (training or test)."""
     if not isinstance(samples, tuple):
         return Loaded(samples, part, task, options, ranks, device)
     size = sum(tensor.nbytes for tensor in samples)
@@ -57,37 +58,30 @@ def source(samples: Samples, part: str, task: Task, options: Options, ranks: Ran
 
 
 def room(free: int) -> int:
-    """Return how many of a GPU's free bytes samples may use; model and optimizer come later and need the most."""
+    """Return how many of a GPU's free bytes samples may use. Most are left for model and optimizer."""
     return min(free // 20, 4 << 30)
 
 
-class Resident:
+class Resident(Source):
     """Keeps tensors on the device, where each step indexes them."""
-
-    where = ""
 
     def __init__(self, tensors: Tensors, device: torch.device) -> None:
         self.tensors = tuple(tensor.to(device) for tensor in tensors)
         self.looked_up_on = device
 
     def batches(self, shares: Iterable[Share], epoch: int = 0) -> Iterator[tuple[Tensors, Share]]:
-        """Yield all tensors with each share unchanged."""
+        """Yield all tensors and the unchanged share, for each share."""
         for share in shares:
             yield self.tensors, share
 
-    def close(self) -> None:
-        """Do nothing, because nothing is held open."""
 
-
-class Copied:
+class Copied(Source):
     """Keeps tensors in host memory because they would fill the device, and copies each batch."""
-
-    looked_up_on = CPU
 
     def __init__(self, tensors: Tensors, device: torch.device, free: int) -> None:
         self.tensors, self.device = tensors, device
         size = sum(tensor.nbytes for tensor in tensors)
-        self.where = f"{quantities.size(size)} stay in host memory, as {quantities.size(free)} of {device} are free"
+        self.note = f"{quantities.size(size)} stay in host memory, because {device} has {quantities.size(free)} free"
 
     def batches(self, shares: Iterable[Share], epoch: int = 0) -> Iterator[tuple[Tensors, Share]]:
         """Yield the samples of each share, copied from pinned memory while the device may still be computing."""
@@ -95,12 +89,9 @@ class Copied:
         for batch, share in ahead(picked, self.device):
             yield batch, _first(share)
 
-    def close(self) -> None:
-        """Do nothing, because nothing is held open."""
-
 
 def ahead(batches: Iterator[tuple[Sequence[Tensor], Share]], device: torch.device) -> Iterator[tuple[Tensors, Share]]:
-    """Yield batches on the device. A GPU receives the next batch while it computes on the present one."""
+    """Yield the batches after moving them to the device. A GPU receives a batch while it computes the previous one."""
     if device.type != "cuda":
         for batch, share in batches:
             yield tuple(each.to(device) for each in batch), share
@@ -118,7 +109,7 @@ def ahead(batches: Iterator[tuple[Sequence[Tensor], Share]], device: torch.devic
 
 
 def _taken_over(batch: Tensors, aside: "torch.cuda.Stream") -> Tensors:
-    """Let the present stream wait for a batch that another stream copied, and take over its memory."""
+    """Let the current stream wait for a batch that the stream `aside` copies, and register its use of the memory."""
     now = torch.cuda.current_stream(aside.device)
     now.wait_stream(aside)
     for each in batch:
@@ -126,24 +117,23 @@ def _taken_over(batch: Tensors, aside: "torch.cuda.Stream") -> Tensors:
     return batch
 
 
-class Loaded:
+class Loaded(Source):
     """Reads a Dataset with torch's DataLoader, in the order of the shares.
 
-    A batch has the same bits with any number of workers: they receive the samples' indices, and random changes to a
-    sample depend only on the seed, the epoch and the index.
+    A batch has the same bits with any number of workers. Workers receive the samples' indices, and random changes of a
+    sample depend only on the seed, the epoch and the sample's index.
     """
 
     def __init__(
         self, dataset: Dataset[Any], part: str, task: Task, options: Options, ranks: Ranks, device: torch.device
     ) -> None:
         self.part, self.rank, self.device = part, ranks.rank, device
-        self.looked_up_on = CPU
         workers = worker_count(options.workers, len(os.sched_getaffinity(0)), ranks.local_world_size)
         several = f"{workers} worker{'s' * (workers > 1)} of each rank ({options.worker_start})"
-        self.where = f"read by {several if workers else 'each rank itself'}"
+        self.note = f"read by {several if workers else 'each rank itself'}"
         if workers and options.worker_start == "spawn":
             with stop.signals_held():
-                # SIGTERM is let through only after the tracker has started, so it must start here
+                # Starting the tracker unblocks SIGTERM. So it starts here, before workers start with blocked signals.
                 resource_tracker.ensure_running()
         self._keys = _Keys()
         self._loader = DataLoader(
@@ -160,20 +150,20 @@ class Loaded:
         )
 
     def batches(self, shares: Iterable[Share], epoch: int = 0) -> Iterator[tuple[Tensors, Share]]:
-        """Yield the batches that the workers have read; the workers are some batches ahead."""
-        asked: deque[Share] = deque()
-        self._keys.now = _keys(shares, epoch, asked)
-        # processes started here are never exposed to a scheduler's signal before they are prepared
+        """Yield the batches that the workers read. The workers are some batches ahead."""
+        requested: deque[Share] = deque()
+        self._keys.now = _keys(shares, epoch, requested)
+        # Workers start here. A scheduler's signal must not reach them before they are prepared.
         with stop.signals_held():
             found = iter(self._loader)
-        for batch, share in ahead(self._read(found, asked), self.device):
+        for batch, share in ahead(self._read(found, requested), self.device):
             yield batch, _first(share)
 
-    def _read(self, found: Iterator[Any], asked: deque[Share]) -> Iterator[tuple[Tensors, Share]]:
+    def _read(self, found: Iterator[Any], requested: deque[Share]) -> Iterator[tuple[Tensors, Share]]:
         for batch in found:
             if isinstance(batch, _Failure):
                 raise DataError(batch.sentence(self.part, self.rank)) from _ReaderError(batch.traceback)
-            yield batch, asked.popleft()
+            yield batch, requested.popleft()
 
     def close(self) -> None:
         """End the workers."""
@@ -181,26 +171,33 @@ class Loaded:
         del self._loader
 
 
-def worker_count(asked: int | None, cores: int, local_world_size: int) -> int:
-    """Return the number of workers of a rank: as requested, else the rank's part of the cores, or 0 for one core."""
-    if asked is not None:
-        return asked
+def worker_count(requested: int | None, cores: int, local_world_size: int) -> int:
+    """Return the number of workers of a rank.
+
+    By default it is the rank's share of the cores, at most MOST_WORKERS. A share of one core gets no worker, so the
+    rank itself reads.
+    """
+    if requested is not None:
+        return requested
     share = cores // local_world_size
     return min(share, MOST_WORKERS) if share > 1 else 0
 
 
 def lost_worker(error: RuntimeError, rank: int) -> DataError | None:
-    """Return a DataError if torch's error says that a worker has ended; this error can appear anywhere in the rank."""
+    """Return a DataError if torch's error means that a worker has ended, else None.
+
+    torch raises this error wherever the rank is at that moment.
+    """
     if not str(error).startswith("DataLoader worker"):
         return None
     return DataError(
-        f"Rank {rank} has lost a process that reads its data: {str(error).strip(' .')}. If nobody killed it, memory "
-        "ran out (fewer --workers), or native code crashed (--workers 0 shows where)."
+        f"Rank {rank} has lost a process that reads its data: {str(error).strip(' .')}. If nobody killed it, either "
+        "memory ran out (use fewer --workers), or native code crashed (--workers 0 shows where)."
     )
 
 
 class _Keys:
-    """The keys of the present epoch or evaluation, over which the DataLoader iterates."""
+    """The DataLoader's sampler. It yields the keys of the batches of the present epoch or evaluation."""
 
     now: Iterable[Key] = ()
 
@@ -208,14 +205,14 @@ class _Keys:
         return iter(self.now)
 
 
-def _keys(shares: Iterable[Share], epoch: int, asked: deque[Share]) -> Iterator[Key]:
+def _keys(shares: Iterable[Share], epoch: int, requested: deque[Share]) -> Iterator[Key]:
     for share in shares:
-        asked.append(share)
+        requested.append(share)
         yield epoch, [int(place) for place in share.indices] or [0]
 
 
 def _first(share: Share) -> Share:
-    """Return the share for tensors that hold only its samples."""
+    """Return the share with indices from 0 on, for tensors that hold only the samples of this share."""
     return Share(range(len(share.indices)), share.count)
 
 
@@ -236,17 +233,17 @@ class _Failure:
 
 
 class _ReaderError(Exception):
-    """Carries a worker's traceback, as the cause of an error in its rank."""
+    """Carries the traceback of a worker. It is raised as the cause of an error in the worker's rank."""
 
     def __str__(self) -> str:
         return f"\n\n{self.args[0]}"
 
 
 class _Reader(Dataset[Any]):
-    """A Dataset whose items are whole batches of the task's samples, or failures, by (epoch, indices)."""
+    """A Dataset whose items are whole batches, or failures. The key of an item is (epoch, indices of the samples)."""
 
     def __init__(self, task: Task, dataset: Dataset[Any], seed: int) -> None:
-        # the first attribute, so that a spawned worker runs the task's file before it looks up the dataset's class
+        # This is the first attribute, so that a spawned worker runs the task's file before it unpickles the dataset.
         self.task = task
         self.dataset = dataset
         self.seed = seed
@@ -269,7 +266,7 @@ class _Reader(Dataset[Any]):
 
 
 def _batch(samples: list[Any]) -> Tensors:
-    """Return samples as tensors, one tensor for each element of a sample."""
+    """Return the samples as a batch of tensors, one tensor for each element of a sample."""
     batch = default_collate(samples)
     if not isinstance(batch, list | tuple) or not all(isinstance(each, Tensor) for each in batch):
         raise TypeError(

@@ -1,8 +1,7 @@
-"""Chooses the samples of a rank at each step, without padding: every sample exactly once per epoch."""
+"""Chooses the samples of a rank at each step. By default every sample is used exactly once per epoch."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -13,35 +12,25 @@ CPU = torch.device("cpu")
 
 @dataclass(frozen=True)
 class Share:
-    """One rank's part of a global batch: the `indices` (possibly none) of its samples, and the `count` over all ranks.
+    """One rank's part of a global batch: the `indices` of its samples, possibly none, and the `count` over all ranks.
 
-    A range stands for tensors that hold only this batch. It needs no lookup, which would wait for the device.
+    The indices are a range if the tensors hold only this batch, because a slice needs no lookup that waits for the
+    device.
     """
 
     indices: Tensor | range
     count: int
 
 
-class Sampler(Protocol):
-    """The interface of samplers. `samples` is the number of samples per epoch over all ranks."""
-
-    samples: int
-    global_batch: int
-
-    def set_epoch(self, epoch: int) -> None: ...
-
-    def shares(self, offset: int = 0, device: torch.device = CPU) -> Iterator[Share]: ...
-
-
 def split(count: int, world_size: int, rank: int) -> slice:
-    """Return the part of `count` samples for `rank`. Sizes differ by at most one; low ranks have the larger parts."""
+    """Return the slice of `count` samples for `rank`. Sizes differ by at most one. Low ranks get the larger slices."""
     base, extra = divmod(count, world_size)
     start = rank * base + min(rank, extra)
     return slice(start, start + base + (rank < extra))
 
 
 def cut(share: Share, parts: int) -> list[Share]:
-    """Split a share into `parts` parts, some possibly empty. All belong to the same global batch."""
+    """Split a share into `parts` shares of the same global batch. Some may be empty."""
     mine = len(share.indices)
     return [Share(share.indices[split(mine, parts, part)], share.count) for part in range(parts)]
 
@@ -56,10 +45,11 @@ def pick(data: tuple[Tensor, ...], indices: Tensor | range) -> list[Tensor]:
 
 
 class ExactSampler:
-    """A seeded permutation of all samples per epoch, split into global batches and then into one share for each rank.
+    """Splits a seeded permutation of all samples into global batches, and each batch into one share for each rank.
 
-    The last global batch of an epoch may be smaller, so its shares may differ by a sample or be empty. The order
-    depends only on seed and epoch, so a position in it stays valid with another number of ranks.
+    `samples` is the number of samples per epoch over all ranks. Each epoch has another permutation, which depends only
+    on seed and epoch. So a position in it stays valid if the number of ranks changes. The last global batch of an epoch
+    may be smaller, so its shares may differ by one sample or be empty.
     """
 
     def __init__(self, samples: int, global_batch: int, *, rank: int, world_size: int, seed: int) -> None:
@@ -75,12 +65,9 @@ class ExactSampler:
         self.epoch = epoch
 
     def shares(self, offset: int = 0, device: torch.device = CPU) -> Iterator[Share]:
-        """Yield this rank's share of each global batch, from `offset` samples into the epoch.
-
-        Indices are on `device`.
-        """
+        """Yield this rank's share of each global batch, from `offset` samples into the epoch. `device` gets indices."""
         generator = torch.Generator().manual_seed(self.seed * 1_000_003 + self.epoch)
-        # Once per epoch, because each copy to a device waits for its computations.
+        # The order is copied once per epoch, because each copy waits for the device's computations.
         order = torch.randperm(self.samples, generator=generator).to(device)
         for start in range(offset, self.samples, self.global_batch):
             batch = order[start : start + self.global_batch]
@@ -88,7 +75,7 @@ class ExactSampler:
 
 
 class PaddedSampler:
-    """Uses torch's DistributedSampler, which repeats samples until all ranks have equally many."""
+    """Uses torch's DistributedSampler, which repeats some samples so that all ranks have equally many."""
 
     def __init__(self, samples: int, global_batch: int, *, rank: int, world_size: int, seed: int) -> None:
         # DistributedSampler only reads the length of the data set.
@@ -115,7 +102,5 @@ class PaddedSampler:
             yield Share(indices, len(indices) * self.world_size)
 
 
-SAMPLERS: dict[str, type[ExactSampler] | type[PaddedSampler]] = {
-    "exact": ExactSampler,
-    "distributed": PaddedSampler,
-}
+Sampler = ExactSampler | PaddedSampler
+SAMPLERS: dict[str, type[Sampler]] = {"exact": ExactSampler, "distributed": PaddedSampler}

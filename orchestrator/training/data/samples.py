@@ -30,7 +30,7 @@ MNIST_FILES = (
 )
 DOWNLOAD_TIMEOUT_S = 20.0
 _STARTED = time.time()
-"""A download that failed after this time was tried by a process of the same start, and is not repeated."""
+"""The start of this process. A failure that is newer comes from another rank of this start, and is not repeated."""
 
 
 Tensors = tuple[Tensor, ...]
@@ -39,13 +39,14 @@ Samples = Tensors | Dataset[Any]
 
 @dataclass(frozen=True)
 class Data:
-    """Training and test samples: tuples of tensors with equal lengths along dimension 0, the target last.
+    """The training and test samples of a task.
 
-    Data that is too large for memory is a map-style Dataset instead: its items are tuples of one sample's tensors,
-    arrays or numbers, the target last.
+    Samples are a tuple of tensors that have equal lengths along dimension 0. The last tensor is the target. Data that
+    is too large for memory is a map-style Dataset instead. Each of its items is a tuple of tensors, arrays or numbers
+    for one sample, with the target last.
 
-    Logs and results use `name`, and `unit` is the plural noun for samples. `note` explains why stand-in data is used.
-    `tokens` is the number of tokens per sample, for the speed.
+    `name` and `unit`, the plural noun for samples, appear in logs and results. `note` explains why stand-in data is
+    used. `tokens` is the number of tokens per sample, from which the speed in tokens follows.
     """
 
     train: Samples
@@ -72,10 +73,10 @@ def count(samples: Samples) -> int:
 
 
 def mnist(folder: Path, offline: str | None = None) -> Data:
-    """Return MNIST from `folder`, else downloaded, else a stand-in: uint8 images (n, 1, 28, 28), int64 digits (n,).
+    """Return MNIST as uint8 images (n, 1, 28, 28) and int64 digits (n,), from `folder` or else downloaded.
 
-    One process per node unpacks or downloads while the others wait. Raises UserError if MNIST can't be had and
-    `offline` is not "digits".
+    If neither is possible, `offline="digits"` returns scikit-learn's digits as a stand-in; otherwise UserError is
+    raised. One process per node unpacks or downloads while the others wait.
     """
     with _lock(cache_dir() / "mnist.lock"):
         root, problem = _prepare_mnist(folder)
@@ -95,7 +96,10 @@ def mnist(folder: Path, offline: str | None = None) -> Data:
 
 
 def _prepare_mnist(folder: Path) -> tuple[Path | None, str]:
-    """Return a root from which torchvision can read MNIST, or None and the reason. Nothing is written to `folder`."""
+    """Return the root from which torchvision can read MNIST and "", or None and the reason why there is none.
+
+    Nothing is written to `folder`.
+    """
     for candidate in (folder / "MNIST" / "raw", folder / "raw", folder):
         if all((candidate / name).is_file() for name in MNIST_FILES):
             return (
@@ -107,7 +111,7 @@ def _prepare_mnist(folder: Path) -> tuple[Path | None, str]:
 
 
 def _view(source: Path) -> Path:
-    """Return a root in the cache whose MNIST/raw has the four files of `source`, unpacked if necessary."""
+    """Return a folder in the cache whose MNIST/raw has the four files of `source`, linked or unpacked."""
     stats = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in sorted(source.glob("*-ubyte*"))]
     key = hashlib.sha256(repr((source.resolve(), stats)).encode()).hexdigest()[:16]
     root = cache_dir() / f"mnist-{key}"
@@ -131,7 +135,10 @@ def _view(source: Path) -> Path:
 
 
 def _download_mnist() -> tuple[Path | None, str]:
-    """Download MNIST into the cache, or return why that failed. A failure is recorded for the waiting processes."""
+    """Download MNIST into the cache. Return its root and "", or None and the reason why the download failed.
+
+    A failure is recorded in a file, so that the waiting processes do not try again.
+    """
     from torchvision.datasets import MNIST
 
     root = cache_dir()
@@ -155,7 +162,7 @@ def _download_mnist() -> tuple[Path | None, str]:
 
 
 def _why_no_download(error: Exception) -> str:
-    """Return the failure of the last address, because torchvision's message lists every address."""
+    """Return the reason that torchvision's message gives for the last address. The message lists every address."""
     text = " ".join(str(error).split()).rstrip(".:") or type(error).__name__
     failures: list[str] = re.findall(r"<urlopen error (?:\[Errno -?\d+\] )?([^>]+)>", text)
     return failures[-1] if failures else text
@@ -178,9 +185,9 @@ def _read_mnist(root: Path) -> Data:
 
 
 def digits(size: int = 8, *, stand_in: bool = False) -> Data:
-    """Return scikit-learn's 1,797 handwritten digits as uint8 images (n, 1, size, size), 360 of them for tests.
+    """Return scikit-learn's 1,797 handwritten digits as uint8 images (n, 1, size, size). 360 of them are for tests.
 
-    The split does not depend on a run's seed. `stand_in` marks the data as a substitute for other data.
+    The split does not depend on the run's seed. `stand_in` marks the data as a substitute for other data.
     """
     try:
         from sklearn.datasets import load_digits
@@ -206,7 +213,7 @@ def digits(size: int = 8, *, stand_in: bool = False) -> Data:
 
 @contextmanager
 def _lock(path: Path) -> Iterator[None]:
-    """Hold a file lock within the block, so that one process per node does the work and the others find it done."""
+    """Hold a file lock within the block, so that one process per node does the work and the others wait for it."""
     with ExitStack() as held:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""A task is a Python file that says what to train. Only `data` and `model` are required.
+"""Loads tasks. A task is a Python file that defines what to train. Only `data` and `model` are required.
 
 def data(options) -> Data                     training and test tensors, the target last; or a Dataset of each
 def model(options) -> nn.Module               called with all tensors of a batch but the last
@@ -28,18 +28,18 @@ from orchestrator.training.options import Options
 
 
 def adamw(parameters: Iterable[nn.Parameter], options: Options) -> torch.optim.Optimizer:
-    """The default optimizer of tasks."""
+    """Return the default optimizer of tasks."""
     return torch.optim.AdamW(parameters, lr=options.lr, fused=options.fused)
 
 
 def no_metrics(_outputs: Tensor, _targets: Tensor) -> dict[str, Tensor]:
-    """The default metrics of tasks: none, so only the loss is reported."""
+    """Return no metrics, so that only the loss is reported. This is the default of tasks."""
     return {}
 
 
 @dataclass(frozen=True)
 class Task:
-    """The functions of a task file. A pickled task is the file's path; unpickling runs the file again."""
+    """The functions of a task file. Pickling stores only the file's path, and unpickling runs the file again."""
 
     name: str
     data: Callable[[Options], Data]
@@ -77,15 +77,15 @@ def load_task(path: Path) -> Task:
 
 
 def _load_in(folder: Path, path: Path) -> Task:
-    """Load a task in the folder where it was first loaded, because its Dataset may use relative paths."""
+    """Load a task in the working folder where it was first loaded, because its Dataset may use relative paths."""
     os.chdir(folder)
     return load_task(path)
 
 
 def load_data(task: Task, options: Options, warn: Callable[[str], None]) -> Data:
-    """Return the task's data; collective. Raises UserError on all ranks if a rank has no data, or other data.
+    """Return the task's data; collective. `warn` is called with the reason if stand-in data is used.
 
-    `warn` is called if stand-in data is used.
+    Raises UserError on all ranks if one of them has no data, or other data than the rest.
     """
     data, problem, what = None, "", None
     try:
@@ -104,7 +104,7 @@ def load_data(task: Task, options: Options, warn: Callable[[str], None]) -> Data
         if other != what:
             raise UserError(f"Rank {rank} would train on {other}, but rank {group.rank()} on {what}.")
     if data.stand_in:
-        why = data.note or "the data asked for is missing"
+        why = data.note or "the requested data is missing"
         warn(f"training on {data.name}, {count(data.train):,} {data.unit}; {why}")
     return data
 
@@ -112,6 +112,6 @@ def load_data(task: Task, options: Options, warn: Callable[[str], None]) -> Data
 def _check_workers(data: Data, options: Options) -> None:
     if options.workers and isinstance(data.train, tuple) and isinstance(data.test, tuple):
         raise UserError(
-            f"--workers {options.workers} is for a task whose data() gives a torch.utils.data.Dataset, and the data of "
-            "this task is in memory: leave it out."
+            f"--workers {options.workers} is for a task whose data() returns a torch.utils.data.Dataset, and the data "
+            "of this task is in memory: leave the option out."
         )

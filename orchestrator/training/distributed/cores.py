@@ -12,10 +12,10 @@ PCI = Path("/sys/bus/pci/devices")
 
 
 def stay_near(device: torch.device, ranks: Ranks, folder: Path = PCI) -> str:
-    """Restrict all threads of this process to those of its cores that are near its GPU. Return a note about it.
+    """Restrict all threads of this process to those of its allowed cores that are near its GPU. Return a note on that.
 
-    Does nothing and returns "" if all allowed cores are near, if the kernel does not report the near cores, or if they
-    are fewer than this rank's even share of the node's cores.
+    Nothing is changed and the note is "" in three cases: all allowed cores are near, the kernel reports no near cores,
+    or the near cores are fewer than this rank's even share of the allowed cores.
     """
     listed = near_cores(_address(device), folder)
     allowed = os.sched_getaffinity(0) if listed else set()
@@ -29,7 +29,7 @@ def stay_near(device: torch.device, ranks: Ranks, folder: Path = PCI) -> str:
 
 
 def near_cores(address: str, folder: Path = PCI) -> set[int]:
-    """Return the cores near the device at a PCI address, from sysfs; empty if it does not report them."""
+    """Return the cores that sysfs reports as near to the device at a PCI address; empty if it reports none."""
     try:
         listed = (folder / address / "local_cpulist").read_text().strip() if address else ""
         ranges = [part.partition("-") for part in listed.split(",") if part]
@@ -39,7 +39,7 @@ def near_cores(address: str, folder: Path = PCI) -> set[int]:
 
 
 def _address(device: torch.device) -> str:
-    """Return a GPU's PCI address in sysfs's form, or "" for a CPU or for a torch that does not report it."""
+    """Return a GPU's PCI address as sysfs writes it. Return "" for a CPU, or if torch does not report the address."""
     if device.type != "cuda":
         return ""
     found = torch.cuda.get_device_properties(device)

@@ -21,7 +21,7 @@ _NODES = re.compile(r"nvidia\d+|dxg")
 
 @dataclass(frozen=True)
 class Choice:
-    """The communication backend ("" without a process group), the device, and the reason for both."""
+    """The choice of a rank: its backend ("" without a process group), its device, and the reason for both."""
 
     backend: str
     device: torch.device
@@ -30,7 +30,10 @@ class Choice:
 
 @dataclass(frozen=True)
 class Gpus:
-    """`visible` is how many GPUs torch can use, `here` how many this machine has, `problem` why torch can use none."""
+    """The number of GPUs that torch can use (`visible`) and that this machine has (`here`).
+
+    `problem` is the reason if the machine has GPUs, but torch can use none of them.
+    """
 
     visible: int
     here: int
@@ -38,7 +41,7 @@ class Gpus:
 
 
 def look(environ: Mapping[str, str] = os.environ, folder: str = "/dev") -> Gpus:
-    """Return the GPUs of this machine, and which of them torch can use."""
+    """Count the GPUs of this machine, and the GPUs that torch can use."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the warnings describe the problem, which is reported if a GPU is needed
         visible = torch.cuda.device_count() if torch.cuda.is_available() else 0
@@ -53,7 +56,7 @@ def look(environ: Mapping[str, str] = os.environ, folder: str = "/dev") -> Gpus:
 
 
 def _problem(hidden: bool) -> str:
-    """Return torch's own message on why it can't use a GPU."""
+    """Return why torch can't use a GPU, in torch's own words if there are any."""
     if hidden:
         return "CUDA_VISIBLE_DEVICES hides them"
     try:
@@ -68,8 +71,8 @@ def _problem(hidden: bool) -> str:
 def choose(wanted: str, ranks: Ranks, on: str = "auto", gpus: Gpus | None = None) -> Choice:
     """Choose backend and device for ORCH_BACKEND=`wanted` and --device `on`.
 
-    Raises UserError if this machine or torch can't do it, or if a node with GPUs would train on its CPUs without the
-    user's request.
+    Raises UserError if this machine or torch does not support the request. Also raises UserError if a node with GPUs
+    would train on its CPUs, and the user has not requested that.
     """
     gpus = look() if gpus is None else gpus
     if wanted not in BACKENDS:
@@ -102,7 +105,7 @@ def _device(ranks: Ranks, gpus: Gpus, *, sharing: bool) -> torch.device:
     if gpus.visible >= ranks.local_world_size:
         return torch.device("cuda", ranks.local_rank)
     if gpus.visible == 1 and gpus.here >= ranks.local_world_size:
-        # Each rank was given its own GPU by Slurm or torchrun --virtual-local-rank.
+        # Slurm or torchrun --virtual-local-rank shows each rank only its own GPU.
         return torch.device("cuda", 0)
     if sharing and gpus.visible:
         return torch.device("cuda", ranks.local_rank % gpus.visible)
@@ -132,11 +135,11 @@ def _reason(wanted: str, on: str, ranks: Ranks, device: torch.device, gpus: Gpus
 def _no_gpu(ranks: Ranks, gpus: Gpus) -> str:
     """Return the error message for a rank that needs a GPU and has none."""
     if not gpus.here:
-        return "This machine has no GPU, and --device cuda asks for one: leave --device out to train on the CPUs."
+        return "This machine has no GPU, and --device cuda needs one: leave --device out to train on the CPUs."
     fewer = "" if gpus.visible == 0 else f", or start {gpus.visible} per node"
     return (
         f"This machine has {_counted(gpus.here)}, and this process, one of {ranks.local_world_size} on it, sees "
-        f"{_seen(gpus)}: mend that{fewer}, or say --device cpu to train on the CPUs."
+        f"{_seen(gpus)}: repair that{fewer}, or use --device cpu to train on the CPUs."
     )
 
 

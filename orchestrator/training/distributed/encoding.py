@@ -13,14 +13,14 @@ KINDS = "tensors, numbers, text, and tuples, lists, sets and dicts of them"
 
 
 def encode(value: object) -> Tensor:
-    """Return the value as bytes in torch's own format."""
+    """Return the value as a tensor of bytes, in the format of torch.save."""
     buffer = io.BytesIO()
     torch.save(value, buffer)
     return torch.frombuffer(bytearray(buffer.getbuffer()), dtype=torch.uint8)
 
 
 def decode(content: Tensor) -> Any:
-    """Decode a value with torch's weights_only loader. Raises UserError if its type is not in KINDS."""
+    """Return the value that `encode` encoded, without unpickling. Raises UserError if its type is not in KINDS."""
     try:
         return torch.load(io.BytesIO(content.cpu().numpy().tobytes()), map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:

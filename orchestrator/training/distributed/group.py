@@ -1,4 +1,4 @@
-"""The process group: joining it, leaving it, and the few collectives that training needs.
+"""Joins and leaves the process group, and has the few collectives that training needs.
 
 All functions also work in a single process without a process group.
 """
@@ -21,21 +21,17 @@ from orchestrator.training.distributed.ranks import Ranks
 from orchestrator.training.errors import CheckpointError, DivergedError, UserError
 
 CHUNK_BYTES = 64 << 20
-
-
-Timeouts = tuple[float, float]
-"""Time-outs of a collective in seconds: while the ranks start, evaluate and save; within a step."""
-PATIENCE: Timeouts = (1800.0, 1800.0)
+PATIENCE = 1800.0  # s; torch's own default for collectives of gloo
 
 
 @contextmanager
 def joined(
-    ranks: Ranks, choice: Choice | UserError, init_method: str = "env://", timeouts: Timeouts = PATIENCE
+    ranks: Ranks, choice: Choice | UserError, init_method: str = "env://", timeout: float = PATIENCE
 ) -> Iterator[Choice]:
-    """Join the process group within the block; after an unexpected error the group is not torn down.
+    """Join the process group within the block, and yield the choice on which all ranks agree.
 
-    Yields the choice on which all ranks agree. Raises UserError on all ranks if one of them has an error or another
-    choice, because the ranks would wait for each other forever.
+    `timeout` is the timeout of collectives in seconds. Raises UserError on all ranks if one of them has an error or
+    another choice, because the ranks would wait for each other forever.
     """
     alone = not ranks.grouped or (ranks.world_size == 1 and isinstance(choice, UserError))
     if isinstance(choice, UserError) and alone:
@@ -43,11 +39,11 @@ def joined(
     if isinstance(choice, Choice) and choice.device.type == "cuda":
         torch.cuda.set_device(choice.device)
     if isinstance(choice, UserError) or choice.backend:
-        choice = _join(ranks, choice, init_method, timedelta(seconds=timeouts[0]))
+        choice = _join(ranks, choice, init_method, timedelta(seconds=timeout))
     try:
         yield choice
     except (UserError, CheckpointError, DivergedError):
-        # All ranks raise these errors together. After any other error the group is not torn down, because that can hang
+        # All ranks raise these errors together. After any other error the group is not destroyed, because that can hang
         # while other ranks wait for this rank's collectives.
         leave()
         raise
@@ -90,12 +86,12 @@ def leave() -> None:
 
 
 def rank() -> int:
-    """Return this process's rank, 0 without a process group."""
+    """Return the rank of this process. Before it joins a group, this is the variable RANK, or 0 if that is not set."""
     return dist.get_rank() if is_joined() else _from_environ("RANK", 0)
 
 
 def world_size() -> int:
-    """Return the number of ranks, 1 without a process group."""
+    """Return the number of ranks. Before this process joins a group, this is the variable WORLD_SIZE, or 1."""
     return dist.get_world_size() if is_joined() else _from_environ("WORLD_SIZE", 1)
 
 
@@ -105,12 +101,12 @@ def is_joined() -> bool:
 
 
 def leads() -> bool:
-    """Return whether this process speaks for its group: rank 0, or any process without a group."""
+    """Return whether this process is rank 0 of its group or has no group. Such a process writes for its group."""
     return not is_joined() or dist.get_rank() == 0
 
 
 def _from_environ(name: str, default: int) -> int:
-    # A user's script may ask for the main process before it creates its process group.
+    # A user's script may call `rank` before it creates its process group.
     value = os.environ.get(name, "")
     return int(value) if value.isdigit() else default
 
@@ -118,18 +114,18 @@ def _from_environ(name: str, default: int) -> int:
 def beside() -> dist.ProcessGroup | None:
     """Create a gloo group of all ranks for background work; collective. Return None without a process group.
 
-    Two threads of a rank can't use one group at once, because their collectives would match those of other ranks in any
-    order.
+    A thread needs a group of its own. If two threads of a rank used one group, their collectives would pair with other
+    collectives of other ranks.
     """
     if not is_joined():
         return None
-    members = dist.new_group(backend="gloo", timeout=timedelta(seconds=PATIENCE[0]))
+    members = dist.new_group(backend="gloo", timeout=timedelta(seconds=PATIENCE))
     assert isinstance(members, dist.ProcessGroup)  # every rank is a member of this group
     return members
 
 
 def device(members: dist.ProcessGroup | None = None) -> torch.device:
-    """Return the device for tensors of a collective, because NCCL can only move GPU memory."""
+    """Return the device that the tensors of a collective need. NCCL alone moves only GPU memory."""
     return torch.device("cuda" if dist.get_backend(members) == "nccl" else "cpu")
 
 
@@ -143,7 +139,7 @@ def sum_over_ranks(values: Sequence[float]) -> list[float]:
 
 
 def everyones(value: object, members: dist.ProcessGroup | None = None) -> list[Any]:
-    """Return a list of each rank's `value` on all ranks; collective. Its type must be in encoding.KINDS."""
+    """Return a list of each rank's `value` on all ranks; collective. The value's type must be in encoding.KINDS."""
     if not is_joined():
         return [value]
     mine, sizes = _padded(value, members)
@@ -155,7 +151,7 @@ def everyones(value: object, members: dist.ProcessGroup | None = None) -> list[A
 def gathered(value: object) -> list[Any] | None:
     """Return a list of each rank's `value` on rank 0, and None on the others; collective.
 
-    Its type must be in encoding.KINDS.
+    The type of the value must be in encoding.KINDS.
     """
     if not is_joined():
         return [value]
@@ -166,7 +162,7 @@ def gathered(value: object) -> list[Any] | None:
 
 
 def _padded(value: object, members: dist.ProcessGroup | None = None) -> tuple[torch.Tensor, list[int]]:
-    """Return this rank's value as bytes, padded to the longest, and the length of each rank's value; collective."""
+    """Return this rank's encoded value, padded to the longest, and the length of each rank's value; collective."""
     content = encode(value)
     mine = torch.tensor([len(content)], dtype=torch.int64, device=device(members))
     sizes = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
@@ -178,7 +174,7 @@ def _padded(value: object, members: dist.ProcessGroup | None = None) -> tuple[to
 
 
 def from_main(value: object, members: dist.ProcessGroup | None = None) -> Any:
-    """Return rank 0's `value` on all ranks; collective. Its type must be in encoding.KINDS."""
+    """Return rank 0's `value` on all ranks; collective. The value's type must be in encoding.KINDS."""
     if not is_joined():
         return value
     content = encode(value if leads() else None)

@@ -1,6 +1,7 @@
-"""Compares the ranks' choices of backend and device before they join: all agree, or all are refused.
+"""Compares the ranks' choices of backend and device before the ranks join the process group.
 
-Each rank chooses for itself. If one joined with another backend, all ranks would wait for each other.
+Each rank chooses for itself. If one of them joined with another backend, all ranks would wait for each other. So either
+all ranks agree, or all of them end with the same error.
 """
 
 import json
@@ -25,7 +26,7 @@ SHARING = ("NCCL_HOSTID", "NCCL_MULTI_RANK_GPU_ENABLE")
 
 @dataclass(frozen=True)
 class Answer:
-    """A rank's choice or its error. `gpu` identifies the rank's GPU if no two ranks may share it."""
+    """The choice of a rank, or its error (`problem`). `gpu` identifies the rank's GPU if ranks may not share GPUs."""
 
     host: str
     backend: str = ""
@@ -36,10 +37,7 @@ class Answer:
 
 
 def meet(ranks: Ranks, choice: Choice | UserError, init_method: str, timeout: timedelta) -> tuple[Choice, Store]:
-    """Return the choice and the ranks' store, after every rank has made the same choice.
-
-    Raises UserError on all ranks otherwise.
-    """
+    """Return the choice and the store of the ranks. Raises UserError on all ranks if their choices differ."""
     if init_method.startswith("tcp://"):
         # Rank 0 serves this store itself, but torch before 2.15 would assume that the launcher does.
         os.environ.pop("TORCHELASTIC_USE_AGENT_STORE", None)
@@ -51,9 +49,9 @@ def meet(ranks: Ranks, choice: Choice | UserError, init_method: str, timeout: ti
         answers = [Answer(**json.loads(value)) for value in store.multi_get(keys)]
         store.set("orch/refusal", refusal(answers))
     if problem := store.get("orch/refusal").decode():
-        store.set(f"orch/told/{ranks.rank}", "")
+        store.set(f"orch/has_read/{ranks.rank}", "")
         if ranks.rank == 0:  # rank 0's process may serve the store, so it leaves last
-            store.wait([f"orch/told/{rank}" for rank in range(ranks.world_size)])
+            store.wait([f"orch/has_read/{rank}" for rank in range(ranks.world_size)])
         raise UserError(problem)
     assert isinstance(choice, Choice)
     return choice, store
@@ -70,7 +68,7 @@ def _answer(choice: Choice | UserError, environ: Mapping[str, str] = os.environ)
 
 
 def refusal(answers: Sequence[Answer]) -> str:
-    """Return why ranks with these answers can't train together, with the first odd rank; "" if they can."""
+    """Return why ranks with these answers can't train together, and the first rank that differs; "" if they can."""
     for rank, answer in enumerate(answers):
         if answer.problem:
             return f"Rank {rank} on {answer.host} can't train: {answer.problem}"
@@ -80,8 +78,8 @@ def refusal(answers: Sequence[Answer]) -> str:
         if (answer.backend, answer.device) != common:
             return (
                 f"Rank {rank} on {answer.host} would compute on {answer.device} by {answer.backend} "
-                f"({answer.reason}), and {most} of {len(answers)} ranks on {common[1]} by {common[0]}: mend that node, "
-                "or say --device cpu for all."
+                f"({answer.reason}), and {most} of {len(answers)} ranks on {common[1]} by {common[0]}: repair that "
+                "node, or use --device cpu for all."
             )
     owners: dict[str, int] = {}
     for rank, answer in enumerate(answers):

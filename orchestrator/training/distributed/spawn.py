@@ -1,4 +1,4 @@
-"""Starts ranks without a launcher: processes on this machine for which a notebook or a script waits."""
+"""Starts ranks without a launcher, as processes on this machine. The calling notebook or script waits for them."""
 
 import os
 import pickle
@@ -17,9 +17,9 @@ from orchestrator.training.errors import UserError
 def spawn(function: Callable[..., Any], nproc: int, *arguments: Any, start: str = "spawn") -> list[Any]:
     """Run `function(*arguments)` in `nproc` processes with torchrun's environment, and return their results by rank.
 
-    Function, arguments and results must be picklable. `start="fork"` takes any function, also one defined in a
-    notebook, but only while this process has not used CUDA. The first rank that raises ends the others, and its
-    traceback is raised here (torch.multiprocessing.ProcessRaisedException).
+    Function, arguments and results must be picklable. With `start="fork"` the function may also be defined in a
+    notebook, but this process must not have used CUDA. The first rank that raises ends the others, and its traceback
+    is raised here as torch.multiprocessing.ProcessRaisedException.
     """
     if nproc < 1:
         raise UserError(f"{nproc} ranks can't be started: give 1 or more.")
@@ -38,7 +38,7 @@ def spawn(function: Callable[..., Any], nproc: int, *arguments: Any, start: str 
 def _rank(
     rank: int, function: Callable[..., Any], arguments: tuple[Any, ...], nproc: int, port: int, folder: str
 ) -> None:
-    """Run one rank: set the environment, call the function, store its result."""
+    """Run one rank in its process: set the environment, call the function, and store its result."""
     os.environ |= environment(rank, nproc, port)
     torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // nproc))
     result = function(*arguments)
@@ -49,7 +49,7 @@ def _rank(
 
 
 def environment(rank: int, nproc: int, port: int) -> dict[str, str]:
-    """Return the variables that torchrun would set for a rank of one node, with the store at a port of this machine."""
+    """Return the variables that torchrun would set for a rank of one node. The store is at `port` on this machine."""
     return {
         "RANK": str(rank),
         "LOCAL_RANK": str(rank),

@@ -1,6 +1,6 @@
-"""Stopping by signal: a handler that only sets a flag, and an agreement of all ranks on the step at which to stop.
+"""Stops training after a signal: a handler only sets a flag, and all ranks agree on the step at which they stop.
 
-This module imports torch only for the agreement, so that the handler is installed before slow imports.
+This module imports torch only for the agreement, so that the handler can be installed before slow imports.
 """
 
 import atexit
@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from types import FrameType
 
 CHECK_SECONDS = 0.5
-"""Seconds between agreements of the ranks. Each takes 0.2 to 0.6 ms, and a stop may take a second."""
+"""Seconds between two agreements of the ranks. An agreement takes 0.2 to 0.6 ms, which is too long for each step."""
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR2)
 
@@ -27,13 +27,13 @@ def _on_signal(signum: int, _frame: FrameType | None) -> None:
 
 
 def install() -> bool:
-    """Catch SIGTERM and SIGUSR2 from now on. False outside of the main thread, where Python allows no handlers.
+    """Catch SIGTERM and SIGUSR2 from now on. Return False outside of the main thread, where Python allows no handlers.
 
     An ignored signal stays ignored, because the process that started this one turns that signal into SIGTERM. Workers
-    with an interpreter of their own inherit that it is ignored, but no handler, so they survive it.
+    with an interpreter of their own inherit ignored signals, but no handlers. So an ignored signal does not end them.
 
-    As the process exits, the signals are ignored. A scheduler and orch may both send SIGTERM, some milliseconds apart,
-    and Python restores the default action early in its exit: the second signal would replace the exit code.
+    When the process exits, both signals are ignored. A scheduler and orch may both send SIGTERM, some milliseconds
+    apart. Python restores the default action early in its exit, so the second SIGTERM would replace the exit code.
     """
     if threading.current_thread() is not threading.main_thread():
         return False
@@ -51,7 +51,7 @@ def _ignore() -> None:
 
 @contextmanager
 def signals_held() -> Iterator[None]:
-    """Block stop signals within the block. Processes that are started in it keep them blocked."""
+    """Hold back stop signals within the block. Processes that are started within it keep them blocked."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
     try:
         yield
@@ -60,9 +60,9 @@ def signals_held() -> Iterator[None]:
 
 
 def obey_only(parent: int) -> None:
-    """Let only SIGTERM from the process `parent` end this process, which was started with stop signals blocked.
+    """Let no stop signal end this process, except SIGTERM from the process `parent`. Stop signals must be blocked here.
 
-    A scheduler signals every process of a job, but a rank's worker must continue until the rank has stopped.
+    A scheduler signals every process of a job, but a worker must continue until its rank has stopped.
     """
     threading.Thread(target=_obey, args=(parent,), daemon=True).start()
 
@@ -76,9 +76,9 @@ def _obey(parent: int) -> None:
 
 @functools.cache
 def protect_forks() -> None:
-    """Protect later forks, such as a DataLoader's workers: only this process's SIGTERM ends them.
+    """Protect later forks, such as a DataLoader's workers, from stop signals. Only SIGTERM from this process ends them.
 
-    Programs started by `subprocess` are not affected. A forked child that executes another program must unblock the
+    Programs that `subprocess` starts are not affected. A forked child that executes another program must unblock the
     signals itself.
     """
     held = threading.local()
@@ -92,16 +92,11 @@ def protect_forks() -> None:
     os.register_at_fork(before=hold, after_in_parent=let_go, after_in_child=lambda: obey_only(os.getppid()))
 
 
-def received() -> str | None:
-    """Return the name of the first stop signal that this process has received, if any."""
-    return signal.Signals(_received[0]).name if _received else None
-
-
 class Agreement:
-    """Answers "stop here?" equally on all ranks, by reducing a flag every few calls.
+    """The agreement of all ranks on the step at which they stop. Ranks call it once a step, and get equal answers.
 
-    Rank 0's clock decides the number of calls between two reductions, and sends it with the flag, so that all ranks
-    reduce at the same call.
+    Every few calls, an all-reduce shows all ranks whether one of them has received a signal. Rank 0's clock decides how
+    many calls. Rank 0 sends the elapsed time along with the flag, so that all ranks reduce at the same call.
     """
 
     def __init__(self, seconds: float = CHECK_SECONDS) -> None:
@@ -112,7 +107,7 @@ class Agreement:
         self._since = time.monotonic()
 
     def __call__(self) -> bool:
-        """Return whether all ranks stop at this call; collective: every rank must call it equally often."""
+        """Return whether all ranks stop at this call; collective."""
         if self.stopping:
             return True
         self._calls += 1
@@ -121,7 +116,7 @@ class Agreement:
         return self.stopping
 
     def now(self) -> bool:
-        """Agree at this call, without waiting for the interval; collective."""
+        """Agree at this call, without waiting for the interval, and return whether all ranks stop; collective."""
         if not self.stopping:
             self._calls += 1
             self._agree()
@@ -133,7 +128,7 @@ class Agreement:
         elapsed = time.monotonic() - self._since
         mine = [float(bool(_received)), elapsed if group.rank() == 0 else 0.0]
         flags, elapsed = group.sum_over_ranks(mine)
-        # At most doubled, so that one quick call does not put off the next check by minutes.
+        # The interval at most doubles, so that one quick call does not postpone the next check by minutes.
         wanted = int(self._calls * self.seconds / max(elapsed, 1e-6))
         self._interval = max(1, min(wanted, 2 * self._interval))
         self._calls = 0

@@ -14,7 +14,7 @@ from orchestrator.training.strategies.base import Strategy
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The means over all test samples, including "loss", and their step."""
+    """The result of an evaluation: the step, and the means over all test samples by name, including "loss"."""
 
     step: int
     values: dict[str, float]
@@ -23,12 +23,12 @@ class Evaluation:
 def evaluate(strategy: Strategy, test: Source, count: int, stop: Callable[[], bool]) -> dict[str, float] | None:
     """Return the means of loss and metrics over all `count` test samples, or None if `stop` returned True; collective.
 
-    If ranks share data, rank r takes the samples r, r + ranks, ...
+    If the ranks share the data, rank r takes the samples r, r + ranks, r + 2 * ranks, ...
     """
     ranks, task = strategy.data_ranks, strategy.setup.task
     indices = torch.arange(strategy.data_rank, count, ranks, device=test.looked_up_on)
     batch = max(1, strategy.setup.options.global_batch // ranks)
-    # Every rank has the same number of shares, so that all call `stop` equally often and predict together.
+    # Every rank has the same number of shares, because `stop` and `predict` are collective.
     shares = (Share(indices[start : start + batch], count) for start in range(0, -(-count // ranks), batch))
     sums: dict[str, float | Tensor] = {}  # kept on the device until the end, because reading a sum waits for the device
     strategy.model.eval()

@@ -1,4 +1,8 @@
-"""Heartbeats: a padded JSON line of 512 bytes that a rank overwrites in place, so that a reader sees exactly one."""
+"""Heartbeats: the progress that a rank reports while it runs.
+
+A heartbeat is a JSON line, padded to 512 bytes. It overwrites the previous heartbeat in place, so that a reader always
+sees exactly one.
+"""
 
 import json
 import math
@@ -11,8 +15,8 @@ from pathlib import Path
 from typing import TypeVar
 
 HEARTBEAT_BYTES = 512
-MIN_SECONDS = 0.1
-REASON_CHARS = 100  # of the reason why a checkpoint could not be written, because a heartbeat has only 512 bytes
+MIN_SECONDS = 0.1  # between two heartbeats of one phase
+REASON_CHARS = 100  # at the end of a failed save's reason, because a heartbeat has only 512 bytes
 Batch = TypeVar("Batch")
 _ONCE_KNOWN = ("loaded", "first", "second")  # fields that are left out until they are known
 PHASES = ("start", "compile", "train", "eval", "save", "done")
@@ -20,11 +24,13 @@ PHASES = ("start", "compile", "train", "eval", "save", "done")
 
 @dataclass(frozen=True)
 class Heartbeat:
-    """A rank's progress: `time` is this machine's monotonic clock, `rate` is in samples per second, `eta` in seconds.
+    """The progress of a rank.
 
-    `waited` counts the seconds in which the rank waited for its data; None if they are not measured. `saves_failed` of
-    the `saves` checkpoints could not be written. `unsaved` is the reason if the last save failed. `loaded` is the step
-    of the checkpoint that was loaded. Without it, `first` and `second` are the first two steps of this process.
+    `time` is the reading of this machine's monotonic clock. `rate` is in samples per second, and `eta` in seconds.
+    `waited` counts the seconds in which the rank waited for its data; None if they are not measured. `saves` counts the
+    attempts to save a checkpoint, of which `saves_failed` failed. `unsaved` is the reason if the last of them failed.
+    `loaded` is the step of the checkpoint that was loaded. If none was loaded, `first` and `second` are the first two
+    steps of this process.
     """
 
     step: int = 0
@@ -45,7 +51,7 @@ class Heartbeat:
 
 
 def encode(heartbeat: Heartbeat) -> bytes:
-    """Return `heartbeat` as one JSON line padded with spaces to exactly 512 bytes, the newline last."""
+    """Return `heartbeat` as a JSON line of exactly 512 bytes, padded with spaces before its newline."""
     values = {key: value for key, value in asdict(heartbeat).items() if value is not None or key not in _ONCE_KNOWN}
     for key, value in values.items():
         if isinstance(value, float):
@@ -55,7 +61,7 @@ def encode(heartbeat: Heartbeat) -> bytes:
 
 
 class HeartbeatFile:
-    """A rank's heartbeat file, opened once. Without a path, writes do nothing."""
+    """The heartbeat file of a rank, which is opened once. Without a path, nothing is written."""
 
     def __init__(self, path: Path | None) -> None:
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644) if path else None
@@ -66,11 +72,11 @@ class HeartbeatFile:
         self._loaded: int | None = None
         self._steps: tuple[int, ...] = ()
         self._last = Heartbeat()
-        self._tells_compilations = False
+        self._reports_compilations = False
         self._waited: float | None = None
 
     def waiting(self, batches: Iterable[Batch]) -> Iterator[Batch]:
-        """Yield the batches, and count the time spent waiting for them. Later heartbeats report it."""
+        """Yield the batches, and add up the time spent waiting for them. Later heartbeats report this time."""
         found = iter(batches)
         while True:
             begun = time.monotonic()
@@ -82,17 +88,17 @@ class HeartbeatFile:
             yield batch
 
     def saved(self, problem: str = "") -> None:
-        """Count a checkpoint that was written, or failed for this reason. Later heartbeats report it."""
+        """Count a checkpoint that was written, or that failed because of `problem`. Later heartbeats report it."""
         self._saves += 1
         self._saves_failed += bool(problem)
         self.unsaved = problem
 
     def resumed(self, step: int) -> None:
-        """Note that the checkpoint of this step was loaded. Later heartbeats report it."""
+        """Remember that the checkpoint of this step was loaded. Later heartbeats report the step."""
         self._loaded = step
 
     def stepped(self, step: int) -> None:
-        """Note one of the first two steps of this process. Later heartbeats report it."""
+        """Remember the step if it is one of the first two of this process. Later heartbeats report both."""
         if len(self._steps) < 2 and (not self._steps or step > self._steps[0]):
             self._steps = (*self._steps, step)
 
@@ -103,26 +109,26 @@ class HeartbeatFile:
         return phase != self._phase or time.monotonic() - self._written >= MIN_SECONDS
 
     def write(self, heartbeat: Heartbeat) -> None:
-        """Write `heartbeat` with the present time if it is due."""
+        """Write `heartbeat` with the present time, if a heartbeat is due."""
         if self._fd is None or not self.due(heartbeat.phase):
             return
         now = time.monotonic()
         reason = self.unsaved.encode("ascii", "replace").decode()[-REASON_CHARS:]
         first, second = (*(self._steps if self._loaded is None else ()), None, None)[:2]
-        told = replace(
+        complete = replace(
             heartbeat, time=now, waited=self._waited, saves=self._saves, saves_failed=self._saves_failed,
             unsaved=reason, loaded=self._loaded, first=first, second=second,
         )  # fmt: skip
-        os.pwrite(self._fd, encode(told), 0)
+        os.pwrite(self._fd, encode(complete), 0)
         self._written, self._phase, self._last = now, heartbeat.phase, heartbeat
-        self._tell_compilations()
+        self._report_compilations()
 
-    def _tell_compilations(self) -> None:
-        """Report phase `compile` while torch.compile works, because such a step may last for minutes."""
+    def _report_compilations(self) -> None:
+        """Report the phase `compile` whenever torch.compile works, because such a step may last for minutes."""
         module = sys.modules.get("torch._dynamo.callback")
-        if self._tells_compilations or module is None:
+        if self._reports_compilations or module is None:
             return
-        self._tells_compilations = True
+        self._reports_compilations = True
         before: list[Heartbeat] = []
         module.callback_handler.register_start_callback(lambda *_: self._begin_compilation(before))
         module.callback_handler.register_end_callback(lambda *_: self._end_compilation(before))

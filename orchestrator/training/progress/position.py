@@ -1,4 +1,4 @@
-"""The position of a run within its training, and the steps left; pure arithmetic."""
+"""The position of a run within its training, and the number of its steps. Pure."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ from orchestrator.training.options import Options
 
 @dataclass(frozen=True)
 class Position:
-    """`step` optimizer steps done, `offset` samples into `epoch`, `samples` seen in total."""
+    """A position: `step` optimizer steps are done, `offset` samples of `epoch` and `samples` in all have been used."""
 
     step: int = 0
     epoch: int = 0
@@ -15,7 +15,7 @@ class Position:
     samples: int = 0
 
     def after(self, count: int, epoch_samples: int) -> "Position":
-        """Return the position after a step of `count` samples. The end of an epoch is the start of the next."""
+        """Return the position after a step of `count` samples. The end of an epoch counts as the start of the next."""
         ended = self.offset + count >= epoch_samples
         return Position(
             step=self.step + 1,
@@ -26,7 +26,7 @@ class Position:
 
 
 def total_steps(options: Options, start: Position, epoch_samples: int) -> int:
-    """Return the last step of a run that continues from `start`."""
+    """Return the number of the last step of a run that continues from `start`."""
     if options.steps is not None:
         return options.steps
     a_whole_epoch = -(-epoch_samples // options.global_batch)

@@ -1,4 +1,4 @@
-"""Records steps with torch's profiler for `orch profile`, which writes an order beside the heartbeat file."""
+"""Records steps with torch's profiler when `orch profile` orders it, with a file beside the heartbeat file."""
 
 import os
 import time
@@ -9,20 +9,20 @@ import torch
 
 from orchestrator.protocol.debugging.profiling import Order, Parts, order_file, parts_of
 
-LOOK_SECONDS = 0.2
-MEMORY_ENTRIES = 200_000
+LOOK_SECONDS = 0.2  # between two looks for an order
+MEMORY_ENTRIES = 200_000  # allocations and frees that are kept
 
 
 def record_memory() -> None:
-    """Let torch record the last allocations of GPU memory with their stacks."""
+    """Let torch record the stacks of the last allocations of GPU memory."""
     torch.cuda.memory._record_memory_history(max_entries=MEMORY_ENTRIES)
 
 
 class Profiler:
-    """Records steps on request. Without a heartbeat file there are no requests."""
+    """Records steps on order. Without a heartbeat file there are no orders."""
 
     def __init__(self, heartbeat: Path | None, rank: int, *, keeps_history: bool = False) -> None:
-        """With `keeps_history`, the memory history is recorded in any case, and also after a profile."""
+        """Prepare for orders. With `keeps_history`, a profile does not end torch's record of the GPU memory."""
         self._keeps_history = keeps_history
         self._folder = heartbeat.parent if heartbeat else None
         self._rank = rank
@@ -33,7 +33,7 @@ class Profiler:
         self._parts: Parts | None = None
 
     def stepped(self) -> None:
-        """Count a step: start a recording that has been ordered, or end one that has enough steps."""
+        """Count a step. Start a recording if one is ordered, or end the recording that has enough steps."""
         if self._folder is None:
             return
         if self._profile is not None:
@@ -63,7 +63,7 @@ class Profiler:
         self._profile.start()
 
     def close(self) -> None:
-        """End a running recording and write it. Errors of the disk are ignored."""
+        """End the recording, if there is one, and write it. Errors of the disk are ignored."""
         if self._profile is None or self._parts is None or self._folder is None:
             return
         profile, self._profile = self._profile, None

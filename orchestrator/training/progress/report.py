@@ -1,4 +1,4 @@
-"""The reports of global rank 0: progress lines, metrics.jsonl and the result file."""
+"""Reports of global rank 0: progress lines, metrics.jsonl and the result file."""
 
 import json
 import math
@@ -11,16 +11,12 @@ from typing import Any
 
 from torch import Tensor
 
+from orchestrator.protocol import quantities
 from orchestrator.protocol.files import write_atomic
 
 LINE_SECONDS = 3.0
 RATE_POINTS = 50
-_OWN = frozenset({"kind", "step", "attempt", "time"})  # in each line of metrics.jsonl
-
-
-def say(text: str) -> None:
-    """Print one line and flush it, because a launcher's stdout is a buffered file or pipe."""
-    print(text, flush=True)
+_OWN = frozenset({"kind", "step", "attempt", "time"})  # fields that orch itself writes into metrics.jsonl
 
 
 class Meter:
@@ -32,7 +28,7 @@ class Meter:
         self.reset()
 
     def reset(self) -> None:
-        """Forget earlier steps, so that a pause for an evaluation or a checkpoint does not count as slow training."""
+        """Forget earlier steps, so that the pause for an evaluation or a checkpoint does not lower the rate."""
         self._points.clear()
         self._points.append((time.monotonic(), self._samples))
 
@@ -62,9 +58,9 @@ class Reporter:
             self._file = metrics.open("a", buffering=1)
 
     def say(self, text: str) -> None:
-        """Print a line on rank 0."""
+        """Print a line on rank 0. It is flushed, because a launcher's stdout is a buffered file or pipe."""
         if self.speaks:
-            say(text)
+            print(text, flush=True)
 
     def warn(self, text: str) -> None:
         """Print a warning to stderr on rank 0."""
@@ -72,7 +68,7 @@ class Reporter:
             print(f"WARNING: {text}", file=sys.stderr, flush=True)
 
     def metric(self, kind: str, **values: Any) -> None:
-        """Append one JSON object to metrics.jsonl: its kind (train, eval, save, ...), the time, and `values`."""
+        """Append a line to metrics.jsonl: its kind (train, eval, save, ...), the attempt, the time, and `values`."""
         if self._file:
             line = _finite({"kind": kind, **values, "attempt": self.attempt, "time": round(time.time(), 3)})
             self._file.write(json.dumps(line) + "\n")
@@ -88,7 +84,7 @@ class Reporter:
         eta: float | None,
         more: Sequence[str] = (),
     ) -> None:
-        """Print a progress line if the last line is some seconds old, and at the last step."""
+        """Print a progress line if the last line is LINE_SECONDS old, or if this is the last step."""
         now = time.monotonic()
         if now - self._printed < LINE_SECONDS and step < total:
             return
@@ -96,7 +92,7 @@ class Reporter:
         parts = [f"step {step}/{total}", f"epoch {epoch}", f"loss {loss:.4f}"]
         parts += [f"{rate:,.0f} samples/s"] if rate else []
         parts += more
-        parts += [f"ETA {duration(eta)}"] if eta is not None else []
+        parts += [f"ETA {quantities.duration(eta)}"] if eta is not None else []
         self.say("  ".join(parts))
 
     def result(self, values: Mapping[str, Any]) -> None:
@@ -112,14 +108,14 @@ class Reporter:
 
 
 def _finite(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `values` with None for NaN and infinities, which JSON does not have."""
+    """Return the values with NaN and infinities replaced by None, because JSON has neither."""
     return {
         key: None if isinstance(value, float) and not math.isfinite(value) else value for key, value in values.items()
     }
 
 
 def numbers(values: Mapping[str, Any]) -> dict[str, float]:
-    """Return those of a framework's metrics that are single numbers. Names of our own fields are left out."""
+    """Return those of a framework's metrics that are single numbers, without names that orch's own fields have."""
     plain = {
         name: value.item() if isinstance(value, Tensor) and value.numel() == 1 else value
         for name, value in values.items()
@@ -127,18 +123,6 @@ def numbers(values: Mapping[str, Any]) -> dict[str, float]:
     return {name: value for name, value in plain.items() if isinstance(value, int | float) and name not in _OWN}
 
 
-def duration(seconds: float | None) -> str:
-    """Return seconds for people: 42 s, 3 min 05 s, 2 h 10 min."""
-    if seconds is None:
-        return "-"
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60:02} s"
-    return f"{whole // 3600} h {whole % 3600 // 60:02} min"
-
-
 def measure(name: str, value: float) -> str:
-    """Return a metric for people: an accuracy as a percentage, anything else as a number."""
+    """Return a metric as text: an accuracy as a percentage, any other metric as a number."""
     return f"accuracy {100 * value:.2f} %" if name == "accuracy" else f"{name} {value:.4f}"

@@ -1,4 +1,4 @@
-"""How much of a GPU a training uses: its share of the device's peak (MFU), and its peak memory."""
+"""Measures how much of its GPUs a training uses: the share of their peak FLOP/s (MFU), and the peak memory."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ _PART_OF_BF16 = {"bf16": 1.0, "fp16": 1.0, "tf32": 0.5, "fp8": 2.0}
 
 
 def peak(name: str, precision: str) -> float | None:
-    """Return the peak FLOP/s of matrix products of a device of this name, or None if it is not known."""
+    """Return the peak FLOP/s of a device for matrix products in this precision, or None if it is not known."""
     part = _PART_OF_BF16.get(precision)
     known = next((value for word, value in _BF16 if word in name), None)
     return None if part is None or known is None else known * part * TERA
 
 
 def forward_flops(strategy: Strategy, tensors: Tensors) -> int:
-    """Return the FLOPs of one sample's forward pass, on all ranks that take part in it; collective.
+    """Return the FLOPs of one sample's forward pass, summed over the ranks that share the sample; collective.
 
-    It evaluates the first sample without compilation, and changes nothing.
+    The FLOPs are counted while the first sample is evaluated without compilation, which changes no state.
     """
     from torch.utils.flop_counter import FlopCounterMode
 
@@ -45,7 +45,7 @@ def forward_flops(strategy: Strategy, tensors: Tensors) -> int:
 
 
 class Utilization:
-    """Measures the use of GPUs besides samples per second. Nothing is measured on CPUs."""
+    """Measures MFU and peak memory of GPUs. Nothing is measured on CPUs."""
 
     def __init__(self, devices: Sequence[torch.device], ranks: int, precision: str) -> None:
         self._devices = [device for device in devices if device.type == "cuda"]
@@ -56,16 +56,16 @@ class Utilization:
 
     @property
     def is_measured(self) -> bool:
-        """Tell whether the device's peak is known."""
+        """Return whether the peak FLOP/s of the device are known."""
         return self._peak is not None
 
     def measure(self, strategy: Strategy, tensors: Tensors) -> None:
-        """Count the FLOPs of a sample; collective."""
+        """Count the FLOPs of one sample; collective."""
         if strategy.setup.options.tensor_ranks == 1:  # otherwise a rank sees only its part of a sample
             self._flops = forward_flops(strategy, tensors)
 
     def values(self, rate: float | None) -> dict[str, float]:
-        """Return `mfu` at this number of samples per second and `memory` in bytes, as far as known.
+        """Return `mfu` at this rate in samples per second, and `memory` in bytes, each if it is known.
 
         The backward pass counts as two forward passes. Recomputation by activation checkpointing does not count.
         """
@@ -77,8 +77,8 @@ class Utilization:
         return found
 
 
-def words(values: dict[str, float], rate: float | None, tokens: int | None) -> list[str]:
-    """Return what a progress line says of it."""
-    said = [quantities.rate(rate * tokens, "tokens")] if rate and tokens else []
-    said += [f"MFU {100 * values['mfu']:.1f} %"] if "mfu" in values else []
-    return [*said, *([f"peak {quantities.size(values['memory'])}"] if "memory" in values else [])]
+def in_progress_line(values: dict[str, float], rate: float | None, tokens: int | None) -> list[str]:
+    """Return tokens per second, MFU and peak memory as texts for a progress line, each if it is known."""
+    parts = [quantities.rate(rate * tokens, "tokens")] if rate and tokens else []
+    parts += [f"MFU {100 * values['mfu']:.1f} %"] if "mfu" in values else []
+    return [*parts, *([f"peak {quantities.size(values['memory'])}"] if "memory" in values else [])]

@@ -1,27 +1,14 @@
-"""The strategies of using several devices, each in a readable file that is imported on demand."""
+"""The training strategies: ways of using several devices. Each has a file of its own, which is imported on demand."""
 
 from importlib import import_module
 from typing import cast
 
-from orchestrator.protocol.training_options import STRATEGIES
 from orchestrator.training.strategies.base import Setup, Strategy
 
 __all__ = ["Setup", "Strategy", "find"]
 
-_CLASSES = {
-    "single": "Single",
-    "dp": "Dp",
-    "dp-balanced": "DpBalanced",
-    "ddp": "Ddp",
-    "fsdp": "Fsdp",
-    "model-parallel": "ModelParallel",
-    "pipeline": "Pipeline",
-    "accelerate": "Accelerate",
-}
-assert tuple(_CLASSES) == STRATEGIES
-
 
 def find(name: str) -> type[Strategy]:
-    """Return the strategy with that name, one of options.STRATEGIES."""
+    """Return the class of a strategy: for `dp-balanced`, the class DpBalanced in dp_balanced.py."""
     module = import_module(f"{__name__}.{name.replace('-', '_')}")
-    return cast(type[Strategy], getattr(module, _CLASSES[name]))
+    return cast(type[Strategy], getattr(module, name.title().replace("-", "")))

@@ -1,4 +1,4 @@
-"""accelerate: the same loop with model and optimizer prepared by Hugging Face Accelerate."""
+"""The strategy accelerate: Hugging Face Accelerate prepares model and optimizer for the same training loop."""
 
 from contextlib import AbstractContextManager
 from typing import Any
@@ -8,14 +8,9 @@ from torch import Tensor, nn
 from orchestrator.training.errors import UserError
 from orchestrator.training.strategies.base import Setup, Strategy
 
-_WORDS = {"bf16": "bf16", "fp16": "fp16"}
-
 
 class Accelerate(Strategy):
-    """Uses the model of `Accelerator.prepare`:
-
-    DDP with several ranks, the bare model with one; autocast as requested.
-    """
+    """Trains the model that `Accelerator.prepare` returns: DDP for several ranks, and the bare model for one rank."""
 
     def __init__(self, setup: Setup, model: nn.Module) -> None:
         try:
@@ -27,7 +22,7 @@ class Accelerate(Strategy):
         ddp = DistributedDataParallelKwargs(gradient_as_bucket_view=setup.options.gradient_as_bucket_view)
         self.accelerator = Accelerator(
             cpu=setup.device.type == "cpu",
-            mixed_precision=_WORDS.get(setup.options.precision, "no"),
+            mixed_precision=setup.options.precision if setup.options.precision in ("bf16", "fp16") else "no",
             dynamo_backend="no" if setup.options.compile == "none" else setup.options.compile,
             kwargs_handlers=[ddp],
         )

@@ -1,4 +1,4 @@
-"""The base of all strategies: the plain step of one process. Each other strategy overrides a method or two."""
+"""The base class of all strategies. It takes the plain step of one process, and a strategy overrides a few methods."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -19,11 +19,12 @@ from orchestrator.training.distributed.ranks import Ranks
 from orchestrator.training.errors import UserError
 from orchestrator.training.options import Options
 from orchestrator.training.strategies.layers import blocks
+from orchestrator.training.strategies.share import data_part
 
 
 @dataclass(frozen=True)
 class Setup:
-    """The inputs of a strategy. `grouped` tells whether there is a process group."""
+    """The inputs of a strategy. `grouped` is whether there is a process group."""
 
     options: Options
     task: Task
@@ -33,21 +34,21 @@ class Setup:
 
 
 class Strategy:
-    """A way of using devices: holds model and optimizer, takes steps, and saves and loads their state.
+    """A way of using devices. It holds model and optimizer, takes steps, and saves and loads the state of both.
 
-    `model` is the bare module, whose names checkpoints use. `network` is the module that training calls.
+    `model` is the bare module, whose names are used in checkpoints. `network` is the module that training calls.
     """
 
     one_process: ClassVar[bool] = False
     """Whether the strategy runs in one process, with any number of devices."""
     shares_data: ClassVar[bool] = True
-    """Whether each rank takes its own part of a batch, rather than all of it."""
+    """Whether each rank takes its own part of a batch. Otherwise each rank takes the whole batch."""
     saves_shards: ClassVar[bool] = False
-    """Whether each rank can write its own part of a checkpoint."""
+    """Whether each rank can write its own part of a checkpoint. Otherwise rank 0 writes the whole checkpoint."""
 
     @classmethod
     def make(cls, setup: Setup) -> nn.Module:
-        """Return the task's model in this rank's initial form."""
+        """Return the task's model before `place`. A strategy may leave its weights without values on some ranks."""
         return setup.task.model(setup.options)
 
     def __init__(self, setup: Setup, model: nn.Module) -> None:
@@ -107,20 +108,21 @@ class Strategy:
 
     @property
     def data_ranks(self) -> int:
-        """Return how many ranks share a batch."""
-        return self.setup.ranks.world_size if self.shares_data else 1
+        """Return the number of parts into which the ranks split a batch."""
+        return data_part(self.setup.options, self.setup.ranks)[0] if self.shares_data else 1
 
     @property
     def data_rank(self) -> int:
-        """Return the index of this rank's share."""
-        return self.setup.ranks.rank if self.shares_data else 0
+        """Return the number of this rank's part of a batch."""
+        return data_part(self.setup.options, self.setup.ranks)[1] if self.shares_data else 0
 
     # -- a step
 
     def begin_step(self) -> None:
         """Put the model into training mode and clear the gradients."""
         if self.setup.options.compile_mode == "reduce-overhead":
-            torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]  # what the last step's graphs have left is free
+            # Memory that the last step's CUDA graphs have used is free from here on.
+            torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
         # train() visits every module, so it is called only if needed.
         if self._has_frozen_layers or not self.model.training:
             self.model.train()
@@ -128,10 +130,10 @@ class Strategy:
         self.optimizer.zero_grad(set_to_none=True)
 
     def backward(self, data: Tensors, share: Share) -> Tensor:
-        """Compute gradients of the exact mean loss over the global batch. Returns this rank's part of the mean loss.
+        """Compute the gradients of the mean loss over the global batch. Return this rank's part of the mean loss.
 
-        The share is split into --accumulate parts, and only the last part exchanges gradients. All ranks have equally
-        many parts; an empty part uses one sample whose loss counts zero.
+        The share is split into --accumulate parts, and gradients are exchanged after the last part. All ranks have
+        equally many parts. For an empty part, one sample is computed whose loss is multiplied by 0.
         """
         parts = cut(share, self.setup.options.accumulate)
         losses = []
@@ -145,9 +147,9 @@ class Strategy:
         return nullcontext()
 
     def _backward(self, data: Tensors, share: Share) -> Tensor:
-        """Run one backward pass.
+        """Run one backward pass and return this rank's part of the mean loss.
 
-        Gradients are averaged over ranks, so this rank's part of the mean is multiplied by their number.
+        The strategies average gradients over the ranks, so the loss is multiplied by the number of ranks before.
         """
         if len(share.indices) == 0:
             freeze_batch_norm(self.model)
@@ -158,24 +160,24 @@ class Strategy:
         return part.detach()
 
     def outputs(self, inputs: list[Tensor]) -> Any:
-        """Return the network's outputs in training."""
+        """Return the network's outputs for these inputs in training."""
         return precision.forward(self.network, inputs, self.setup.options.precision)
 
     def loss(self, outputs: Any, targets: Tensor) -> Tensor:
-        """Return the mean loss of these outputs."""
+        """Return the mean loss over the samples of these outputs."""
         return self.setup.task.loss(outputs, targets)
 
     def differentiate(self, loss: Tensor) -> None:
-        """Add a loss's gradients to the existing gradients."""
+        """Compute the gradients of a loss and add them to the existing gradients."""
         self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
 
     def set_rate(self, part: float) -> None:
-        """Scale the task's learning rates by `part` for the optimizer's next step."""
+        """Multiply the task's learning rates by `part` for the optimizer's next step."""
         for each, rate in zip(self.optimizer.param_groups, self._rates, strict=True):
             each["lr"] = rate * part
 
     def step(self) -> None:
-        """Take an optimizer step; with fp16 it is skipped if the scaled gradients overflowed."""
+        """Take an optimizer step. With fp16 the step is skipped if the scaled gradients overflowed."""
         if self.setup.options.clip is not None:
             self.scaler.unscale_(self.optimizer)
             self.clip(self.setup.options.clip)
@@ -183,11 +185,11 @@ class Strategy:
         self.scaler.update()
 
     def clip(self, norm: float) -> None:
-        """Scale the gradients down to this total norm if theirs is larger."""
+        """Scale the gradients down to this total norm if their norm is larger."""
         nn.utils.clip_grad_norm_(self.model.parameters(), norm)
 
     def predict(self, inputs: list[Tensor]) -> Any:
-        """Return the outputs in an evaluation, or None if another rank has them. Called by all ranks or by none."""
+        """Return the outputs in an evaluation, or None if another rank returns them; collective."""
         return precision.forward(self.model, inputs, self.setup.options.precision)
 
     # -- state
@@ -201,29 +203,30 @@ class Strategy:
         return all(bool(weight.isfinite().all()) for weight in self.own_weights())
 
     def full_state(self) -> dict[str, Any] | None:
-        """Return "model" and "optimizer" on rank 0, in the form of a single process, and None elsewhere; collective."""
+        """Return "model" and "optimizer" as a single process would save them; collective. Only rank 0 gets them."""
         if self.setup.ranks.rank:
             return None
         return {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
 
-    def load_full(self, saved: Mapping[str, Any], where: str) -> None:
-        """Load a state that `full_state` of any strategy returned; collective. Errors name the checkpoint `where`."""
-        random_state.load_weights(self.model, random_state.part(saved, "model", where), where)
-        random_state.load_optimizer(self.optimizer, random_state.part(saved, "optimizer", where))
+    def load_full(self, saved: Mapping[str, Any], source: str) -> None:
+        """Load a state that `full_state` of any strategy returned; collective. Errors name its checkpoint, `source`."""
+        random_state.load_weights(self.model, random_state.part(saved, "model", source), source)
+        random_state.load_optimizer(self.optimizer, random_state.part(saved, "optimizer", source))
 
     def shards(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Return this rank's tensors for a sharded checkpoint, and the plain values that all ranks share."""
-        raise NotImplementedError  # only strategies with sharded checkpoints have this method
+        """Return this rank's tensors for a sharded checkpoint, and the other values, which are equal on all ranks."""
+        raise NotImplementedError  # only strategies with `saves_shards` have this method
 
     def load_shards(self, saved: Mapping[str, Any], path: Path) -> None:
-        """Load a state that `shards` returned with any number of ranks; `saved` has its plain values. Collective."""
+        """Load a sharded checkpoint of any number of ranks; collective. `saved` has the values that are no tensors."""
         raise NotImplementedError  # as for `shards`
 
 
 def freeze_batch_norm(model: nn.Module) -> None:
-    """Exclude a sample that does not count from running statistics, until the next model.train().
+    """Freeze the running statistics of BatchNorm until the next model.train().
 
-    SyncBatchNorm is not changed, because other ranks wait for it in training mode.
+    So a sample that stands in for an empty share does not change them. SyncBatchNorm is not frozen, because the other
+    ranks wait for this rank in its collective.
     """
     for module in model.modules():
         if isinstance(module, nn.modules.batchnorm._BatchNorm) and not isinstance(module, nn.SyncBatchNorm):

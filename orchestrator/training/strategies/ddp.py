@@ -1,4 +1,4 @@
-"""ddp: each rank has the whole model and a share of the batch; gradients are averaged while they are computed."""
+"""The strategy ddp: each rank has the whole model and a share of the batch. Backward passes average the gradients."""
 
 from contextlib import AbstractContextManager
 from typing import Any
@@ -14,7 +14,7 @@ _HOOKS = {"fp16": default_hooks.fp16_compress_hook, "bf16": default_hooks.bf16_c
 
 
 class Ddp(Strategy):
-    """DistributedDataParallel, or the bare model if there is no process group."""
+    """Trains with torch's DistributedDataParallel, or with the bare model if there is no process group."""
 
     def check(self) -> None:
         super().check()

@@ -1,4 +1,4 @@
-"""dp: one process uses all GPUs of the node; each step copies the model to every GPU (nn.DataParallel)."""
+"""The strategy dp: one process uses all GPUs of the node, and each step copies the model to every GPU."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from orchestrator.training.strategies.base import Setup, Strategy
 
 
 class Dp(Strategy):
-    """DataParallel: batches are scattered, outputs are gathered on the first GPU, and the loss is computed there."""
+    """Trains with nn.DataParallel. Batches are scattered, and the first GPU gathers outputs and computes the loss."""
 
     one_process = True
 

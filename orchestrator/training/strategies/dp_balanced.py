@@ -1,8 +1,8 @@
-"""dp-balanced: dp with the loss computed on each device, so that the first GPU needs no more memory than others.
+"""The strategy dp-balanced: dp with a loss on each device, so that the first GPU needs no more memory than the others.
 
-`nn.DataParallel` gathers all outputs on the first GPU. For models with large outputs, such as segmentation or language
-models, this GPU runs out of memory first. Here outputs stay on their devices, targets are scattered to them, each
-device computes its own loss, and only the losses are moved.
+`nn.DataParallel` gathers all outputs on the first GPU. If a model has large outputs, as segmentation and language
+models do, this GPU runs out of memory first. Here outputs stay on their devices, and targets are scattered to them.
+Each device computes its own loss, and only the losses are moved.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,12 +12,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import parallel_apply, replicate
 
+from orchestrator.training.precision import forward
 from orchestrator.training.strategies.base import Strategy
 from orchestrator.training.strategies.dp import all_devices
 
 
 class DpBalanced(Strategy):
-    """DataParallel with a parallel criterion."""
+    """Splits each batch over the devices, and computes outputs and loss of each part on its device."""
 
     one_process = True
 
@@ -37,7 +38,7 @@ class DpBalanced(Strategy):
 
 
 class Parallel(nn.Module):
-    """A module that returns a list of outputs, one on each device."""
+    """A module that computes a replica on each device, and returns a list with the outputs of each device."""
 
     def __init__(self, module: nn.Module, devices: Sequence[torch.device]) -> None:
         super().__init__()
@@ -45,25 +46,19 @@ class Parallel(nn.Module):
         self.devices = list(devices)
 
     def forward(self, inputs: Sequence[Tensor], precision: str = "fp32") -> list[Any]:
-        """Split the inputs along dimension 0, one part for each device.
+        """Split the inputs along dimension 0, and return each part's outputs on its device.
 
-        Fewer samples than devices use fewer devices.
+        If there are fewer samples than devices, some devices are not used.
         """
         parts = list(zip(*(scatter(each, self.devices) for each in inputs), strict=True))
         replicas = self._replicas(len(parts))
         arguments = [(replica, list(part), precision) for replica, part in zip(replicas, parts, strict=True)]
-        return run_in_parallel([_forward] * len(parts), arguments, self.devices)
+        return run_in_parallel([forward] * len(parts), arguments, self.devices)
 
     def _replicas(self, count: int) -> list[nn.Module]:
         if count > 1 and self.devices[0].type == "cuda":
             return [*replicate(self.module, self.devices[:count])]
         return [self.module] * count
-
-
-def _forward(module: nn.Module, inputs: list[Tensor], numbers: str) -> Tensor:
-    from orchestrator.training.precision import forward
-
-    return forward(module, inputs, numbers)
 
 
 def scatter(tensor: Tensor, devices: Sequence[torch.device]) -> list[Tensor]:
@@ -73,7 +68,7 @@ def scatter(tensor: Tensor, devices: Sequence[torch.device]) -> list[Tensor]:
 
 
 def parallel_loss(criterion: Callable[[Any, Tensor], Tensor], outputs: Sequence[Any], targets: Tensor) -> Tensor:
-    """Return the mean loss over all samples, on the targets' device. Each part is weighted by its samples."""
+    """Return the mean loss over all samples, on the targets' device. Each part counts by its number of samples."""
     devices = [output.device for output in outputs]
     parts = scatter(targets, devices)
     losses = run_in_parallel([criterion] * len(parts), list(zip(outputs, parts, strict=True)), devices)
@@ -82,7 +77,7 @@ def parallel_loss(criterion: Callable[[Any, Tensor], Tensor], outputs: Sequence[
 
 
 class _Call(nn.Module):
-    """A function as a module, because parallel_apply runs modules in threads."""
+    """Wraps a function as a module, because torch's parallel_apply takes modules."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         super().__init__()

@@ -1,4 +1,7 @@
-"""fsdp: each rank holds a part of every weight, gradient and optimizer state, and gathers a layer to compute it."""
+"""The strategy fsdp: each rank holds a part of every weight, gradient and optimizer state.
+
+A layer's weights are gathered on each rank when the layer is computed.
+"""
 
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
@@ -19,11 +22,10 @@ from orchestrator.training.errors import CheckpointError, UserError
 from orchestrator.training.strategies import tensor_parallel, weights_from_main
 from orchestrator.training.strategies.base import Setup, Strategy
 from orchestrator.training.strategies.layers import blocks
-from orchestrator.training.strategies.share import data_part
 
 
 class Fsdp(Strategy):
-    """FSDP2's `fully_shard` of each child of the model, or the bare model if there is no process group."""
+    """Shards each child of the model with FSDP2's `fully_shard`. Without a process group, the bare model is trained."""
 
     saves_shards = True
 
@@ -71,15 +73,18 @@ class Fsdp(Strategy):
         fully_shard(model, **cut)
 
     def _data_mesh(self) -> DeviceMesh:
-        """Return the mesh of the ranks with different samples: one dimension, or (copies, parts of a copy)."""
+        """Return the mesh of the ranks that have different samples.
+
+        It has one dimension, the parts of the weights, or two: copies of the weights, and parts of a copy.
+        """
         names = tuple(name for name in self.mesh.mesh_dim_names or () if name != "tensor")
         return self.mesh if names == self.mesh.mesh_dim_names else self.mesh[names]
 
     def _casts(self, model: nn.Module) -> bool:
-        """Tell whether weights are gathered in bf16.
+        """Decide and return whether weights are gathered in bf16.
 
-        Otherwise autocast makes its own copies and keeps them until the backward pass. BatchNorm needs float32 weights,
-        so a model with BatchNorm uses autocast.
+        If they are not, autocast makes copies in bf16 and keeps them until the backward pass. A model with BatchNorm
+        uses autocast, because BatchNorm needs float32 weights.
         """
         self.casts = self.setup.options.precision in ("bf16", "fp8") and not any(
             isinstance(each, nn.modules.batchnorm._BatchNorm) for each in model.modules()
@@ -87,16 +92,8 @@ class Fsdp(Strategy):
         return self.casts
 
     @property
-    def data_ranks(self) -> int:
-        return data_part(self.setup.options, self.setup.ranks)[0]
-
-    @property
-    def data_rank(self) -> int:
-        return data_part(self.setup.options, self.setup.ranks)[1]
-
-    @property
     def counts(self) -> bool:
-        """Tell whether this rank's values count, among ranks with the same samples."""
+        """Return whether this rank's loss and outputs count. Only the first of the ranks with the same samples does."""
         return self.setup.ranks.rank % self.setup.options.tensor_ranks == 0
 
     def backward(self, data: Tensors, share: Share) -> Tensor:
@@ -132,11 +129,11 @@ class Fsdp(Strategy):
         }
         return None if self.setup.ranks.rank else {"model": weights, "optimizer": {**optimizer, "state": states}}
 
-    def load_full(self, saved: Mapping[str, Any], where: str) -> None:
-        weights, optimizer = (random_state.part(saved, name, where) for name in ("model", "optimizer"))
+    def load_full(self, saved: Mapping[str, Any], source: str) -> None:
+        weights, optimizer = (random_state.part(saved, name, source) for name in ("model", "optimizer"))
         own = self.model.state_dict()
         random_state.load_weights(
-            self.model, {name: _like(value, own.get(name)) for name, value in weights.items()}, where
+            self.model, {name: _like(value, own.get(name)) for name, value in weights.items()}, source
         )
         params = self._numbered()
         states = {
@@ -175,7 +172,7 @@ class Fsdp(Strategy):
         random_state.load_optimizer(self.optimizer, {**optimizer, "state": states})
 
     def _numbered(self) -> dict[int, Tensor]:
-        """Return the parameters by their numbers in the optimizer's state."""
+        """Return the parameters, keyed by their numbers in the optimizer's state."""
         return dict(enumerate(param for each in self.optimizer.param_groups for param in each["params"]))
 
 
@@ -190,14 +187,14 @@ def _unsynchronised(model: nn.Module) -> Iterator[None]:
 
 
 def _whole(value: Any) -> Any:
-    """Return a tensor with all ranks' parts, on the CPU of rank 0; collective for sharded tensors."""
+    """Return a whole tensor from all ranks' parts, on the CPU of rank 0; collective if the tensor is sharded."""
     if isinstance(value, DTensor):
         value = value.full_tensor()
     return value.cpu() if isinstance(value, Tensor) and group.leads() else value
 
 
 def _dimensions(setup: Setup) -> dict[str, int]:
-    """Return the names and sizes of the mesh's dimensions: copies of the weights, parts of a copy, parts of a layer."""
+    """Return the sizes of the mesh's dimensions by name: copies of the weights, parts of a copy, parts of a layer."""
     options, world_size = setup.options, setup.ranks.world_size
     shard = options.shard_ranks or world_size // options.tensor_ranks
     sizes = {"copies": world_size // options.tensor_ranks // shard, "shard": shard, "tensor": options.tensor_ranks}
@@ -205,7 +202,7 @@ def _dimensions(setup: Setup) -> dict[str, int]:
 
 
 def _like(value: Any, own: Any) -> Any:
-    """Return a whole value in the form of `own`: this rank's part if `own` is sharded and has the same shape."""
+    """Return this rank's part of a whole tensor if its counterpart `own` is sharded. Else return it unchanged."""
     if isinstance(own, DTensor) and isinstance(value, Tensor) and value.dim() and value.shape == own.shape:
         return tensor_parallel.part_of(value, own)
     return value

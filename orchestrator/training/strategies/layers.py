@@ -7,13 +7,13 @@ from torch import nn
 
 from orchestrator.training.errors import UserError
 
-NEARLY = 1.05
+NEARLY = 1.05  # times the smallest possible size of the largest group
 
 
 def cut(model: nn.Module, parts: int) -> list[nn.Sequential]:
-    """Split an nn.Sequential into consecutive pieces of nearly equal size, which share the model's modules.
+    """Split an nn.Sequential into consecutive pieces with nearly equal numbers of weights. Modules are not copied.
 
-    The pieces' children keep their names, so the pieces' states together are the model's state. Raises UserError if the
+    The children keep their names, so the states of all pieces together are the model's state. Raises UserError if the
     model is not an nn.Sequential or has fewer children than `parts`.
     """
     if not isinstance(model, nn.Sequential):
@@ -30,9 +30,9 @@ def cut(model: nn.Module, parts: int) -> list[nn.Sequential]:
 
 
 def balance(sizes: Sequence[int], parts: int) -> list[int]:
-    """Return the ends of `parts` consecutive, non-empty groups whose largest is nearly as small as possible.
+    """Return the ends of `parts` consecutive, non-empty groups. The largest group is at most NEARLY the best size.
 
-    The last group is as small as that allows, because its device also computes the loss.
+    Within that limit the last group is as small as possible, because its device also computes the loss.
     """
     total = [0]
     for size in sizes:
@@ -55,9 +55,9 @@ def balance(sizes: Sequence[int], parts: int) -> list[int]:
 
 
 def blocks(model: nn.Module) -> Iterator[nn.Module]:
-    """Yield the modules that are gathered, compiled or recomputed as a unit.
+    """Yield the modules that are gathered, compiled or recomputed as a unit: the children that have weights.
 
-    These are the children with weights; a ModuleList counts as its items.
+    The items of a ModuleList or ModuleDict count as children.
     """
     for child in model.children():
         if isinstance(child, nn.ModuleList | nn.ModuleDict):

@@ -1,4 +1,4 @@
-"""model-parallel: one process whose devices each hold some layers; a batch passes through them one after the other."""
+"""The strategy model-parallel: each device of one process holds some layers, and a batch passes through all devices."""
 
 from collections.abc import Sequence
 
@@ -12,7 +12,7 @@ from orchestrator.training.strategies.layers import cut
 
 
 class ModelParallel(Strategy):
-    """For a model that does not fit on one device. Only one device computes at a time; `pipeline` overlaps them."""
+    """Trains a model that does not fit on one device. Only one device computes at a time, unlike with `pipeline`."""
 
     one_process = True
 
@@ -42,7 +42,7 @@ class ModelParallel(Strategy):
 
 
 class Chain(nn.Module):
-    """Calls pieces on their devices one after the other, and returns the outputs on the first device."""
+    """A module that calls pieces on their devices in order, and returns the outputs on the first device."""
 
     def __init__(self, pieces: Sequence[nn.Module], devices: Sequence[torch.device]) -> None:
         super().__init__()
@@ -50,7 +50,7 @@ class Chain(nn.Module):
         self.devices = list(devices)
 
     def forward(self, value: Tensor) -> Tensor:
-        """Return the outputs of the last piece."""
+        """Return the outputs of the last piece, on the first device."""
         for piece, device in zip(self.pieces, self.devices, strict=True):
             value = piece(value.to(device))
         return value.to(self.devices[0])

@@ -1,4 +1,4 @@
-"""pipeline: each rank holds some layers, and the parts of a batch follow one another through the ranks."""
+"""The strategy pipeline: each rank holds some layers, and the parts of a batch follow one another through the ranks."""
 
 import copy
 from collections.abc import Mapping
@@ -23,8 +23,8 @@ from orchestrator.training.strategies.base import Strategy
 class Pipeline(Strategy):
     """Splits the model as `model-parallel` does, one piece for each rank, with torch.distributed.pipelining.
 
-    All ranks work on the same samples: the first rank reads the inputs, the last the targets. `model` keeps empty
-    places for the layers of other ranks, so that names and the optimizer's numbers are those of the whole model.
+    All ranks work on the same samples: the first rank reads the inputs, and the last rank reads the targets. `model`
+    keeps the layers of other ranks as empty tensors, so that weights have the names and numbers of the whole model.
     """
 
     shares_data = False
@@ -38,8 +38,8 @@ class Pipeline(Strategy):
     def place(self, model: nn.Module) -> nn.Module:
         ranks = self.setup.ranks
         pieces = layers.cut(model, ranks.world_size)
-        # Shapes are computed on these without data, because a trial run would draw random numbers and count in
-        # BatchNorm.
+        # Shapes are computed with outlines, which have no data. A trial run would draw random numbers, and would change
+        # BatchNorm's statistics.
         self.outlines = [_outline(piece) for piece in pieces]
         for number, piece in enumerate(pieces):
             if number != ranks.rank:
@@ -55,7 +55,7 @@ class Pipeline(Strategy):
 
     @property
     def is_last(self) -> bool:
-        """Tell whether this rank holds the last layers, and so the outputs."""
+        """Return whether this rank holds the last layers, and so computes the outputs and the loss."""
         return self.setup.ranks.rank == self.setup.ranks.world_size - 1
 
     # -- a step
@@ -68,7 +68,7 @@ class Pipeline(Strategy):
         return loss
 
     def _through(self, data: Tensors, part: Share) -> Tensor:
-        """Pass samples forward and backward through all ranks. Returns their part of the loss on the last rank."""
+        """Pass samples forward and backward through all ranks. Return their part of the loss (0 except on the last)."""
         *inputs, targets = pick(data, part.indices)
         if not self.setup.grouped:
             return super()._backward(data, part)
@@ -97,7 +97,7 @@ class Pipeline(Strategy):
         return schedule.eval(*(inputs if self.setup.ranks.rank == 0 else ()))
 
     def _schedule(self, inputs: list[Tensor], *, training: bool) -> PipelineScheduleSingle:
-        """Return the schedule for batches of this shape. A stage accepts only one shape, so all parts are equal."""
+        """Return the schedule for batches of this shape. All parts of a batch are equal, as a stage requires."""
         if len(inputs) != 1:
             raise UserError(f"The strategy pipeline takes one tensor of inputs, and the task's data has {len(inputs)}.")
         key = (inputs[0].shape, training)
@@ -113,9 +113,9 @@ class Pipeline(Strategy):
         return self.schedules[key]
 
     def _shapes(self, part: Tensor) -> tuple[Tensor, Tensor]:
-        """Return, as meta tensors, the inputs and outputs of this rank's layers for a part of the batch.
+        """Return the inputs and outputs of this rank's layers for a part of the batch, as meta tensors without data.
 
-        Their requires_grad tells whether gradients are sent back.
+        torch sends gradients back for the tensors that have requires_grad.
         """
         came = went = part.to("meta")
         for outline in self.outlines[: self.setup.ranks.rank + 1]:
@@ -134,12 +134,12 @@ class Pipeline(Strategy):
         states = {number: values for _, own in gathered for number, values in own.items()}
         return {"model": weights, "optimizer": {**optimizer, "state": dict(sorted(states.items()))}}
 
-    def load_full(self, saved: Mapping[str, Any], where: str) -> None:
-        weights, optimizer = (random_state.part(saved, name, where) for name in ("model", "optimizer"))
+    def load_full(self, saved: Mapping[str, Any], source: str) -> None:
+        weights, optimizer = (random_state.part(saved, name, source) for name in ("model", "optimizer"))
         names, known = self.piece.state_dict().keys(), self.model.state_dict().keys()
         # Names that no rank knows are kept, so that loading refuses them.
         kept = {name: value for name, value in weights.items() if name in names or name not in known}
-        random_state.load_weights(self.piece, kept, where)
+        random_state.load_weights(self.piece, kept, source)
         own = {id(weight) for weight in self.piece.parameters()}
         weights_in_order = [weight for each in self.optimizer.param_groups for weight in each["params"]]
         states = {
@@ -149,7 +149,7 @@ class Pipeline(Strategy):
 
 
 def _outline(piece: nn.Module) -> nn.Module:
-    """Return a copy on the meta device, without numbers; no weight is copied in memory."""
+    """Return a copy of the piece on the meta device. The copy has shapes and types but no data."""
     empty: dict[int, Any] = {id(each): each.to("meta") for each in piece.buffers()}
     for each in piece.parameters():
         empty[id(each)] = nn.Parameter(each.detach().to("meta"), each.requires_grad)
@@ -157,7 +157,7 @@ def _outline(piece: nn.Module) -> nn.Module:
 
 
 class _Stage(nn.Module):
-    """A piece that takes and returns float32 (or integers), in whatever precision it computes."""
+    """Wraps a piece so that ranks exchange float32 (or integers), even if the piece computes in another precision."""
 
     def __init__(self, piece: nn.Module, numbers: str) -> None:
         super().__init__()

@@ -1,9 +1,9 @@
-"""single: one process on one device, and no process group."""
+"""The strategy single: one process on one device, without a process group."""
 
 from orchestrator.training.strategies.base import Strategy
 
 
 class Single(Strategy):
-    """The plain training loop, with which all other strategies are compared."""
+    """Runs the plain training loop. The tests compare the results of all other strategies with it."""
 
     one_process = True

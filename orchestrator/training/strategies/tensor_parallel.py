@@ -1,4 +1,4 @@
-"""Splits layers over ranks by the task's plan, as an additional dimension of fsdp's mesh."""
+"""Tensor parallelism: splits layers over ranks by the task's plan. It adds a dimension to the mesh of fsdp."""
 
 from fnmatch import fnmatch
 from typing import Any
@@ -21,8 +21,8 @@ def parallelize(model: nn.Module, mesh: DeviceMesh, task: Task, options: Options
     plan = task.plan(options) if task.plan else None
     if not plan:
         raise UserError(
-            f"--tensor-ranks cuts the layers that the task names, and {task.name} names none: write "
-            'plan(options), which returns {"*.first": ColwiseParallel(), "*.second": RowwiseParallel()}.'
+            f"--tensor-ranks splits the layers that the task's plan names, and the task {task.name} has no plan: "
+            'write plan(options), which returns {"*.first": ColwiseParallel(), "*.second": RowwiseParallel()}.'
         )
     names = [name for name, _ in model.named_modules()]
     if unknown := [pattern for pattern in plan if not any(fnmatch(name, pattern) for name in names)]:
@@ -47,14 +47,14 @@ def _is_plain(value: Any) -> bool:
 
 
 def part_of(whole: Tensor, own: DTensor) -> DTensor:
-    """Return this rank's shard of a whole tensor, sharded as `own` is."""
+    """Return this rank's part of a whole tensor, which is sharded in the same way as `own`."""
     mesh = own.device_mesh
     local = whole.to(mesh.device_type)
     plain = all(type(each) in (Shard, Replicate) for each in own.placements)
     if plain:
         return distribute_tensor(local, mesh, own.placements, src_data_rank=None)
-    # FSDP splits tensors that tensor parallelism has already split along the same dimension: parts of parts, in the
-    # mesh's order.
+    # FSDP has split parts that tensor parallelism had already split along the same dimension. So each dimension of the
+    # mesh, from the last to the first, takes a part of the remaining part.
     for number in reversed(range(mesh.ndim)):
         along = getattr(own.placements[number], "dim", None)  # an attribute of Shard and of FSDP's own shards
         if along is not None:
@@ -66,6 +66,6 @@ def part_of(whole: Tensor, own: DTensor) -> DTensor:
 
 
 def _ends(length: int, parts: int) -> list[int]:
-    """Return the ends of torch.chunk's parts without the last, including empty parts, which chunk would leave out."""
+    """Return the ends of all parts but the last, with torch.chunk's sizes and with the empty parts that chunk omits."""
     size = -(-length // parts)
     return [min(length, size * number) for number in range(1, parts)]

@@ -1,7 +1,7 @@
-"""Rank 0 draws a model's random weights, and the others receive their parts, so only rank 0 holds all weights.
+"""Initial weights for sharded models. Only rank 0 draws and holds all of them, and the other ranks receive their parts.
 
-On the other ranks, weights stay as torch.empty left them, and the kernel provides no memory for unwritten pages.
-torch's meta device would save the memory too, but requires that a model can be built without any numbers.
+On the other ranks, torch.empty allocates the whole weights, but the kernel provides no memory for pages that nobody
+writes. torch's meta device would save the memory too, but many models can't be built on it.
 """
 
 from collections.abc import Iterator, Mapping
@@ -24,7 +24,7 @@ PART_BYTES = 1 << 30  # bytes of a weight that are sent at once
 
 
 class Undrawn(TorchFunctionMode):
-    """Within this mode, functions that would fill a parameter with random numbers or a constant do nothing."""
+    """A mode in which torch's functions that fill a parameter with random numbers or a constant do nothing."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
@@ -37,9 +37,10 @@ class Undrawn(TorchFunctionMode):
 
 
 def whole(model: nn.Module) -> dict[str, Tensor]:
-    """Return a model's tensors by name; they keep their values when the model's own are sharded or moved.
+    """Return a model's tensors by name on rank 0, and {} on the other ranks; collective.
 
-    Raises UserError on all ranks if one rank has built another model; collective.
+    The tensors keep their values when the model is sharded or moved. Raises UserError on all ranks if one of them has
+    built another model than rank 0.
     """
     tensors = {name: each.detach() for name, each in _tensors(model)}
     mine = [f"{name} {list(each.shape)} {each.dtype}" for name, each in tensors.items()]
@@ -52,7 +53,7 @@ def whole(model: nn.Module) -> dict[str, Tensor]:
 
 
 def take(model: nn.Module, tensors: Mapping[str, Tensor], device: torch.device) -> None:
-    """Fill this rank's parts of the model from rank 0's `tensors`, sent one by one; collective."""
+    """Fill this rank's parts of the model from rank 0's `tensors`, which rank 0 sends one by one; collective."""
     with torch.no_grad():
         for name, own in _tensors(model):
             if group.leads():

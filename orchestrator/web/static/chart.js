@@ -1,11 +1,11 @@
 // One chart of lines, drawn by uPlot: its axes, the cursor that it shares with other charts, and what is saved of it.
 import { make, svg } from "./dom.js";
-import { duration, number } from "./format.js";
+import { day, duration, number, timeOfDay } from "./format.js";
 
 const SVG = "http://www.w3.org/2000/svg";
 const FONT = "12px system-ui";
 const LABELS = { step: "step", epoch: "epoch", time: "since its start", share: "of the run" };
-const COLOURS = 8; // --curve-1 and on, of the style sheet
+const COLOURS = 8; // the style sheet has --curve-1 to --curve-8
 
 export function colour(place) {
   return variable(`--curve-${1 + (place % COLOURS)}`);
@@ -15,8 +15,24 @@ export function variable(name) {
   return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 }
 
+// The small bar beside a name that has the colour of its line.
+export function colourKey(ink) {
+  const key = make("span", { class: "key" });
+  key.style.background = ink;
+  return key;
+}
+
+// Calls `resize` when the width of an element changes, and `redraw` when the system's colours do, until the returned function is called.
+export function whenLookChanges(element, resize, redraw) {
+  const dark = matchMedia("(prefers-color-scheme: dark)");
+  const sizes = new ResizeObserver(resize);
+  dark.addEventListener("change", redraw);
+  sizes.observe(element);
+  return () => { sizes.disconnect(); dark.removeEventListener("change", redraw); };
+}
+
 // `lines` are {label, colour, values, dash, width, alpha}, all over the same `xs`; `x` is step, epoch, time, clock or share.
-// `onpoint` receives, as the cursor moves on any chart of the same `group`, the index of each line's point or null.
+// When the cursor moves on any chart of the same `group`, `onpoint` receives the index of each line's point, or null.
 export function chart(place, { xs, lines, x = "step", log = false, format = number, height = 220, group, onpoint, range = null }) {
   const grid = { stroke: variable("--line"), width: 1 };
   const axis = { stroke: variable("--muted"), grid, ticks: grid, font: FONT, labelFont: FONT };
@@ -35,7 +51,7 @@ export function chart(place, { xs, lines, x = "step", log = false, format = numb
     }))],
     hooks: { setCursor: [(self) => onpoint?.(self.cursor.left < 0 ? null : self.cursor.idxs)] },
   }, [xs, ...lines.map((line) => positive(line.values, log))], place);
-  plot.root.querySelector("canvas").setAttribute("aria-hidden", "true"); // words beside it tell the same
+  plot.root.querySelector("canvas").setAttribute("aria-hidden", "true"); // the text beside it has the same content
   return {
     plot,
     setLines: (newXs, values) => plot.setData([newXs, ...values.map((each) => positive(each, log))], !isZoomed(plot)),
@@ -58,7 +74,7 @@ function isZoomed(plot) {
   return xs.length > 0 && min !== null && (min > xs[0] || max < xs.at(-1));
 }
 
-// A line that has no point at the cursor's x shows its nearest one.
+// A line without a point at the cursor's x shows its nearest point.
 function nearest(plot, line, at) {
   const values = plot.data[line];
   if (line === 0 || values[at] !== null) return at;
@@ -69,14 +85,9 @@ function nearest(plot, line, at) {
   return at;
 }
 
-// The wall clock as precisely as marks that are `step` seconds apart need it.
+// Returns a wall-clock time with the precision that marks at a distance of `step` seconds need.
 function moment(value, step) {
-  return step >= 86400 ? new Date(value * 1000).toLocaleDateString() : timeOfDay(value).slice(0, step >= 60 ? 5 : 8);
-}
-
-export function timeOfDay(value) {
-  const time = new Date(value * 1000);
-  return [time.getHours(), time.getMinutes(), time.getSeconds()].map((each) => String(each).padStart(2, "0")).join(":");
+  return step >= 86400 ? day(value) : timeOfDay(value).slice(0, step >= 60 ? 5 : 8);
 }
 
 export function atX(value, x) {
@@ -87,7 +98,7 @@ export function atX(value, x) {
   return Math.abs(value) >= 10000 && x === "step" ? `${number(value / 1000)}k` : number(value);
 }
 
-// -- what is saved of a chart
+// -- files that are saved from a chart
 
 export function save(name, text, type) {
   const address = URL.createObjectURL(new Blob([text], { type }));
@@ -103,7 +114,7 @@ export function csv(heads, rows) {
   return [heads, ...rows].map((row) => `${row.map(cell).join(",")}\n`).join("");
 }
 
-// Returns the chart as it is shown now, as the text of an SVG file with a legend.
+// Returns the text of an SVG file that shows the chart as it is now, with a legend.
 export function drawing(plot, title, names) {
   const scale = devicePixelRatio || 1;
   const box = { left: plot.bbox.left / scale, top: 34, width: plot.bbox.width / scale, height: plot.bbox.height / scale };

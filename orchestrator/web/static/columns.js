@@ -7,7 +7,7 @@ const SHORT = ["config", "result", "metric", "machine", "git"]; // `lr` means co
 const now = () => Date.now() / 1000;
 const seconds = (row) => (row.started ? (row.ended ?? now()) - row.started : null);
 
-// value: what is compared; text: what is shown. Without `text`, a number is shown as such.
+// `value` is compared, and `text` is shown. Without `text`, the value is shown by `number`.
 const OWN = {
   run: { title: "Run", value: (row) => row.run_id },
   name: { title: "Name", value: (row) => row.name },
@@ -24,9 +24,9 @@ const OWN = {
   note: { title: "Note", value: (row) => row.labels.note },
   reason: { title: "Progress or reason", value: (row) => row.note },
 };
-export const DEFAULTS = ["run", "state", "reason", "tag", "ranks", "took", "submitted", "profile"]; // and suggested ones behind the reason
-const MOST_SUGGESTED = 2; // of settings, and of metrics
-const LEAST_SHARE = 0.2; // of the runs have a suggested column
+export const DEFAULTS = ["run", "state", "reason", "tag", "ranks", "took", "submitted", "profile"]; // suggested columns come behind the reason
+const MOST_SUGGESTED = 2; // settings, and as many metrics
+const LEAST_SHARE = 0.2; // at least this share of the runs has a suggested column
 const SAYS_LITTLE = /(^|[._])(epochs?|steps?|seconds|time|script|seed|attempt|restarts|rank|rate|memory|mfu)$/;
 
 export function isWaiting(row) {
@@ -50,7 +50,7 @@ export function textOf(column_, row) {
   return number(column_.value(row) === "" ? null : column_.value(row));
 }
 
-// All columns that these rows have. `find`, `names` and `text` are for a filter.
+// All columns that these rows have. Filters use `find`, `names` and `text`.
 export class Columns {
   constructor(rows) {
     this.rows = rows;
@@ -70,7 +70,7 @@ export class Columns {
     return (row) => row.facts[order.find((each) => row.facts[each] !== undefined)];
   }
 
-  // The settings in which the runs differ, and the metrics that say most of them: what a table shows unasked.
+  // Returns the columns that a table shows by default: settings in which the runs differ, and the metrics that say most about quality.
   suggested() {
     this.best ??= this.chosen(this.rows);
     return this.best;
@@ -92,7 +92,7 @@ export class Columns {
     return [...this.own, ...this.facts.map((each) => each.slice(each.indexOf(".") + 1)), ...this.facts];
   }
 
-  // What a search looks through.
+  // Returns the text in which a search looks.
   text(row) {
     let found = this.searched.get(row);
     if (found === undefined) {
@@ -123,7 +123,7 @@ function plain(value) {
   return String(value).toLowerCase();
 }
 
-// The rows by the text of a column, the largest group first: [[text, rows], ...].
+// Returns groups of rows with the same text in a column, the largest group first: [[text, rows], ...].
 export function grouped(rows, by) {
   const groups = new Map();
   for (const row of rows) {
@@ -134,7 +134,7 @@ export function grouped(rows, by) {
   return [...groups].sort((one, other) => other[1].length - one[1].length);
 }
 
-// The mean and the spread (standard deviation) of the numbers of a column; null without a number.
+// Returns the mean and the spread (standard deviation) of the numbers in a column, or null if it has no number.
 export function meanAndSpread(rows, of) {
   const values = rows.map(of.value).filter((value) => typeof value === "number");
   if (!values.length) return null;

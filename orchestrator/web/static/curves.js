@@ -1,14 +1,16 @@
 // Metrics of one run or several: a panel for each, which the reader chooses, arranges, scales, smooths and saves.
-import { button, emptyNote, fill, make, menu, runLink, select } from "./dom.js";
-import { chart, colour, csv, drawing, save } from "./chart.js";
+import { addressOf, button, emptyNote, fill, make, menu, runLink, select } from "./dom.js";
+import { chart, colour, colourKey, csv, drawing, save, whenLookChanges } from "./chart.js";
 import { number } from "./format.js";
+import { savedViews } from "./saved.js";
 import { ask, exported, follow, paced } from "./source.js";
 
-const FIRST = 12; // panels of a run with many metrics
-const AGAIN = 1000; // ms between two looks at what grows
+const FIRST = 12; // so many panels are shown at first
+const AGAIN = 1000; // ms between two requests for new values
 const BOOKKEEPING = new Set(["epoch", "step", "steps", "time", "seconds"]);
 const DASHES = [[], [8, 4], [2, 3], [10, 3, 2, 3]];
 const AXES = [["step", "step"], ["epoch", "epoch"], ["time", "time since its start"], ["clock", "wall clock"], ["share", "% of the run"]];
+const CHOICES = ["show", "log", "x", "smooth", "columns"]; // the parameters of the address that a saved view has too
 const LACKS = { epoch: "no epochs", time: "no times", clock: "no times" };
 const HEIGHT = 220;
 const MIDDLE = 320;
@@ -16,34 +18,25 @@ const TALL = 460;
 
 export async function showCurves(main, _words, query, onlink) {
   const runs = query.getAll("run");
-  const panels = await curvesPanel(runs, query.get("metric") ?? "", { query, place: "#/curves" });
+  const panels = await curvesPanel(runs, query.get("metric") ?? "", { query, place: addressOf("curves", runs) });
   fill(main, make("h1", {}, runs.length === 1 ? "Curves" : `Curves of ${runs.length} runs`), panels.element);
   const stops = runs.map((run) => follow(run, (told) => { if (told.changed.includes("metrics")) panels.refresh().catch((error) => onlink(error.message)); }, onlink));
   return () => { stops.forEach((stop) => stop()); panels.close(); };
 }
 
 // Returns {element, refresh, close}. `only` shows one metric without tools; `labels` names runs; `place` is the address
-// whose query keeps the reader's choices.
+// that keeps the reader's choices, and that can show saved ones.
 export async function curvesPanel(given, first = "", { query = new URLSearchParams(), place = null, only = false, labels = {} } = {}) {
-  const chosen = {
-    runs: [...given],
-    metrics: query.getAll("show"),
-    x: query.get("x") ?? "step",
-    log: new Set(query.getAll("log")),
-    smoothing: Number(query.get("smooth") ?? 0),
-    baseline: query.get("baseline") ?? "",
-    columns: query.get("columns") ?? "",
-  };
+  const chosen = { runs: [...given, ...query.getAll("with")], baseline: query.get("baseline") ?? "", ...choicesIn(query) };
   const group = uPlot.sync(`curves-${Math.random()}`);
   const known = new Map(); // metric -> its curves
   const panels = new Map(); // metric -> its panel
   let names = [];
   let hint = "";
-  const grid = make("div", { class: "panels" });
+  const grid = make("div", { class: "panels", "data-columns": only ? "1" : null });
   const list = make("div");
-  const dark = matchMedia("(prefers-color-scheme: dark)");
 
-  // -- what is read
+  // -- data
 
   async function read(metrics) {
     const asked = { run: chosen.runs, smoothing: chosen.smoothing || "" };
@@ -56,7 +49,7 @@ export async function curvesPanel(given, first = "", { query = new URLSearchPara
     return names.join() !== before;
   }
 
-  // An exported page has no server that smooths all values: it smooths those that it has.
+  // An exported page has no server that could smooth all values, so it smooths the values that it has.
   function smoothed(curve) {
     if (!chosen.smoothing) return curve;
     let mean = 0;
@@ -118,7 +111,7 @@ export async function curvesPanel(given, first = "", { query = new URLSearchPara
     arrange();
   }
 
-  const waiting = new Set(); // panels that came into view and are read together
+  const waiting = new Set(); // panels that came into view at the same moment are read by one request
   const seen = new IntersectionObserver((entries) => {
     for (const { target, isIntersecting } of entries) {
       const panel = panels.get(target.dataset.metric);
@@ -126,7 +119,7 @@ export async function curvesPanel(given, first = "", { query = new URLSearchPara
       panel.visible = isIntersecting;
       if (isIntersecting && panel.stale) waiting.add(target.dataset.metric);
     }
-    if (waiting.size) load([...waiting]).catch(() => {}); // that it fails, the stream says
+    if (waiting.size) load([...waiting]).catch(() => {}); // the stream of changes reports the failure
     waiting.clear();
   }, { rootMargin: "200px" });
 
@@ -150,18 +143,41 @@ export async function curvesPanel(given, first = "", { query = new URLSearchPara
 
   // -- the reader's choices
 
-  function keep() {
-    if (place === null) return;
+  // The choices that a view saves, as a query.
+  function choices() {
     const words = new URLSearchParams();
-    for (const run of place === "#/curves" ? chosen.runs : []) words.append("run", run);
-    for (const run of place === "#/curves" ? [] : chosen.runs.slice(1)) words.append("with", run);
     for (const metric of chosen.metrics) words.append("show", metric);
     for (const metric of chosen.log) words.append("log", metric);
-    for (const [name, value, usual] of [["x", chosen.x, "step"], ["smooth", String(chosen.smoothing), "0"], ["baseline", chosen.baseline, ""], ["columns", chosen.columns, ""]]) {
+    for (const [name, value, usual] of [["x", chosen.x, "step"], ["smooth", String(chosen.smoothing), "0"], ["columns", chosen.columns, ""]]) {
       if (value !== usual) words.set(name, value);
     }
+    return words;
+  }
+
+  function address(words) {
+    for (const run of chosen.runs.slice(given.length)) words.append("with", run);
+    if (chosen.baseline) words.set("baseline", chosen.baseline);
     const text = words.toString();
-    history.replaceState(null, "", text ? `${place}?${text}` : place);
+    return text ? `${place}${place.includes("?") ? "&" : "?"}${text}` : place;
+  }
+
+  function keep() {
+    if (place === null) return;
+    history.replaceState(null, "", address(choices()));
+    views.draw();
+  }
+
+  // A run opens with the view that is called like its job, or else with the view `default`.
+  const job = (given[0] ?? "").replace(/-[^-]*$/, "");
+  const views = place === null ? null : savedViews("curves", { usual: "the first panels", offered: job,
+    about: `The choice, order and scales of the panels get a name. Runs called ${job} open with the view ${job}; others open with the view default, if there is one.`,
+    present: () => choices().toString(), open: (view) => { location.hash = address(new URLSearchParams(view || "x=step")); } }); // x=step prevents that a saved view is opened instead
+
+  async function chooseSaved() {
+    if (CHOICES.some((name) => query.has(name))) return;
+    const saved = await views.ready;
+    const view = saved[job] ?? saved.default;
+    if (view) Object.assign(chosen, choicesIn(new URLSearchParams(view)));
   }
 
   function offer() {
@@ -208,11 +224,11 @@ export async function curvesPanel(given, first = "", { query = new URLSearchPara
       make("label", {}, "Smoothing ", slider, " ", amount), make("label", {}, all, " Log y"),
       chosen.runs.length > 1 ? select("Baseline", [["", "none"], ...chosen.runs.map((run) => [run, labels[run] ?? run])], chosen.baseline, (value) => { chosen.baseline = value; redraw(); keep(); }) : null,
       select("Columns", columns, chosen.columns, (value) => { chosen.columns = value; grid.dataset.columns = value; keep(); }),
-      button("Reset zoom", redraw), exported ? null : add];
+      button("Reset zoom", redraw), exported ? null : add, views?.element];
   }
 
   async function start() {
-    await read([]);
+    await Promise.all([read([]), views && chooseSaved()]);
     const there = shown();
     arrange();
     if (!there.length) return;
@@ -221,24 +237,21 @@ export async function curvesPanel(given, first = "", { query = new URLSearchPara
 
   const count = make("summary", {});
   const bar = make("div", { class: "tools" });
-  dark.addEventListener("change", redraw);
-  const sizes = new ResizeObserver(() => { for (const panel of panels.values()) panel.resize(); });
-  sizes.observe(grid);
+  const forget = whenLookChanges(grid, () => { for (const panel of panels.values()) panel.resize(); }, redraw);
   await start();
   if (!only) fill(bar, tools());
   return {
-    element: only ? wide(grid) : make("section", { "aria-label": "Curves" }, bar, grid),
+    element: only ? grid : make("section", { "aria-label": "Curves" }, bar, grid),
     refresh,
-    close: () => { isClosed = true; sizes.disconnect(); seen.disconnect(); dark.removeEventListener("change", redraw); for (const panel of panels.values()) panel.close(); },
+    close: () => { isClosed = true; forget(); seen.disconnect(); for (const panel of panels.values()) panel.close(); },
   };
 }
 
-function wide(grid) {
-  grid.dataset.columns = "1";
-  return grid;
+function choicesIn(query) {
+  return { metrics: query.getAll("show"), log: new Set(query.getAll("log")), x: query.get("x") ?? "step", smoothing: Number(query.get("smooth") ?? 0), columns: query.get("columns") ?? "" };
 }
 
-// One metric: its chart, and below it what each run's curve is at the cursor, at its end and at its extremes.
+// One metric: its chart, and a table of each run's value at the cursor, last value and extremes.
 function onePanel(metric, { chosen, known, group, labels, only, act }) {
   const place = make("div", { class: "plot" });
   const said = make("div", { class: "said" });
@@ -288,7 +301,7 @@ function onePanel(metric, { chosen, known, group, labels, only, act }) {
     return { xs: joined[0], lines };
   }
 
-  // A table: curve, its value at the cursor or the last one, the difference to the baseline, and the extremes.
+  // Draws a row for each curve: its value at the cursor or its last value, the difference to the baseline, and the extremes.
   function legend(curves) {
     const base = curves.find((curve) => curve.run_id === chosen.baseline);
     cells = [];
@@ -297,17 +310,15 @@ function onePanel(metric, { chosen, known, group, labels, only, act }) {
       const value = make("td", { class: "value" }, number(curve.last));
       const apart = base ? make("td", {}, difference(curve.last, base.last, curve === base)) : null;
       cells.push({ curve, value, apart });
-      const key = make("span", { class: "key" });
-      key.style.background = colour(curve.at);
       const name = labels[curve.run_id] ?? curve.run_id;
-      return make("tr", {}, make("th", { scope: "row" }, key, isOne ? make("span", { class: "hidden" }, name) : runLink(curve.run_id, name)), value, apart,
+      return make("tr", {}, make("th", { scope: "row" }, colourKey(colour(curve.at)), isOne ? make("span", { class: "hidden" }, name) : runLink(curve.run_id, name)), value, apart,
         make("td", {}, number(curve.lowest)), make("td", {}, number(curve.highest)), base ? null : make("td", {}, number(curve.count)));
     });
     const heads = [make("span", { class: "hidden" }, "Run"), "last", base ? "to baseline" : null, "min", "max", base ? null : "values"].filter((each) => each !== null);
     fill(said, make("table", { class: "legend", "aria-label": metric }, make("thead", {}, make("tr", {}, heads.map((each) => make("th", { scope: "col" }, each)))), make("tbody", {}, rows)));
   }
 
-  // As the cursor moves, the first column tells the values there instead of the last ones.
+  // While the cursor is on a chart, the first column has the values there instead of the last values.
   function tell(at) {
     const values = new Map();
     if (at !== null && drawn) {
@@ -358,7 +369,7 @@ function xsOf(curve, x) {
   return curve.steps;
 }
 
-// Columns of a chart: x in order and each once, as after a restart a time or an epoch may come again.
+// Returns the columns of a chart with ascending x, each x once. After a restart, a time or an epoch may occur twice.
 function tableOf(curve) {
   const order = curve.xs.map((_, at) => at).sort((one, other) => curve.xs[one] - curve.xs[other]);
   const once = order.filter((at, place) => place === order.length - 1 || curve.xs[at] !== curve.xs[order[place + 1]]);
@@ -372,7 +383,7 @@ function difference(value, base, isBase) {
   return `${apart > 0 ? "+" : ""}${number(apart, 3)}${base ? ` (${apart > 0 ? "+" : ""}${((100 * apart) / Math.abs(base)).toFixed(1)} %)` : ""}`;
 }
 
-// The metric that was asked for comes first, then losses: train/loss before val_loss and rank_1/train/loss.
+// Returns the names with the requested metric first, then losses: train/loss before val_loss and rank_1/train/loss.
 function inOrder(names, first) {
   const rating = (name) => (name === first ? -1 : name === "loss" ? 0 : name.split("/").length + (name.includes("loss") ? (name.includes("train") ? 0 : 100) : 1000) + (BOOKKEEPING.has(name) ? 10000 : 0));
   return [...new Set(names)].sort((one, other) => rating(one) - rating(other) || one.localeCompare(other));

@@ -1,5 +1,5 @@
-// What changed from one run to another.
-import { fill, make, runLink, section, table } from "./dom.js";
+// The differences between two runs.
+import { addressOf, fill, make, runLink, section, table } from "./dom.js";
 import { ask } from "./source.js";
 
 export async function showDiff(main, [one, other]) {
@@ -8,7 +8,7 @@ export async function showDiff(main, [one, other]) {
   const files = found.files.map((file) => make("details", { open: found.files.length < 5 }, make("summary", {}, `${file.path} (${file.change})`),
     make("pre", { tabindex: "0" }, file.diff.map((text) => make("div", { class: { "+": "added", "-": "removed" }[text[0]] }, text || " ")))));
   fill(main, make("h1", {}, "Diff"), make("p", {}, "From ", runLink(found.one), " to ", runLink(found.other), ". ",
-    make("a", { href: `#/curves?run=${encodeURIComponent(found.one)}&run=${encodeURIComponent(found.other)}` }, "Curves of both")),
+    make("a", { href: addressOf("curves", [found.one, found.other]) }, "Curves of both")),
     rows.length ? table("What differs", ["Of", "What", found.one, found.other], rows) : make("p", {}, "Nothing else differs."),
     files.length ? section("Code", files) : null);
   return () => {};

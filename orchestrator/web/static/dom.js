@@ -1,4 +1,4 @@
-// Elements. What comes from runs is set as text alone, never parsed as HTML.
+// Makes elements. Text from runs is set as text, and never parsed as HTML.
 
 export function make(name, attributes = {}, ...children) {
   const element = document.createElement(name);
@@ -12,7 +12,7 @@ export function make(name, attributes = {}, ...children) {
   return element;
 }
 
-// An element of a drawing.
+// Makes an element of a drawing.
 export function svg(name, attributes = {}, ...children) {
   const element = document.createElementNS("http://www.w3.org/2000/svg", name);
   for (const [key, value] of Object.entries(attributes)) {
@@ -23,7 +23,7 @@ export function svg(name, attributes = {}, ...children) {
   return element;
 }
 
-// The sentence of a view that has nothing to show: why it is empty, and what fills it.
+// The sentence of an empty view: it says why the view is empty and what fills it.
 export function emptyNote(...children) {
   return make("p", { class: "empty" }, ...children);
 }
@@ -43,7 +43,7 @@ export function table(caption, heads, rows) {
   return wide(make("table", {}, make("caption", {}, caption), make("thead", {}, head), body), caption);
 }
 
-// A region that scrolls by itself where the screen is narrow, by keyboard too.
+// A region that scrolls on a narrow screen, by keyboard too.
 export function wide(element, label) {
   return make("div", { class: "wide", tabindex: "0", role: "region", "aria-label": label }, element);
 }
@@ -81,8 +81,33 @@ export function menu(summary, ...children) {
   return element;
 }
 
+// Opens a dialog. It is removed when it closes, and `closed` is called then.
+export function openDialog(label, children, kind = null, closed = () => {}) {
+  const dialog = make("dialog", { "aria-label": label, class: kind, onclose: () => { dialog.remove(); closed(); } }, children);
+  document.body.append(dialog);
+  dialog.showModal();
+  return dialog;
+}
+
+// The addresses of the page: of one run, and of a view of several.
+export function addressOfRun(id, tab = "") {
+  return `#/run/${encodeURIComponent(id)}${tab && `/${tab}`}`;
+}
+
+export function addressOf(view, runs) {
+  return `#/${view}?${new URLSearchParams(runs.map((run) => ["run", run]))}`;
+}
+
+export function addressOfDiff(one, other) {
+  return `#/diff/${encodeURIComponent(one)}/${encodeURIComponent(other)}`;
+}
+
 export function runLink(id, words = id) {
-  return make("a", { href: `#/run/${encodeURIComponent(id)}` }, words);
+  return make("a", { href: addressOfRun(id) }, words);
+}
+
+export function sweepLink(sweep, words = sweep, attributes = {}) {
+  return make("a", { href: `#/sweep/${encodeURIComponent(sweep)}`, ...attributes }, words);
 }
 
 export function stateBadge(state) {

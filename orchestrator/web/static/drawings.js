@@ -1,4 +1,4 @@
-// Drawings of a sweep: parallel coordinates, and points over axes. The tables beside them tell the same in words.
+// Drawings of a sweep: parallel coordinates, and points over axes. The tables beside them have the same content.
 import { make, svg } from "./dom.js";
 import { number } from "./format.js";
 
@@ -6,7 +6,7 @@ const HEIGHT = 260;
 const MOST_TICKS = 7;
 const SPREAD_OF_LOG = 50; // a wider range of positive numbers gets a logarithmic axis
 
-// An axis for these values: where each of them is, from 0 to 1, and the ticks. Words are at even distances.
+// Returns an axis for these values: the place of a value, from 0 to 1, and the ticks. Words are at even distances.
 export function axisOf(values) {
   const there = values.filter((value) => value !== null && value !== undefined);
   if (there.some((value) => typeof value !== "number")) {
@@ -24,7 +24,7 @@ export function axisOf(values) {
   return { at, isLog, ticks: marks.map((value) => ({ at: at(value), text: number(value, 4) })) };
 }
 
-// Round numbers between these two.
+// Returns round numbers between these two.
 function round(low, high) {
   const most = (high - low) / 4;
   const power = 10 ** Math.floor(Math.log10(most));
@@ -38,7 +38,7 @@ function powers(low, high) {
   return Array.from({ length: Math.floor(Math.log10(high) + 1e-9) - first + 1 }, (_, at) => Number(`1e${first + at}`));
 }
 
-// A drawing that is made anew for each width. `draw` returns its parts for a width.
+// A drawing that is redrawn for each width. `draw` returns its parts for a width.
 function drawing(label, height, draw) {
   const picture = svg("svg", { role: "img", "aria-label": label, height, width: "100%" });
   const element = make("div", { class: "drawing" }, picture);
@@ -53,7 +53,7 @@ function drawing(label, height, draw) {
   return { element, close: () => sizes.disconnect() };
 }
 
-// A line per run over one axis per setting, and the metric at the right; the best run is highlighted.
+// A line per run over one axis per setting, with the metric at the right. The best run is highlighted.
 export function parallel(label, names, rows, { best, onpick }) {
   const axes = names.map((name) => ({ name, ...axisOf(rows.map((row) => row.cells[name])) }));
   const [top, bottom] = [34, HEIGHT - 14];
@@ -74,7 +74,7 @@ export function parallel(label, names, rows, { best, onpick }) {
   });
 }
 
-// Points over a setting or a number; `steps` is a line of [x, y] that is drawn as stairs.
+// Points over a setting or a number. `steps` is a list of [x, y], drawn as a line of stairs.
 export function scatter(label, [nameOfX, nameOfY], points, { best, steps = [], onpick }) {
   const [axisX, axisY] = [axisOf(points.map((point) => point.x)), axisOf([...points.map((point) => point.y), ...steps.map((step) => step[1])])];
   const [top, bottom] = [12, HEIGHT - 40];

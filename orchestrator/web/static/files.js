@@ -7,7 +7,7 @@ const PART = 256 << 10; // bytes of a text at a time
 const LARGEST = 32 << 20; // bytes of a picture or a sound
 const MOST_JSON = 1 << 20;
 const MOST_ROWS = 500;
-// The types that are shown: a file's name alone decides, and no type lets a browser run what is in the file.
+// The types of files that the page shows, by the end of the name. None of them lets a browser run a file's contents.
 const PICTURES = { png: "image/png", jpg: "image/jpeg", jpeg: "image/jpeg", gif: "image/gif", webp: "image/webp", bmp: "image/bmp", svg: "image/svg+xml" };
 const SOUNDS = { wav: "audio/wav", mp3: "audio/mpeg", ogg: "audio/ogg", flac: "audio/flac" };
 
@@ -55,7 +55,7 @@ function checkpoint(each, open, wasOpen) {
     each.best ? make("p", { class: "muted small" }, each.best) : null, each.reason ? make("p", { class: "problem" }, each.reason) : null, treeOf(entries, open, wasOpen, id));
 }
 
-// Folders as details, closed where there are many; files as buttons.
+// Shows folders as details, and files as buttons. A folder of many files is closed at first.
 function treeOf(files, open, wasOpen, above) {
   const folders = new Map();
   const here = [];
@@ -136,7 +136,7 @@ function pretty(words) {
   try {
     return plain(JSON.stringify(JSON.parse(words), null, 2));
   } catch {
-    return plain(words); // it is no JSON: it is shown as it is
+    return plain(words); // it is no JSON, so it is shown as text
   }
 }
 

@@ -1,5 +1,5 @@
 // The filter of the table of runs: `state:failed lr>0.1 tag:ablation took>10m "out of memory" -name:test`.
-// All terms have to hold. A word or a quoted text is searched in all that the table says of a run.
+// All terms have to hold. A word or a quoted text is searched in all texts of a row.
 
 const OPERATORS = [">=", "<=", "!=", ">", "<", "=", ":"];
 const UNITS = { ms: 0.001, s: 1, m: 60, min: 60, h: 3600, d: 86400, w: 604800 };

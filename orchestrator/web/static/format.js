@@ -42,7 +42,7 @@ export function rate(perSecond, of) {
   return of === "B" ? `${bytes(perSecond)}/s` : `${number(perSecond, 3)} ${of}/s`;
 }
 
-// 20,000, 0.33333, 12,346, 8.59e-4: so many significant digits, or a whole number. Other values are returned as text.
+// 20,000, 0.33333, 12,346, 8.59e-4: a number with so many significant digits, or a whole number. Other values are returned as text.
 export function number(given, digits = 5) {
   if (given === null || given === undefined) return NOTHING;
   if (typeof given !== "number") return String(given);
@@ -61,8 +61,19 @@ export function ago(moment) {
   return moment ? `${duration(Date.now() / 1000 - moment)} ago` : NOTHING;
 }
 
+// A moment as 2026-11-25 17:00:42, and the two parts of that text.
 export function clock(moment) {
-  return moment ? new Date(moment * 1000).toLocaleString() : NOTHING;
+  return moment ? `${day(moment)} ${timeOfDay(moment)}` : NOTHING;
+}
+
+export function day(moment) {
+  const date = new Date(moment * 1000);
+  return [date.getFullYear(), date.getMonth() + 1, date.getDate()].map(padded).join("-");
+}
+
+export function timeOfDay(moment) {
+  const date = new Date(moment * 1000);
+  return [date.getHours(), date.getMinutes(), date.getSeconds()].map(padded).join(":");
 }
 
 export function took(row) {

@@ -1,19 +1,20 @@
-// Ranks x time as a map of cells with its axes and its scale; the arrow keys go from cell to cell, and words tell the cell.
+// A heat map of ranks over time with its axes and its scale. The arrow keys move from cell to cell, and a sentence describes the cell.
 import { fill, make } from "./dom.js";
-import { timeOfDay, variable } from "./chart.js";
+import { variable } from "./chart.js";
+import { timeOfDay } from "./format.js";
 
-const TALLEST = 420; // CSS pixels of all rows, if the caller says nothing else
-const [LEAST, MOST] = [3, 26]; // of one row
-const COLOURS = 6; // --heat-1 and on, of the style sheet: the same in light and dark
-const LABELS = 12; // of rows at most
+const TALLEST = 420; // CSS pixels of all rows
+const [LEAST, MOST] = [3, 26]; // CSS pixels of one row
+const COLOURS = 6; // the style sheet has --heat-1 to --heat-6, the same in light and dark
+const LABELS = 12; // rows that have a label
 
-// `words` are {low, high, cell}: what the ends of the scale mean, and a value in words with its unit.
+// `words` are {low, high, cell}: the meanings of the ends of the scale, and a function from a value to its text with the unit.
 export function heatMap(words, tallest = TALLEST) {
   let map = null;
   let at = [0, 0];
   let scale = [];
   const canvas = make("canvas", { tabindex: "0", role: "img" });
-  const cells = make("canvas"); // a pixel a cell, drawn as large as there is room
+  const cells = make("canvas"); // one pixel for each cell; it is drawn enlarged
   const marker = make("div", { class: "marker" });
   const rows = make("div", { class: "heat-rows", "aria-hidden": "true" });
   const times = make("div", { class: "heat-times", "aria-hidden": "true" });

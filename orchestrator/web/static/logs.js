@@ -1,18 +1,18 @@
-// One rank's log: a window onto it, moved by buttons, by a search, or with its end.
+// A part of one rank's log. Buttons and a search move to other parts, or the page follows the end.
 import { button, fill, make, section, select } from "./dom.js";
 import { bytes } from "./format.js";
-import { ask, exported } from "./source.js";
+import { ask, exported, pathOf } from "./source.js";
 
 const MOST = 4000; // lines on the page
-const AGAIN = 20000; // ms: a log is brought from its node for a minute after it was asked for
+const AGAIN = 20000; // ms: a log is copied from its node for a minute after each request
 
 // `logs` are pairs [attempt, rank].
 export async function logPanel(run, logs, chosen = null) {
   let [attempt, rank] = chosen ?? first(logs);
   let page = null; // {lines, start, end, size}
   let follows = true;
-  let mark = null; // the offset that a search has found
-  const where = `/api/runs/${encodeURIComponent(run)}/log`;
+  let mark = null; // the offset of the match of the search
+  const where = `${pathOf(run)}/log`;
   const text = make("pre", { class: "log", tabindex: "0", role: "region", "aria-label": "Lines of the log" });
   const said = make("p", { role: "status" });
   const tools = make("div", { class: "tools" });
@@ -56,7 +56,7 @@ export async function logPanel(run, logs, chosen = null) {
   }
 
   async function later() {
-    const last = page.lines.at(-1); // it may have grown since: it is asked for again
+    const last = page.lines.at(-1); // it may have grown since, so it is requested again
     const found = (await ask(where, query({ after: last ? last.offset : page.start }))).page;
     const isAtEnd = text.scrollHeight - text.scrollTop - text.clientHeight < 40;
     const lines = [...page.lines.slice(0, -1), ...found.lines];
@@ -108,7 +108,7 @@ export async function logPanel(run, logs, chosen = null) {
     attempts.length > 1 ? select("Attempt", attempts, String(attempt), (value) => choose(Number(value), rank)) : null,
     exported ? null : [make("label", {}, "Search ", words), button("Previous", () => search(true)), button("Next", () => search(false)),
       button("Older lines", earlier), button("Newer lines", later), make("label", {}, keep, " Follow its end")]);
-  const again = exported ? null : setInterval(() => ask(where, query({ after: page.end })).catch(() => {}), AGAIN); // that it fails, the stream says
+  const again = exported ? null : setInterval(() => ask(where, query({ after: page.end })).catch(() => {}), AGAIN); // the stream of changes reports the failure
   await toEnd().catch((error) => { page = { lines: [], start: 0, end: 0, size: 0 }; fill(said, error.message); });
   return {
     element: section("Log", tools, text, said),

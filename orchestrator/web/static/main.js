@@ -1,4 +1,4 @@
-// Which view an address means: #/, #/run/RUN/TAB, #/curves?run=RUN, #/compare?run=RUN, #/diff/RUN/RUN, #/sweep/SWEEP.
+// Opens the view of an address: #/, #/run/RUN/TAB, #/curves?run=RUN, #/compare?run=RUN, #/diff/RUN/RUN, #/sweep/SWEEP.
 import { fill, make } from "./dom.js";
 import { showCompare } from "./compare.js";
 import { showCurves } from "./curves.js";
@@ -11,11 +11,11 @@ const VIEWS = { "": showRuns, compare: showCompare, run: showRun, curves: showCu
 const main = document.getElementById("main");
 const link = document.getElementById("link");
 let close = () => {};
-let shown = ""; // the view and its subject: a view can move to another part of it by itself
+let shown = ""; // the view and its subject; a view handles a change of the rest of the address itself
 let turn = 0;
 
 async function show() {
-  if (!location.hash.startsWith("#/") && location.hash !== "") return; // a place on the page
+  if (!location.hash.startsWith("#/") && location.hash !== "") return; // a link to a place on the page
   const mine = (turn += 1);
   const [path, query] = location.hash.slice(2).split("?");
   const [name, ...words] = path.split("/").map(decodeURIComponent);

@@ -1,4 +1,4 @@
-// The ranks of a run: which one is slow, how long their steps took by time and in all, and how each one stands.
+// The ranks of a run: the slowest rank, step times as a map and as a histogram, and a list of the ranks.
 import { emptyNote, fill, make, section, stateBadge, svg, table } from "./dom.js";
 import { heatMap } from "./heat.js";
 import { duration, number } from "./format.js";
@@ -21,11 +21,10 @@ export async function ranksTab(place, { path, run }) {
     fill(mapPlace, isThere ? map.element : none(run()));
     if (isThere) map.show(found.map);
     fill(bars, !isThere ? null : section("How long steps take", found.histogram.counts.length ? histogram(found.histogram) : emptyNote("Only the first steps have been measured so far: the histogram leaves these out.")));
-    drawList();
+    drawList(found);
   }
 
-  function drawList() {
-    const { ranks, ranks_left: left } = run();
+  function drawList({ ranks, ranks_left: left }) {
     const usual = median(ranks.map((each) => each.step_time).filter((each) => each !== null));
     const rows = ranks.map((each) => [each.rank, each.host, stateBadge(each.state), number(each.step), stepTime(each.step_time, usual),
       ...["cpu", "gpu", "waits"].map((name) => (name in each.use ? `${Math.round(100 * each.use[name])} %` : "-")), each.phase || "-", number(each.loss), each.end || "-"]);
@@ -37,7 +36,7 @@ export async function ranksTab(place, { path, run }) {
   fill(place, section("Pace", sentence), section("Step times by rank", mapPlace), bars, section("Ranks", list));
   const again = paced(AGAIN, draw);
   await draw();
-  return { refresh: (changed) => (changed.includes("use") ? again() : changed.includes("beats") || changed.includes("state") ? drawList() : null), close: map.close };
+  return { refresh: (changed) => (["use", "beats", "state"].some((each) => changed.includes(each)) ? again() : null), close: map.close };
 }
 
 function none({ final }) {

@@ -1,30 +1,32 @@
 // One run: a header that stays visible, with its tiles and actions, and a tab for each subject; each tab has its address.
-import { button, emptyNote, fill, make, runLink, section, stateBadge, table } from "./dom.js";
+import { addressOfDiff, addressOfRun, button, emptyNote, fill, make, openDialog, runLink, section, stateBadge, sweepLink, table } from "./dom.js";
 import { curvesPanel } from "./curves.js";
 import { filesTab } from "./files.js";
-import { timeOfDay } from "./chart.js";
-import { ago, clock, duration, isFinal, number, took } from "./format.js";
+import { ago, clock, duration, isFinal, number, timeOfDay, took } from "./format.js";
+import { labelsButton } from "./labels.js";
 import { logPanel } from "./logs.js";
 import { ranksTab } from "./ranks.js";
-import { ask, exported, follow, paced, post } from "./source.js";
+import { ask, exported, follow, paced, pathOf, post, wordsOf } from "./source.js";
 import { systemTab } from "./system.js";
+import { drawTrend } from "./trend.js";
 
 const TABS = { overview: overviewTab, curves: curvesTab, ranks: ranksTab, system: systemTab, logs: logsTab, files: filesTab, config: configTab, why: whyTab };
-const MOST_IN_TROUBLE = 5; // ranks in the overview
-const TROUBLE = new Set(["failed", "lost"]);
-const AGAIN = 1000; // ms between two looks at a run whose ranks tell something all the time
+const AGAIN = 1000; // ms between two requests, even if the run changes all the time
 
 export async function showRun(main, [name, asked], query, onlink) {
-  const path = `/api/runs/${encodeURIComponent(name)}`;
+  const path = pathOf(name);
   let run = await ask(path);
-  let tab = null; // the one that is shown: {name, refresh, close}
+  let tab = null; // the open tab: {name, refresh, close}
   let turn = 0;
   let heard = Date.now();
   const head = make("div", { class: "run-head" });
   const live = make("span", { class: "live", role: "status" });
   const title = make("h1", {}, name, " ");
+  const labels = make("span", { class: "labels-of" });
+  const relabel = exported ? null : labelsButton(name, () => run.row.labels, (changed) => { run.row.labels = changed; draw(); });
   const note = make("p", { class: "note", role: "status" });
   const tiles = make("dl", { class: "tiles" });
+  const trend = make("span", { class: "trend" });
   const tabs = make("nav", { class: "tabs", "aria-label": "Views of the run" });
   const place = make("div", { class: "tab" });
   const does = actions(name);
@@ -32,16 +34,19 @@ export async function showRun(main, [name, asked], query, onlink) {
 
   function draw() {
     const { tags, note: remark } = run.row.labels;
-    fill(title, name, " ", stateBadge(run.row.state), tags.map((each) => [" ", make("span", { class: "tag" }, each)]).flat(), remark ? make("span", { class: "remark muted small" }, ` ${remark}`) : null);
+    fill(title, name, " ", stateBadge(run.row.state));
+    fill(labels, tags.map((each) => make("span", { class: "tag" }, each)), remark ? make("span", { class: "remark muted small", title: remark }, remark) : null);
     const hasFailed = run.row.state === "failed";
-    fill(note, run.progress && !run.final && run.row.note.startsWith("step ") ? "" : run.row.note); // the tiles tell that
+    fill(note, run.progress && !run.final && run.row.note.startsWith("step ") ? "" : run.row.note); // the tiles have the same
     note.classList.toggle("failure", hasFailed);
-    fill(tiles, tilesOf(run));
+    fill(tiles, tilesOf(run, trend));
     does.cancel.hidden = run.final;
     tick();
   }
 
-  // How long ago the run has told something, so that a reader can see that what is shown is live.
+  const lookAtTrend = paced(AGAIN, async () => drawTrend(trend, (await ask("/api/trends", { run: name }))[name]));
+
+  // Shows how long ago the run reported something, so that a reader sees that the data is live.
   function tick() {
     const wait = Math.round((Date.now() - heard) / 1000);
     live.classList.toggle("on", !run.final && !exported);
@@ -55,7 +60,7 @@ export async function showRun(main, [name, asked], query, onlink) {
     const shown = wanted in TABS ? wanted : run.row.state === "failed" ? "why" : "overview";
     tab?.close();
     tab = null;
-    fill(tabs, Object.keys(TABS).map((each) => make("a", { href: `#/run/${encodeURIComponent(name)}/${each}`, "aria-current": each === shown ? "page" : null }, each)));
+    fill(tabs, Object.keys(TABS).map((each) => make("a", { href: addressOfRun(name, each), "aria-current": each === shown ? "page" : null }, each)));
     requestAnimationFrame(() => tabs.scrollTo({ left: tabs.querySelector("[aria-current]").offsetLeft - tabs.clientWidth / 2 })); // on a phone, the row of tabs is wider than the screen
     const inside = make("div");
     fill(place, inside);
@@ -75,7 +80,8 @@ export async function showRun(main, [name, asked], query, onlink) {
       run = await ask(path);
       draw();
     }
-    Promise.resolve(tab?.refresh(all)).catch((error) => onlink(error.message)); // each tab has a pace of its own
+    if (all.includes("metrics")) lookAtTrend().catch((error) => onlink(error.message));
+    Promise.resolve(tab?.refresh(all)).catch((error) => onlink(error.message)); // each tab has its own pace
   });
   function take({ changed }) {
     heard = Date.now();
@@ -83,10 +89,11 @@ export async function showRun(main, [name, asked], query, onlink) {
     again().catch((error) => onlink(error.message));
   }
 
-  fill(head, make("div", { class: "run-title" }, title, live, exported ? null : does.element), note, tiles, tabs);
+  fill(head, make("div", { class: "run-title" }, title, live, labels, relabel, exported ? null : does.element), note, tiles, tabs);
   fill(main, make("div", { class: "run" }, head, problemsOf(run), place));
   draw();
-  const opening = open(asked, query).catch((error) => onlink(error.message)); // nobody waits for it to read the header
+  lookAtTrend().catch((error) => onlink(error.message));
+  const opening = open(asked, query).catch((error) => onlink(error.message)); // the header is shown before the tab is read
   const stop = follow(name, take, onlink, run.seen);
   const ticking = exported ? 0 : setInterval(tick, 1000);
   const close = () => { stop(); clearInterval(ticking); turn += 1; tab?.close(); tab = null; };
@@ -96,7 +103,7 @@ export async function showRun(main, [name, asked], query, onlink) {
 
 // -- the header
 
-function tilesOf(run) {
+function tilesOf(run, trend) {
   const { row, progress, headline, hours } = run;
   const known = progress ?? {};
   const step = known.step ?? run.result?.step ?? null;
@@ -106,7 +113,7 @@ function tilesOf(run) {
   return [
     tile("State", row.state, [of, row.restarts ? `, ${row.restarts} restart${row.restarts > 1 ? "s" : ""}` : ""], row.state),
     tile("Step", step === null ? "-" : number(step), [known.total ? `of ${number(known.total)}` : "", share === null ? "" : make("progress", { max: 1, value: share, "aria-label": "Steps done" })]),
-    tile(headline ? headline.name : "Loss", headline ? number(headline.value) : "-", headline ? "" : run.final ? "no metric" : "no metric yet"),
+    tile(headline ? headline.name : "Loss", headline ? number(headline.value) : "-", headline ? trend : run.final ? "no metric" : "no metric yet"),
     tile("Rate", known.rate ? number(known.rate, 3) : "-", known.rate ? `samples/s${run.final ? " at its end" : ""}` : ""),
     run.final ? tile("Ended", row.ended ? timeOfDay(row.ended) : "-", ago(row.ended)) : tile("ETA", known.eta ? duration(known.eta) : "-", known.eta ? `at ${timeOfDay(Date.now() / 1000 + known.eta)}` : known.total ? "" : "total unknown"),
     tile("Cost", cost ? amount(hours[cost[0]]) : "-", cost ? [cost[1], hours.gpu_watt_hours ? `, ${number(hours.gpu_watt_hours, 3)} Wh` : ""] : "")];
@@ -124,10 +131,10 @@ function problemsOf({ problems }) {
   return problems.map((each) => make("p", { class: "problem", role: "alert" }, each));
 }
 
-// What outlives each drawing of the rest: the sentence that says how it went, and the keyboard's place.
+// The actions on a run. They are made once, so that their result stays and the keyboard's focus is kept.
 function actions(name) {
   const said = make("span", { role: "status" });
-  const path = `/api/runs/${encodeURIComponent(name)}`;
+  const path = pathOf(name);
   const act = async (what, body, element) => {
     element.disabled = true;
     fill(said, `${what} …`);
@@ -135,7 +142,7 @@ function actions(name) {
       const done = await post(`${path}/${what}`, body);
       fill(said, done.said, " ", done.id ? runLink(done.id) : "");
     } catch (error) {
-      fill(said, make("span", { role: "alert" }, [error.message, error.hint].filter(Boolean).join("; ")));
+      fill(said, make("span", { role: "alert" }, wordsOf(error)));
     }
     element.disabled = false;
   };
@@ -148,10 +155,8 @@ function actions(name) {
 
 function confirmed(question, value, go) {
   const input = value === null ? null : make("input", { type: "text", value, "aria-label": "Folder", size: "40" });
-  const dialog = make("dialog", { "aria-label": question, onclose: () => dialog.remove() }, make("p", {}, question), input,
-    make("div", { class: "tools" }, button("Yes", () => { dialog.close(); go(input?.value); }), button("No", () => dialog.close(), { autofocus: true })));
-  document.body.append(dialog);
-  dialog.showModal();
+  const dialog = openDialog(question, [make("p", {}, question), input,
+    make("div", { class: "tools" }, button("Yes", () => { dialog.close(); go(input?.value); }), button("No", () => dialog.close(), { autofocus: true }))]);
 }
 
 // -- tabs
@@ -172,7 +177,7 @@ async function overviewTab(place, { name, path, run, onlink }) {
   function draw() {
     fill(time, timeline(run()));
     fill(result, run().result ? section("Result", facts(Object.entries(run().result))) : null);
-    const trouble = run().ranks.filter((each) => TROUBLE.has(each.state)).slice(0, MOST_IN_TROUBLE);
+    const trouble = run().ranks;
     fill(ranks, trouble.length ? section("Ranks with trouble", table("The first ones", ["Rank", "Host", "State", "End"], trouble.map((each) => [each.rank, each.host, stateBadge(each.state), each.end || "-"]))) : null);
     fill(about, section("About", facts(aboutOf(run()))));
   }
@@ -192,7 +197,7 @@ async function overviewTab(place, { name, path, run, onlink }) {
 }
 
 async function curvesTab(place, { name, query, run }) {
-  const panels = await curvesPanel([name, ...query.getAll("with")], run().headline?.name ?? "", { query, place: `#/run/${encodeURIComponent(name)}/curves` });
+  const panels = await curvesPanel([name], run().headline?.name ?? "", { query, place: addressOfRun(name, "curves") });
   fill(place, panels.element);
   return { refresh: (changed) => (changed.includes("metrics") ? panels.refresh() : null), close: panels.close };
 }
@@ -234,7 +239,7 @@ async function configTab(place, { run }) {
     fill(body, shown.length ? table(`${shown.length} of ${rows.length} settings`, ["Setting", "Value"], shown) : emptyNote(rows.length ? "No setting has these words." : "The job of this run can't be read, or it is the program of a launch line."));
   }
   const compare = make("input", { type: "text", placeholder: "another run", "aria-label": "Another run" });
-  const go = (event) => { event.preventDefault(); location.hash = `#/diff/${encodeURIComponent(compare.value)}/${encodeURIComponent(row.run_id)}`; };
+  const go = (event) => { event.preventDefault(); location.hash = addressOfDiff(compare.value, row.run_id); };
   const own = Object.entries(values);
   fill(place, own.length ? section("Values of its point", facts(own)) : null,
     section("Job", make("div", { class: "tools" }, search, exported ? null : make("form", { class: "tools", onsubmit: go }, make("label", {}, "Diff to ", compare), make("button", {}, "Show"))), body));
@@ -244,9 +249,8 @@ async function configTab(place, { run }) {
 
 async function whyTab(place, { run }) {
   function draw() {
-    const { verdict, timeline: { spans }, logs, row } = run();
-    const attempts = spans.filter((each) => each.kind === "attempt" && each.failed && each.attempt !== verdict?.attempt);
-    const before = attempts.length ? section("Attempts before", table("Attempts that failed", ["Attempt", "Why"], attempts.map((each) => [each.attempt, each.note || "-"]))) : null;
+    const { verdict, logs, row } = run();
+    const before = attemptsOf(run());
     if (!verdict || verdict.outcome === "succeeded") {
       fill(place, section("Why", emptyNote(verdict ? "This run has succeeded: if a run fails, this view says which rank failed first, where and why." : "This run has not ended: if it fails, this view says which rank failed first, where and why.")), before);
       return;
@@ -254,7 +258,7 @@ async function whyTab(place, { run }) {
     const trace = verdict.error?.traceback ?? verdict.tail.join("\n");
     const where = [verdict.rank === null ? null : ["Rank", verdict.rank], verdict.host ? ["Host", verdict.host] : null, ["Attempt", verdict.attempt],
       verdict.code === null ? null : ["Exit code", verdict.code], verdict.signal ? ["Signal", verdict.signal] : null, verdict.cause === "none" ? null : ["Cause", verdict.cause.replaceAll("_", " ")]].filter(Boolean);
-    const log = logs.length && verdict.rank !== null ? make("p", {}, make("a", { href: `#/run/${encodeURIComponent(row.run_id)}/logs` }, `The log of rank ${verdict.rank}`)) : null;
+    const log = logs.length && verdict.rank !== null ? make("p", {}, make("a", { href: addressOfRun(row.run_id, "logs") }, `The log of rank ${verdict.rank}`)) : null;
     fill(place, section("Why", facts(where), verdict.hint ? make("p", { class: "sentence" }, verdict.hint) : null,
       trace ? make("pre", { class: "trace", tabindex: "0", role: "region", "aria-label": "Traceback" }, trace) : make("p", { class: "muted" }, "The rank has left no traceback and no output."), log), before);
   }
@@ -263,14 +267,33 @@ async function whyTab(place, { run }) {
   return { refresh: (changed) => { if (changed.includes("state")) draw(); }, close: () => {} };
 }
 
-// -- what the tabs are made of
+// Lists the attempts of a run: the checkpoint that each resumed from, and how it ended.
+function attemptsOf({ attempts, verdict, row, final }) {
+  const started = attempts.filter((each) => each.began !== null);
+  if (!started.length) return null;
+  const rows = started.map((each, at) => {
+    const isLast = at === started.length - 1;
+    const until = each.ended ?? (isLast ? row.ended : null);
+    const end = isLast && each.number === verdict?.attempt ? (verdict.outcome === "failed" ? "failed, as said above" : verdict.outcome) : each.end || "-";
+    return [each.number, clock(each.began), duration((until ?? Date.now() / 1000) - each.began), resumed(each), isLast && !final ? "still running" : end];
+  });
+  const said = started.length > 1 ? `Attempts: orch restarted the run ${row.restarts === 1 ? "once" : `${row.restarts} times`}` : "Attempts: orch has not restarted the run";
+  return section("Attempts", table(said, ["Attempt", "Began", "Took", "Started from", "End"], rows));
+}
+
+function resumed({ resumed_from: loaded, offered }) {
+  if (loaded) return `checkpoint ${loaded}`;
+  return offered ? `the beginning, although checkpoint ${offered} was offered` : "the beginning";
+}
+
+// -- parts of the tabs
 
 function aboutOf(run) {
   const { row } = run;
-  const found = [["Profile", row.profile], ["Nodes", run.nodes.length || "?"], ["Ranks", row.world_size ?? "?"], ["Submitted", `${clock(row.created)} (${ago(row.created)})`], ["Folder", run.folder]];
+  const found = [["Profile", row.profile], ["Nodes", run.nodes || "?"], ["Ranks", row.world_size ?? "?"], ["Submitted", `${clock(row.created)} (${ago(row.created)})`], ["Folder", run.folder]];
   if (run.job) found.push(["Job", run.job]);
   if (run.repeats) found.push(["Repeats", runLink(run.repeats)]);
-  if (run.sweep) found.push(["Sweep", make("a", { href: `#/sweep/${encodeURIComponent(run.sweep)}` }, run.sweep)]);
+  if (run.sweep) found.push(["Sweep", sweepLink(run.sweep)]);
   for (const each of run.notes) found.push(["Note", each]);
   return [...found, ...Object.entries(run.values)];
 }
@@ -280,7 +303,7 @@ function facts(pairs) {
     make("dd", {}, value instanceof Node ? value : typeof value === "object" ? JSON.stringify(value) : number(value)))));
 }
 
-// A settings file as rows: job.args[0], job.env.X.
+// Returns the rows of a settings file: job.args[0], job.env.X.
 function flat(value, key = "") {
   if (value === null || typeof value !== "object") return value === null || value === "" ? [] : [[key, String(value)]];
   if (Array.isArray(value) && value.every((each) => typeof each !== "object")) return value.length ? [[key, value.join(" ")]] : [];
@@ -296,8 +319,9 @@ function timeline(run) {
     const bar = make("span", { class: `span ${kind} ${span.end === null && !isFinal(run.row.state) ? "going" : ""}` });
     bar.style.left = `${(100 * (span.start - start)) / whole}%`;
     bar.style.width = `${Math.max(0.3, (100 * (until - span.start)) / whole)}%`;
-    const isLast = run.verdict?.attempt === span.attempt; // the header says why that one failed
-    const words = [duration(until - span.start), span.failed ? "failed" : "", span.failed && isLast ? "" : span.note].filter(Boolean).join(", ");
+    const isLast = run.verdict?.attempt === span.attempt; // the header has the reason of that failure
+    const from = span.kind === "attempt" ? run.attempts.find((each) => each.number === span.attempt)?.resumed_from : null;
+    const words = [duration(until - span.start), from ? `resumed from ${from}` : "", span.failed ? "failed" : "", span.failed && isLast ? "" : span.note].filter(Boolean).join(", ");
     return make("li", {}, make("span", { class: "name" }, span.name), make("span", { class: "track", "aria-hidden": "true" }, bar), make("span", { class: "words" }, words));
   });
   return section("Time", make("ol", { class: "timeline" }, rows));

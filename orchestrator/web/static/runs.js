@@ -1,13 +1,17 @@
 // The table of all runs: a summary, a filter, columns, order and groups that the user chooses. Changes come as rows.
 import { Columns, DEFAULTS, KINDS, column, grouped, isWaiting, meanAndSpread, sorted, textOf } from "./columns.js";
-import { button, emptyNote, fill, make, runLink, select, stateBadge, table } from "./dom.js";
+import { addressOf, addressOfDiff, button, emptyNote, fill, make, openDialog, runLink, select, stateBadge, sweepLink, table } from "./dom.js";
 import { compile } from "./filter.js";
 import { isFinal } from "./format.js";
-import { editLabels } from "./labels.js";
-import { ask, exported, follow } from "./source.js";
+import { labelsButton } from "./labels.js";
+import { ask, exported, follow, paced } from "./source.js";
 import { savedViews } from "./saved.js";
+import { drawTrend } from "./trend.js";
 
-const SHOWN = 40; // rows at first, and each time that their end comes near
+const SHOWN = 40; // rows at first, and more each time that a reader comes near their end
+const MOST_TRENDS = 20; // live runs whose trend is drawn
+const AGAIN = 2000; // ms between two requests for trends
+const USUAL_SORT = "-submitted";
 const ARROWS = { ArrowDown: 1, ArrowUp: -1 };
 
 const TERMS = [
@@ -16,7 +20,7 @@ const TERMS = [
   ["-tag:baseline", "for which the term does not hold"],
 ];
 
-const known = new Map(); // run id -> what is known of it: who comes back to the table sees it at once
+const known = new Map(); // run id -> its row; it is kept, so that a reader who returns to the table sees it at once
 let isRead = false;
 
 export async function showRuns(main, _words, query, onlink) {
@@ -31,6 +35,9 @@ export async function showRuns(main, _words, query, onlink) {
   let isNew = true; // the rows have changed since `columns` were made
   let offered = null; // the columns in the choice of groups
   let most = SHOWN;
+  let listed = []; // the rows on the page
+  const trends = new Map(); // run id -> the element with the course of its first metric
+  let isClosed = false;
 
   const summary = make("ul", { class: "summary", "aria-label": "Summary" });
   const count = make("p", { role: "status", class: "count" });
@@ -41,18 +48,15 @@ export async function showRuns(main, _words, query, onlink) {
   const search = make("input", { type: "search", value: settings.filter, size: 48, "aria-describedby": "filter-problem",
     placeholder: 'state:failed lr>0.1 tag:ablation "out of memory"', oninput: () => { settings.filter = search.value; change(); } });
   const grouping = make("span");
-  const views = savedViews(() => addressOf(settings), onlink);
+  const views = savedViews("runs", { usual: "all runs", about: "The filter, order, groups and columns of the table get a name.",
+    present: () => queryOf(settings), open: (view) => { location.hash = `#/${view}`; } });
   const does = {
-    compare: button("Compare", () => { location.hash = `#/compare?${chosenWords()}`; }),
-    curves: button("Curves", () => { location.hash = `#/curves?${chosenWords()}`; }),
-    diff: button("Diff", () => { location.hash = `#/diff/${[...chosen].map(encodeURIComponent).join("/")}`; }),
+    compare: button("Compare", () => { location.hash = addressOf("compare", [...chosen]); }),
+    curves: button("Curves", () => { location.hash = addressOf("curves", [...chosen]); }),
+    diff: button("Diff", () => { location.hash = addressOfDiff(...chosen); }),
   };
 
-  function chosenWords() {
-    return [...chosen].map((each) => `run=${encodeURIComponent(each)}`).join("&");
-  }
-
-  // The columns that the user chose; else the usual ones, with the settings and metrics that tell the runs apart.
+  // Returns the columns that the user chose, or else the default ones with the settings and metrics in which the runs differ.
   function columnsToShow() {
     const rows = [...known.values()];
     if (!settings.isDefault) return settings.columns;
@@ -61,15 +65,15 @@ export async function showRuns(main, _words, query, onlink) {
     return usual.toSpliced(usual.indexOf("reason") + 1, 0, ...columns.suggested());
   }
 
-  // Takes new settings into the page's address, and draws by them.
+  // Writes new settings into the page's address, and redraws the table.
   function change() {
-    history.replaceState(null, "", `#/${addressOf(settings)}`);
+    history.replaceState(null, "", `#/${queryOf(settings)}`);
     most = SHOWN;
     views.draw();
     draw();
   }
 
-  // Makes columns, filter and the choice of groups anew, each only after a change.
+  // Rebuilds columns, filter and the choice of groups, each only after a change.
   function renew() {
     if (isNew) columns = new Columns([...known.values()]);
     isNew = false;
@@ -80,7 +84,7 @@ export async function showRuns(main, _words, query, onlink) {
       passes = compile(settings.filter, columns);
       fill(problem);
     } catch (error) {
-      fill(problem, isRead ? error.message : ""); // the rows of the last filter stay
+      fill(problem, isRead ? error.message : ""); // the rows of the last valid filter stay
     }
     search.setAttribute("aria-invalid", problem.textContent !== "");
     if (offered === columns.facts.join()) return; // an open list must not close
@@ -96,9 +100,11 @@ export async function showRuns(main, _words, query, onlink) {
     const rows = [...known.values()].filter(passes);
     const by = column(settings.sort.replace(/^-/, "")) ?? column("submitted");
     const found = sorted(rows, by, settings.sort.startsWith("-"));
+    if (settings.sort === USUAL_SORT) found.sort((one, other) => isFinal(one.state) - isFinal(other.state)); // live runs first
     const group = settings.group ? column(settings.group) : null;
+    listed = found.slice(0, most);
     const focused = grid.contains(document.activeElement) ? document.activeElement.dataset.key : null;
-    fill(grid, make("caption", { class: "hidden" }, "Runs"), head(by), group ? groupsOf(found, group) : bodyOf(found.slice(0, most)));
+    fill(grid, make("caption", { class: "hidden" }, "Runs"), head(by), group ? groupsOf(found, group) : bodyOf(listed));
     if (focused) grid.querySelector(`[data-key="${CSS.escape(focused)}"]`)?.focus({ preventScroll: true });
     more.hidden = group !== null || found.length <= most;
     grid.hidden = rows.length === 0;
@@ -154,21 +160,27 @@ export async function showRuns(main, _words, query, onlink) {
 
   function cellOf(each, row) {
     if (each.key === "run") {
-      const sweep = row.sweep && make("a", { href: `#/sweep/${encodeURIComponent(row.sweep)}`, class: "small" }, "sweep");
+      const sweep = row.sweep && sweepLink(row.sweep, "sweep", { class: "small" });
       const link = runLink(row.run_id);
       link.dataset.key = `run:${row.run_id}`;
-      return [link, " ", sweep, exported ? null : button("✎", () => edit(row), { class: "edit", "data-key": `edit:${row.run_id}`, "aria-label": `tags and note of ${row.run_id}`, title: row.labels.note || "Tags and note" })];
+      return [link, " ", sweep, exported ? null : labelsButton(row.run_id, () => row.labels, (labels) => told({ rows: [{ ...known.get(row.run_id), labels }] }))];
     }
     if (each.key === "state") return [stateBadge(row.state)];
     if (each.key === "tag") return row.labels.tags.map((tag) => [make("span", { class: "tag" }, tag), " "]).flat();
-    if (each.key === "reason") return [make("div", { class: "clamp", title: row.note }, ...reasonOf(row))];
+    if (each.key === "reason") return [make("div", { class: "clamp", title: row.note }, ...reasonOf(row)), isRunning(row) ? trendOf(row.run_id) : ""];
     return [textOf(each, row)];
   }
 
-  async function edit(row) {
-    const changed = await editLabels(row.run_id, row.labels).catch((error) => onlink(error.message));
-    if (changed) told({ rows: [{ ...known.get(row.run_id), labels: changed }] });
+  function trendOf(id) {
+    if (!trends.has(id)) trends.set(id, make("div", { class: "trend" }));
+    return trends.get(id);
   }
+
+  const lookAtTrends = paced(AGAIN, async () => {
+    const run = listed.filter(isRunning).slice(0, MOST_TRENDS).map((row) => row.run_id);
+    if (isClosed || !run.length) return;
+    for (const [id, found] of Object.entries(await ask("/api/trends", { run }))) drawTrend(trendOf(id), found);
+  });
 
   function groupsOf(rows, group) {
     return grouped(rows, group).map(([text, members]) => {
@@ -223,19 +235,15 @@ export async function showRuns(main, _words, query, onlink) {
       settings.isDefault = false;
       change();
     }
-    const dialog = make("dialog", { "aria-label": "Columns", class: "columns", onclose: () => dialog.remove() }, make("h2", {}, "Columns"), groups,
+    const dialog = openDialog("Columns", [make("h2", {}, "Columns"), groups,
       all.some((each) => each.kind !== "run") ? null : emptyNote("Columns of config, result and metrics appear as soon as a run has written them."),
-      make("div", { class: "tools" }, button("Done", () => dialog.close()), button("Default columns", () => { settings.columns = []; settings.isDefault = true; change(); dialog.close(); })));
-    document.body.append(dialog);
-    dialog.showModal();
+      make("div", { class: "tools" }, button("Done", () => dialog.close()), button("Default columns", () => { settings.columns = []; settings.isDefault = true; change(); dialog.close(); }))], "columns");
   }
 
   function explainFilter() {
-    const dialog = make("dialog", { "aria-label": "How to filter", onclose: () => dialog.remove() }, make("h2", {}, "How to filter"),
+    const dialog = openDialog("How to filter", [make("h2", {}, "How to filter"),
       table("All terms have to hold", ["Term", "Runs"], TERMS.map(([term, meaning]) => [make("code", {}, term), meaning])),
-      make("p", {}, "The names of the columns are those of ", make("strong", {}, "Columns …"), ". The key / comes here, and the arrow keys go from row to row."), button("Close", () => dialog.close(), { autofocus: true }));
-    document.body.append(dialog);
-    dialog.showModal();
+      make("p", {}, "The names of the columns are those of ", make("strong", {}, "Columns …"), ". The key / comes here, and the arrow keys go from row to row."), button("Close", () => dialog.close(), { autofocus: true })]);
   }
 
   const tools = make("form", { class: "tools", role: "search", onsubmit: (event) => event.preventDefault() },
@@ -254,6 +262,7 @@ export async function showRuns(main, _words, query, onlink) {
     }
     isNew = true;
     draw();
+    lookAtTrends().catch((error) => onlink(error.message));
   }
 
   function onkey(event) {
@@ -266,17 +275,21 @@ export async function showRuns(main, _words, query, onlink) {
     if (!seen.at(-1).isIntersecting) return;
     most += SHOWN;
     draw();
-    end.unobserve(more); // looked at once more: a tall screen has room for more
+    end.unobserve(more); // observed again, because a tall screen has room for more rows
     end.observe(more);
   }, { rootMargin: "300px" });
   end.observe(more);
   addEventListener("keydown", onkey);
   const stop = follow(null, told, onlink);
-  const ticking = exported ? 0 : setInterval(() => { // ages
+  const ticking = exported ? 0 : setInterval(() => { // because ages grow
     drawn.clear();
     draw();
   }, 15000);
-  return () => { stop(); end.disconnect(); clearInterval(ticking); removeEventListener("keydown", onkey); };
+  return () => { isClosed = true; stop(); end.disconnect(); clearInterval(ticking); removeEventListener("keydown", onkey); };
+}
+
+function isRunning(row) {
+  return !exported && !isFinal(row.state) && !isWaiting(row);
 }
 
 // Columns with the same title get their whole keys as titles: metric.loss and result.loss.
@@ -295,24 +308,24 @@ function meanOf(rows, of) {
   return found.spread === null ? of.spread(found.mean, 4) : `${of.spread(found.mean, 4)} ± ${of.spread(found.spread, 2)}`;
 }
 
-// What the address says of the table: its filter, order, groups and columns.
+// Returns the filter, order, groups and columns in an address.
 function settingsOf(query) {
   const columns = query.get("columns")?.split(",").filter((key) => column(key)) ?? [];
-  return { filter: query.get("filter") ?? "", sort: query.get("sort") ?? "-submitted", group: query.get("group") ?? "",
+  return { filter: query.get("filter") ?? "", sort: query.get("sort") ?? USUAL_SORT, group: query.get("group") ?? "",
     columns, isDefault: columns.length === 0 };
 }
 
-function addressOf({ filter, sort, group, columns, isDefault }) {
+function queryOf({ filter, sort, group, columns, isDefault }) {
   const words = new URLSearchParams();
   if (filter) words.set("filter", filter);
-  if (sort !== "-submitted") words.set("sort", sort);
+  if (sort !== USUAL_SORT) words.set("sort", sort);
   if (group) words.set("group", group);
   if (!isDefault) words.set("columns", columns.join(","));
   const text = words.toString();
   return text ? `?${text}` : "";
 }
 
-// Takes a message into what is known; returns the rows that have changed, and the ids that are gone.
+// Stores the rows of a message. Returns the rows that have changed, and the ids that are gone.
 function take({ rows = [], gone = [], all = false }) {
   isRead = true;
   const there = all ? new Set(rows.map((row) => row.run_id)) : null;

@@ -1,7 +1,7 @@
-// Where the page's data comes from: the server, by fetch, with the session's token; or the file of an exported page.
+// Requests the page's data from the server, with the session's token, or takes it from the file of an exported page.
 
 const HEADER = "X-Orch-Session";
-const AGAIN_MS = 2000; // after a connection that was cut
+const AGAIN_MS = 2000; // until a new connection, after one was cut
 
 export const exported = globalThis.orchExport ?? null;
 
@@ -13,9 +13,17 @@ export class Refused extends Error {
   }
 }
 
+export function wordsOf(error) {
+  return [error.message, error.hint].filter(Boolean).join("; ");
+}
+
 export function ask(path, query = {}) {
   if (exported) return fromExport(path, query);
   return sent(address(path, query), { headers: headers() });
+}
+
+export function pathOf(run) {
+  return `/api/runs/${encodeURIComponent(run)}`;
 }
 
 // Returns {data, size}: a part of a file as an ArrayBuffer, and the size of the whole file.
@@ -58,18 +66,29 @@ async function answered(where, options) {
   try {
     said = JSON.parse(text);
   } catch {
-    // the gate's own words
+    // the gate answers with plain text
   }
   throw new Refused(said.error, said.hint, answer.status);
 }
 
 async function fromExport(path, query) {
+  if (path === "/api/curves") return curvesFromExport(path, query);
   const found = exported[address(path, query)] ?? exported[path];
   if (found === undefined) throw new Refused("this is not among the exported pages", "", 404);
   return found;
 }
 
-// `seen` is what the page of a run knows of its files already. Calls `tell` with each message of the server's stream until the returned function is called; connects again by itself.
+// An export has the curves of each run alone. Those of several runs are put together here.
+function curvesFromExport(path, { run, metric }) {
+  const answers = (name) => [run].flat().map((each) => exported[address(path, { run: each, metric: name })]).filter(Boolean);
+  const all = answers("loss"); // each run has this answer, with the names of all its metrics
+  const [names, kinds] = ["names", "kinds"].map((key) => [...new Set(all.flatMap((each) => each[key]))]);
+  const curves = answers(metric).flatMap((each) => each.panels).flatMap((panel) => panel.curves);
+  return { panels: [{ metric, curves }], names, kinds, hint: names.length ? "" : all[0]?.hint ?? "" };
+}
+
+// Calls `tell` with each message of the server's stream, until the returned function is called. It reconnects by itself.
+// `seen` are the signatures of the files that the page of a run has already read.
 export function follow(run, tell, onlink = () => {}, seen = {}) {
   if (exported) return () => {};
   const end = new AbortController();
@@ -83,7 +102,7 @@ export function follow(run, tell, onlink = () => {}, seen = {}) {
         if (error instanceof Refused && error.status < 500) return onlink(error.message);
       }
       if (end.signal.aborted) return;
-      onlink("The server does not answer: what is shown is of then.");
+      onlink("The server does not answer. This is the data that it sent last.");
       await new Promise((resolve) => setTimeout(resolve, AGAIN_MS));
     }
   };
@@ -91,10 +110,10 @@ export function follow(run, tell, onlink = () => {}, seen = {}) {
   return () => end.abort();
 }
 
-const SHARE = 20; // what is asked for again takes at most this part of the time: a large run must not keep the server busy
+const SHARE = 20; // repeated requests take at most 1/SHARE of the time, because a large run must not keep the server busy
 const LONGEST = 10000; // ms
 
-// Returns a function that does the work at once, but at most once in so many ms, one after the other, and not while nobody sees the page.
+// Returns a function that does the work: at once, but at most once in so many ms, one at a time, and not while the page is hidden.
 export function paced(least, work) {
   let last = -Infinity;
   let ms = least;
@@ -105,7 +124,7 @@ export function paced(least, work) {
     if (document.hidden) await new Promise((resolve) => { document.addEventListener("visibilitychange", resolve, { once: true }); });
     waiting = null;
     last = performance.now();
-    busy = busy.catch(() => {}).then(work); // that it failed, who asked for it says
+    busy = busy.catch(() => {}).then(work); // the caller of that turn reports the failure
     await busy;
     ms = Math.max(least, Math.min(LONGEST, SHARE * (performance.now() - last)));
     return busy;

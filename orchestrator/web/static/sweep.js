@@ -1,6 +1,6 @@
-// A sweep or a search: its points, the best first; what each setting does to the metric; the curves of its points.
+// A sweep or a search: its points, the best first, the effect of each setting on the metric, and the curves of its points.
 import { curvesPanel } from "./curves.js";
-import { emptyNote, fill, make, section, select, stateBadge, wide } from "./dom.js";
+import { addressOfRun, emptyNote, fill, make, runLink, section, select, stateBadge, wide } from "./dom.js";
 import { parallel, scatter } from "./drawings.js";
 import { number } from "./format.js";
 import { ask, exported, follow } from "./source.js";
@@ -28,7 +28,7 @@ export async function showSweep(main, [sweep], query, onlink) {
     const best = valued.length ? valued[0].run_id : null;
     fill(said, found.note);
     said.hidden = !found.note;
-    fill(head, best ? ["Best of ", `${rows.length} runs: `, make("strong", {}, `${name} ${number(valued[0].value)}`), " with ", make("a", { href: link(best) }, valued[0].label), "."]
+    fill(head, best ? ["Best of ", `${rows.length} runs: `, make("strong", {}, `${name} ${number(valued[0].value)}`), " with ", runLink(best, valued[0].label), "."]
       : `${rows.length} runs, and none has left a number yet. ${found.hint ? `To rank them, ${found.hint}.` : ""}`);
     fill(tools, exported || found.names.length < 2 ? null : select("Rank by", found.names, name, (value) => { metric = value; redraw(); }));
     fill(points, pointsTable(rows, keys, name, better));
@@ -40,7 +40,7 @@ export async function showSweep(main, [sweep], query, onlink) {
     }
     if (!keys.includes(setting)) setting = importances[0]?.name ?? keys[0];
     const lines = valued.map((row) => ({ id: row.run_id, label: `${row.label}: ${number(row.value)}`, cells: { ...row.settings, [name]: row.value } }));
-    const onpick = (id) => { location.hash = link(id); };
+    const onpick = (id) => { location.hash = addressOfRun(id); };
     const all = parallel(`Parallel coordinates of ${keys.join(", ")} and ${name}`, [...keys, name], lines, { best, onpick });
     const one = scatter(`${name} by ${setting}`, [setting, name], valued.filter((row) => row.settings[setting] !== undefined).map((row) => ({ id: row.run_id, label: row.label, x: row.settings[setting], y: row.value })), { best, onpick });
     const inOrder = [...rows].sort((a, b) => a.index - b.index);
@@ -72,15 +72,11 @@ export async function showSweep(main, [sweep], query, onlink) {
   return () => { stop(); panel.close(); drawings.forEach((each) => each.close()); };
 }
 
-function link(id) {
-  return `#/run/${encodeURIComponent(id)}`;
-}
-
 function pointsTable(rows, keys, metric, better) {
   const caption = metric ? `Points by ${metric}, the ${better === "lower" ? "lowest" : "highest"} first` : "Points";
-  const heads = ["Rank", "Run", "State", ...keys, metric || "Value"];
+  const heads = ["Place", "Run", "State", ...keys, metric || "Value"];
   const lines = rows.map((row) => make("tr", { class: row.rank === 1 ? "best" : "" }, ...[row.rank === 1 ? make("strong", {}, "1 (best)") : row.rank ?? "-",
-    make("a", { href: link(row.run_id) }, row.run_id), stateBadge(row.state), ...keys.map((key) => (row.settings[key] === undefined ? "-" : number(row.settings[key]))), number(row.value)].map((cell) => make("td", {}, cell))));
+    runLink(row.run_id), stateBadge(row.state), ...keys.map((key) => (row.settings[key] === undefined ? "-" : number(row.settings[key]))), number(row.value)].map((cell) => make("td", {}, cell))));
   return wide(make("table", { class: "points" }, make("caption", {}, caption), make("thead", {}, make("tr", {}, heads.map((each) => make("th", { scope: "col" }, each)))), make("tbody", {}, lines)), caption);
 }
 

@@ -1,11 +1,11 @@
-// How busy the run's machines are: what stands out, a panel of lines or a map for each measure, and the newest numbers.
+// The use of a run's machines: unusual states, a panel of lines or a map for each measure, and the newest numbers.
 import { button, emptyNote, fill, make, section, table } from "./dom.js";
-import { chart, colour } from "./chart.js";
+import { chart, colour, colourKey, whenLookChanges } from "./chart.js";
 import { heatMap } from "./heat.js";
 import { bytes, number } from "./format.js";
 import { ask, paced } from "./source.js";
 
-const MOST_LINES = 8; // more ranks are shown as their lowest, median and highest
+const MOST_LINES = 8; // if there are more ranks, their lowest, median and highest values are shown
 const MOST_NEWEST = 100;
 const HEIGHT = 160; // CSS pixels of a panel's chart or map
 const AGAIN = 2000; // ms: an agent takes a sample every 2 s
@@ -21,7 +21,7 @@ export async function systemTab(place, { path, run }) {
     for (const { target, isIntersecting } of entries) {
       const panel = panels.get(target.dataset.measure);
       panel.visible = isIntersecting;
-      if (isIntersecting && panel.stale) panel.refresh().catch(() => {}); // that it fails, the stream says
+      if (isIntersecting && panel.stale) panel.refresh().catch(() => {}); // the stream of changes reports the failure
     }
   }, { rootMargin: "200px" });
 
@@ -44,17 +44,13 @@ export async function systemTab(place, { path, run }) {
 
   const again = paced(AGAIN, draw);
 
-  const dark = matchMedia("(prefers-color-scheme: dark)");
-  const redraw = () => { for (const panel of panels.values()) panel.draw(); };
-  dark.addEventListener("change", redraw);
-  const sizes = new ResizeObserver(() => { for (const panel of panels.values()) panel.resize(); });
-  sizes.observe(grid);
+  const forget = whenLookChanges(grid, () => { for (const panel of panels.values()) panel.resize(); }, () => { for (const panel of panels.values()) panel.draw(); });
   fill(place, make("section", { "aria-label": "System" }, sentences, grid), newest);
   await draw();
-  return { refresh: (changed) => (changed.includes("use") ? again() : null), close: () => { seen.disconnect(); sizes.disconnect(); dark.removeEventListener("change", redraw); for (const panel of panels.values()) panel.close(); } };
+  return { refresh: (changed) => (changed.includes("use") ? again() : null), close: () => { seen.disconnect(); forget(); for (const panel of panels.values()) panel.close(); } };
 }
 
-// One measure, as lines where there are few ranks, else as a map; a button changes it.
+// The panel of one measure. A button switches between lines and a map.
 function panelOf(path, measure, title) {
   let map = null;
   let drawn = null;
@@ -86,9 +82,7 @@ function panelOf(path, measure, title) {
     const tell = (at) => fill(key, lines.map((line, place) => {
       const values = line.values.filter((value) => value !== null);
       const value = at === null ? values.at(-1) : line.values[at[place + 1]];
-      const mark = make("span", { class: "key" });
-      mark.style.background = line.colour;
-      return make("span", { class: "entry" }, mark, `${line.label} `, make("b", {}, value === undefined || value === null ? "-" : words(value)));
+      return make("span", { class: "entry" }, colourKey(line.colour), `${line.label} `, make("b", {}, value === undefined || value === null ? "-" : words(value)));
     }));
     const top = map.unit === "%" ? (_, low, high) => [0, Math.max(100, high ?? 0)] : (_, low, high) => [0, (high || 1) * 1.05];
     drawn = chart(view, { xs: map.times, lines, x: "clock", height: HEIGHT, group: GROUP, format: words, onpoint: tell, range: top });

@@ -15,7 +15,7 @@ from orchestrator.backends.base import Backend, Ruling, Sight
 from orchestrator.errors import UsageError
 from orchestrator.prepare.prepare import Request, plan_for, prepare
 from orchestrator.runs.store import RunDir
-from orchestrator.specs.profiles import valid_profile
+from tests.profiles import valid_profile
 
 LOCAL = valid_profile({"kind": "local", "name": "here"})
 

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from orchestrator.backends.hosts import on_all
+from orchestrator.backends.hosts import MachinesError, on_all, on_each
 from orchestrator.errors import BackendError, StoreError
 
 
@@ -56,3 +56,15 @@ def test_an_error_of_this_machine_is_raised_as_it_is(error: Exception) -> None:
 
     with pytest.raises(type(error), match="the disk here is full"):
         on_all(work, {1: "n1"})
+
+
+def test_work_that_must_succeed_on_every_machine_names_those_where_it_failed() -> None:
+    def work(number: int, _: object) -> int:
+        if number:
+            raise BackendError(f"n{number}: no", transient=True)
+        return number
+
+    assert on_each(work, {0: "n0"}) == {0: 0}
+    with pytest.raises(MachinesError, match=r"n1: no\nn2: no") as raised:
+        on_each(work, {0: "n0", 1: "n1", 2: "n2"})
+    assert set(raised.value.by_number) == {1, 2}

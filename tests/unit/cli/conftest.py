@@ -21,6 +21,6 @@ def in_process(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPat
             orchestrator.cli.main()
         out, err = capsys.readouterr()
         assert "Traceback" not in out + err
-        return Result(int(ended.value.code or 0), out, err)
+        return Result(int(ended.value.code or 0), out, err, argv)
 
     return run

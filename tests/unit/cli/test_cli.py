@@ -33,7 +33,7 @@ ROOT = Path(__file__).parents[3]
 def orch(in_process: Callable[..., Result], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
     """The command line within this process, in the repository; no supervisor gives the runs that are made a verdict."""
     monkeypatch.chdir(ROOT)
-    monkeypatch.setattr("orchestrator.supervisor.start.start_supervisor", lambda *_, **__: None)
+    monkeypatch.setattr("orchestrator.supervisor.background.start_supervisor", lambda *_, **__: None)
     return in_process
 
 
@@ -189,7 +189,7 @@ def test_a_full_disk_is_no_bug_and_keeps_nobody_from_looking(orch, monkeypatch: 
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "/home/me/.orch/x")
 
     make_run("r-111111")
-    monkeypatch.setattr("orchestrator.supervisor.start.supervisor_lock", full)
+    monkeypatch.setattr("orchestrator.supervisor.background.supervisor_lock", full)
     assert "r-111111" in orch("status").out
     monkeypatch.setattr("orchestrator.looking.sweep.grouped", full)
     done = orch("status")
@@ -326,7 +326,7 @@ def test_finished_runs_are_removed_and_live_ones_are_not(orch) -> None:
 
 def test_nodes_of_all_profiles_go_on_where_one_cannot_be_read(orch, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    backend = SimpleNamespace(holdings=lambda profile: [{"host": profile.name}])
+    backend = SimpleNamespace(holdings=lambda profile: [{"host": profile.name, "spare": False}])
     monkeypatch.setattr("orchestrator.operations.doctor.backend_of", lambda profile: backend)
     folder = tmp_path / "orch/profiles"
     folder.mkdir(parents=True)
@@ -340,7 +340,7 @@ def test_nodes_of_all_profiles_go_on_where_one_cannot_be_read(orch, tmp_path: Pa
         (folder / "lab.yaml").write_text("{kind: ssh, hosts: [n1]}")
         (folder / "torn.yaml").write_text("{kind: ssh, host: [n1]}")
         done = orch("nodes", "--json")
-    assert (done.code, done.json["lab"]) == (1, [{"host": "lab"}])
+    assert (done.code, done.json["lab"]) == (1, [{"host": "lab", "spare": False}])
     assert list(done.json) == ["lab", "torn"]
     assert "torn.yaml:1:" in done.json["torn"]["problem"]
 

@@ -15,7 +15,7 @@ import pytest
 
 from orchestrator.runs.state import Verdict
 from orchestrator.runs.store import create_run, retire
-from orchestrator.supervisor.start import supervisor_lock
+from orchestrator.supervisor.background import supervisor_lock
 from tests.events import event
 from tests.patience import PATIENCE
 
@@ -162,7 +162,7 @@ LOOKING = (
     ("events", "done"), ("events", "-f", "done"), ("wait", "done"), ("metrics", "done"), ("outputs", "done"),
     ("usage",), ("best",), ("plot", "done"), ("diff", "done", "live"), ("checkpoints", "done"),
 )  # fmt: skip
-MAY_START_IT = {"orchestrator.supervisor", "orchestrator.supervisor.start"}
+MAY_START_IT = {"orchestrator.supervisor", "orchestrator.supervisor.background"}
 
 
 @pytest.mark.parametrize("argv", LOOKING, ids=" ".join)

@@ -98,7 +98,7 @@ def test_a_machine_out_of_reach_is_named_with_since_when_and_why() -> None:
     assert "running (out of reach)" in page.splitlines()[-1]
     both = runs.note(replace(state, nodes=tuple(replace(node, unreachable=cut) for node in NODES)), BEAT, NOW)
     assert both.startswith("node 0 (n1), node 1 (n2) out of reach for 40.0 s: n2: No route")
-    assert "; what is shown is of then; step" in both
+    assert "; its progress and logs are from before; step" in both
     over = ended(LOST)
     cut_off = replace(over, nodes=tuple(replace(node, unreachable=cut) for node in over.nodes))
     assert runs.status_page(cut_off, None, None, RUN, NOW) == runs.status_page(over, None, None, RUN, NOW)

@@ -113,7 +113,7 @@ BAD: dict[str, tuple[str, Any, str]] = {
     "no TOML": ("pylock.toml", b"what", "is not a valid pylock.toml"),
     "no pylock": ("pylock.toml", b"a = 1", "is not a valid pylock.toml"),
     "no text": ("requirements.txt", b"\xff\xfe", "is not UTF-8 text"),
-    "no uv.lock": ("uv.lock", b"what", "uv can't read it"),
+    "no uv.lock": ("uv.lock", b"what", "uv can't read the lock"),
 }
 
 

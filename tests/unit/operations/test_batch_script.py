@@ -9,7 +9,7 @@ import pytest
 from orchestrator.errors import UsageError
 from orchestrator.operations.submission import batch_script
 from orchestrator.operations.submission.init import job_from_script, script_in
-from orchestrator.specs.documents.loader import load_job, load_profile
+from orchestrator.specs.documents.loader import load, load_profile
 from orchestrator.specs.job import Job
 from orchestrator.specs.profiles import AnyProfile
 
@@ -49,10 +49,12 @@ def drafted(text: str, folder: Path) -> tuple[Job, AnyProfile | None, tuple[str,
     for name in ("train.py", "train.sh"):
         (folder / name).touch()
     (folder / "mine.yaml").write_text(draft.job)
+    (folder / "any.yaml").write_text("kind: slurm\n")
+    job = load("mine.yaml", "any.yaml", cwd=folder).job
     if draft.profile is None:
-        return load_job("mine.yaml", cwd=folder), None, draft.notes
+        return job, None, draft.notes
     (folder / "p.yaml").write_text(draft.profile)
-    return load_job("mine.yaml", cwd=folder), load_profile("p.yaml", cwd=folder), draft.notes
+    return job, load_profile("p.yaml", cwd=folder), draft.notes
 
 
 def test_a_batch_script_with_torchrun(tmp_path: Path) -> None:

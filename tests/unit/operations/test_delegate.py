@@ -19,7 +19,7 @@ from orchestrator.operations.submission.sweep import SearchOptions, prepare_aske
 from orchestrator.prepare.prepare import Request, prepare
 from orchestrator.runs.searches import Sampler, Stop
 from orchestrator.runs.store import create_run
-from orchestrator.specs.profiles import valid_profile
+from tests.profiles import valid_profile
 
 
 def point(root: Path, run_id: str, when: float) -> Pointer:
@@ -102,7 +102,7 @@ def test_code_that_leads_elsewhere_is_not_taken_over(tmp_path: Path, names: list
                 entry.type, entry.linkname = tarfile.SYMTYPE, str(outside)
             tar.addfile(entry)
     buffer.seek(0)
-    with pytest.raises(UsageError, match="leads elsewhere"):
+    with pytest.raises(UsageError, match="leads out of the code folder"):
         accept(tmp_path, buffer)
     assert not (tmp_path / "runs").exists()
     assert not list(outside.iterdir())
@@ -116,7 +116,7 @@ def test_another_versions_words_are_refused(tmp_path: Path, sent: bytes) -> None
 
 def test_code_that_is_cut_short_is_not_taken_over(tmp_path: Path) -> None:
     head = {"format": 1, "job": {}, "profile": {}, "given": [], "shell": {}, "waits": False}
-    with pytest.raises(UsageError, match="cut short"):
+    with pytest.raises(UsageError, match="the code that was sent is incomplete"):
         accept(tmp_path, io.BytesIO(json.dumps(head).encode() + b"\n"))
 
 
@@ -142,8 +142,6 @@ def test_an_answer_that_names_no_run_writes_nothing(
     profile.write_text("{kind: ssh, hosts: [n1], supervisor: me@box}\n")
     monkeypatch.setattr(delegate, "_argv", lambda *_: ["sh", "-c", 'cat >/dev/null; echo "$1"', "sh", answer])
     prepared = prepare(root, Request(str(job), str(profile)))
-    with pytest.raises(
-        BackendError, match=r"me@box, the supervisor of this profile, speaks of a run .* no run is called"
-    ):
+    with pytest.raises(BackendError, match=r"me@box, the supervisor of this profile, sent .*, which is not a run's id"):
         delegate.hand_over(root, prepared)
     assert {path.name for path in tmp_path.rglob("*")} == {"job", "a.yaml", "p.yaml"}

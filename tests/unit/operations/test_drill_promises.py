@@ -72,19 +72,23 @@ def test_what_was_promised_differs_in_nothing() -> None:
 @pytest.mark.parametrize(
     ("promise", "changed", "said"),
     [
-        (RANK, {"outcome": None}, "it had not ended 12 s after the fault; promised: succeeded"),
-        (RANK, {"outcome": Outcome.FAILED}, "it ended as failed, and not as succeeded"),
+        (RANK, {"outcome": None}, "the run had not ended 12 s after the fault; promised: succeeded"),
+        (RANK, {"outcome": Outcome.FAILED}, "the run ended as failed, and not as succeeded"),
         (
             RANK,
             {"restarts": 2, "ends": (SAID, "")},
-            f"it was started again 2 times, and not 1; attempt 0: {SAID}; attempt 1: its end is not known",
+            f"the run was started again 2 times, and not 1; attempt 0: {SAID}; attempt 1: its end is not known",
         ),
-        (RANK, {"said": "node 1 (n2) was lost"}, "what was said names something else: 'node 1 (n2) was lost'"),
-        (RANK, {"noticed": None}, "it was not noticed; promised: within 10 s"),
-        (RANK, {"noticed": 10.1}, "it was noticed after 10.1 s; promised: within 10 s"),
-        (RANK, {"went_on_from": None}, "it began anew, and not from a checkpoint"),
-        (RANK, {"ledger": None}, "its result has not come"),
-        (RANK, {"ledger": (100, ledger_of(99))}, "of its 100 steps one was lost or done twice: its ledger says so"),
+        (RANK, {"said": "node 1 (n2) was lost"}, "the reported reason is another one: 'node 1 (n2) was lost'"),
+        (RANK, {"noticed": None}, "the fault was not noticed; promised: within 10 s"),
+        (RANK, {"noticed": 10.1}, "the fault was noticed after 10.1 s; promised: within 10 s"),
+        (RANK, {"went_on_from": None}, "the run started from the beginning, and not from a checkpoint"),
+        (RANK, {"ledger": None}, "the run's result was not copied to this machine"),
+        (
+            RANK,
+            {"ledger": (100, ledger_of(99))},
+            "of its 100 steps one was lost or done twice, as their checksum shows",
+        ),
         (RANK, {"left": ("12 (python3) on n2",)}, "left behind: 12 (python3) on n2"),
     ],
 )
@@ -97,7 +101,7 @@ def test_a_long_freeze_is_noticed_after_the_time_for_a_link() -> None:
     found = replace(KEPT, said="node 1 (n2) was lost: no heartbeat for 10 s", noticed=14.0)
     assert differences(promise, found, LINK) == []
     assert differences(promise, replace(found, noticed=15.1), LINK) == [
-        "it was noticed after 15.1 s; promised: within 15 s"
+        "the fault was noticed after 15.1 s; promised: within 15 s"
     ]
 
 

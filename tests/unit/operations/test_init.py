@@ -18,7 +18,7 @@ from orchestrator.operations.submission.init import (
     slurm_seconds,
     text_value,
 )
-from orchestrator.specs.documents.loader import load_job, load_profile
+from orchestrator.specs.documents.loader import load, load_profile
 from orchestrator.specs.job import Job
 from orchestrator.specs.profile import LocalProfile, SshProfile
 from orchestrator.specs.profiles import AnyProfile
@@ -40,10 +40,15 @@ def loaded_profile(text: str, folder: Path) -> AnyProfile:
     return load_profile("p.yaml", cwd=folder)
 
 
+def loaded_job(text: str, folder: Path) -> Job:
+    (folder / "j.yaml").write_text(text)
+    (folder / "any.yaml").write_text(f"kind: slurm\nruntime: {'docker' if 'container:' in text else 'none'}\n")
+    return load("j.yaml", "any.yaml", cwd=folder).job
+
+
 def loaded(draft: Draft, folder: Path) -> tuple[Job, AnyProfile | None]:
-    (folder / "j.yaml").write_text(draft.job)
     profile = loaded_profile(draft.profile, folder) if draft.profile is not None else None
-    return load_job("j.yaml", cwd=folder), profile
+    return loaded_job(draft.job, folder), profile
 
 
 @pytest.mark.parametrize(
@@ -207,11 +212,10 @@ def test_any_line_is_read_or_refused(folder: Path, words: list[str]) -> None:
         draft = job_from_command(" ".join(words))
     except UsageError:
         return
-    (folder / "j.yaml").write_text(draft.job)
     if draft.profile is not None:
         loaded_profile(draft.profile, folder)
     try:
-        load_job("j.yaml", cwd=folder)
+        loaded_job(draft.job, folder)
     except UsageError as error:
         if "code folder" not in str(error):  # a word that is no file of the folder
             raise
@@ -227,10 +231,9 @@ def test_any_text_is_one_value(text: str) -> None:
 
 
 def test_hosts(folder: Path) -> None:
-    profile = loaded_profile(profile_from_hosts(["user@n[1-3]", "b:2222"], nproc_per_node=4), folder)
+    profile = loaded_profile(profile_from_hosts(["user@n[1-3]", "b:2222"]), folder)
     assert isinstance(profile, SshProfile)
     assert [h.host for h in profile.hosts] == ["n1", "n2", "n3", "b"]
-    assert profile.nproc_per_node == 4
     for broken in (["n[1-"], [], ["a@"], ["a", "a"], [""], ["a\nb"]):
         with pytest.raises(UsageError, match="the hosts can't be read"):
             profile_from_hosts(broken)

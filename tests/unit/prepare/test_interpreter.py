@@ -106,7 +106,7 @@ def test_an_interpreter_that_hangs_is_one_sentence(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(interpreter, "PATIENCE", 0.1)
     python = program(tmp_path / "bin/python", "#!/bin/sh\nexec sleep 600\n")
     for attempt in (lambda: check_starts(str(python), tmp_path / "cache"), lambda: of_shell(str(python), {})):
-        with pytest.raises(UsageError, match="does not answer as a Python would") as caught:
+        with pytest.raises(UsageError, match="does not answer like a Python interpreter") as caught:
             attempt()
         assert "--set profile.python=PATH" in str(caught.value)
 

@@ -168,7 +168,7 @@ def test_the_dry_run_names_every_program_that_orch_starts_here(job: Path, tmp_pa
     (job.parent / "requirements.txt").write_text("")
     job.write_text("script: train.py\nenvironment: {lock: requirements.txt}\n")
     assert shipment(prepare(tmp_path, Request(str(job), "local"))).here == (
-        f"git, which is asked for the commit and the changes of {job.parent}",
+        f"git, for the commit and the changes of {job.parent}",
         f"{find_uv()} with {sys.executable}, which reads requirements.txt",
-        "what builds the source distributions of requirements.txt where it has any, started by uv",
+        "the build programs of source distributions in requirements.txt, if it has any, started by uv",
     )

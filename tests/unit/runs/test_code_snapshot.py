@@ -407,7 +407,7 @@ def test_the_line_that_leaves_files_out_is_told_with_the_largest(code: Path) -> 
         ("y.bin", 2, ".gitignore:4 (*.bin)"),
     ]  # fmt: skip
     assert left_out_words(asdict(left)) == (
-        "note: not sent of the code folder: 5 files (195.3 KiB): data/ (195.3 KiB) by .gitignore:3 (data/); "
+        "note: 5 files (195.3 KiB) of the code folder are not sent: data/ (195.3 KiB) by .gitignore:3 (data/); "
         "x.bin (3 B) by .gitignore:4 (*.bin); y.bin (2 B) by .gitignore:4 (*.bin)"
     )
     assert left_out_words(None) == left_out_words({"files": 0}) == ""
@@ -441,6 +441,6 @@ def test_a_file_that_the_command_line_names_is_sent_though_a_line_leaves_it_out(
 
 def test_an_ignore_file_that_leaves_out_everything_is_refused_in_one_sentence(code: Path) -> None:
     (code / ".orchignore").write_text("*\n")
-    with pytest.raises(UsageError, match=r"every file in it is left out, \S+ by \.orchignore:1 \(\*\)"):
+    with pytest.raises(UsageError, match=r"every file in this folder is ignored, \S+ by \.orchignore:1 \(\*\)"):
         take(code, code.parent / "copy", ".orchignore", MB, ())
     assert not (code.parent / "copy").exists()

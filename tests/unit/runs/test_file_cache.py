@@ -38,6 +38,15 @@ def test_a_file_is_read_again_when_anything_of_it_changes(tmp_path: Path) -> Non
     assert look() == ("nothing", 6)
 
 
+def test_a_missing_file_is_not_opened_if_its_value_is_known(tmp_path: Path) -> None:
+    path, cache = tmp_path / "f", FileCache()
+    assert cache.of_file(str(path), path.read_text, "") == ""
+    path.write_text("one")
+    assert cache.of_file(str(path), path.read_text, "") == "one"
+    path.unlink()
+    assert cache.of_file(str(path), path.read_text, "") == ""
+
+
 def test_a_file_that_cant_be_read_is_tried_again(tmp_path: Path) -> None:
     cache = FileCache()
     for _ in range(2):

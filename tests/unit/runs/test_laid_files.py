@@ -120,5 +120,7 @@ def test_a_full_disk_is_one_sentence(code: Path, monkeypatch: pytest.MonkeyPatch
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(laid_files, "_copy", full)
-    with pytest.raises(UsageError, match="an ignored file can't be put beside the code: No space left on device"):
+    with pytest.raises(
+        UsageError, match="an ignored file can't be copied into the run's folder: No space left on device"
+    ):
         laid(code)

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.cli.logs.options import line_filter, moment_of
 from orchestrator.errors import UsageError
+from orchestrator.looking.logs import line_filter, moment_of
 from orchestrator.runs.files.log_filter import Level, LineFilter, level_of, time_of
 from orchestrator.runs.files.logs import Selection, Tail
 from orchestrator.runs.store import RunDir

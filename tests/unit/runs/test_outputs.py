@@ -34,10 +34,10 @@ def test_a_damaged_event_says_nothing(damage: dict[str, object]) -> None:
 def test_a_page_says_where_it_is_why_and_how_it_is_fetched() -> None:
     state = RunState("r-1", "r", "p", 0.0, RunStatus.SUCCEEDED, left=left_outputs([AWAY, LEFT]))
     assert left_lines(state)[1:] == [
-        "  not all that it has written is here:",
+        "  some outputs are still on its machines:",
         "    n1:~/r: files not counted: n1: no route",
         "    n2:~/r: 3 files, 2.0 KiB: large",
-        "  fetch it: orch pull r-1 --outputs",
+        "  fetch them: orch pull r-1 --outputs",
     ]
 
 

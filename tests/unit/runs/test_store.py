@@ -381,8 +381,8 @@ def test_the_supervisor_finishes_what_nobody_will_ever_report_on(
 
 def test_names_in_the_runs_folder_vanish_while_it_is_listed(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (root / "index").unlink()
-    real = store._names
-    monkeypatch.setattr(store, "_names", lambda folder: [*real(folder), "gone-999999"])
+    real = store.names_in
+    monkeypatch.setattr(store, "names_in", lambda folder: [*real(folder), "gone-999999"])
     assert "a-111111" in ids(newest_runs(root))
 
 

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from orchestrator.specs.allocation import allocation_key
 from orchestrator.specs.profile import SshProfile
-from orchestrator.specs.profiles import valid_profile
+from tests.profiles import valid_profile
 
 SLURM = {"SLURM_JOB_NODELIST": "n[1-5]", "SLURM_JOB_ID": "7", "SLURM_TASKS_PER_NODE": "4(x5)"}
 

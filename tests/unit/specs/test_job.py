@@ -13,13 +13,13 @@ from orchestrator.protocol.training_options import NOT_TAKEN, STRATEGIES, not_ta
 from orchestrator.specs.border import hints_of, read, valid
 from orchestrator.specs.job import Job, Mount, Training
 from orchestrator.specs.profile import LocalProfile, SshProfile
-from orchestrator.specs.profiles import valid_profile
 from orchestrator.specs.program import program_of
 from orchestrator.specs.slurm_profile import SlurmProfile
 from orchestrator.specs.spec import names_of
 from orchestrator.specs.validation import check, fit, world_size
 from orchestrator.training import options as training_options
 from orchestrator.training.errors import UserError
+from tests.profiles import valid_profile
 
 
 def job(**fields: Any) -> Job:

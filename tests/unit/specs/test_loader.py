@@ -20,7 +20,7 @@ from orchestrator.specs.documents import loader as loading
 from orchestrator.specs.documents import lookup
 from orchestrator.specs.documents.default_profile import default_profile
 from orchestrator.specs.documents.loaded import Loaded
-from orchestrator.specs.documents.loader import load, load_job, load_profile
+from orchestrator.specs.documents.loader import load, load_profile
 from orchestrator.specs.documents.lookup import known_profiles
 from orchestrator.specs.documents.paths import job_path, profile_path, shadowed_profile
 from orchestrator.specs.profile import SshProfile
@@ -109,7 +109,7 @@ def test_null_takes_a_value_away(place: Place) -> None:
 
 def test_names_come_from_the_files(place: Place) -> None:
     (place.folder / "_my job!.yaml").write_text("command: [ls]\n")
-    assert load_job("_my job!.yaml", cwd=place.folder).name == "my-job-"
+    assert load("_my job!.yaml", "local", cwd=place.folder).job.name == "my-job-"
     assert place.load().job.name == "job"
     assert place.load().profile.name == "p"
 
@@ -188,11 +188,11 @@ def test_credentials_are_never_code(place: Place, monkeypatch: pytest.MonkeyPatc
     (home / "job.yaml").write_text(f"command: [ls]\ncode: {{dir: '~/{name}'}}\n")
     monkeypatch.setenv("HOME", str(home))
     for job, sets in (("home/job.yaml", ()), ("job.yaml", (f"job.code.dir=~/{name}",))):
-        with pytest.raises(UsageError, match="is never shipped") as caught:
+        with pytest.raises(UsageError, match="is never sent") as caught:
             load(job, "p.yaml", cwd=place.folder, sets=sets, allow_code_dir=True)
         assert ("whole home folder" in str(caught.value)) is (name == "")
     for folder in (home.parent, Path("/")):
-        with pytest.raises(UsageError, match="is never shipped"):
+        with pytest.raises(UsageError, match="is never sent"):
             place.load(f"job.code.dir={folder}")
 
 
@@ -315,6 +315,13 @@ def test_every_way_to_write_a_host_counts_as_a_node(place: Place) -> None:
         assert place.load().profile.nodes == 2
 
 
+def test_the_spares_of_a_slurm_job_are_a_number_beside_several_nodes(place: Place) -> None:
+    place.write("script: train.py\n", "{kind: slurm, spares: 1}\n")
+    assert "spares replace other nodes than the first, which runs the batch script, but nodes is 1" in place.refusal()
+    place.write("script: train.py\n", "{kind: slurm, nodes: 2, spares: [n3]}\n")
+    assert "spares: expected a whole number" in place.refusal()
+
+
 def test_a_slurm_profile_without_gpus_refuses_a_job_with_gpus(place: Place) -> None:
     place.write("script: train.py\nresources: {gpus: 4}\n", "kind: slurm\n")
     assert "job.yaml:2:19: resources.gpus: asks for 4 GPUs per node" in place.refusal()
@@ -376,7 +383,7 @@ def test_an_installed_package_brings_its_profiles(place: Place, monkeypatch: pyt
 
 def test_kinds(place: Place) -> None:
     for text, message in (
-        ("nodes: 2\n", "p.yaml:1:1: kind is missing\nsay what kind of profile it is: local, ssh, slurm"),
+        ("nodes: 2\n", "p.yaml:1:1: kind is missing\nadd a line kind: with one of local, ssh, slurm"),
         (
             "kind: slrum\n",
             "p.yaml:1:7: kind: expected one of local, ssh, slurm, sge, pbs, found the text 'slrum'; did you mean 'slurm'",
@@ -486,8 +493,6 @@ def test_broken_files_are_never_a_traceback(seed: int, job: str, profile: str) -
         load("j.yaml", "p.yaml", cwd=folder)
     with contextlib.suppress(UsageError):
         load_profile("p.yaml", cwd=folder)
-    with contextlib.suppress(UsageError):
-        load_job("j.yaml", cwd=folder)
 
 
 JUNK = st.recursive(

@@ -34,7 +34,8 @@ from orchestrator.specs.plan import (
     ranks_of,
     rehearsal,
 )
-from orchestrator.specs.profiles import AnyProfile, valid_profile
+from orchestrator.specs.profiles import AnyProfile
+from tests.profiles import valid_profile
 
 ROOT = Path(__file__).parents[3]
 JOBS = sorted(path.stem for path in (ROOT / "jobs").glob("*.yaml"))

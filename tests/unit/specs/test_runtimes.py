@@ -17,14 +17,15 @@ from orchestrator.node.container.argv import (
     mounts,
     odd_image,
     start_environment,
-    told,
+    task_inside,
 )
 from orchestrator.protocol.task import Mount, NodeTask
 from orchestrator.specs.border import valid
 from orchestrator.specs.job import Job
 from orchestrator.specs.plan import Place, plan
-from orchestrator.specs.profiles import AnyProfile, valid_profile
+from orchestrator.specs.profiles import AnyProfile
 from orchestrator.specs.runtimes import container
+from tests.profiles import valid_profile
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 RUNTIMES = ["docker", "podman", "apptainer", "pyxis"]
@@ -91,21 +92,21 @@ def test_only_what_an_interpreter_reads_at_its_start_goes_through_argv() -> None
     shown = entered(env=env, secrets={"KEY": "canary"}, credentials="canary")
     assert "canary" not in shown
     assert "--env PYTHONHASHSEED=0" in shown
-    inside = told(task(env=env), ALICE, {"NCCL_DEBUG": "INFO", "PATH": "/host", "SLURM_JOB_ID": "7"}, 4)
+    inside = task_inside(task(env=env), ALICE, {"NCCL_DEBUG": "INFO", "PATH": "/host", "SLURM_JOB_ID": "7"}, 4)
     assert (inside.env["MY_TOKEN"], inside.env["NCCL_DEBUG"], inside.env["SLURM_JOB_ID"]) == ("canary", "INFO", "7")
     assert inside.env["OMP_NUM_THREADS"] == "4"
     assert not {"PATH", "LD_PRELOAD", "PYTHONPATH"} & set(inside.env)  # the image's own, or given before
 
 
 def test_what_is_compiled_outlives_the_container() -> None:
-    inside = told(task(), ALICE, {"TORCHINDUCTOR_CACHE_DIR": "/node"}, 4).env
+    inside = task_inside(task(), ALICE, {"TORCHINDUCTOR_CACHE_DIR": "/node"}, 4).env
     caches = [inside[name] for name in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "CUDA_CACHE_PATH")]
     assert caches == [f"{RUN}/nodes/0/compiled/{name}" for name in ("inductor", "triton", "cuda")]
 
 
 def test_the_jobs_own_words_win_over_the_scratch() -> None:
     env = {"HOME": "/data/home", "TORCHINDUCTOR_CACHE_DIR": "/data/cache", "OMP_NUM_THREADS": "1"}
-    inside = {**told(task(env=env), ALICE, {}, 4).env, **start_environment(task(env=env), ALICE)}
+    inside = {**task_inside(task(env=env), ALICE, {}, 4).env, **start_environment(task(env=env), ALICE)}
     assert {name: inside[name] for name in env} == env
 
 
@@ -118,8 +119,8 @@ def test_a_caller_without_a_name_in_the_image_has_one_in_the_environment() -> No
 @pytest.mark.parametrize(("gpus", "inside"), [(("2", "3"), "0,1"), (("GPU-a", "GPU-b"), "GPU-a,GPU-b")])
 def test_gpus_are_counted_anew_inside(gpus: tuple[str, ...], inside: str) -> None:
     facts = replace(ALICE, gpus=gpus)
-    assert told(task(env={"CUDA_VISIBLE_DEVICES": "2,3"}), facts, {}, 1).env["CUDA_VISIBLE_DEVICES"] == inside
-    kept = told(task("apptainer", env={"CUDA_VISIBLE_DEVICES": "2,3"}), facts, {}, 1)
+    assert task_inside(task(env={"CUDA_VISIBLE_DEVICES": "2,3"}), facts, {}, 1).env["CUDA_VISIBLE_DEVICES"] == inside
+    kept = task_inside(task("apptainer", env={"CUDA_VISIBLE_DEVICES": "2,3"}), facts, {}, 1)
     assert kept.env["CUDA_VISIBLE_DEVICES"] == "2,3"  # it sees the node's own devices
 
 

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from orchestrator.specs.profiles import valid_profile
 from orchestrator.specs.sbatch_options import CLUSTERS, FIELDS, OPTIONS, OURS, known_options, note_on_unknown
 from orchestrator.specs.slurm_profile import SlurmProfile
+from tests.profiles import valid_profile
 
 
 def test_both_spellings_are_one_option() -> None:
@@ -27,8 +27,8 @@ def test_both_spellings_are_one_option() -> None:
     ("name", "words"),
     [
         ("no such", "can't be an option of sbatch"),
-        ("clusters", "orch asks one cluster for its jobs"),
-        ("cluster_constraint", "orch asks one cluster for its jobs"),
+        ("clusters", "orch submits to one cluster"),
+        ("cluster_constraint", "orch submits to one cluster"),
         ("requeue", "set by orch itself"),
         ("partition", "write partition: beside sbatch:"),
         ("cpus-per-task", "write cpus_per_task: beside sbatch:"),

@@ -41,7 +41,7 @@ def run(tmp_path: Path) -> RunDir:
 def answered(monkeypatch: pytest.MonkeyPatch, machine: Refusing, run: RunDir) -> dict[str, Any]:
     """What the submit reads."""
     monkeypatch.setattr(starting, "backend", lambda _: machine)
-    asked = {"plan": planned().to_json(), "secrets": {"TOKEN": "t"}}
+    asked = {"plan": planned().to_json(), "secrets": {"TOKEN": "t"}, "folder": "/home/of/the/submit"}
     answer = handover._start(run, json.loads(json.dumps(asked)))
     return dict(json.loads(json.dumps(answer)))
 
@@ -87,6 +87,7 @@ def test_a_run_whose_places_are_taken_is_queued_by_whoever_starts_it(
     held = run.read(QUEUED)
     assert held is not None
     assert held["secrets"] == {"TOKEN": "t"}
+    assert held["folder"] == "/home/of/the/submit"
 
 
 def test_one_that_is_asked_for_nothing_ends_without_a_word(tmp_path: Path) -> None:

@@ -59,7 +59,7 @@ def test_a_search_that_was_removed_ends_its_trials(home: Path) -> None:
 
 def test_a_trial_without_values_is_not_repeated_as_if_it_had_some(home: Path) -> None:
     run, other = submitted(home, SEARCH)
-    with pytest.raises(UsageError, match="has no values yet: its search chooses them when it is started"):
+    with pytest.raises(UsageError, match="has no values yet, because its search chooses them"):
         prepare(home, Request("", "", again=other.run_id))
     assert prepare(home, Request("", "", again=other.run_id, args=("--x=0.5",))).repeats is not None
     give_values(home, run)

@@ -25,9 +25,9 @@ from orchestrator.operations.submission.delegate import find_pointer
 from orchestrator.runs.store import RunDir, create_run
 from orchestrator.runs.sweeps import make_sweep
 from orchestrator.supervisor import supervisor
+from orchestrator.supervisor.background import attended_root, start_supervisor, supervisor_lock
 from orchestrator.supervisor.queue import start_here
 from orchestrator.supervisor.reconcile import reconcile
-from orchestrator.supervisor.start import attended_root, start_supervisor, supervisor_lock
 from orchestrator.supervisor.supervisor import prune, supervise
 
 
@@ -93,7 +93,9 @@ def test_nothing_is_started_ended_or_written_where_others_may_write(
         lambda: collect_garbage(tmp_path, dry_run=False, unknown=False),
         lambda: shell(run, 0, [], terminal=False),
     ):
-        with pytest.raises(StoreError, match=r"may be written by others \(mode 0777\): orch starts, ends and writes"):
+        with pytest.raises(
+            StoreError, match=r"may be written by others \(mode 0777\): orch does not start, end or change"
+        ):
             act()
     assert (children(), sorted(tmp_path.rglob("*"))) == before
 

@@ -80,14 +80,14 @@ def told(run: RunDir, address: str, **variables: str) -> BackendError:
     ("body", "said"),
     [
         (b"<html>", "an answer that is not JSON"), (b"\xff\xfe", "that is not JSON"), (b"[" * 99_999, "not JSON"),
-        (b"[]", "something else than MLflow does"), (b'"x"', "something else"), (b"{}", "something else"),
-        (b"", "something else"), (b'{"experiment": 5}', "something else"), (b'{"experiment": []}', "something else"),
-        (b'{"experiment": {"experiment_id": {}}}', "something else"),
-        (b'{"experiment": {"experiment_id": "../x\\n"}}', "something else"),
-        (b'{"experiment": {"experiment_id": "1"}, "runs": 5}', "something else"),
-        (b'{"experiment": {"experiment_id": "1"}, "runs": {"0": 1}}', "something else"),
-        (b'{"experiment": {"experiment_id": "1"}, "runs": [[]]}', "something else"),
-        (b'{"experiment": {"experiment_id": "1"}, "run": null}', "something else"),
+        (b"[]", "does not answer like MLflow"), (b'"x"', "not answer like"), (b"{}", "not answer like"),
+        (b"", "not answer like"), (b'{"experiment": 5}', "not answer like"), (b'{"experiment": []}', "not answer like"),
+        (b'{"experiment": {"experiment_id": {}}}', "not answer like"),
+        (b'{"experiment": {"experiment_id": "../x\\n"}}', "not answer like"),
+        (b'{"experiment": {"experiment_id": "1"}, "runs": 5}', "not answer like"),
+        (b'{"experiment": {"experiment_id": "1"}, "runs": {"0": 1}}', "not answer like"),
+        (b'{"experiment": {"experiment_id": "1"}, "runs": [[]]}', "not answer like"),
+        (b'{"experiment": {"experiment_id": "1"}, "run": null}', "not answer like"),
     ],
 )  # fmt: skip
 def test_an_answer_that_is_not_mlflows_is_said(run: RunDir, body: bytes, said: str) -> None:

@@ -17,9 +17,9 @@ from orchestrator.trackers.progress import Progress
 @pytest.mark.parametrize(
     ("address", "said"),
     [
-        (None, "needs MLFLOW_TRACKING_URI"), ("", "needs"), ("sqlite:///x.db", "no http or https address"),
-        ("./mlruns", "no http"), ("http://", "no http"), ("http://h:x", "no http"), ("http://a b", "no http"),
-        ("databricks", "no http"),
+        (None, "needs MLFLOW_TRACKING_URI"), ("", "needs"), ("sqlite:///x.db", "not an http or https address"),
+        ("./mlruns", "not an http"), ("http://", "not an http"), ("http://h:x", "not an http"),
+        ("http://a b", "not an http"), ("databricks", "not an http"),
     ],
 )  # fmt: skip
 def test_an_address_that_is_none_is_refused_unsaid(address: str | None, said: str) -> None:

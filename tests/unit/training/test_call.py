@@ -67,7 +67,7 @@ def test_no_result(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("value", "words"),
     [
-        (Fraction(1, 3), "returned a fractions.Fraction;"),
+        (Fraction(1, 3), "returned a fractions.Fraction,"),
         ({"a": [1, {2}]}, "returned a builtins.set at result['a'][1]"),
         ({"a": torch.ones(1), "model": torch.nn.Linear(1, 1)}, "torch.nn.modules.linear.Linear at result['model']"),
         ({"a": {1: 2}}, "write str(1)"),
@@ -84,7 +84,7 @@ def test_other_types_are_refused_by_name_and_place(tmp_path: Path, value: Any, w
 
 def test_what_is_too_large_is_refused_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(call, "MOST_BYTES", 1 << 20)
-    with pytest.raises(ResultError, match="takes 2 MiB, more than the 1"):
+    with pytest.raises(ResultError, match="takes 2 MiB, and at most 1 MiB"):
         write_result(tmp_path, 0, "x" * (2 << 20))
     assert list(tmp_path.iterdir()) == []
 

@@ -42,10 +42,10 @@ def test_a_rank_computes_on(gpus: Gpus, ranks: Ranks, wanted: str, on: str, expe
     [
         (
             Gpus(0, 8, "The NVIDIA driver on your system is too old"), "auto", "auto",
-            r"has 8 GPUs, .* one of 8 on it, sees 0 \(The NVIDIA driver .* too old\): mend that, or say --device cpu",
+            r"has 8 GPUs, .* one of 8 on it, sees 0 \(The NVIDIA driver .* too old\): repair that, or use --device cpu",
         ),
-        (Gpus(1, 1), "auto", "auto", "has 1 GPU, .* sees 1: mend that, or start 1 per node, or say --device cpu"),
-        (Gpus(0, 0), "auto", "cuda", "no GPU, and --device cuda asks for one: leave --device out"),
+        (Gpus(1, 1), "auto", "auto", "has 1 GPU, .* sees 1: repair that, or start 1 per node, or use --device cpu"),
+        (Gpus(0, 0), "auto", "cuda", "no GPU, and --device cuda needs one: leave --device out"),
         (Gpus(8, 8), "nccl", "cpu", "nccl backend needs GPUs, and --device cpu excludes them: choose ORCH_BACKEND"),
         (Gpus(4, 4), "nccl", "auto", "needs a GPU for each of the 8 ranks .* sees 4: choose ORCH_BACKEND=gloo and --d"),
     ],

@@ -129,7 +129,7 @@ def test_data_that_workers_can_not_read_in_order_is_refused() -> None:
     with pytest.raises(UserError, match=r"A Stream can't be trained on: .* found again by its number after a resume"):
         count(Stream())
     task = Task("t", data=lambda _: Data(TENSORS, TENSORS, "numbers"), model=lambda _: None)  # type: ignore[arg-type, return-value]
-    with pytest.raises(UserError, match=r"--workers 2 is for a task whose .* is in memory: leave it out"):
+    with pytest.raises(UserError, match=r"--workers 2 is for a task whose .* is in memory: leave the option out"):
         load_data(task, parse(["--task", "t.py", "--workers", "2"]), warn=pytest.fail)
 
 

@@ -21,7 +21,7 @@ from orchestrator.training.distributed.ranks import Ranks, read_ranks
 from orchestrator.training.errors import CheckpointError, UserError
 from orchestrator.training.options import check_batch, parse
 from orchestrator.training.progress.heartbeat import HEARTBEAT_BYTES, Heartbeat, HeartbeatFile, encode
-from orchestrator.training.progress.report import Reporter, duration, measure, numbers
+from orchestrator.training.progress.report import Reporter, measure, numbers
 
 
 @pytest.mark.parametrize(
@@ -194,7 +194,6 @@ def test_a_signal_is_agreed_on_within_a_second(handlers, monkeypatch, signum):
     sent = clock[0]
     while not step():
         assert clock[0] - sent < 1.0
-    assert stop.received() == signal.Signals(signum).name
     assert agreement()
 
 
@@ -279,7 +278,6 @@ def test_the_digits_are_always_split_alike():
 
 
 def test_words_for_people():
-    assert [duration(seconds) for seconds in (None, 4.4, 185, 7800)] == ["-", "4 s", "3 min 05 s", "2 h 10 min"]
     assert measure("accuracy", 0.9831) == "accuracy 98.31 %"
     assert measure("loss", 0.5) == "loss 0.5000"
 

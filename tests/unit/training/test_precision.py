@@ -122,7 +122,9 @@ def test_what_a_strategy_does_not_take_for_speed_is_refused_in_a_sentence(argume
 
 def test_without_a_compiler_it_is_said_what_is_missing(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
     monkeypatch.setenv("CXX", "no-such-compiler -O2")
-    sentence = r"can't be done by rank 0: its machine has no C\+\+ compiler 'no-such-compiler': install g\+\+"
+    sentence = (
+        r"Rank 0 can't compile with inductor: its machine has no C\+\+ compiler 'no-such-compiler': install g\+\+"
+    )
     with pytest.raises(UserError, match=sentence):
         strategy("--compile", "inductor")
     monkeypatch.setenv("CXX", "python3")
@@ -187,5 +189,5 @@ def test_fp8_is_refused_where_it_can_not_be_computed() -> None:
 
 
 def test_a_mode_is_the_compilers_that_has_it() -> None:
-    with pytest.raises(UserError, match="--compile-mode max-autotune is inductor's: add --compile inductor"):
+    with pytest.raises(UserError, match="--compile-mode max-autotune needs --compile inductor: add it"):
         strategy("--compile-mode", "max-autotune")

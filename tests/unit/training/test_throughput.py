@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from orchestrator.training.progress.throughput import Utilization, forward_flops, peak, words
+from orchestrator.training.progress.throughput import Utilization, forward_flops, in_progress_line, peak
 
 from .test_precision import CPU, convolutions, of_images, strategy
 
@@ -35,13 +35,13 @@ def test_of_a_cpu_nothing_is_told() -> None:
 
 
 def test_a_progress_line_tells_tokens_mfu_and_memory() -> None:
-    assert words({}, 10.0, None) == []
-    assert words({"mfu": 0.4512, "memory": 80 * 2.0**30}, 20.0, 1000) == [
+    assert in_progress_line({}, 10.0, None) == []
+    assert in_progress_line({"mfu": 0.4512, "memory": 80 * 2.0**30}, 20.0, 1000) == [
         "20,000 tokens/s",
         "MFU 45.1 %",
         "peak 80.0 GiB",
     ]
-    assert words({}, None, 1000) == []
+    assert in_progress_line({}, None, 1000) == []
 
 
 @pytest.mark.parametrize("rate", [None, 0.0])

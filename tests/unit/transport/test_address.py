@@ -6,10 +6,10 @@ import pytest
 
 from orchestrator.errors import BackendError
 from orchestrator.specs.profile import SshProfile
-from orchestrator.specs.profiles import valid_profile
 from orchestrator.transport.address import Address, parse_address
 from orchestrator.transport.connection import _in_words
 from orchestrator.transport.openssh import Resolved
+from tests.profiles import valid_profile
 
 
 @pytest.mark.parametrize(

@@ -10,11 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from orchestrator.protocol.metric import Better
 from orchestrator.protocol.samples import RankSample, Sample
 from orchestrator.runs.files.metrics import Series, Value, names_of_series, series
 from orchestrator.runs.files.samples import NodeSamples
 from orchestrator.runs.store import RunDir
-from orchestrator.views.curves import Axis, curve_of, epochs_at, smoothed, thinned
+from orchestrator.views.curves import Axis, curve_of, epochs_at, smoothed, thinned, trend_of
 from orchestrator.views.heat import Span, span_map
 from orchestrator.views.step_times import Histogram, StepTimes, histogram_of, step_spans
 
@@ -32,6 +33,28 @@ def test_thinned_points_keep_the_ends_and_the_spikes_and_their_order(given_point
         assert (kept[0], kept[-1]) == (given_points[0], given_points[-1])
         assert max(y for _, y in kept) == max(y for _, y in given_points)
         assert min(y for _, y in kept) == min(y for _, y in given_points)
+
+
+@pytest.mark.parametrize(
+    ("ys", "means", "steps", "change"),
+    [
+        ([4.0, 3.0, 2.0, 1.0], (4.0, 3.0, 2.0, 1.0), 1, -0.5),
+        ([-2.0, -2.0, -2.0, -1.0], (-2.0, -2.0, -2.0, -1.0), 1, 0.5),  # it rises although it is negative
+        ([1.0, 1.0, 0.0, 5.0], (1.0, 1.0, 0.0, 5.0), 1, None),
+        ([8.0] * 80 + [4.0] * 10 + [2.0] * 10, None, 10, -0.5),
+    ],
+)
+def test_a_trend_compares_the_last_tenth_with_the_one_before(
+    ys: list[float], means: tuple[float, ...] | None, steps: float, change: float | None
+) -> None:
+    found = trend_of("loss", Better.LOWER, [Value(float(x), None, y) for x, y in enumerate(ys)])
+    assert found is not None
+    assert (found.steps, found.change) == (steps, change)
+    assert found.means == means if means else (len(found.means), found.means[-1]) == (40, 2.0)
+
+
+def test_too_few_values_have_no_trend() -> None:
+    assert trend_of("loss", Better.LOWER, [Value(float(x), None, 1.0) for x in range(3)]) is None
 
 
 @given(st.lists(values, max_size=300), st.floats(0, 0.99))

@@ -9,7 +9,7 @@ import pytest
 from orchestrator.protocol.samples import GpuSample, RankSample, Sample
 from orchestrator.runs.files.samples import NodeSamples
 from orchestrator.views.json_types import to_json
-from orchestrator.views.use import use_view, uses_of_ranks
+from orchestrator.views.use import Totals, totals_of, use_view, uses_of_ranks
 
 
 def node(number: int, *cpus: tuple[float, float], gpus: tuple[float | None, ...] = ()) -> NodeSamples:
@@ -76,3 +76,14 @@ def test_a_run_without_samples_has_none() -> None:
     found = use_view([], columns=2)
     assert (found.measure, found.map.rows, found.nodes) == ("", (), ())
     assert json.loads(json.dumps(to_json(use_view(NODES, columns=2)), allow_nan=False))["map"]["of"] == "GPU"
+
+
+def test_the_totals_of_a_run_are_extremes_means_and_medians_of_all_nodes() -> None:
+    seen = [
+        Sample(ranks=(RankSample(0, memory=5.0, step_seconds=0.1), RankSample(1, memory=9.0, step_seconds=0.3)),
+               gpus=(GpuSample(0, use=90.0, memory=70.0), GpuSample(1, use=30.0))),
+        Sample(ranks=(RankSample(0, memory=7.0, step_seconds=0.2),), gpus=(GpuSample(0),)),
+    ]  # fmt: skip
+    nodes = [NodeSamples(number, (sample,)) for number, sample in enumerate(seen)]
+    assert totals_of(nodes) == Totals(rank_memory=9.0, gpu_memory=70.0, gpu_use=60.0, step_seconds=0.2)
+    assert totals_of([]) == Totals(None, None, None, None)

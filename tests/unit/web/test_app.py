@@ -86,9 +86,11 @@ def test_of_many_ranks_those_with_trouble_are_sent_and_the_rest_counted(tmp_path
     run = make(tmp_path, "train-abcdef")
     begin(run, ranks=250)
     tell(run, 0, "rank_exit", 120.0, rank=240, code=1, attempt=0)
-    page = Browser(tmp_path).get(f"/api/runs/{run.run_id}").found
-    assert (len(page["ranks"]), page["ranks_left"]) == (100, 150)
-    assert (page["ranks"][0]["rank"], page["ranks"][0]["state"]) == (240, "failed")
+    browser = Browser(tmp_path)
+    found = browser.get(f"/api/runs/{run.run_id}/ranks").found
+    assert (len(found["ranks"]), found["ranks_left"]) == (100, 150)
+    assert (found["ranks"][0]["rank"], found["ranks"][0]["state"]) == (240, "failed")
+    assert [rank["rank"] for rank in browser.get(f"/api/runs/{run.run_id}").found["ranks"]] == [240]
 
 
 def test_what_a_run_has_cost_is_said_without_its_metrics_being_read_through(
@@ -117,15 +119,30 @@ def test_tags_and_notes_are_set_from_the_page(tmp_path: Path) -> None:
         assert answer.found["error"]
 
 
-def test_views_are_saved_and_removed(tmp_path: Path) -> None:
-    browser = Browser(tmp_path)
-    assert browser.get("/api/views").found == {}
-    assert browser.post("/api/views", '{"name": "a/b", "query": "?filter=x"}').found == {"a/b": "?filter=x"}
-    assert browser.get("/api/views").found == {"a/b": "?filter=x"}
-    assert (tmp_path / "ui" / "views.json").stat().st_mode & 0o777 == 0o600
-    assert browser.post("/api/views", '{"name": "a/b", "query": null}').found == {}
+def test_the_trend_of_each_run_is_that_of_the_jobs_metric_and_a_broken_run_has_none(tmp_path: Path) -> None:
+    good = make(tmp_path, "train-abcdef", job={"metric": {"name": "accuracy", "better": "higher"}})
+    lines = [{"step": step, "loss": 1.0, "accuracy": float(step)} for step in range(8)]
+    (good.path / "metrics.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    plain, broken = make(tmp_path, "train-bcdefg"), make(tmp_path, "train-cdefgh")
+    (broken.path / "run.json").write_text("[]")
+    asked = "&".join(f"run={run.run_id}" for run in (good, plain, broken))
+    found = Browser(tmp_path).get(f"/api/trends?{asked}&run=gone").found
+    assert {name: trend and (trend["metric"], trend["better"]) for name, trend in found.items()} == {
+        good.run_id: ("accuracy", "higher"), plain.run_id: None, broken.run_id: None, "gone": None,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "file"), [("runs", "views.json"), ("curves", "curve_views.json")])
+def test_views_are_saved_and_removed(tmp_path: Path, kind: str, file: str) -> None:
+    browser, where = Browser(tmp_path), f"/api/views/{kind}"
+    assert browser.get(where).found == {}
+    assert browser.post(where, '{"name": "a/b", "query": "?filter=x"}').found == {"a/b": "?filter=x"}
+    assert browser.get(where).found == {"a/b": "?filter=x"}
+    assert (tmp_path / "ui" / file).stat().st_mode & 0o777 == 0o600
+    assert browser.get("/api/views/files").status == 400
+    assert browser.post(where, '{"name": "a/b", "query": null}').found == {}
     for body in (
         '{"name": "", "query": "x"}', '{"name": "a\\u001b", "query": "x"}', '{"name": "a", "query": 5}',
         '{"query": "x"}', '{"name": "a", "query": "\\ud800"}', json.dumps({"name": "a", "query": "x" * 4001}),
     ):  # fmt: skip
-        assert browser.post("/api/views", body).status == 400, body
+        assert browser.post(where, body).status == 400, body

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from orchestrator.cli.render.runs import note
+from orchestrator.runs.labels import change_tags
 from orchestrator.runs.store import RunDir
 from orchestrator.views.reader import Reader
 from orchestrator.web import watcher
@@ -90,6 +91,9 @@ def test_a_page_is_told_only_of_what_it_has_not_seen(tmp_path: Path) -> None:
     (run.path / "metrics.jsonl").write_text('{"step": 1}\n')
     watch = Watcher(Reader(tmp_path, note))
     assert asyncio.run(first_of(watch, run.run_id, seen)) == {"changed": ["metrics"]}
+    change_tags(run, ["late"])
+    assert asyncio.run(first_of(watch, run.run_id, signatures_of(run) | {"state": ""})) == {"changed": ["state"]}
+    assert signatures_of(run)["state"] != seen["state"]
 
 
 def test_the_table_comes_with_the_first_message_also_where_there_is_no_run(tmp_path: Path) -> None:

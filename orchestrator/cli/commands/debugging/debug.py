@@ -29,9 +29,10 @@ from orchestrator.errors import EXIT_INTERRUPTED, OrchError, UsageError
 def debug(
     what: str, rank: int, profile: str | None, port: int, allow_local_users: bool, as_json: bool, **shared: Any
 ) -> int:
-    """Start a job with one rank waiting for a debugger.
+    """Start a job and debug one rank, from VS Code for example.
 
-    With a RUN, its recorded job is started again. The rank waits before its first line.
+    The rank waits before its first line, until a debugger (debugpy) attaches at the printed address. The other ranks
+    run. With a RUN, its recorded job is started again. Ctrl-C ends the run.
     """
     from orchestrator.looking import run as looking
     from orchestrator.operations import runs

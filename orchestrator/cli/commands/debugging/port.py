@@ -16,9 +16,10 @@ from orchestrator.cli.group import orch, say
 )
 @click.option("--allow-local-users", is_flag=True, help="Let other users of this machine connect.")
 def port(run: str, port: str, here: int, allow_local_users: bool) -> int:
-    """Forward a local port to a port of a live run's node.
+    """Forward a local port to a node of a live run, as ssh -L does.
 
-    Until Ctrl-C or the run's end.
+    Use it for a server that a rank has started on its node, such as Jupyter or a dashboard. The port is open until
+    Ctrl-C or the end of the run.
     """
     from orchestrator.looking.run import wait
     from orchestrator.operations.debugging.port import forward, parse_port

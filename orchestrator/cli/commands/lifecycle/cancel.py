@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 @orch.command(epilog="Example: orch cancel last")
 @click.argument("runs", nargs=-1, metavar="RUN...", shell_complete=complete.runs_and_sweeps)
-@click.option("--all", "-a", "everything", is_flag=True, help="All runs that have not ended; asks at a terminal.")
+@click.option("--all", "-a", "everything", is_flag=True, help="Cancel all live runs, after a question at a terminal.")
 @click.option("--yes", "-y", is_flag=True, help="Don't ask.")
-@click.option("--now", is_flag=True, help="Kill at once, without a last checkpoint.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON; of several runs a list.")
+@click.option("--now", is_flag=True, help="Kill the ranks at once, without a last checkpoint.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON (a list for several runs).")
 def cancel(runs: tuple[str, ...], everything: bool, yes: bool, now: bool, as_json: bool) -> int:
     """Stop runs or sweeps; verify that no process is left.
 
@@ -34,7 +34,7 @@ def cancel(runs: tuple[str, ...], everything: bool, yes: bool, now: bool, as_jso
     from orchestrator.cli.sweeps import cancel_all
     from orchestrator.runs.store import find_run
     from orchestrator.runs.sweeps import find_runs, find_sweep
-    from orchestrator.supervisor.start import attended_root
+    from orchestrator.supervisor.background import attended_root
 
     if bool(runs) == everything:
         raise UsageError("name the runs to cancel, or give --all, but not both", "orch status lists them")

@@ -1,4 +1,4 @@
-"""orch events: list what happened in a run, in order of time."""
+"""orch events: list a run's events, in order of time."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ if TYPE_CHECKING:
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
 @delegated
 def events(run: str, follow: bool, node: int | None, kinds: tuple[str, ...], as_json: bool) -> int:
-    """List what happened in a run, in the order of time."""
+    """List the events of a run: starts, failures, lost nodes."""
     from orchestrator.looking import run as looking
     from orchestrator.runs.store import find_run
-    from orchestrator.supervisor.start import attended_root
+    from orchestrator.supervisor.background import attended_root
 
     found, printer = find_run(attended_root(), run), _Printer(node, kinds, as_json=as_json)
     if follow:
@@ -53,7 +53,7 @@ def events(run: str, follow: bool, node: int | None, kinds: tuple[str, ...], as_
 class _Printer:
     """Prints each event once, sorted by time within each call.
 
-    Nodes only append events, so counting them per node suffices.
+    Nodes only append events, so the number of printed events of each node tells which events are new.
     """
 
     def __init__(self, node: int | None, kinds: Collection[str], *, as_json: bool) -> None:
@@ -69,7 +69,7 @@ class _Printer:
             if seen[source] > self.printed[source] and self._is_asked_for(event):
                 new.append(event)
         self.printed = seen
-        self._print(sorted(new, key=_time))
+        self._print(new)
 
     def _is_asked_for(self, event: Record) -> bool:
         return (self.node is None or event.get("node") == self.node) and (not self.kinds or event["kind"] in self.kinds)
@@ -77,12 +77,8 @@ class _Printer:
     def _print(self, found: list[Record]) -> None:
         import json
 
-        from orchestrator.cli.render.events import event_lines
+        from orchestrator.cli.render.events import event_lines, time_of
 
+        found = sorted(found, key=time_of)
         for line in map(json.dumps, found) if self.as_json else event_lines(found):
             show(line)
-
-
-def _time(event: Record) -> float:
-    when = event.get("time")
-    return float(when) if isinstance(when, int | float) else 0.0

@@ -1,9 +1,8 @@
-"""orch logs: print what the ranks have printed."""
+"""orch logs: print the output of the ranks."""
 
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
 
 import click
 
@@ -12,13 +11,7 @@ from orchestrator.cli.delegated import delegated
 from orchestrator.cli.follow import follow as follow_run
 from orchestrator.cli.group import orch, say
 from orchestrator.cli.output import print_logs
-from orchestrator.errors import OrchError, UsageError
-
-if TYPE_CHECKING:
-    from orchestrator.runs.state import RunState
-
-
-_ENDS = {"succeeded": "succeeded", "failed": "failed", "cancelled": "was cancelled"}
+from orchestrator.errors import UsageError
 
 
 @orch.command(epilog="Example: orch logs -f last")
@@ -45,14 +38,12 @@ def logs(
     Before any rank has started, print the output of the setup lines and launchers. For a sweep, print the logs
     of each of its runs.
     """
-    from orchestrator.cli.logs.options import line_filter
     from orchestrator.cli.sweeps import logs_of
-    from orchestrator.looking import run as looking
-    from orchestrator.looking.state import state_of
-    from orchestrator.runs.files.logs import Selection, launchers_instead, log_files
+    from orchestrator.looking.logs import check, line_filter, logs_there
+    from orchestrator.runs.files.logs import Selection
     from orchestrator.runs.store import find_run
     from orchestrator.runs.sweeps import find_sweep, points_in
-    from orchestrator.supervisor.start import attended_root
+    from orchestrator.supervisor.background import attended_root
 
     if everything and (rank is not None or node is not None):
         raise UsageError("--all excludes --rank and --node", "leave it out")
@@ -67,40 +58,13 @@ def logs(
             raise UsageError("--follow follows one run, not a sweep", f"name one run of the sweep: {sweep}.0")
         return logs_of(points_in(root, sweep), selection, tail, raw=raw, wanted=wanted)
     folder = find_run(root, run)
-    if rank is not None or node is not None:
-        _check(state_of(folder), rank, node)
     if follow:
+        check(folder, selection)
         return follow_run(folder, selection=selection, tail=tail, raw=raw, wanted=wanted)
-    with looking.bringing_logs(folder, selection):
-        pass
-    if not log_files(folder, selection) and (instead := launchers_instead(folder, selection)) is not None:
+    selection = logs_there(folder, selection)
+    if selection.launchers:
         say("no rank has started; this is the output of the setup lines and launchers:")
-        selection = instead
-    elif not log_files(folder, selection):
-        state = state_of(folder)
-        raise _no_log(state, rank, node)
     print_logs(folder, selection, tail, raw=raw, wanted=wanted)
     if wanted is not None and wanted.logs_without_times:
         say("note: these logs have no timestamps; --since shows the whole of each log that has grown since then")
     return 0
-
-
-def _no_log(state: RunState, rank: int | None, node: int | None) -> OrchError:
-    """Return the error for logs that don't exist."""
-    which = f"rank {rank} has" if rank is not None else f"node {node} has" if node is not None else "the run has"
-    if state.is_final:
-        return OrchError(f"{which} no log here; the run {_ENDS[state.state]}",
-                         f"see: orch why {state.run_id}")  # fmt: skip
-    return OrchError(f"{which} no log yet: the run is {state.state}", f"see: orch status {state.run_id}")
-
-
-def _check(state: RunState, rank: int | None, node: int | None) -> None:
-    """Raise OrchError for a rank or a node that the run does not have."""
-    if rank is not None and state.world_size is not None and rank >= state.world_size:
-        raise OrchError(f"no rank {rank}: the run has {_span('rank', state.world_size)}")
-    if node is not None and node >= len(state.nodes):
-        raise OrchError(f"no node {node}: the run has {_span('node', len(state.nodes))}")
-
-
-def _span(what: str, count: int) -> str:
-    return f"{what}s 0-{count - 1}" if count > 1 else f"{what} 0 alone"

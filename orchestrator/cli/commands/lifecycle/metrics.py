@@ -1,4 +1,4 @@
-"""orch metrics: show how busy a run's machines are."""
+"""orch metrics: show the use of a run's CPUs, GPUs and memory."""
 
 from __future__ import annotations
 
@@ -10,16 +10,15 @@ import click
 
 from orchestrator.cli import complete
 from orchestrator.cli.delegated import delegated
-from orchestrator.cli.group import orch, print_json, say, show, style
+from orchestrator.cli.group import duration, orch, print_json, say, show, style
 from orchestrator.cli.terminal import speaks_utf8
 from orchestrator.errors import UsageError
-from orchestrator.specs.units import seconds
 
 if TYPE_CHECKING:
     from orchestrator.protocol.samples import Sample
     from orchestrator.runs.files.samples import NodeSamples
 
-MOST_RANKS = 32  # how many ranks are shown by default, a line each
+MOST_RANKS = 32  # with more ranks, only nodes and GPUs have lines
 
 
 @orch.command(epilog="Example: orch metrics last --since 10m")
@@ -30,16 +29,16 @@ MOST_RANKS = 32  # how many ranks are shown by default, a line each
 @click.option("--json", "as_json", is_flag=True, help="Print all samples as JSON.")
 @delegated
 def metrics(run: str, since: str | None, node: int | None, plain: bool, as_json: bool) -> int:
-    """Show how busy a run's nodes, GPUs and ranks are.
+    """Show the use of a run's CPUs, GPUs and memory.
 
-    Each line ends with the newest values. For the loss and other metrics of the training: orch plot.
+    Each line ends with the newest values. orch plot shows the loss and other metrics of the training.
     """
     from orchestrator.cli.render import sparklines
     from orchestrator.looking.state import state_of
     from orchestrator.runs import findings
     from orchestrator.runs.files.samples import read_samples
     from orchestrator.runs.store import find_run
-    from orchestrator.supervisor.start import attended_root
+    from orchestrator.supervisor.background import attended_root
 
     folder = find_run(attended_root(), run)
     found = list(read_samples(folder, only=node))
@@ -47,7 +46,7 @@ def metrics(run: str, since: str | None, node: int | None, plain: bool, as_json:
         asked = folder.record().job.get("sampling", True)
         why = "a first sample takes 2 s" if asked else "its job says sampling: false"
         raise UsageError(f"run {folder.run_id} has no samples{'' if node is None else f' of node {node}'}", why)
-    limit = _seconds(since)
+    limit = None if since is None else max(1, duration("--since", since))
     if limit is not None:
         found = [replace(each, samples=_newest(each, limit)) for each in found]
     hosts = {each.node: each.host for each in state_of(folder).nodes}
@@ -77,13 +76,6 @@ def metrics(run: str, since: str | None, node: int | None, plain: bool, as_json:
     if lines := findings.in_words(said, hosts, most=None):
         show("\n" + "\n".join(lines))
     return 0
-
-
-def _seconds(since: str | None) -> int | None:
-    try:
-        return None if since is None else max(1, seconds(since))
-    except ValueError as error:
-        raise UsageError(f"--since: {error}") from None
 
 
 def _newest(node: NodeSamples, limit: float) -> tuple[Sample, ...]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from orchestrator.cli import complete
-from orchestrator.cli.group import orch, say, show, style
+from orchestrator.cli.group import duration, orch, say, show, style
 from orchestrator.errors import UsageError
 
 if TYPE_CHECKING:
@@ -23,20 +23,20 @@ if TYPE_CHECKING:
     "states",
     multiple=True,
     type=click.Choice(["succeeded", "failed", "cancelled"]),
-    help="Only runs with this outcome, of all runs if no RUN is given.",
+    help="Only runs with this outcome (of all runs, unless RUN is given).",
 )
-@click.option("--older", metavar="TIME", help="Only runs that ended longer ago: 7d, 12h.")
-@click.option("--keep", type=click.IntRange(1), metavar="N", help="All finished runs but the newest N.")
-@click.option("--dry-run", "--dryrun", "dry_run", is_flag=True, help="List what would be removed; remove nothing.")
+@click.option("--older", metavar="TIME", help="Only runs that ended longer ago than 7d, 12h, ...")
+@click.option("--keep", type=click.IntRange(1), metavar="N", help="Remove all finished runs except the newest N.")
+@click.option("--dry-run", "--dryrun", "dry_run", is_flag=True, help="List the runs, and remove nothing.")
 @click.option("--yes", "-y", is_flag=True, help="Don't ask.")
 def rm(
     runs: tuple[str, ...], states: tuple[str, ...], older: str | None, keep: int | None, dry_run: bool, yes: bool
 ) -> int:
     """Remove finished runs with their logs and checkpoints.
 
-    Their outputs go too. Asks first at a terminal.
+    Their outputs are removed too. At a terminal, the command asks first.
 
-    ORCH_KEEP_RUNS=N does so after every run.
+    With ORCH_KEEP_RUNS=N, older runs are removed after every run.
     """
     from orchestrator.cli.render.runs import removals_page, removed_outputs
     from orchestrator.cli.terminal import asks, is_wanted
@@ -46,7 +46,7 @@ def rm(
     from orchestrator.runs.store import state_root
 
     root = state_root()
-    removals = [removal_of(folder) for folder in _meant(root, runs, states, older, keep)]
+    removals = [removal_of(folder) for folder in _selected(root, runs, states, older, keep)]
     if dry_run or (removals and asks(yes=yes)):
         show(removals_page(removals, time.time(), style) if removals else "no run would be removed", err=not dry_run)
     total = f"{len(removals)} run{'s' * (len(removals) != 1)} ({size(sum(each.bytes for each in removals))})"
@@ -61,10 +61,10 @@ def rm(
     return 0
 
 
-def _meant(
+def _selected(
     root: Path, names: tuple[str, ...], states: tuple[str, ...], older: str | None, keep: int | None
 ) -> list[RunDir]:
-    """Return the named runs, or all runs, as far as they match the options."""
+    """Return the named runs, or all runs, that match the options."""
     from orchestrator.operations.removal import select
     from orchestrator.runs.state import RunStatus
     from orchestrator.runs.store import newest_runs
@@ -81,18 +81,9 @@ def _meant(
     meant, holding = select(
         candidates,
         states=[RunStatus(word) for word in states],
-        before=None if older is None else time.time() - _seconds(older),
+        before=None if older is None else time.time() - duration("--older", older),
         keep=keep or 0,
     )
     for folder in holding:
         say(f"{folder.run_id} is kept: some of its outputs are only on its machines (orch status {folder.run_id})")
     return meant
-
-
-def _seconds(text: str) -> int:
-    from orchestrator.specs.units import seconds
-
-    try:
-        return seconds(text)
-    except ValueError as error:
-        raise UsageError(f"--older: {error}") from error

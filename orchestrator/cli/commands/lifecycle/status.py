@@ -7,7 +7,6 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -17,9 +16,6 @@ from orchestrator.cli.group import orch, say, show, style, width_of
 from orchestrator.cli.render import escapes
 from orchestrator.cli.request import profile_option, profile_or_default
 from orchestrator.errors import UsageError
-
-if TYPE_CHECKING:
-    from orchestrator.runs.store import RunDir
 
 WATCH_SECONDS = 1.0
 MOST_OTHERS = 5
@@ -33,7 +29,7 @@ NO_METRICS_SECONDS = 60.0  # after this time, a run without metrics gets a hint 
     "--number", "-n", default=20, show_default=True, type=click.IntRange(1), metavar="N", help="Show the newest N runs."
 )
 @click.option("--watch", "-w", is_flag=True, help="Refresh every second until Ctrl-C.")
-@click.option("--all-users", is_flag=True, help="List everybody's runs on the hosts of --profile (ssh).")
+@click.option("--all-users", is_flag=True, help="List all users' runs on the hosts of --profile (ssh).")
 @profile_option
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @delegated
@@ -64,7 +60,7 @@ def status(
 
 
 def _status_text(run: str | None, everything: bool, number: int, as_json: bool) -> str:
-    from orchestrator.supervisor.start import attended_root
+    from orchestrator.supervisor.background import attended_root
 
     root = attended_root()
     if run is None:
@@ -80,25 +76,24 @@ def _status_text(run: str | None, everything: bool, number: int, as_json: bool) 
 
 def _page(root: Path, run: str, *, as_json: bool) -> str:
     """Return the page about one run."""
-    from orchestrator.cli.busy import findings_of, found_in
+    from orchestrator.runs.store import find_run
+
+    folder = find_run(root, run)
+    if as_json:
+        from orchestrator.looking import status
+
+        return json.dumps(status.page(folder), indent=1)
+    from orchestrator.cli.busy import findings_of
     from orchestrator.cli.render import runs as render
-    from orchestrator.looking import run as looking
     from orchestrator.looking.state import state_of
+    from orchestrator.looking.status import trackers
     from orchestrator.runs.files.logs import beat_of, last_line, result_of
     from orchestrator.runs.files.written_metrics import HOW_TO_WRITE, has_metrics
     from orchestrator.runs.labels import labels_of
     from orchestrator.runs.notifications import delivered
-    from orchestrator.runs.store import find_run
 
-    folder = find_run(root, run)
     state, result = state_of(folder), result_of(folder)
     heartbeat, last = beat_of(folder, state.attempt), last_line(folder, state.attempt)
-    if as_json:
-        whole = {**state.to_json(), "progress": heartbeat, "last_line": last, "result": result}
-        whole |= {"folder": str(folder.path), "findings": [each.to_json() for each in found_in(folder)]}
-        whole |= {"record": looking.record_of(folder), "notifications": delivered(folder)}
-        whole |= {"trackers": _trackers(folder), "labels": labels_of(folder).to_json()}
-        return json.dumps(whole, indent=1)
     page = render.status_page(
         state,
         heartbeat,
@@ -116,21 +111,13 @@ def _page(root: Path, run: str, *, as_json: bool) -> str:
         *findings_of(folder, state),
         *([f"no metrics: {HOW_TO_WRITE}"] if is_without else []),
         *render.notify_lines(delivered(folder)),
-        *render.tracker_lines(_trackers(folder)),
+        *render.tracker_lines(trackers(folder)),
     ]
     return "\n".join([page, *(f"  {line}" for line in said)])
 
 
-def _trackers(run: RunDir) -> list[dict[str, Any]]:
-    if not run.record().job.get("track"):
-        return []
-    from orchestrator.trackers.progress import tracked
-
-    return tracked(run)
-
-
 def _name_the_others(root: Path) -> None:
-    """Print the runs that other machines look after, without contacting those machines."""
+    """Print the runs that other machines supervise, without contacting those machines."""
     if not (root / "elsewhere").is_dir():
         return
     from orchestrator.operations.submission.delegate import pointers
@@ -140,16 +127,19 @@ def _name_the_others(root: Path) -> None:
 
 
 def _overview(root: Path, everything: bool, number: int, as_json: bool) -> str:
-    """Return the table of the newest runs with a line for each sweep; as JSON, every run is listed."""
+    """Return the table of the newest runs, with one line for each sweep. JSON lists the runs of a sweep too."""
+    if as_json:
+        from orchestrator.looking import status
+
+        return json.dumps(status.rows(root, everything=everything, limit=number), indent=1)
     from orchestrator.cli.render import runs as render
     from orchestrator.looking.sweep import grouped
     from orchestrator.runs.files.logs import beat_of, last_line
     from orchestrator.runs.run_id import sweep_of
 
-    now, lines, rows = time.time(), [], []
+    now, lines = time.time(), []
     for group in grouped(root, everything=everything, limit=number):
-        sweep = sweep_of(group[0][0].run_id)
-        if sweep is not None and not as_json:
+        if sweep := sweep_of(group[0][0].run_id):
             from orchestrator.cli.render import sweeps
 
             lines.append(sweeps.sweep_line(sweep, [state for _, state in group], now))
@@ -157,15 +147,7 @@ def _overview(root: Path, everything: bool, number: int, as_json: bool) -> str:
         for folder, state in group:
             heartbeat = None if state.is_final else beat_of(folder, state.attempt)
             last = "" if state.is_final or heartbeat else last_line(folder, state.attempt)
-            if as_json:
-                from orchestrator.runs.labels import labels_of
-
-                row = {**state.to_json(), "sweep": sweep, "progress": heartbeat, "last_line": last}
-                rows.append({**row, "labels": labels_of(folder).to_json()})
-            else:
-                lines.append(render.status_line(state, heartbeat, now, last))
-    if as_json:
-        return json.dumps(rows, indent=1)
+            lines.append(render.status_line(state, heartbeat, now, last))
     _name_the_others(root)
     return render.status_lines(lines, style, width_of(sys.stdout))
 

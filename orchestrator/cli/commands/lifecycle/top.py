@@ -19,7 +19,8 @@ from orchestrator.errors import UsageError
 def top(run: str | None) -> int:
     """Watch runs live: ranks, curves, logs, events.
 
-    Shows the list of runs, or RUN. The keys are on the last line, all of them with ?. Needs pip install 'orchrun[ui]'.
+    Shows the list of runs, or the page of RUN. The last line lists the most important keys, and ? lists all keys. Needs
+    pip install 'orchrun[ui]'.
     """
     if not has_terminal() or os.environ.get("TERM", "dumb") in ("", "dumb"):
         raise UsageError(
@@ -34,7 +35,7 @@ def top(run: str | None) -> int:
     from orchestrator.cli.top.page import Page
     from orchestrator.cli.top.run_pages import Overview
     from orchestrator.cli.top.runs_page import RunsPage
-    from orchestrator.supervisor.start import attended_root
+    from orchestrator.supervisor.background import attended_root
     from orchestrator.views.reader import Reader
 
     reader = Reader(attended_root(), note)

@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 @click.option(
     "--port", type=click.IntRange(0, 65535), default=0, metavar="N", help="Port at 127.0.0.1 (default: a free one)."
 )
-@click.option("--detach", "-d", is_flag=True, help="Serve in the background, until --stop.")
-@click.option("--stop", is_flag=True, help="End the server.")
-@click.option("--no-open", is_flag=True, help="Start no browser; print how the page is opened.")
-@click.option("--any-user", is_flag=True, help="Let the programs of all users of this machine connect to the page.")
+@click.option("--detach", "-d", is_flag=True, help="Serve in the background until orch ui --stop.")
+@click.option("--stop", is_flag=True, help="End the server in the background.")
+@click.option("--no-open", is_flag=True, help="Start no browser; print the address of the page.")
+@click.option("--any-user", is_flag=True, help="Let programs of other users of this machine connect.")
 @click.option(
     "--metrics-port", type=click.IntRange(1, 65535), metavar="N", help="Serve /metrics for Prometheus at this port."
 )
@@ -34,16 +34,16 @@ def ui(
     port: int, detach: bool, stop: bool, no_open: bool, any_user: bool, metrics_port: int | None,
     metrics_token: Path | None, export: Path | None, runs: tuple[str, ...],
 ) -> int:  # fmt: skip
-    """Serve a page of all runs at 127.0.0.1, and open it.
+    """Serve a web page of all runs at 127.0.0.1, and open it.
 
-    It ends with this command (Ctrl-C). RUN... are the runs that --export writes (default: the newest 20).
+    The server ends with this command (Ctrl-C). RUN... are the runs that --export writes (default: the newest 20).
     """
     from orchestrator.cli.opening import check_packages
-    from orchestrator.supervisor.start import attended_root
+    from orchestrator.supervisor.background import attended_root
 
     check_packages()
     if sum((detach, stop, export is not None)) > 1:
-        raise UsageError("--detach, --stop and --export exclude each other", "leave all but one out")
+        raise UsageError("--detach, --stop and --export exclude each other", "give only one of them")
     if runs and export is None:
         raise UsageError("RUN belongs to --export", "the page shows all runs")
     if metrics_token is not None and metrics_port is None:
@@ -85,7 +85,7 @@ def _serve(root: Path, wanted: _Wanted, *, detach: bool, opens: bool) -> int:
     from orchestrator.web.server import listen_all, new_code, serve, serve_detached
 
     if (found := files.server_of(root)) is not None:
-        return _open_anothers(root, found[0], wanted, opens=opens)
+        return _open_running_server(root, found[0], wanted, opens=opens)
     ports = listen_all(wanted.port, wanted.metrics_port, token_file=wanted.token_file, any_user=wanted.any_user)
     with closing(ports):
         if not detach:
@@ -97,13 +97,13 @@ def _serve(root: Path, wanted: _Wanted, *, detach: bool, opens: bool) -> int:
         server = serve_detached(root, ports, PROGRAM)
         own = port_of(ports.page)
     if server.port != own:  # another process started its server first
-        return _open_anothers(root, server, wanted, opens=opens)
+        return _open_running_server(root, server, wanted, opens=opens)
     _open(root, server, new_code(server), opens=opens)
     say("it stays until: orch ui --stop")
     return 0
 
 
-def _open_anothers(root: Path, server: Server, wanted: _Wanted, *, opens: bool) -> int:
+def _open_running_server(root: Path, server: Server, wanted: _Wanted, *, opens: bool) -> int:
     """Open the page of a running server. Raises UsageError if the server lacks the requested options."""
     from orchestrator.web.server import new_code
 

@@ -1,4 +1,4 @@
-"""orch wait: wait until a run has ended; its outcome is the exit code."""
+"""orch wait: wait until a run has ended, and exit with a code for its outcome."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ import click
 
 from orchestrator.cli import complete
 from orchestrator.cli.delegated import delegated
-from orchestrator.cli.group import orch, print_json, say
-from orchestrator.errors import UsageError
+from orchestrator.cli.group import duration, orch, print_json, say
 
 
 @orch.command(epilog="Example: orch wait last --timeout 1h")
@@ -18,17 +17,20 @@ from orchestrator.errors import UsageError
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @delegated
 def wait(run: str, timeout: str | None, as_json: bool) -> int:
-    """Wait for a run or sweep; the exit code is its outcome.
+    """Wait until a run or sweep has ended.
 
-    0 succeeded, 100 failed, 101 not finished (--timeout), 103 cancelled.
+    The exit code is its outcome: 0 succeeded, 100 failed, 101 not finished (--timeout), 103 cancelled.
     """
     from orchestrator.cli.sweeps import wait_all
     from orchestrator.looking import run as looking
     from orchestrator.runs.store import find_run
     from orchestrator.runs.sweeps import find_sweep, points_in
-    from orchestrator.supervisor.start import attended_root
+    from orchestrator.supervisor.background import attended_root
 
-    limit = _seconds(timeout) if timeout is not None else None
+    limit: float | None = None
+    if timeout is not None:
+        is_decimal = re.fullmatch(r"\d{1,12}\.\d{1,9}", timeout)
+        limit = float(timeout) if is_decimal else duration("--timeout", timeout)
     root = attended_root()
     if (sweep := find_sweep(root, run)) is not None:
         return wait_all(points_in(root, sweep), sweep, limit, as_json=as_json)
@@ -38,13 +40,3 @@ def wait(run: str, timeout: str | None, as_json: bool) -> int:
     else:
         say(f"{state.run_id} {state.state}")
     return looking.exit_code(state)
-
-
-def _seconds(text: str) -> float:
-    """Return the seconds of a duration. Raises UsageError if it can't be read."""
-    from orchestrator.specs.units import seconds
-
-    try:
-        return float(text) if re.fullmatch(r"\d{1,12}\.\d{1,9}", text) else seconds(text)
-    except ValueError as error:
-        raise UsageError(f"--timeout: {error}") from error

@@ -19,13 +19,13 @@ from orchestrator.errors import EXIT_ORCH_FAILED, UsageError
 @profile_option
 @click.option("--set", "sets", multiple=True, metavar="profile.A=V", help="Override a field of the profile.")
 @click.option("--on-node", is_flag=True, help="Slurm: also run a short test job on a compute node.")
-@click.option("--bench", is_flag=True, help="Also measure all-reduce, inside nodes and between them.")
+@click.option("--bench", is_flag=True, help="Also measure the bandwidth of all-reduce in and between nodes.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def doctor(profile: str | None, sets: tuple[str, ...], on_node: bool, bench: bool, as_json: bool) -> int:
     """Check a profile's machines, and print remedies.
 
-    This machine: Python, torch, disk, GPUs. SSH: these, keys and ports between the nodes. A scheduler: its
-    programs, queue and limits.
+    Checks Python, torch, disk and GPUs; for an ssh profile also keys, and ports between the nodes; for a scheduler's
+    profile its programs, queue and limits.
     """
     from orchestrator.backends import kind_of
     from orchestrator.backends.base import Level
@@ -56,7 +56,7 @@ def doctor(profile: str | None, sets: tuple[str, ...], on_node: bool, bench: boo
 
 
 def _is_new(root: Path, note: str) -> bool:
-    """Tell whether a note has not been printed yet, and record that it has been."""
+    """Tell whether a note was never printed before, and record that it is printed now."""
     try:
         root.mkdir(parents=True, exist_ok=True)
         os.close(os.open(root / note, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))

@@ -1,4 +1,4 @@
-"""orch gc: remove what ended and crashed runs have left."""
+"""orch gc: remove the processes and files that ended and crashed runs have left."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from orchestrator.errors import EXIT_ORCH_FAILED
 
 
 @orch.command(epilog="Example: orch gc --dry-run")
-@click.option("--dry-run", is_flag=True, help="List what would be removed; remove nothing.")
-@click.option("--unknown", is_flag=True, help="Also end processes of runs unknown to this state folder.")
+@click.option("--dry-run", is_flag=True, help="List the leftovers, and remove nothing.")
+@click.option("--unknown", is_flag=True, help="Also end processes of runs that are not in this state folder.")
 @click.option(
     "--profile",
     "-p",
@@ -21,7 +21,7 @@ from orchestrator.errors import EXIT_ORCH_FAILED
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def gc(dry_run: bool, unknown: bool, profile: str | None, as_json: bool) -> int:
-    """Remove processes and files that crashed runs left.
+    """Remove the processes and files that crashed runs left.
 
     Live runs are not touched.
     """

@@ -1,4 +1,4 @@
-"""orch nodes: show who uses the machines of one profile or of all profiles."""
+"""orch nodes: list the machines of profiles, their GPUs, and the users and runs on them."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ from orchestrator.errors import EXIT_ORCH_FAILED, OrchError
 @profile_option
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def nodes(profile: str | None, as_json: bool) -> int:
-    """List a profile's machines and who uses their GPUs.
+    """List a profile's machines, their GPUs, and who uses them.
 
-    For a scheduler's profile, list its partitions or queues. Without --profile, list all your own profiles' machines.
+    For a scheduler's profile, list its partitions or queues with their idle nodes. Without --profile, list the machines
+    of all your own profiles.
     """
     from orchestrator.backends import backend_of, kind_of
     from orchestrator.operations.doctor import holdings_of_all

@@ -13,8 +13,9 @@ from orchestrator.cli.shared_runs import show_shared_runs
 @profile_option
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def queue(profile: str | None, as_json: bool) -> int:
-    """List all users' runs on a profile's hosts, in queue order.
+    """Show the queue for the GPUs of an ssh profile's hosts.
 
-    For an ssh profile: who holds GPUs or slots, since when, and who waits.
+    Lists the runs of all users on these hosts: first the runs that hold GPUs or slots, then the waiting runs in the
+    order in which they will start.
     """
     return show_shared_runs(profile_or_default(profile), as_json=as_json)

@@ -1,4 +1,4 @@
-"""orch usage: sum what runs have used."""
+"""orch usage: sum the hours, GPU-hours and energy of runs."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 import click
 
 from orchestrator.cli import complete
-from orchestrator.cli.group import orch, print_json, say, show
+from orchestrator.cli.group import duration, orch, print_json, say, show
 from orchestrator.errors import OrchError, UsageError
-from orchestrator.specs.units import seconds
 
 if TYPE_CHECKING:
     from orchestrator.operations.usage import Used
@@ -20,28 +19,25 @@ if TYPE_CHECKING:
 
 @orch.command(epilog="Example: orch usage --by job --since 30d")
 @click.argument("runs", nargs=-1, metavar="[RUN]...", shell_complete=complete.runs_and_sweeps)
-@click.option("--by", type=click.Choice(["user", "profile", "job"]), help="Group all runs by this.  [default: profile]")
+@click.option("--by", type=click.Choice(["user", "profile", "job"]), help="One line for each.  [default: profile]")
 @click.option("--since", metavar="TIME", help="Only runs submitted in the last TIME, such as 30d.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def usage(runs: tuple[str, ...], by: str | None, since: str | None, as_json: bool) -> int:
-    """Sum hours, GPU-hours and energy of all runs or of named runs.
+    """Sum up the hours, GPU-hours and energy that runs used.
 
-    Rank-hours and GPU-hours count each rank and GPU that a run held. Watt-hours are those of GPUs whose driver measures
-    energy. For a named Slurm run, Slurm's accounting (sacct) adds the share of its time limit, cores and memory that
-    the job has used.
+    Without RUN, all your runs are summed by profile, user or job. With RUN, each run has a line, and a Slurm run also
+    the share of its time limit, cores and memory that its job used, from sacct. A run with 8 GPUs uses 8 GPU-hours in
+    an hour, also if the GPUs are idle. Watt-hours are the energy of the GPUs, if their driver measures it.
     """
     from orchestrator.operations.usage import usage as sums
-    from orchestrator.supervisor.start import attended_root
+    from orchestrator.supervisor.background import attended_root
 
     root = attended_root()
     if runs:
         if by is not None or since is not None:
             raise UsageError("--by and --since can't be combined with named runs", "leave them out")
         return _of_runs(root, runs, as_json=as_json)
-    try:
-        limit = None if since is None else float(seconds(since))
-    except ValueError as error:
-        raise UsageError(f"--since: {error}") from None
+    limit = None if since is None else duration("--since", since)
     by = by or "profile"
     found, unreadable = sums(root, by, limit)
     if unreadable:

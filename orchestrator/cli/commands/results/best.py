@@ -10,23 +10,24 @@ from orchestrator.cli.group import orch, print_json, say, show, style
 
 @orch.command(epilog="Example: orch best --metric accuracy")
 @click.argument("runs", nargs=-1, metavar="[RUN|SWEEP]...", shell_complete=complete.runs_and_sweeps)
-@click.option("--name", metavar="NAME", help="All runs of this name.")
+@click.option("--name", metavar="NAME", help="Rank all runs of the job with this name.")
 @click.option("--metric", "-m", metavar="NAME", help="Metric to rank by (default: the job's metric).")
 @click.option("--lower", "order", flag_value="lower", help="Lower is better (overrides the job).")
 @click.option("--higher", "order", flag_value="higher", help="Higher is better (overrides the job).")
-@click.option("--number", "-n", type=click.IntRange(1), metavar="N", help="Only the best N.")
+@click.option("--number", "-n", type=click.IntRange(1), metavar="N", help="Show only the best N runs.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def best(
     runs: tuple[str, ...], name: str | None, metric: str | None, order: str | None, number: int | None, as_json: bool
 ) -> int:
-    """Rank runs by a metric, the best first.
+    """Rank runs by a metric such as accuracy, the best first.
 
-    With a SWEEP, rank its runs; without arguments, those of the newest sweep.
+    RUN and SWEEP are ids or job names; a SWEEP means all its runs. Without arguments, the runs of the newest sweep are
+    ranked.
     """
     from orchestrator.cli.render import sweeps
     from orchestrator.operations.ranking import rank, runs_meant
     from orchestrator.protocol.metric import Better
-    from orchestrator.supervisor.start import attended_root
+    from orchestrator.supervisor.background import attended_root
 
     title, meant = runs_meant(attended_root(), runs, name)
     ranking = rank(title, meant, metric, Better(order) if order else None)

@@ -23,7 +23,7 @@ from orchestrator.cli.group import orch, print_json, say, show
 def bundle(run: str, output: Path | None, as_json: bool) -> int:
     """Pack a run's records and logs for a bug report.
 
-    Logs are cut to their ends; secrets, code and weights are left out.
+    Only the ends of logs are packed. Secrets, code and weights are left out.
     """
     from orchestrator.cli.output import say_unknown_secrets
     from orchestrator.cli.render import results

@@ -16,9 +16,9 @@ from orchestrator.errors import EXIT_ORCH_FAILED
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @delegated
 def checkpoints(run: str, verify: bool, as_json: bool) -> int:
-    """List a run's checkpoints: step, metric, size, verdict.
+    """List a run's checkpoints: step, metric, size, state.
 
-    With --verify, the exit code is 1 if one is incomplete or corrupt.
+    With --verify, the exit code is 1 if a checkpoint is incomplete or corrupt.
     """
     from orchestrator.cli.render import results
     from orchestrator.runs.files.checkpoints import all_of, checkpoint_folder, not_here, unusable

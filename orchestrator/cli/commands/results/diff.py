@@ -1,4 +1,4 @@
-"""orch diff: show what changed between two runs."""
+"""orch diff: show the differences between two runs."""
 
 from __future__ import annotations
 

@@ -14,9 +14,10 @@ from orchestrator.cli.group import orch, print_json, show
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @delegated
 def outputs(run: str, as_json: bool) -> int:
-    """List the files that a run has written.
+    """List a run's output files, such as plots and weights.
 
-    Also list the files that are still only on its nodes, and why.
+    Outputs are the files that the ranks wrote in their working folder or in $ORCH_OUTPUT_DIR. Files that are still on
+    the run's nodes are listed with the reason, and orch pull RUN --outputs fetches them.
     """
     from dataclasses import asdict
 

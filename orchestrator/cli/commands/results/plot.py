@@ -34,7 +34,7 @@ def plot(words: tuple[str, ...], metric: str | None, plain: bool, as_json: bool)
     from orchestrator.operations.ranking import runs_meant
     from orchestrator.runs.files import metrics
     from orchestrator.runs.files.written_metrics import HOW_TO_WRITE
-    from orchestrator.supervisor.start import attended_root
+    from orchestrator.supervisor.background import attended_root
 
     names, metric = (words[:-1], words[-1]) if metric is None and len(words) > 1 else (words, metric)
     _, runs = runs_meant(attended_root(), names)

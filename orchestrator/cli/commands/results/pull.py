@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 )
 @click.option("--best", is_flag=True, help="Copy the best run of a sweep.")
 @click.option("--metric", "-m", metavar="NAME", help="The metric of --best (default: the job's).")
-@click.option("--outputs", is_flag=True, help="First copy the outputs still on its nodes, of any size.")
+@click.option("--outputs", is_flag=True, help="First fetch the outputs that are still on the nodes.")
 @click.option("--to", type=click.Path(path_type=Path), metavar="DIR", help="Destination (default: ./RUN).")
-@click.option("--in-place", is_flag=True, help="Copy the outputs to where a run by hand would put them.")
+@click.option("--in-place", is_flag=True, help="Copy only the outputs, into the job's code folder.")
 @click.option("--force", is_flag=True, help="With --in-place: replace files that have other content.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def pull(
@@ -33,7 +33,7 @@ def pull(
 ) -> int:  # fmt: skip
     """Copy logs, results, outputs and a checkpoint to a folder.
 
-    Repeated, it copies only what is new.
+    The same command again copies only new files and new lines.
     """
     from orchestrator.cli.render import results
     from orchestrator.node.system.private import as_the_user
@@ -41,7 +41,9 @@ def pull(
     from orchestrator.runs.store import find_run, state_root
 
     if metric is not None and not best:
-        raise UsageError("--metric belongs to --best", "a run's best checkpoint goes by checkpoint.keep_best or metric")
+        raise UsageError(
+            "--metric belongs to --best", "--checkpoint best goes by checkpoint.keep_best or metric of the job"
+        )
     if in_place and (to is not None or checkpoint is not None):
         raise UsageError("--in-place copies outputs to the code folder", "leave --to and --checkpoint out")
     if force and not in_place:

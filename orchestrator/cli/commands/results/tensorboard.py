@@ -1,4 +1,4 @@
-"""orch tensorboard: start TensorBoard on runs."""
+"""orch tensorboard: start TensorBoard with the metrics of runs."""
 
 from __future__ import annotations
 
@@ -17,16 +17,17 @@ from orchestrator.errors import EXIT_INTERRUPTED, OrchError
 @click.argument("runs", nargs=-1, required=True, metavar="RUN...", shell_complete=complete.runs_and_sweeps)
 @click.option(
     "--port", type=click.IntRange(0, 65535), metavar="N",
-    help="Listen on this port; 0 is any (default: 6006, or a free one after it).",
+    help="TensorBoard's port; 0 means any (default: 6006, or the next free port).",
 )  # fmt: skip
 def tensorboard(runs: tuple[str, ...], port: int | None) -> int:
-    """Start TensorBoard on runs, until Ctrl-C.
+    """Show the metrics of runs in TensorBoard.
 
-    It listens only at 127.0.0.1, and it has no password.
+    Starts TensorBoard at 127.0.0.1 until Ctrl-C. It has no password, so all users of this machine can open it. The
+    curves of a job with track: tensorboard are updated; other runs are shown as they are now.
     """
     from orchestrator.operations import tensorboard as operation
     from orchestrator.operations.ranking import runs_meant
-    from orchestrator.supervisor.start import attended_root
+    from orchestrator.supervisor.background import attended_root
 
     argv = operation.program()
     _, found = runs_meant(attended_root(), runs)

@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 
 class BeforeLaunchLine(click.Command):
-    """A command that takes options, then a name, then a launch line with options of its own."""
+    """A command with options, then a name, then a launch line, which may have options too."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse the options and the name; the words after them are the launch line."""
+        """Parse the options and the name. The words after the name are the launch line."""
         takes_value = {option for each in self.params if not getattr(each, "is_flag", True) for option in each.opts}
         options, names, rest = list[str](), list[str](), list(args)
         while rest and rest[0] != "--" and (rest[0].startswith("-") or not names):
@@ -38,17 +38,18 @@ class BeforeLaunchLine(click.Command):
     epilog="Example: orch init train torchrun --nproc_per_node 4 train.py",
 )
 @click.option(
-    "--host", "hosts", multiple=True, metavar="USER@HOST", help="Write an ssh profile for this host (n[1-3])."
+    "--host", "hosts", multiple=True, metavar="USER@HOST", help="Write an ssh profile for this host (or n[1-3])."
 )
-@click.option("--slurm", is_flag=True, help="Write a slurm profile from what sinfo says here.")
-@click.option("--force", is_flag=True, help="Overwrite a file that is there.")
+@click.option("--slurm", is_flag=True, help="Write a slurm profile from the output of sinfo.")
+@click.option("--force", is_flag=True, help="Overwrite existing files.")
 @click.argument("name")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 def init(hosts: tuple[str, ...], slurm: bool, force: bool, name: str, command: tuple[str, ...]) -> int:
     """Write a job or profile from a command, script or hosts.
 
-    From a launch line (torchrun, srun, accelerate, python) or a batch script with #SBATCH lines it writes the job
-    NAME.yaml and the profile that these imply; from --host or --slurm the profile cluster_profiles/NAME.yaml.
+    A launch line (torchrun, srun, accelerate, deepspeed, python) or a batch script with #SBATCH lines becomes the job
+    NAME.yaml and, if it names nodes or ranks, the profile cluster_profiles/NAME.yaml. --host and --slurm write only the
+    profile.
     """
     from pathlib import Path
 

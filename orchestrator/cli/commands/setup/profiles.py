@@ -1,4 +1,4 @@
-"""orch profiles: list the known profiles, and mistakes in them."""
+"""orch profiles: list the known profiles, and their mistakes."""
 
 from __future__ import annotations
 

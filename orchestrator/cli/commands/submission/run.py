@@ -19,16 +19,16 @@ from orchestrator.errors import UsageError
 @profile_option
 @request_options
 @click.option("--detach", "-d", is_flag=True, help="Return at once instead of printing rank 0's log.")
-@click.option("--dry-run", "--dryrun", "dry_run", is_flag=True, help="Print what would be sent; start nothing.")
+@click.option("--dry-run", "--dryrun", "dry_run", is_flag=True, help="Print the plan and commands; start nothing.")
 @click.option("--rehearse", is_flag=True, help="Run the profile's nodes and ranks on this machine.")
-@click.option("--no-wait", is_flag=True, help="Refuse where GPUs or slots are in use, instead of queueing.")
+@click.option("--no-wait", is_flag=True, help="Refuse if the hosts' GPUs or slots are in use, instead of queueing.")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 def run(command: tuple[str, ...], profile: str | None, as_json: bool, detach: bool, dry_run: bool, rehearse: bool,
         no_wait: bool, **shared: Any) -> int:  # fmt: skip
     """Run a script or a torchrun line without a job file.
 
-    The code is the current folder; words after the script are its own arguments. Ctrl-C detaches, and the run
-    continues.
+    The current folder is sent as the code. Words after the script are the script's arguments. Ctrl-C detaches, and the
+    run continues.
     """
     from dataclasses import replace
     from pathlib import Path

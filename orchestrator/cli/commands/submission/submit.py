@@ -1,8 +1,7 @@
-"""orch submit: start a run from two YAML documents. The second half, from `start` on, serves orch run too."""
+"""orch submit: start a run from a job and a profile. `orch run` uses the functions from `start` on too."""
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,7 +10,7 @@ import click
 
 from orchestrator.cli import complete
 from orchestrator.cli.awaiting import naming_who_is_awaited
-from orchestrator.cli.group import orch, print_json, say
+from orchestrator.cli.group import orch, print_id, print_json, say, say_all
 from orchestrator.cli.request import (
     TakesArguments,
     default_choice,
@@ -39,7 +38,7 @@ if TYPE_CHECKING:
 )
 @click.option("--follow", "-f", is_flag=True, help="Print rank 0's log until the end; Ctrl-C detaches.")
 @click.option("--detach", "-d", is_flag=True, help="Return at once (the default).")
-@click.option("--dry-run", "--dryrun", "dry_run", is_flag=True, help="Print what would be sent; start nothing.")
+@click.option("--dry-run", "--dryrun", "dry_run", is_flag=True, help="Print the plan and commands; start nothing.")
 @click.option("--check", is_flag=True, help="With --dry-run: also validate with sbatch --test-only.")
 @click.option("--rehearse", is_flag=True, help="Run the profile's nodes and ranks on this machine.")
 @click.option(
@@ -70,14 +69,15 @@ if TYPE_CHECKING:
     metavar="EVENT",
     help="Notify of failed, succeeded, cancelled, restarted or hung (repeatable).",
 )
-@click.option("--no-wait", is_flag=True, help="Refuse where GPUs or slots are in use, instead of queueing.")
+@click.option("--no-wait", is_flag=True, help="Refuse if the hosts' GPUs or slots are in use, instead of queueing.")
 def submit(job: str | None, profile: str | None, as_json: bool, again: str | None, follow: bool, detach: bool,
            dry_run: bool, check: bool, rehearse: bool, after: str | None, sweep: tuple[str, ...],
            search: str | None, trials: int | None, stop_by: str | None, parallel: int | None,
            notify_on: tuple[str, ...], no_wait: bool, **shared: Any) -> int:  # fmt: skip
     """Submit a job (a YAML file, or a shipped job's name).
 
-    The command returns at once; --follow prints rank 0's log. Words after -- are appended to the job's args.
+    The command returns when the run was started or queued; --follow prints rank 0's log. Words after -- are appended to
+    the job's args.
     """
     from orchestrator.runs.store import state_root
 
@@ -107,7 +107,7 @@ def _check(
     job: str | None, again: str | None, *, follow: bool, detach: bool, sweeps: bool,
     parallel: int | None,
 ) -> None:  # fmt: skip
-    """Raise UsageError for options that exclude each other."""
+    """Raise UsageError if options exclude each other."""
     if follow and detach:
         raise UsageError("--follow and --detach exclude each other", "leave one of them out")
     if (job is None) == (again is None):
@@ -129,7 +129,7 @@ def _search(sampler: str | None, trials: int | None, stop_by: str | None) -> Sea
 
 
 def _check_search(search: str | None, trials: int | None, stop_by: str | None, *, sweeps: bool) -> None:
-    """Raise UsageError for options of a search that exclude each other."""
+    """Raise UsageError if options of a search exclude each other."""
     if search is None:
         if trials is not None or stop_by is not None:
             raise UsageError(f"{'--trials' if trials is not None else '--stop'} is for a search", "add --search tpe")
@@ -140,14 +140,15 @@ def _check_search(search: str | None, trials: int | None, stop_by: str | None, *
         raise UsageError("--search needs the number of its trials", "add --trials 40")
 
 
-# -- what submit and run share
+# -- shared by submit and run
 
 
 def start(root: Path, asked: Any, *, follow: bool, as_json: bool, dry_run: bool = False, check: bool = False,
           why: str | None = None, line_notes: tuple[str, ...] = ()) -> int:  # fmt: skip
-    """Submit a request, or print its plan; follow the run to its end if wanted. Return the exit code.
+    """Submit a request, or print its plan. With `follow`, follow the run to its end. Return the exit code.
 
-    The first line names the ranks and the profile, unless `why` is None; `why` is the reason for a default profile.
+    If orch chose the profile, `why` is the reason. The first printed line names the ranks and the profile, unless `why`
+    is None.
     """
     from orchestrator.prepare import notes, prepare
 
@@ -155,22 +156,17 @@ def start(root: Path, asked: Any, *, follow: bool, as_json: bool, dry_run: bool 
     try:
         prepared = prepare.prepare(root, asked)
     except OrchError:
-        _say_all(*(f"note: {each}" for each in line_notes))
+        say_all(*(f"note: {each}" for each in line_notes))
         raise
     first = "" if why is None else f"{notes.ranks_of_profile(prepared)}{reason}"
-    _say_all(first, *(f"note: {each}" for each in line_notes), *notes.notes_on_request(prepared, asked.profile))
+    say_all(first, *(f"note: {each}" for each in line_notes), *notes.notes_on_request(prepared, asked.profile))
     if dry_run:
         return _show_dry_run(root, prepared, as_json=as_json, check=check)
     return _submit(root, prepared, as_json=as_json, follow=follow)
 
 
-def _say_all(*lines: str) -> None:
-    for line in filter(None, lines):
-        say(line)
-
-
 def _submit(root: Path, prepared: Any, *, as_json: bool, follow: bool) -> int:
-    """Start a prepared request from this machine, or hand it to the machine that is to look after it."""
+    """Start a prepared request from this machine, or hand it over to the machine that the profile names."""
     from orchestrator.backends import kind_of
     from orchestrator.cli.render import runs as render
     from orchestrator.cli.render.escapes import one_line
@@ -186,11 +182,14 @@ def _submit(root: Path, prepared: Any, *, as_json: bool, follow: bool) -> int:
     wait = submit.wait_for_places(run)
     on_supervisor = notes.note_on_wait() if wait else notes.note_on_supervisor(prepared, starts_later=was_queued(run))
     events = run.events()
-    on_python = notes.note_on_python(prepared)
-    for note in (on_python, code_note(events), one_line(left_out_note(events)), on_supervisor,
-                 submit.note_on_profile(run), submit.note_on_queue(run)):  # fmt: skip
-        if note:
-            say(note)
+    say_all(
+        notes.note_on_python(prepared),
+        code_note(events),
+        one_line(left_out_note(events)),
+        on_supervisor,
+        submit.note_on_profile(run),
+        submit.note_on_queue(run),
+    )
     job = submit.job_of(run)
     submitted = f"submitted {run.run_id}{f' as {run.record().scheduler} job {job}' if job else ''}"
     if as_json and not follow:
@@ -201,25 +200,25 @@ def _submit(root: Path, prepared: Any, *, as_json: bool, follow: bool) -> int:
         say(f"{submitted}; Ctrl-C detaches, and the run continues")
         return follow_run(run, as_json=as_json)
     else:
-        if not sys.stdout.isatty():
-            click.echo(run.run_id)  # stdout has only the id, so that a script can read it
+        print_id(run.run_id)
         say(f"{submitted}{f': {wait}' if wait else ''}\n{render.next_commands(run.run_id)}")
     return 0
 
 
 def _show_dry_run(root: Path, prepared: Any, *, as_json: bool, check: bool) -> int:
     """Print the plan, and with `check` what the scheduler reports about it. Return the exit code."""
+    from orchestrator.backends import backend_of
     from orchestrator.cli.output import show_plan
     from orchestrator.prepare import prepare
 
-    launch = prepare.shown_plan(root, prepared, asks=check)
-    verdict = prepare.check(prepared, launch) if check else None
+    launch = prepare.shown_plan(root, prepared, contacts_login=check)
+    verdict = backend_of(prepared.profile).would_take(launch) if check else None
     show_plan(launch, as_json, prepared.environment, prepare.shipment(prepared), verdict)
     return EXIT_ORCH_FAILED if verdict is not None and verdict[0] == "fail" else 0
 
 
 def _delegate(root: Path, prepared: Any, *, as_json: bool, follow: bool) -> int:
-    """Let another machine submit the run and look after it."""
+    """Let another machine submit and supervise the run."""
     from orchestrator.cli.render import runs as render
     from orchestrator.operations.submission import delegate
 
@@ -231,8 +230,7 @@ def _delegate(root: Path, prepared: Any, *, as_json: bool, follow: bool) -> int:
     if as_json:
         print_json({"run_id": pointer.run_id, "supervisor": pointer.host})
         return 0
-    if not sys.stdout.isatty():
-        click.echo(pointer.run_id)
+    print_id(pointer.run_id)
     say(f"submitted {pointer.run_id}, which {pointer.host} supervises: you can shut down this machine")
     say(render.next_commands(pointer.run_id))
     return 0

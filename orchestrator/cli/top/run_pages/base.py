@@ -1,4 +1,4 @@
-"""Base class of the pages about a run: the title, and the numbers that open other pages."""
+"""The base class of the pages about a run, with their title and their common keys."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class OfRun(Page[Seen[Body]], Generic[Body]):
 
     @abstractmethod
     def lines(self, body: Body, look: Look) -> list[Text]:
-        """Return the lines for the page's own data."""
+        """Return the lines that show the page's own data."""
 
     def own_presses(self) -> dict[str, Press]:
         """Return the keys of this page only."""
@@ -76,7 +76,7 @@ class OfRun(Page[Seen[Body]], Generic[Body]):
         return [Text("reading ...")] if self.data is None else self.lines(self.data.body, look)
 
     def presses(self) -> dict[str, Press]:
-        """Return the keys that all these pages share, and those of this page."""
+        """Return the actions of the common keys and of this page's own keys."""
         numbers = sorted(self.pages)
         after = numbers[(numbers.index(self.number) + 1) % len(numbers)]
         return {

@@ -1,4 +1,4 @@
-"""Page 2: two metrics of a run as curves, by default loss and throughput."""
+"""Page 2: curves of two metrics of a run, by default the loss and the samples per second."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from orchestrator.views.run import RunView
 
 FIRST = ("loss", "rate")  # shown if the run has them
 SMOOTHINGS = (0.0, 0.6, 0.9)
-MOST_POINTS = 400  # twice the columns of braille on a wide screen
+MOST_POINTS = 400  # braille has two points per column, and a wide screen 200 columns
 
 
 class CurvesPage(OfRun[tuple[Curves, ...]]):

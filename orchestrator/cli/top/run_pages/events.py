@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from rich.text import Text
 
-from orchestrator.cli.render.events import event_lines
+from orchestrator.cli.render.events import event_lines, time_of
 from orchestrator.cli.top.page import Again, Look, Press, Scroll, Step
 from orchestrator.cli.top.run_pages.base import OfRun
 from orchestrator.runs.state import Event
@@ -26,25 +26,17 @@ class EventsPage(OfRun[list[Event]]):
         self.scroll, self.column = Scroll(follows=True), 0
 
     def look_at(self, view: RunView) -> list[Event]:
-        """Read the events."""
-        return sorted(self.reader.events(self.run), key=_time)
+        return sorted(self.reader.events(self.run), key=time_of)
 
     def lines(self, body: list[Event], look: Look) -> list[Text]:
-        """Return the visible lines."""
         if not body:
             return [Text("nothing has been recorded yet")]
         window = self.scroll.window(len(body), look.height)
         return [Text(line[self.column :]) for line in event_lines(body[number] for number in window)]
 
     def own_presses(self) -> dict[str, Press]:
-        """Return the keys that scroll."""
         return {**self.scroll.presses(), "left": lambda: self._shift(-8), "right": lambda: self._shift(8)}
 
     def _shift(self, by: int) -> Step:
         self.column = max(0, self.column + by)
         return Again()
-
-
-def _time(event: Event) -> float:
-    when = event.get("time")
-    return float(when) if isinstance(when, int | float) else 0.0

@@ -19,7 +19,7 @@ from orchestrator.views.reader import Reader
 from orchestrator.views.run import RunView
 
 LESS_AND_MORE = 8  # columns that the keys left and right scroll by
-MOST_SEARCHES = 64  # how many parts of 64 MB a key searches at most
+MOST_SEARCHES = 64  # most parts of 64 MiB that one key searches
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class LogPage(OfRun[Window]):
         return log.last(self.body_height)
 
     def lines(self, body: Window, look: Look) -> list[Text]:
-        """Return a heading for the log, and its lines."""
+        """Return a heading and the visible lines of the log."""
         self.body_height = max(1, look.height - 1)
         page = body.page
         where = "following" if self.start is None else f"at {100 * page.end / max(1, page.size):.0f} %"

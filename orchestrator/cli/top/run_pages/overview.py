@@ -34,7 +34,6 @@ class Overview(OfRun[RunView]):
         self.cursor = Cursor()
 
     def look_at(self, view: RunView) -> RunView:
-        """Return the run's view."""
         return view
 
     def lines(self, body: RunView, look: Look) -> list[Text]:
@@ -51,7 +50,6 @@ class Overview(OfRun[RunView]):
         return [*top, Text(""), *pointed([header, *lines], self.cursor.at - window.start + 1)]
 
     def own_presses(self) -> dict[str, Press]:
-        """Return the keys of the list of ranks."""
         return {**self.cursor.presses(), "enter": self._log, "right": self._log}
 
     def _log(self) -> Step:

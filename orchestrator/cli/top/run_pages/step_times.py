@@ -20,7 +20,7 @@ MOST_COLUMNS, MOST_ROWS = 400, 200
 
 
 class StepTimesPage(OfRun[tuple[HeatMap, Pace | None]]):
-    """Shows a sentence about the slowest rank, and a heat map in which each row is a rank or several neighbours."""
+    """Shows a sentence about the slowest rank, and a heat map. Each row is one rank, or several consecutive ranks."""
 
     name, number = "heat", 3
     keys: ClassVar = (("1-7", "pages"), ("w", "why"), ("c", "cancel"))

@@ -1,4 +1,4 @@
-"""Page 7: how busy ranks and GPUs are over time, and each node's newest samples."""
+"""Page 7: the use of ranks and GPUs over time, and each node's newest sample."""
 
 from __future__ import annotations
 
@@ -34,7 +34,6 @@ class UsePage(OfRun[UseView]):
         self._size = (60, 10)  # columns and rows of the map's last drawing
 
     def look_at(self, view: RunView) -> UseView:
-        """Read the samples."""
         columns, rows = self._size
         return self.reader.use(self.run, self.measure, columns=columns, rows=rows)
 

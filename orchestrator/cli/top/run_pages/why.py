@@ -28,15 +28,12 @@ class Why(OfRun[RunState]):
         self.scroll = Scroll()
 
     def look_at(self, view: RunView) -> RunState:
-        """Read the state of the run."""
         return self.reader.state(self.run)
 
     def lines(self, body: RunState, look: Look) -> list[Text]:
-        """Return the visible lines."""
         page = (escapes.one_line(line) for line in verdict_page(body, now=look.now, width=look.width).split("\n"))
         text = [part for line in page for part in fold(line, look.width)]
         return [Text(text[number]) for number in self.scroll.window(len(text), look.height)]
 
     def own_presses(self) -> dict[str, Press]:
-        """Return the keys that scroll."""
         return self.scroll.presses()

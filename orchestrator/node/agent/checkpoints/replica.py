@@ -1,8 +1,8 @@
 """The second copy of each checkpoint: node 0's agent sends it to node 1, if the nodes share no folder.
 
-Node 1 verifies every byte and puts the checkpoint where its own ranks would look for it. So node 1 can
-become the next node 0 if this node is lost with its disk, even if no other machine was connected. After a copy has
-failed, no other copy is tried in the same attempt, because each try would slow the training's disk and network.
+Node 1 verifies every byte and stores the checkpoint in the folder that its own ranks read. So node 1 can become the
+next node 0 if this node is lost with its disk, even if no other machine was connected. After a copy has failed, no
+other copy is tried in the same attempt, because each try would slow the training's disk and network.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from orchestrator.protocol.task import NodeTask
 LOOK_SECONDS = 0.2
 LOOK_AROUND_SECONDS = 1.0  # between two looks into all folders of the run, or nine times as long as one takes
 MOST_NAMED = 100
-WORD_BYTES = 4096  # of what rank 0 is told, written in place
+WORD_BYTES = 4096  # the size of the report to rank 0, which is written in place
 PROBLEM_CHARS = 300  # six bytes each as JSON, at most
 
 
@@ -61,9 +61,9 @@ class ReplicaSender:
             overwrite_line(told, values, WORD_BYTES)
 
     async def keep_up(self, addrs: tuple[str, ...], port: int) -> None:
-        """Hand each checkpoint to node 1 soon after its commit, the newest first, until cancelled.
+        """Send each checkpoint to node 1 soon after its commit, the newest first, until cancelled.
 
-        It looks, because ranks say what they have saved in no other way than by saving it.
+        This polls, because ranks do not report their saves.
         """
         folder = Places.of(self.task).checkpoints
         while True:
@@ -76,7 +76,7 @@ class ReplicaSender:
             await asyncio.sleep(LOOK_SECONDS)
 
     async def keep_up_with_others(self, addrs: tuple[str, ...], port: int) -> None:
-        """Hand the newest checkpoint of another format to node 1, once it is the same in two looks, until cancelled."""
+        """Send the newest checkpoint of another format to node 1, once it is the same in two looks, until cancelled."""
         before: object = None
         sent: object = None
         while True:
@@ -95,7 +95,7 @@ class ReplicaSender:
             await asyncio.sleep(max(LOOK_AROUND_SECONDS, 9 * (time.monotonic() - started)))
 
     def _others(self) -> dict[str, Saved]:
-        """Return the run's checkpoints but for orch's own, which lie in one folder, the newest first."""
+        """Return the run's checkpoints except orch's own, which are in a folder of their own, the newest first."""
         found = Places.of(self.task).own()
         return {name: saved for name, saved in found.items() if saved.format is not Format.ORCH}
 
@@ -125,7 +125,7 @@ class ReplicaSender:
 
 
 def _committed(folder: str) -> set[tuple[str, int]]:
-    """(name, when it was committed) of each checkpoint: one that is written again is another one."""
+    """Return (name, time of commit) of each checkpoint. A checkpoint that is written again counts as another one."""
     found = set()
     for name in committed(folder):
         with contextlib.suppress(OSError):  # deleted meanwhile

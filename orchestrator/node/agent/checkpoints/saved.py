@@ -1,4 +1,4 @@
-"""What a run has saved on this node, in whoever's format: what it goes on from, and by what it is known to get on."""
+"""Finds the run's checkpoints on this node, in any format: for resuming, and to measure the run's progress."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ from orchestrator.protocol.task import NodeTask
 
 
 def progress(task: NodeTask) -> Progress:
-    """Return how far the run has come, by what lies on this node.
+    """Return the progress of the run, by the files on this node.
 
-    Where no framework's checkpoint tells it, every file that it writes counts, and every step of its heartbeats.
+    If no checkpoint of a framework shows it, every file that the program writes counts, and every step in its
+    heartbeats.
     """
     places = Places.of(task)
     sought, found = places.sought, places.look()
@@ -32,7 +33,7 @@ def progress(task: NodeTask) -> Progress:
 
 
 def _last_beat(task: NodeTask) -> int:
-    """Return the highest step that a heartbeat of this node's ranks has told, of all attempts; -1 where none has."""
+    """Return the highest step in the heartbeats of this node's ranks, in all attempts; -1 if there is none."""
     node, highest = node_folder(task.run_dir, task.node_rank), -1
     for path in glob.iglob(f"{glob.escape(node)}/attempt_*/beat_*"):
         step = (read_heartbeat(path) or {}).get("step")
@@ -41,7 +42,7 @@ def _last_beat(task: NodeTask) -> int:
 
 
 def mark_of(saved: Saved) -> str:
-    """Return what tells whether two nodes have the same checkpoint under a name that is written again and again."""
+    """Return a text that differs between nodes if their checkpoints of one name differ, as the name may be reused."""
     if saved.is_counted:
         return str(saved.step)
     try:
@@ -52,7 +53,7 @@ def mark_of(saved: Saved) -> str:
 
 
 def place_of(task: NodeTask, name: str) -> str:
-    """Return where a checkpoint of this name lies here, or would; ValueError for a name that leads elsewhere."""
+    """Return the path of a checkpoint of this name on this node. Raises ValueError if the name leads elsewhere."""
     root, _, below = name.partition("/")
     if root == GIVEN and below and "/" not in below and below not in (".", ".."):
         return f"{given_folder(task.run_dir)}/{below}"
@@ -60,9 +61,9 @@ def place_of(task: NodeTask, name: str) -> str:
 
 
 def resumable(task: NodeTask, attempt: int) -> dict[str, Saved]:
-    """Return what an attempt may go on from, the newest first, by names that are the same on all nodes.
+    """Return the checkpoints from which an attempt may resume, the newest first. Their names are the same on all nodes.
 
-    The run's own, else what it was given to start from; a run that only begins, and was given nothing, has none.
+    They are the run's own, else the checkpoint that it was given. A new run that was given none has none.
     """
     given = "" if task.resume in ("auto", "never") else os.path.join(task.code_dir, os.path.expanduser(task.resume))
     if not (attempt or task.start or given):

@@ -35,7 +35,7 @@ from orchestrator.protocol.outputs import CHECKPOINTS
 from orchestrator.protocol.reading import MOST_RECORD, opened, read_json, read_regular
 from orchestrator.protocol.task import NodeTask
 
-STALLED_SECONDS = 120.0  # for which a transfer may stand still, also while the other side writes to a slow disk
+STALLED_SECONDS = 120.0  # a transfer may stand still for so long, also while the other side writes to a slow disk
 MOST_LISTED = 64 << 20  # bytes of the list of files
 REFUSED = (
     OSError, ValueError, KeyError, TypeError, ChannelError, NotInstalledError, asyncio.IncompleteReadError,
@@ -47,7 +47,7 @@ FAILURES = (OSError, ValueError, RuntimeError, KeyError, ChannelError, checkpoin
 
 T = TypeVar("T")
 Address = tuple[int, tuple[str, ...], int]  # a node, and the addresses and the port of its neighbour server
-Facts = dict[str, Any]  # of a file: "bytes", and its checksum under the algorithm's name or "mtime_ns"
+Facts = dict[str, Any]  # facts of a file: "bytes", and its checksum under the algorithm's name or "mtime_ns"
 
 
 async def _in_time(step: Awaitable[T], what: str) -> T:
@@ -80,7 +80,10 @@ def parcel_of(name: str, saved: Saved) -> Parcel:
 
 
 def orchs_parcel(path: str) -> Parcel:
-    """Return a checkpoint of orch, whose manifest has the hashes; COMMIT is last. Raises one of FAILURES."""
+    """Return the parcel of a checkpoint in orch's format. Its manifest has the hashes, and COMMIT is last.
+
+    Raises one of FAILURES.
+    """
     above, name = os.path.split(path)
     files = {}
     contents = {each: read_regular(f"{path}/{each}", MOST_RECORD, above) for each in (MANIFEST, COMMIT)}
@@ -95,10 +98,11 @@ def orchs_parcel(path: str) -> Parcel:
 async def send(
     tls: Tls, to: Address, parcel: Parcel, *, replaces: bool = False, keeps: Sequence[str] | None = None
 ) -> None:
-    """Have a node put a checkpoint where its own ranks look for it. Raises one of FAILURES.
+    """Send a checkpoint to a node, which stores it in the folder that its own ranks read. Raises one of FAILURES.
 
-    replaces: also if its own ranks have written something there, because none of them runs, or because the name says
-    which step it is. keeps: the names of earlier parcels that the node keeps; None for all.
+    replaces: whether the checkpoint also replaces one that the node's own ranks have written there. This is safe if
+    none of the ranks runs, or if the name contains the step. keeps: the names of earlier parcels that the node keeps;
+    None keeps all.
     """
     node, addrs, port = to
     listing = json.dumps(parcel.files).encode()
@@ -161,9 +165,9 @@ class Receiver:
     def __init__(self, task: NodeTask) -> None:
         self.task = task
         self.own = f"{node_folder(task.run_dir, task.node_rank)}/receiving"
-        shutil.rmtree(self.own, ignore_errors=True)  # of an agent that was killed
+        shutil.rmtree(self.own, ignore_errors=True)  # an agent that was killed has left it
         self.record = f"{task.run_dir}/received.json"
-        self.received = _read_record(self.record)  # by other starts too
+        self.received = _read_record(self.record)  # other starts may have received some
         self.lock = asyncio.Lock()
 
     async def take(self, request: Message, channel: Channel) -> None:
@@ -209,14 +213,14 @@ class Receiver:
         channel.send({"kept": name})
 
     def _temporary(self, name: str, place: str) -> str:
-        """Return the folder in which the files arrive: on the disk of their place, and nowhere that is copied back."""
+        """Return the folder in which the files arrive, on the disk of their place. It is not copied as an output."""
         above, last = os.path.split(place)
-        if _is_orchs(name):  # as a writer's, so that the folder of a writer that was killed is removed
+        if _is_orchs(name):  # named like a writer's folder, which is removed if the writer was killed
             return f"{above}/{checkpoint_dir.temporary_name('tmp', last)}"
         return f"{above}/.{last}.receiving" if name.startswith(f"{CHECKPOINTS}/") else self.own
 
     def _note(self, name: str, above: str, files: Mapping[str, Facts], keeps: Sequence[str] | None) -> None:
-        """Record what was received, and delete what node 0 has deleted."""
+        """Record the received files, and delete checkpoints that node 0 has deleted."""
         own = {each for each in self.received if not each.startswith(f"{GIVEN}/")}
         for each in own - {name, *keeps} if keeps is not None else ():
             _delete(place_of(self.task, each))
@@ -275,7 +279,7 @@ def _check_manifest(path: Path, files: Mapping[str, Facts]) -> None:
 
 
 def _checked(files: Any, name: str) -> dict[str, Facts]:
-    """Return a checkpoint's files. Raises ValueError for a file elsewhere than in it, or than `latest` beside it."""
+    """Return a checkpoint's files. Raises ValueError for a file that is neither in it nor `latest` beside it."""
     if not isinstance(files, dict) or any(int(facts["bytes"]) < 0 for facts in files.values()):
         raise ValueError(f"the list of files of {name} is damaged")
     for path in files:
@@ -322,7 +326,7 @@ def _delete(path: str) -> None:
 
 
 def _put_in_place(temp: str, place: str) -> None:
-    """Rename what was received, the checkpoint first, because `latest` beside it says that it is whole."""
+    """Rename the received files, the checkpoint first, because `latest` beside it shows that it is complete."""
     folder, first = os.path.split(place)
     os.makedirs(folder, exist_ok=True)
     if os.path.isdir(place) and not os.path.islink(place):

@@ -19,10 +19,10 @@ from orchestrator.node.agent.metrics.wandb import WandbFile
 from orchestrator.protocol.checkpoints.of_run import Places
 from orchestrator.protocol.code_baseline import read_baseline
 from orchestrator.protocol.layout import container_view, is_own_file
-from orchestrator.protocol.outputs import CODE, Matcher, OutputRules
+from orchestrator.protocol.outputs import CODE, OUTPUTS, Matcher, OutputRules
 from orchestrator.protocol.task import NodeTask
 
-MOST_ENTRIES = 50_000  # of all folders in one search, because a data set may have millions of files
+MOST_ENTRIES = 50_000  # in all folders of one search, because a data set may have millions of files
 MOST_FILES = 300
 DEEPEST = 12  # folders
 _EVENT_FILE = re.compile(r"events\.out\.tfevents\.\d+\.(?P<host>.+)\.(?P<pid>\d+)\.\d+(\..+)?", re.DOTALL)
@@ -58,8 +58,8 @@ class _Folder(NamedTuple):
     """A folder to search. `skips` selects paths that are not searched, and `is_newer` the files of this run."""
 
     path: str
-    skips: Callable[[str], bool]
-    is_newer: Callable[[str, os.stat_result], bool]
+    skips: Callable[[str], bool] = lambda _: False
+    is_newer: Callable[[str, os.stat_result], bool] = lambda *_: True
     is_shared: bool = False
 
 
@@ -135,16 +135,9 @@ def _folders(task: NodeTask) -> Iterator[_Folder]:
 
     for name, folder in places.folders.items():
         if name == CODE:
-            yield _Folder(os.path.realpath(folder), _nothing, is_no_code, is_shared and task.container is None)
+            own = is_shared and task.container is None
+            yield _Folder(os.path.realpath(folder), is_newer=is_no_code, is_shared=own)
         elif not any(each != folder and folder.startswith(f"{each}/") for each in searched):
-            yield _Folder(folder, _nothing, is_new if name != "outputs" else _all)
-    yield _Folder(task.run_dir, is_other, _all)
-    yield _Folder(container_view(task.run_dir), _nothing, _all)
-
-
-def _nothing(_: str) -> bool:
-    return False
-
-
-def _all(_: str, __: os.stat_result) -> bool:
-    return True
+            yield _Folder(folder, is_newer=is_new) if name != OUTPUTS else _Folder(folder)
+    yield _Folder(task.run_dir, is_other)
+    yield _Folder(container_view(task.run_dir))

@@ -20,7 +20,7 @@ class UnreadableError(ValueError):
 
 
 class Point(NamedTuple):
-    """The metrics of one step, as a file has them."""
+    """The metrics of one step in a file."""
 
     step: float
     time: float | None  # seconds since 1970; None if the file does not say it
@@ -53,7 +53,7 @@ class Followed:
         return file, self.offset == 0
 
     def keep_mark(self, file: BinaryIO) -> None:
-        """Remember what the bytes before the offset look like."""
+        """Remember the bytes before the offset."""
         self.mark = _mark(file, self.offset)
 
 
@@ -65,7 +65,7 @@ def _mark(file: BinaryIO, offset: int) -> bytes:
 
 
 def new_lines(followed: Followed, is_over: IsOver) -> Iterator[tuple[bytes, bool]]:
-    """Yield each whole line that was appended, and whether it is the first one of the file."""
+    """Yield each complete appended line, and whether it is the first line of the file."""
     file, _ = followed.open()
     with file:
         try:

@@ -18,7 +18,7 @@ from orchestrator.protocol.json_text import parse_json
 from orchestrator.protocol.reading import read_part, read_regular
 
 MOST_METRICS = 1000
-MOST_POINTS = 200_000  # of all metrics together; the submitting machine needs 200 bytes of memory for each
+MOST_POINTS = 200_000  # for all metrics together; the submitting machine needs 200 bytes of memory for each
 MOST_BYTES = 16 << 20
 MOST_OF_A_NAME = 200  # characters
 OCTAVE, LEAST_OCTAVE = 2048, 16  # points; many metrics share 8 * OCTAVE points

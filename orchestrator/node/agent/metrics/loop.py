@@ -157,7 +157,7 @@ class WrittenMetrics:
             for point in file.reader.read(is_over_now):
                 kept.add(self._named(point, file.series), self.attempt)
         except FileNotFoundError:
-            return  # it was removed meanwhile
+            return  # the file was removed meanwhile
         except (UnreadableError, OSError) as error:
             self._complain(path, error)
         if not file.is_left:

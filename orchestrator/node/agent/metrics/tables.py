@@ -68,7 +68,7 @@ class TrainerState:
         self.stamp: tuple[int, int, int] | None = None
 
     def read(self, is_over: IsOver) -> Iterator[Point]:
-        """Yield all entries of the log if the file has changed, none while it is incomplete.
+        """Yield all entries of the log if the file has changed; no entry while the file is incomplete.
 
         Raises UnreadableError if it is too large.
         """

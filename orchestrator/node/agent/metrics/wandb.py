@@ -28,7 +28,7 @@ _KEY, _NESTED_KEY, _JSON = 1, 2, 16  # of HistoryItem
 
 
 class WandbFile:
-    """One such file."""
+    """One offline file of wandb."""
 
     def __init__(self, followed: Followed) -> None:
         self.followed = followed

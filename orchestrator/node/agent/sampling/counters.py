@@ -18,7 +18,7 @@ CHUNK = 1 << 16
 
 @dataclass(frozen=True)
 class Machine:
-    """What the machine has done since its boot, and how much of its memory can't be had any more; in bytes, seconds."""
+    """The machine's counters since its boot, and its memory that is in use; in bytes and seconds."""
 
     cpu: float
     memory: float
@@ -31,7 +31,7 @@ class Machine:
 
 @dataclass(frozen=True)
 class Usage:
-    """What one process has used since its start, which with its number is its identity; `memory` is what it has."""
+    """A process's counters since its start, and its `memory` now. Its number and `started` identify the process."""
 
     started: int
     cpu: float
@@ -41,7 +41,7 @@ class Usage:
 
 
 def read_bytes(path: str) -> bytes:
-    """Return what is in a file of /proc or /sys; empty where there is none, or it may not be read."""
+    """Return the contents of a file of /proc or /sys; empty if it is missing or may not be read."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -59,7 +59,7 @@ def read_bytes(path: str) -> bytes:
 
 
 class MachineReader:
-    """Reads the counters of a machine whose disks and network cards are those that it had at first."""
+    """Reads the counters of a machine. Only disks and network cards that it has at first count."""
 
     def __init__(self, root: str = "") -> None:
         self.root = root
@@ -79,9 +79,9 @@ class MachineReader:
         return os.path.exists(f"{self.root}/sys/{kind}/{name}/device")
 
     def read(self) -> Machine:
-        """Return the counters as they are now."""
+        """Return the present counters."""
         memory, total = memory_of(read_bytes(f"{self.root}/proc/meminfo"))
-        for folder, limit in self.limits:  # what is fuller counts: a job's own share, or the machine
+        for folder, limit in self.limits:  # the fuller one counts: a job's own share, or the machine
             if limit < total and (used := memory_used(folder)) / limit > memory / total:
                 memory, total = float(used), float(limit)
         read, written = disk_bytes(read_bytes(f"{self.root}/proc/diskstats"), self.disks)
@@ -93,7 +93,7 @@ class MachineReader:
 
 
 def cpu_seconds(stat: bytes) -> float:
-    """Return from /proc/stat how many seconds all cores together have worked."""
+    """Return the seconds that all cores together have worked, from /proc/stat."""
     fields = [int(each) for each in stat.partition(b"\n")[0].split()[1:9]]
     if len(fields) < 5:
         return 0.0
@@ -101,7 +101,7 @@ def cpu_seconds(stat: bytes) -> float:
 
 
 def memory_of(meminfo: bytes) -> tuple[float, float]:
-    """Return from /proc/meminfo (bytes that can't be had, all bytes)."""
+    """Return (bytes in use, all bytes) from /proc/meminfo."""
     found = {}
     for line in meminfo.split(b"\n")[:8]:
         name, _, value = line.partition(b":")
@@ -112,7 +112,7 @@ def memory_of(meminfo: bytes) -> tuple[float, float]:
 
 
 def disk_bytes(diskstats: bytes, disks: frozenset[bytes]) -> tuple[float, float]:
-    """Return from /proc/diskstats how many bytes were (read, written) of these disks, partitions not twice."""
+    """Return the bytes (read, written) of these disks, from /proc/diskstats. Partitions are not counted again."""
     read = written = 0
     for line in diskstats.split(b"\n"):
         fields = line.split()
@@ -122,7 +122,7 @@ def disk_bytes(diskstats: bytes, disks: frozenset[bytes]) -> tuple[float, float]
 
 
 def network_bytes(dev: bytes, cards: frozenset[bytes]) -> tuple[float, float]:
-    """Return from /proc/net/dev how many bytes were (received, sent) by these network cards."""
+    """Return the bytes (received, sent) by these network cards, from /proc/net/dev."""
     received = sent = 0
     for line in dev.split(b"\n"):
         name, _, rest = line.partition(b":")
@@ -133,7 +133,7 @@ def network_bytes(dev: bytes, cards: frozenset[bytes]) -> tuple[float, float]:
 
 
 def usage_of(pid: int, root: str = "") -> Usage | None:
-    """Return what a process has used; None where it is gone. What it reads and writes only its own user is told."""
+    """Return a process's usage; None if it is gone. Only the process's own user can see what it reads and writes."""
     folder = f"{root}/proc/{pid}"
     fields = read_bytes(f"{folder}/stat").rpartition(b")")[2].split()
     if len(fields) < 22 or fields[0] in b"ZX":

@@ -1,4 +1,4 @@
-"""The GPUs that a run may use, as its samples have them: asked of NVIDIA's library, none where that is missing."""
+"""Samples the GPUs that a run may use, by NVIDIA's library; none if the library is missing."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from orchestrator.protocol.samples import GpuSample
 
 
 def gpu_samples(visible: str | None) -> tuple[GpuSample, ...]:
-    """Return the GPUs as they are now; `visible` are those of CUDA_VISIBLE_DEVICES, None for all."""
+    """Return samples of the GPUs. `visible` is the value of CUDA_VISIBLE_DEVICES; None for all GPUs."""
     library = open_nvml()
     return tuple(sample_of(gpu) for gpu in chosen(library.levels(), visible)) if library is not None else ()
 
 
 def chosen(gpus: tuple[Gpu, ...], visible: str | None) -> tuple[Gpu, ...]:
-    """Return those of the GPUs that are meant by CUDA_VISIBLE_DEVICES: numbers, or UUIDs and beginnings of them.
+    """Return the GPUs that CUDA_VISIBLE_DEVICES names, by numbers, UUIDs or beginnings of UUIDs.
 
-    An instance of a divided card is none of them: the library does not tell how busy that is.
+    Instances of a divided card are left out, because the library does not report how busy they are.
     """
     if visible is None:
         return gpus

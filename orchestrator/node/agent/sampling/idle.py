@@ -1,4 +1,4 @@
-"""For how long a node has done next to nothing: a pure count over its samples, by the job's `idle`."""
+"""Measures for how long a node has been idle by the job's `idle`, from its samples. Pure."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ LONGEST_WINDOW, WINDOWS = 60.0, 10
 
 @dataclass
 class IdleWatch:
-    """Counts windows, a minute or a tenth of the time asked for, in which the mean use was below the job's limit.
+    """Counts idle windows: a minute, or a tenth of `after`, in which the mean use was below the job's limit.
 
-    So neither one busy moment ends an idle hour, nor does a busy hour hide the idle one that follows.
+    So one busy moment does not end an idle hour, and a busy hour does not hide the idle hour that follows.
     """
 
     gpu: float | None = None  # percent, the mean of the node's GPUs
     cpu: float | None = None  # percent of a core for each rank, where no GPU tells
     after: float = 1800.0
-    seconds: float = 0.0  # that the node has been idle
-    what: str = ""  # and how busy in the last window, in words
+    seconds: float = 0.0  # the time for which the node has been idle
+    what: str = ""  # how busy it was in the last window, in words
     used: float = 0.0
     window: float = 0.0
 
     @staticmethod
     def of(asked: Mapping[str, Any]) -> IdleWatch | None:
-        """Return the watch that a job asks for; None where it asks for none."""
+        """Return the watch for a job's `idle`; None if the job has no `idle`."""
         if not asked:
             return None
         return IdleWatch(asked.get("gpu"), asked.get("cpu"), float(asked.get("after", 1800.0)))
 
     def add(self, sample: Sample) -> bool:
-        """Count a sample in; tell whether the node has been idle for so long as the job allows."""
+        """Count a sample. Return True if the node has been idle for as long as the job allows."""
         found = use_of(sample, gpu=self.gpu, cpu=self.cpu)
         if found is None:
             self.reset()
@@ -48,12 +48,12 @@ class IdleWatch:
         return self.seconds > 0 and self.seconds >= self.after
 
     def reset(self) -> None:
-        """Begin anew: other ranks, or none."""
+        """Start again, because the ranks have changed or ended."""
         self.seconds = self.used = self.window = 0.0
 
 
 def use_of(sample: Sample, *, gpu: float | None, cpu: float | None) -> tuple[str, float, float] | None:
-    """Return (what, the percentage in use, the limit) that a sample is judged by; None where nothing can be told."""
+    """Return (device, percentage in use, limit) by which a sample is judged; None if it can't be judged."""
     known = [each.use for each in sample.gpus if each.use is not None]
     if not sample.ranks:
         return None

@@ -1,4 +1,4 @@
-"""Sampling beside the agent's loop: look every 2 s, keep what was seen in the node's file, watch whether it is idle."""
+"""Samples a node every 2 s beside the agent's loop, writes the samples to a file, and watches for an idle node."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ class Started:
     """The ranks of the running attempt, and the processes that the launcher has started for them."""
 
     attempt: int = 0
-    pids: dict[int, int] = field(default_factory=dict)  # as the launcher knows them, by rank
+    pids: dict[int, int] = field(default_factory=dict)  # the numbers that the launcher sees, by rank
 
     def without(self, rank: int) -> Started:
-        """Return the same without a rank that has ended."""
+        """Return a copy without a rank that has ended."""
         return Started(self.attempt, {each: pid for each, pid in self.pids.items() if each != rank})
 
 
@@ -59,14 +59,14 @@ class Sampling:
         self.trees = RankTrees()
         self.pending: list[Sample] = []
         self.begun = time.monotonic()
-        self.seen = Started()  # of the last look
+        self.seen = Started()  # the ranks at the last look
         self.hosts: dict[int, int] = {}  # its processes by this machine's numbers
         self.idle = IdleWatch.of(task.idle)
         self.idle_attempt, self.is_idle = task.attempt, False
         self.problem = ""
 
     async def run(self) -> None:
-        """Sample until the agent ends; a disk that hangs is waited for by nobody else."""
+        """Sample until the agent ends. If a disk hangs, only this loop waits for it."""
         while True:
             started = self.started()
             try:
@@ -81,7 +81,7 @@ class Sampling:
             await asyncio.sleep(FINE_SECONDS)
 
     def look(self, started: Started) -> Sample | None:
-        """Take one sample, and write a line where one is due; OSError where the disk takes it not."""
+        """Take a sample, and write a line if one is due. Raises OSError if the disk refuses."""
         if started != self.seen:
             self.seen, self.hosts = started, self._on_this_machine(started)
         trees = self.trees.of(self.hosts, ask_for_rank=self.task.launcher in ("torchrun", "accelerate"))
@@ -102,13 +102,13 @@ class Sampling:
         return on_host(started.pids, (each.pid for each in marked(self.task.run_id, self.task.node_rank)))
 
     def flush(self) -> None:
-        """Write what has been seen since the last line; OSError where the disk takes it not."""
+        """Write the samples since the last line as one line. Raises OSError if the disk refuses."""
         pending, self.pending = self.pending, []  # a look may still be under way in its thread as the agent ends
         if pending:
             self.file.append(merged(pending))
 
     def end(self) -> float | None:
-        """Write the last line; return the joules that the GPUs have taken, None where no GPU tells."""
+        """Write the last line. Return the joules that the GPUs have used; None if no GPU reports its power."""
         try:
             self.flush()
         except OSError as error:

@@ -1,4 +1,4 @@
-"""The file of a node's samples: two halves, of which the older one is dropped when the newer one is full."""
+"""The file of a node's samples. It has two halves, and the older half is dropped when the newer one is full."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ HALF_BYTES = 2 << 20
 
 
 class SampleFile:
-    """Appends samples, one a line; a line that was cut off by a crash or a full disk takes no other with it."""
+    """Appends samples, one per line. A line that a crash or a full disk has cut off does not damage the next line."""
 
     def __init__(self, path: str, half: int = HALF_BYTES) -> None:
         self.path, self.half = path, half
         self.is_torn = _is_torn(path)
 
     def append(self, sample: Sample) -> None:
-        """Append a sample; OSError where the disk takes it not."""
+        """Append a sample. Raises OSError if the disk refuses."""
         line = (json.dumps(sample.to_json(), separators=(",", ":")) + "\n").encode()
         if (size := _size(self.path)) and size + len(line) > self.half:
             os.replace(self.path, f"{self.path}.1")

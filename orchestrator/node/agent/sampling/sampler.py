@@ -1,4 +1,4 @@
-"""From counters to samples: what this node and its ranks have used between two looks."""
+"""Computes samples from counters: the resources that a node and its ranks have used between two looks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LEAST_SECONDS = 0.05  # between two looks of which a rate can be told
 
 @dataclass
 class _Known:
-    """What was seen of a rank at the last look: its processes' counters, how long it had waited for data, its step."""
+    """A rank at the last look: the counters of its processes, its time waiting for data, and its step."""
 
     processes: dict[int, Usage] = field(default_factory=dict)
     waited: float | None = None
@@ -23,7 +23,7 @@ class _Known:
 
 @dataclass(frozen=True)
 class Moment:
-    """When a look takes place: by the monotonic clock and the wall clock, in which start and attempt."""
+    """The time of a look, by the monotonic clock and the wall clock, and its start and attempt."""
 
     now: float
     wall: float
@@ -32,7 +32,7 @@ class Moment:
 
 
 class Sampler:
-    """Takes samples of one node; `gpus` gives its GPUs as they are now, `usage` what a process has used."""
+    """Takes samples of one node. `gpus` returns samples of its GPUs, and `usage` the usage of a process."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class Sampler:
     def take(
         self, moment: Moment, trees: Mapping[int, list[int]], heartbeats: Mapping[int, Mapping[str, Any] | None]
     ) -> Sample | None:
-        """Return what was used since the last look; None at the first one, and right after another."""
+        """Return the usage since the last look; None at the first look, and right after another look."""
         machine = self.machine.read()
         before, self.before = self.before, (moment.now, machine)
         seconds = moment.now - before[0] if before is not None else 0.0
@@ -72,7 +72,7 @@ class Sampler:
         )  # fmt: skip
 
     def _rank(self, rank: int, pids: list[int], heartbeat: Mapping[str, Any] | None, seconds: float) -> RankSample:
-        """Return one rank's part; a process counts from the first look at it on."""
+        """Return one rank's part. The usage of a process counts from the first look at the process."""
         known, processes = self.ranks[rank], {}
         cpu = read = written = memory = 0.0
         for pid in pids:
@@ -101,7 +101,7 @@ class Sampler:
 
 
 def _step_seconds(known: _Known, told: Mapping[str, Any]) -> float | None:
-    """Return how long a step has taken since the last one that was seen, and remember this one; None for no new one."""
+    """Return the seconds of a step since the last known step, and remember this step; None if there is no new step."""
     step, time = told.get("step"), _number(told.get("time"))
     if type(step) is not int or time is None or (known.stepped is not None and step == known.stepped[0]):
         return None

@@ -1,4 +1,4 @@
-"""Which processes belong to which rank: the rank's own and all below it, looked for as seldom as that is dear."""
+"""Finds the processes of each rank: its own and all below it. Costly searches are rare."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class RankTrees:
         self.due = 0.0
 
     def of(self, roots: Mapping[int, int], *, ask_for_rank: bool) -> dict[int, list[int]]:
-        """Return the processes of each rank, given the one that was started for it.
+        """Return the processes of each rank. `roots` has the process that was started for each rank.
 
-        ask_for_rank: a launcher of somebody else's was started, whose processes know their rank themselves.
+        ask_for_rank: another launcher was started, whose processes have their ranks in their environments.
         """
         now = time.monotonic()
         if roots != self.roots or now >= self.due:
@@ -41,21 +41,21 @@ def _parents() -> list[tuple[int, int]]:
 
 
 def trees_below(roots: Mapping[int, int], parents: Iterable[tuple[int, int]]) -> dict[int, list[int]]:
-    """Return for each root it and all below it; `parents` are pairs of a process and its parent."""
+    """Return each root with all processes below it. `parents` are pairs of a process and its parent."""
     children: dict[int, list[int]] = {}
     for pid, parent in parents:
         children.setdefault(parent, []).append(pid)
     found = {}
     for rank, root in roots.items():
         tree = [root]
-        for pid in tree:  # it grows meanwhile
+        for pid in tree:  # the list grows meanwhile
             tree += children.get(pid, [])
         found[rank] = tree
     return found
 
 
 def _by_own_rank(trees: Mapping[int, list[int]]) -> dict[int, list[int]]:
-    """Return the processes by the rank that their environment names; the launcher itself is nobody's."""
+    """Return the processes by the rank in their environment. The launcher itself belongs to no rank."""
     found: dict[int, list[int]] = {}
     for pid in (pid for tree in trees.values() for pid in tree):
         rank = variable_of(pid, "RANK")
@@ -65,7 +65,7 @@ def _by_own_rank(trees: Mapping[int, list[int]]) -> dict[int, list[int]]:
 
 
 def on_host(pids: Mapping[int, int], candidates: Iterable[int]) -> dict[int, int]:
-    """Return the numbers that this machine gives to processes of a container, which calls them `pids`."""
+    """Return this machine's numbers for processes that have the numbers `pids` in their container."""
     inside = {}
     for candidate in candidates:
         for line in read_bytes(f"/proc/{candidate}/status").split(b"\n"):

@@ -1,4 +1,4 @@
-"""The command of each rank of a node, for every launcher; pure."""
+"""Builds the command of each rank of a node, for every launcher. Pure."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def plan_ranks(
     checksum: str = "",
     torch_version: str = "",
 ) -> list[RankStart]:
-    """Return the processes of one node: one for each rank, or a single torchrun or accelerate for all."""
+    """Return the processes that a node starts: one for each rank, or a single torchrun or accelerate for all ranks."""
     foreign = task.launcher in ("torchrun", "accelerate")
     folder = attempt_folder(node_folder(task.run_dir, task.node_rank), attempt)
     starts = []
@@ -73,7 +73,7 @@ def plan_ranks(
 
 
 def debugged(task: NodeTask, rank: int, folder: str) -> dict[str, Any] | None:
-    """Return the debugger's settings for a rank: {} if another rank is debugged, None if none is."""
+    """Return the debugger's settings for a rank: {} if another rank is debugged, and None if no rank is debugged."""
     if task.debug is None:
         return None
     if task.debug.rank != rank:
@@ -85,12 +85,12 @@ def debugged(task: NodeTask, rank: int, folder: str) -> dict[str, Any] | None:
 
 
 def is_python(program: str) -> bool:
-    """Tell whether a program is a Python interpreter, by its name."""
+    """Return whether a program has the name of a Python interpreter."""
     return re.fullmatch(r"python[\d.]*", os.path.basename(program)) is not None
 
 
 def foreign_argv(task: NodeTask, binding: Binding, master_addr: str, master_port: int) -> list[str]:
-    """Return the command by which torchrun or accelerate takes over one node, with ranks and addresses filled in."""
+    """Return the command of a torchrun or accelerate that starts the ranks of one node, with ranks and addresses."""
     program = task.program
     module = ["-m"] if program.kind == "module" else []
     if task.launcher == "torchrun":

@@ -13,13 +13,13 @@ LOOPBACK = "127.0.0.1"
 
 
 class NoDebuggerError(Exception):
-    """The rank can't be debugged. The text is a sentence."""
+    """The rank can't be debugged. The text names the reason, and what to do."""
 
 
 def wait_for_debugger(order: Mapping[str, Any]) -> None:
-    """Return when a debugger has attached and set its breakpoints.
+    """Wait until a debugger has attached and set its breakpoints.
 
-    Raises NoDebuggerError if this interpreter has no debugpy, or none that works.
+    Raises NoDebuggerError if this interpreter has no debugpy, or if its debugpy does not work.
     """
     os.environ.setdefault("PYDEVD_DISABLE_FILE_VALIDATION", "1")  # suppresses a warning about frozen modules
     try:
@@ -35,9 +35,9 @@ def wait_for_debugger(order: Mapping[str, Any]) -> None:
 
 
 def _start_adapter(order: Mapping[str, Any]) -> int:
-    """Start the adapter, and return the port for this rank.
+    """Start debugpy's adapter, and return the port to which this rank connects.
 
-    The adapter is not a child of the rank, because the rank's program may wait for all its children.
+    The adapter is not a child of the rank, because the rank's program may wait for the end of all its children.
     """
     order_read, order_write = os.pipe()
     answer_read, answer_write = os.pipe()
@@ -59,5 +59,5 @@ def _start_adapter(order: Mapping[str, Any]) -> int:
     with os.fdopen(answer_read, encoding="utf-8") as answer:
         line = answer.readline()
     if not line.strip().isdigit():
-        raise NoDebuggerError("debugpy's adapter does not start; its messages are above. debugpy 1.8 works")
+        raise NoDebuggerError("debugpy's adapter does not start (its messages are above): install debugpy 1.8")
     return int(line)

@@ -1,4 +1,7 @@
-"""A rank's error file: the exception that ended it and, for an out-of-memory error, the GPU's memory and a snapshot."""
+"""Writes a rank's error file: the exception that ended the rank.
+
+For an out-of-memory error the file also has the GPU's memory, and the name of a snapshot of the memory.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ from orchestrator.protocol.files import open_own
 
 
 def write_error(path: str, error: BaseException, frames: TracebackType | None, mode: int = 0o666) -> None:
-    """Write the exception that ended this process to the file that the launcher reads."""
+    """Write the exception that ends this process to the file that the launcher reads."""
     text = "".join(traceback.format_exception(type(error), error, frames))
     record: dict[str, Any] = {
         "type": type(error).__name__,
@@ -28,7 +31,7 @@ def write_error(path: str, error: BaseException, frames: TracebackType | None, m
         record["memory"] = gpu_memory()
         if snapshot := memory_snapshot():
             record["snapshot"] = snapshot
-    # A full disk must not hide the traceback, which is also in the log.
+    # An error of the disk is ignored, because it would hide the traceback, which is also in the log.
     with contextlib.suppress(OSError), as_orch():
         descriptor = open_own(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
         with open(descriptor, "w", encoding="utf-8") as file:
@@ -36,7 +39,7 @@ def write_error(path: str, error: BaseException, frames: TracebackType | None, m
 
 
 def write_error_at_end(path: str, mode: int) -> None:
-    """Also write an uncaught exception to a file with this mode, before it is handled as usual."""
+    """Make Python write an uncaught exception to this file too, with this mode, before it prints the exception."""
     before = sys.excepthook
 
     def hook(kind: type[BaseException], error: BaseException, frames: TracebackType | None) -> None:
@@ -48,9 +51,10 @@ def write_error_at_end(path: str, mode: int) -> None:
 
 
 def gpu_memory() -> dict[str, int]:
-    """Return the GPU memory of this process's torch in bytes; empty if it has used no GPU.
+    """Return the GPU memory that torch has used in this process, in bytes; empty if it has used no GPU.
 
-    `allocated` is the peak of tensors, `reserved` the peak from the driver, and `total` the GPU's memory.
+    `allocated` is the peak that tensors have used, and `reserved` is the peak that torch has taken from the driver.
+    `total` is the GPU's memory.
     """
     torch = sys.modules.get("torch")
     try:
@@ -67,10 +71,7 @@ def gpu_memory() -> dict[str, int]:
 
 
 def memory_snapshot() -> str:
-    """Write torch's history of GPU memory to the run's outputs.
-
-    Return the file's name, or "" if no history is recorded.
-    """
+    """Write torch's history of GPU memory to the run's outputs. Return the file's name, or "" if torch has none."""
     torch, folder = sys.modules.get("torch"), os.environ.get("ORCH_OUTPUT_DIR")
     try:
         if torch is None or not folder or not torch._C._cuda_isHistoryEnabled():

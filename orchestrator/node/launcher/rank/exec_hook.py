@@ -1,8 +1,8 @@
-"""Sets up an exec'd rank as soon as its interpreter starts, as a forked rank is set up in its own process.
+"""Sets up an exec'd rank when its interpreter starts. (A forked rank is set up after the fork.)
 
-Python imports a module `sitecustomize` at its start. The launcher puts the folder of orch's own `sitecustomize` first
-in PYTHONPATH, only for the rank's interpreter. That module first restores the path, then sets up the rank, and finally
-imports the user's own `sitecustomize`.
+Python imports a module `sitecustomize` at its start. For the rank's interpreter alone, the folder of orch's own
+`sitecustomize` is put first in PYTHONPATH. This module restores the path, sets up the rank, and then imports the user's
+own `sitecustomize`.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ NAME = "sitecustomize"
 
 
 def with_hook(environment: Mapping[str, str], archive: str, setup: Mapping[str, Any]) -> dict[str, str]:
-    """Return the variables that make the interpreter begin with the set-up after this process execs it.
+    """Return the environment with which an interpreter begins with the set-up, after this process has exec'd it.
 
-    If the set-up is for another launcher, which starts the ranks, the launcher's children begin with it.
+    If the interpreter runs another launcher, such as torchrun, its children begin with the set-up.
     """
     path, hook = environment.get("PYTHONPATH"), f"{archive}/orchestrator/node/launcher/rank/site"
     order = json.dumps({"setup": setup, "pid": os.getpid(), "hook": hook, "path": path, "mode": file_mode()})
@@ -35,13 +35,13 @@ def with_hook(environment: Mapping[str, str], archive: str, setup: Mapping[str, 
 
 
 def begin() -> None:
-    """Restore the path, set up the rank, then import the user's own module, if any."""
+    """Restore the path, set up the rank, and import the user's own `sitecustomize`, if there is one."""
     order = parse_json(os.environ[VARIABLE])
     setup, is_started_by_orch = order["setup"], order["pid"] == os.getpid()
     sys.path[:] = [folder for folder in sys.path if folder != order["hook"]]
     if not (is_started_by_orch and setup["folder"]):
         _restore_environment(order["path"])
-    if is_started_by_orch and not setup["folder"]:  # the rank itself, not a program that its command has started
+    if is_started_by_orch and not setup["folder"]:  # this is the rank, and not a program that its command has started
         _set_up_rank(setup, order["mode"])
     elif order["pid"] == os.getppid() and setup["folder"] and os.environ.get("RANK", "").isdigit():
         _set_up_rank({**setup, **files_of(setup["folder"], int(os.environ["RANK"]))}, order["mode"])
@@ -50,7 +50,7 @@ def begin() -> None:
 
 
 def files_of(folder: str, rank: int) -> dict[str, str]:
-    """Return the files to which a rank of this attempt writes its stacks and its error."""
+    """Return the paths to which a rank of this attempt writes its stacks and its error, as fields of RankStart."""
     return {"stack_file": f"{folder}/stacks_{rank}.txt", "error_file": f"{folder}/error_{rank}.json"}
 
 

@@ -1,4 +1,4 @@
-"""The report on a rank's end: code or signal, traceback, last lines, and whether it was a victim of another rank."""
+"""Reports how a rank ended: code or signal, traceback, last lines, and whether it failed because of another rank."""
 
 from __future__ import annotations
 
@@ -20,14 +20,15 @@ if TYPE_CHECKING:  # the agent reads reports and must not load what a rank needs
 Masker = Callable[[str], str]
 TAIL_BYTES = 16_384
 TAIL_LINES = 25
-# A report is one line to the leader, in which a character may take 12 bytes.
+# A report is one line to the leader, whose length is limited. A character may take 12 bytes in it.
 MESSAGE_CHARS = 2_000
 TRACEBACK_CHARS = 8_000
 _TRACEBACK = "Traceback (most recent call last):"
 _RANK_PREFIX = re.compile(r"^\[rank\d+\]: ?")  # torch's excepthook puts this in front of every line
-# The types in which torch reports a peer's end. The user's own sockets raise other types with the same words.
+# The types of exceptions by which torch reports a peer's end. A program's own sockets raise other types with the same
+# words.
 _TORCH_ERRORS = re.compile(r"(RuntimeError|(torch\.distributed\.)?Dist\w*Error|\S*SignalException)")
-# torch's messages on a rank whose peer went away first.
+# Messages of torch on a rank whose peer has ended before.
 _VICTIM = re.compile(
     r"connection closed by peer|connection reset by peer|broken pipe|NCCL.{0,80}(abort|remote)"
     r"|ncclRemoteError|Socket closed|connection was likely closed|recvBytes|DistNetworkError"
@@ -36,7 +37,8 @@ _VICTIM = re.compile(
     re.IGNORECASE,
 )
 
-# The messages of torch's DataLoader, torch.multiprocessing, concurrent.futures, loky, datasets, subprocess, torchrun.
+# Messages about a killed worker, of torch's DataLoader, torch.multiprocessing, concurrent.futures, loky, datasets,
+# subprocess and torchrun.
 _WORKER_KILLED = re.compile(
     r"DataLoader worker \(pid(\(s\))? [\d, ]+\) (is killed by signal: Killed|exited unexpectedly)"
     r"|Pin memory thread exited unexpectedly"
@@ -48,14 +50,10 @@ _WORKER_KILLED = re.compile(
 )
 
 
-def _as_it_is(text: str) -> str:
-    return text
+def failure_report(start: RankStart, code: int, masked: Masker = str) -> dict[str, Any]:
+    """Return code, signal name, error and last lines of a rank that has ended, as JSON types with secrets masked.
 
-
-def failure_report(start: RankStart, code: int, masked: Masker = _as_it_is) -> dict[str, Any]:
-    """Return code, signal name, error and last lines of an ended rank as JSON types, with secrets masked.
-
-    Damaged files of the rank raise nothing. `unread` then says why they can't be understood.
+    If the rank's files are damaged, nothing is raised, and `unread` is the reason.
     """
     report: dict[str, Any] = {"code": code if code >= 0 else None, "signal": None}
     if code < 0:
@@ -81,26 +79,27 @@ def _with_last_words(report: dict[str, Any], start: RankStart, code: int, masked
     if failed != start.rank:
         report["failed_rank"] = failed
     error = error or _traceback_in(lines, killed=code in (-signal.SIGKILL, -signal.SIGTERM))
-    # NCCL's watchdog and gloo's threads abort a rank whose peer is gone. Any other signal is the rank's own end.
+    # NCCL's watchdog and gloo's threads abort a rank whose peer has ended. Any other signal has a cause of its own.
     if code > 0:
         victim = looks_like_victim(error, tail[-5:])
     else:
-        # a native stack follows torch's message
+        # All of the tail is searched, because a native stack follows torch's message.
         victim = report["signal"] == "SIGABRT" and looks_like_victim(error, tail)
     return {**report, "tail": tail, "error": error, "victim": victim}
 
 
 def lost_a_process(report: Mapping[str, Any]) -> bool:
-    """Return whether the rank failed because a child process (such as a DataLoader's worker) was killed by SIGKILL."""
+    """Return whether the rank failed because one of its child processes, such as a worker, was killed by SIGKILL."""
     error = report.get("error")
     words = [f"{error.get('type')}: {error.get('message')}"] if error else report.get("tail") or ()
     return _WORKER_KILLED.search("\n".join(words)) is not None
 
 
 def looks_like_victim(error: dict[str, Any] | None, tail: list[str]) -> bool:
-    """Return whether the rank reports a peer that went away, and not a failure of its own.
+    """Return whether the rank's error only reports that another rank has ended.
 
-    A Python error counts only if torch raises its type, because a program's own sockets may report the same words.
+    An exception counts only if its type is one that torch raises, because a program's own sockets may use the same
+    words.
     """
     if error is None:
         return _VICTIM.search("\n".join(tail)) is not None
@@ -109,16 +108,16 @@ def looks_like_victim(error: dict[str, Any] | None, tail: list[str]) -> bool:
     return _VICTIM.search(f"{error.get('type')}: {error.get('message')}") is not None
 
 
-def last_lines(path: str, masked: Masker = _as_it_is) -> list[str]:
-    """Return the last lines of a log, with the last state of a progress bar; empty if there is no log."""
+def last_lines(path: str, masked: Masker = str) -> list[str]:
+    """Return the last lines of a log, in which a progress bar has its last state; empty if there is no log."""
     return _lines_of(path, masked)[-TAIL_LINES:]
 
 
 def _lines_of(path: str, masked: Masker) -> list[str]:
-    """Return the lines at the end of a log, masked.
+    """Return the lines at the end of a log, with secrets masked.
 
-    Twice as much is read, so that no secret in the returned part is cut in half. A first line whose beginning was not
-    read is left out if others follow, because it may start in the middle of a secret.
+    Twice as much as is needed is read, so that a secret at the beginning of the returned part is whole and is masked.
+    The first line is dropped if its beginning was not read and other lines follow, because a secret may be cut in it.
     """
     try:
         data = read_part(path, -2 * TAIL_BYTES, 2 * TAIL_BYTES)
@@ -131,7 +130,10 @@ def _lines_of(path: str, masked: Masker) -> list[str]:
 
 
 def _first_error(start: RankStart, masked: Masker) -> tuple[int, dict[str, Any] | None]:
-    """Return (rank, error) of the oldest error file. Another launcher's ranks may each have a file."""
+    """Return the rank and the error of the oldest error file, or this rank and None if there is no error file.
+
+    If the process is another launcher, each of its ranks may have an error file.
+    """
     written = []
     for rank in start.members or (start.rank,):
         path = f"{start.folder}/error_{rank}.json"
@@ -143,9 +145,9 @@ def _first_error(start: RankStart, masked: Masker) -> tuple[int, dict[str, Any] 
 
 
 def _error_of(path: str, masked: Masker) -> dict[str, Any] | None:
-    """Return the error that the rank itself recorded: in orch's form, or in torchelastic's under @record."""
+    """Return the error that the rank has recorded, in orch's form or in that of torchelastic's decorator @record."""
     try:
-        data = masked_json(read_json(path, MOST_WORD), masked)  # masked before it is cut, for the same reason
+        data = masked_json(read_json(path, MOST_WORD), masked)  # masked first, because a secret may be cut below
     except (OSError, ValueError):
         return None
     if not isinstance(data, dict):
@@ -170,16 +172,16 @@ def _error_of(path: str, masked: Masker) -> dict[str, Any] | None:
 
 
 def _numbers(value: Any) -> dict[str, int]:
-    """Return the GPU memory in an error file, in bytes."""
+    """Return the sizes of GPU memory in an error file, in bytes by name."""
     given = value if isinstance(value, dict) else {}
     return {name: given[name] for name in ("allocated", "reserved", "total") if type(given.get(name)) is int}
 
 
 def _traceback_in(lines: list[str], *, killed: bool) -> dict[str, Any] | None:
-    """Return the traceback at the end of a log, for programs that write no error file.
+    """Return the traceback at the end of a log, for a program that writes no error file. Return None if there is none.
 
-    torch and C++ may print a little more after a traceback. But if the program was killed, the traceback counts only if
-    nothing followed it. torchrun's own traceback at the end is skipped, because its rank's traceback says more.
+    A few lines may follow the traceback, because torch and C++ print more. If the program was killed, nothing may
+    follow it. If torchrun's own traceback is the last, the one before it is returned, which comes from the failed rank.
     """
     lines = [_RANK_PREFIX.sub("", line) for line in lines]
     found = []

@@ -1,4 +1,4 @@
-"""The child's side of a fork: turns a copy of the launcher into a process like that of `python script`."""
+"""Turns a forked copy of the launcher into a rank, which runs its program as `python script` would."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PR_SET_PDEATHSIG = 1
 
 @dataclass(frozen=True)
 class RankStart:
-    """One rank to run. If `argv` is set, it is exec'd; otherwise the program runs in this process."""
+    """A rank to run. If `argv` is set, the forked process execs it. Otherwise it runs the program itself."""
 
     rank: int
     kind: str
@@ -41,29 +41,28 @@ class RankStart:
     error_file: str
     stack_file: str
     argv: tuple[str, ...] | None = None
-    archive: str = ""  # the archive of this code, if the argv is Python and is set up like a forked rank
+    archive: str = ""  # the archive node.pyz, if the argv is a Python interpreter, which can be set up
     members: tuple[int, ...] = ()  # the ranks that this process starts, if it is another launcher
     defaults: dict[str, str] = field(default_factory=dict)  # variables that the job or the node may override
-    # in a debugged run, the debugger's settings; without `announce`, another rank is debugged
-    debugged: dict[str, Any] | None = None
+    debugged: dict[str, Any] | None = None  # the debugger's settings in a debugged run; {} if another rank is debugged
 
     @property
     def setup(self) -> dict[str, Any]:
-        """Return the settings of the set-up that runs in the rank's interpreter before its program."""
+        """Return the settings for `set_up`, which runs in the rank's interpreter before its program."""
         folder = self.folder if self.members else ""
         return {"stack_file": self.stack_file, "error_file": self.error_file, "folder": folder,
                 "debugged": self.debugged}  # fmt: skip
 
     @property
     def folder(self) -> str:
-        """Return the attempt's folder."""
+        """Return the folder of the attempt on this node."""
         return os.path.dirname(self.error_file)
 
 
 def become_rank(start: RankStart, output: int, parent: int) -> None:
-    """Separate this fork from the launcher: output, session, signals, environment, and death with the parent."""
+    """Give this fork its own output, session, signal handlers and environment. The kernel kills it with its parent."""
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # the parent died before the line above
+    if os.getppid() != parent:  # the parent died before `prctl` was called
         os._exit(1)
     os.setsid()
     null = os.open(os.devnull, os.O_RDONLY)
@@ -71,18 +70,12 @@ def become_rank(start: RankStart, output: int, parent: int) -> None:
     os.dup2(output, 1)
     os.dup2(output, 2)
     signal.set_wakeup_fd(-1)
-    for number in (
-        signal.SIGTERM,
-        signal.SIGINT,
-        signal.SIGCHLD,
-        signal.SIGHUP,
-        signal.SIGPIPE,
-    ):
+    for number in (signal.SIGTERM, signal.SIGCHLD, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # Python's default at start
-    # A scheduler sends it to every process before the time limit, and the agent answers with TERM. Workers inherit that
-    # it is ignored.
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # this and the next line are Python's own defaults
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    # A scheduler sends SIGUSR2 to every process before the time limit, and the agent then sends SIGTERM to the ranks.
+    # Workers inherit that SIGUSR2 is ignored.
     signal.signal(signal.SIGUSR2, signal.SIG_IGN)
     give_back_umask()
     for name, value in start.defaults.items():
@@ -92,11 +85,11 @@ def become_rank(start: RankStart, output: int, parent: int) -> None:
 
 
 def run_rank(start: RankStart) -> int:
-    """Run the program to its end. Returns only the exit code of a program that can't be exec'd.
+    """Run the program to its end. This returns only if the program can't be exec'd, and then returns the exit code.
 
-    A forked rank ends without the interpreter's teardown, in which gloo's threads may abort a successful run (pytorch
-    #179291). Everything on which a program may rely is done before: other threads are joined, atexit handlers run, open
-    files are flushed.
+    A forked rank exits without the interpreter's teardown, in which gloo's threads may abort a successful run (pytorch
+    #179291). The parts of the teardown on which programs rely are done before: threads are joined, atexit handlers run,
+    and open files are flushed.
     """
     if start.argv is None or start.archive:
         for rank in start.members or (start.rank,):
@@ -117,7 +110,7 @@ def run_rank(start: RankStart) -> int:
 def _flush_open_files() -> None:
     for found in gc.get_objects():
         if type(found) in (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom):
-            with contextlib.suppress(OSError, ValueError):  # the file is closed or its disk is full, as at any exit
+            with contextlib.suppress(OSError, ValueError):  # the file is closed, or its disk is full
                 found.flush()
 
 
@@ -152,7 +145,7 @@ def _exec(start: RankStart) -> int:
 
 
 def _run_as_main(start: RankStart) -> None:
-    """Run the program as the interpreter itself would: with its own `__main__`, sys.argv and sys.path[0]."""
+    """Run the program as the interpreter would run it, with its own `__main__`, sys.argv and sys.path[0]."""
     main, own = types.ModuleType("__main__"), sys.modules["__main__"]
     main.__dict__["__builtins__"] = builtins
     if "__annotations__" in vars(own):  # it does not exist from Python 3.14 on
@@ -163,7 +156,7 @@ def _run_as_main(start: RankStart) -> None:
 
         sys.path[0] = os.getcwd()
         sys.argv = ["-m", *start.args]
-        # This is a private function, but it is what `python -m` calls; run_module() would restore __main__ too early.
+        # `python -m` calls this private function too. run_module() would restore __main__ too early.
         runpy._run_module_as_main(start.target, alter_argv=True)  # type: ignore[attr-defined]
         return
     sys.argv = [start.target, *start.args]
@@ -176,7 +169,7 @@ def _run_as_main(start: RankStart) -> None:
 
 
 def _reseed() -> None:
-    """Seed the random generators, because all forks begin with the same state and separate processes would not."""
+    """Seed the random generators. Otherwise all forks would have the same state, unlike separate processes."""
     random.seed()
     if numpy := sys.modules.get("numpy"):
         numpy.random.seed()
@@ -194,7 +187,7 @@ def _exit_code(stop: SystemExit) -> int:
 
 
 def _print_error(error: BaseException) -> None:
-    """Print the traceback without the launcher's frames."""
+    """Print the traceback of an error, without the launcher's frames."""
     sys.stdout.flush()
     text = "".join(traceback.format_exception(type(error), error, _own_frames(error)))
     print(text, end="", file=sys.stderr, flush=True)

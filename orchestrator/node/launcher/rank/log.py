@@ -1,4 +1,4 @@
-"""One rank's output on disk: all bytes up to a limit; beyond it, the newest."""
+"""Writes the output of a rank to disk. If it exceeds a limit, only the newest bytes are kept."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LONG_LINE = 1 << 12  # bytes past the limit within which the log waits for the e
 
 
 class RankLog:
-    """An append-only log that keeps at most two files of `limit` bytes: PATH and the older PATH.1."""
+    """An append-only log of at most two files of `limit` bytes each: PATH, and PATH.1 with the older bytes."""
 
     def __init__(self, path: str, limit: int) -> None:
         self.path, self.limit = path, max(limit, MIN_LIMIT)
@@ -26,10 +26,10 @@ class RankLog:
         self.is_in_line = False  # whether the last line on disk is unfinished
 
     def write(self, data: bytes) -> OSError | None:
-        """Append the data. Returns the error of a disk that refuses, which must not end the training.
+        """Append the data. Return the error if the disk refuses it, because that must not end the training.
 
-        A log is rotated at the end of a line, so it may exceed its limit by less than one write. If a long line does
-        not end, it is rotated at the limit.
+        A log is rotated at the end of a line, so it may exceed its limit by less than one write. A log whose last line
+        is very long is rotated at the limit.
         """
         room = max(0, self.limit - self.size)
         end = max(data.rfind(b"\n"), data.rfind(b"\r")) + 1 if len(data) > room else 0
@@ -53,8 +53,8 @@ class RankLog:
         return None
 
     def _rotate(self) -> OSError | None:
-        """Continue in a new file, which begins with a note on the bytes before it."""
-        try:  # if the disk has no room for another file, the old file stays
+        """Continue in a new file, which begins with a note on the bytes before it. Return the error if that fails."""
+        try:
             fresh = open_own(f"{self.path}.new", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         except OSError as error:
             return error
@@ -64,7 +64,7 @@ class RankLog:
         except OSError as error:
             os.close(fresh)
             return error
-        if self.is_in_line:  # a reader joins the two files, and the note must not continue the program's line
+        if self.is_in_line:  # a reader joins both files, and the note must not continue the program's line
             with contextlib.suppress(OSError):
                 os.write(self.descriptor, b"\n")
         os.dup2(fresh, self.descriptor, inheritable=False)
@@ -80,7 +80,7 @@ class RankLog:
         return None
 
     def close(self) -> None:
-        """Close the log, also in a forked child, which must not use it."""
+        """Close the log. A forked child calls this too, because it must not write to the log."""
         if self.descriptor >= 0:
             os.close(self.descriptor)
             self.descriptor = -1

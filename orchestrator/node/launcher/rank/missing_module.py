@@ -1,4 +1,4 @@
-"""Finds the interpreters of this machine that have a module which a rank lacked."""
+"""Finds the interpreters of this machine that have a module which a rank could not import."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from orchestrator.node.system.interpreter import PLACES
+from orchestrator.node.system.interpreter import usual_folders
 from orchestrator.protocol.missing_module import missing_module_in
 
 MOST_NAMED = 3
@@ -16,10 +16,10 @@ MOST_LOOKED_AT = 200
 
 
 def missing_module(words: str, environ: Mapping[str, str] = os.environ) -> dict[str, Any]:
-    """Return the module that an error says is missing, this interpreter, and others; empty for another error.
+    """Return the module that an error reports as missing, this interpreter, and others; empty for any other error.
 
-    The others are the interpreters that have the module, or all others if no interpreter has it. No interpreter is
-    started, because its folder of packages shows its modules.
+    The others are those that have the module, or all others if no interpreter has it. No interpreter is
+    started, because the folder of its packages shows its modules.
     """
     module = missing_module_in(words)
     if not module:
@@ -33,7 +33,7 @@ def missing_module(words: str, environ: Mapping[str, str] = os.environ) -> dict[
 
 
 def others_in_words(words: str) -> str:
-    """Return the end of a sentence that names other interpreters if a module is missing; empty if there are none."""
+    """Return a clause that names other interpreters, for an error about a missing module; empty if there are none."""
     found = missing_module(words)
     if not found or not found["others"]:
         return ""
@@ -42,11 +42,10 @@ def others_in_words(words: str) -> str:
 
 
 def _others(environ: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Yield (path, prefix) of other Python 3 interpreters in active environments, on PATH and in the usual places."""
+    """Yield (path, prefix) of other Python 3 interpreters: of active environments, on PATH and in the usual folders."""
     active = [f"{environ[name]}/bin" for name in ("VIRTUAL_ENV", "CONDA_PREFIX") if environ.get(name)]
-    usual = [folder for place in PLACES for folder in sorted(glob.glob(os.path.expanduser(place)))]
     seen = {os.path.realpath(sys.prefix)}
-    for folder in [*active, *environ.get("PATH", os.defpath).split(os.pathsep), *usual][:MOST_LOOKED_AT]:
+    for folder in [*active, *environ.get("PATH", os.defpath).split(os.pathsep), *usual_folders()][:MOST_LOOKED_AT]:
         prefix = os.path.dirname(os.path.realpath(folder))
         python = next((path for name in ("python", "python3") if os.access(path := f"{folder}/{name}", os.X_OK)), "")
         if not folder.startswith("/") or not python or "/shims" in folder or prefix in seen:

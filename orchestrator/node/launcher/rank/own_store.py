@@ -1,10 +1,10 @@
 """Lets a program use a store of its own, at another port than its rank's MASTER_PORT.
 
-`TORCHELASTIC_USE_AGENT_STORE=True` tells torch that another process serves the store, so every rank only connects to
-it. orch serves a store only at its own port. Tutorials choose another port (`os.environ["MASTER_PORT"] = "12355"`,
-`tcp://localhost:23456`), mostly in processes that they spawn, and rank 0 has to serve that store. Older versions of
-torch ignore the port, so that all processes would wait for a store that nobody serves. Newer versions compare the port
-with MASTER_PORT, which the program has changed.
+orch sets `TORCHELASTIC_USE_AGENT_STORE=True`, which tells torch that another process serves the store. So every rank
+only connects to it. But orch serves a store only at its own port. Tutorials choose another port, such as
+`os.environ["MASTER_PORT"] = "12355"` or `tcp://localhost:23456`, mostly in processes that they spawn. Rank 0 has to
+serve the store at that port. Older versions of torch ignore the port, so all processes would wait for a store that
+nobody serves. Newer versions compare the port with MASTER_PORT, which the program has changed.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ try:
     from orchestrator.node.launcher.rank.own_store import tell_stores_apart
     tell_stores_apart({served!r})
 except (ImportError, OSError):
-    pass  # the run's folder is gone; the process then behaves as without orch
+    pass  # the run's folder was removed; without it the process behaves as without orch
 finally:
     sys.path.remove({root!r})
 """
 
 
 def tell_stores_apart(served: Mapping[str, str] | None = None) -> None:
-    """Make torch use the launcher's store only at its own port, in this process and in processes that it spawns.
+    """Make torch use the launcher's store only at the store's own port, here and in processes that are spawned here.
 
-    `served` are the variables of the launcher's store, by default those of this process.
+    `served` has the variables that describe the launcher's store. By default they are read from the environment.
     """
     found = {name: (os.environ if served is None else served).get(name, "") for name in (FLAG, ADDR, PORT)}
     if found[FLAG] == "True":
@@ -61,7 +61,7 @@ def _change_torch(served: Mapping[str, str], rendezvous: ModuleType) -> None:
 
 
 def _change_multiprocessing(served: Mapping[str, str], util: ModuleType) -> None:
-    """Set up the processes of multiprocessing in the same way, because they are new interpreters."""
+    """Apply the same change in processes that multiprocessing spawns, because they are new interpreters."""
     spawn = util.spawnv_passfds
     begin = _IN_A_CHILD.format(root=ROOT, served=dict(served))
 
@@ -78,7 +78,7 @@ def _change_multiprocessing(served: Mapping[str, str], util: ModuleType) -> None
 
 @contextlib.contextmanager
 def _environment(values: Mapping[str, str]) -> Iterator[None]:
-    """Set variables within the block; an empty value removes a variable."""
+    """Set variables within the block. An empty value removes a variable."""
     before = {name: os.environ.get(name) for name in values}
     try:
         _set(values)

@@ -1,4 +1,4 @@
-"""The set-up in a rank's own interpreter before its program, for both forked and exec'd ranks."""
+"""Sets up a rank in its own interpreter before its program runs, for both forked and exec'd ranks."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from orchestrator.protocol.ranks import EXIT_NO_RETRY
 
 
 def set_up(setup: Mapping[str, Any]) -> None:
-    """Enable stack dumps and own stores in the rank, and prolong its time-outs in a debugged run.
+    """Enable stack dumps and the program's own stores, and in a debugged run raise the timeouts.
 
-    `setup` comes from RankStart. The debugged rank waits here for its debugger, or ends with an error message.
+    `setup` is RankStart.setup. The debugged rank waits here for its debugger, or exits with an error message.
     """
     answer_with_stacks(setup["stack_file"])
     tell_stores_apart()

@@ -1,4 +1,4 @@
-"""The GPUs of this machine as places for ranks, and which of them other programs use."""
+"""Lists the GPUs of this machine that ranks can use, and those that other programs use."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from orchestrator.protocol.reading import names_in
 
 BY_DRIVER = "/proc/driver/nvidia/gpus"
 DEV = "/dev"
-USED_BYTES = 2 << 30  # more than a driver, a desktop or a display server uses of a card
+USED_BYTES = 2 << 30  # of a card's memory; drivers, desktops and display servers use less
 # services that use GPUs on behalf of other programs
 SERVICES = ("nvidia-cuda-mps", "nvidia-persiste", "nv-hostengine", "dcgm")
 
 
 @functools.lru_cache(maxsize=1)
 def machine_devices() -> tuple[Device, ...]:
-    """Return the GPUs that this process may open, in PCI order. They are read once."""
+    """Return the GPUs that this process may open, in PCI order. They are read once per process."""
     found = devices_of(look()) or _by_driver(BY_DRIVER) or _by_device_files(DEV)
     return tuple(found) or tuple(_by_variable(os.environ.get(VISIBLE, "")))
 
 
 def devices_of(inventory: GpuInventory) -> list[Device]:
-    """Return the assignable devices of these cards: each card, or the MIG instances of a divided card."""
+    """Return the devices that ranks can be given: each card, or the MIG instances of a card that is divided."""
     found: list[Device] = []
     for gpu in inventory.gpus:
         names = [each.uuid for each in gpu.instances] if gpu.mig else [gpu.uuid]
@@ -46,17 +46,17 @@ def _by_driver(folder: str) -> list[Device]:
         return []
     found = []
     for index, bus in enumerate(buses):
-        said = ""
+        information = ""
         with contextlib.suppress(OSError), open(f"{folder}/{bus}/information", encoding="utf-8") as file:
-            said = file.read()
-        uuid = re.search(r"GPU UUID:\s*(GPU-[0-9a-f-]+)\s*$", said, re.MULTILINE)
+            information = file.read()
+        uuid = re.search(r"GPU UUID:\s*(GPU-[0-9a-f-]+)\s*$", information, re.MULTILINE)
         name = uuid[1] if uuid else f"gpu-{index}"
         found.append(Device(name, index, name))
     return found
 
 
 def _by_device_files(folder: str) -> list[Device]:
-    """Return the cards by their device files. Under WSL2 all cards share one device file."""
+    """Return a device for each device file of a card. Under WSL2 there is one file, and it counts as one card."""
     names = [name for name in names_in(folder) if re.fullmatch(r"nvidia\d+", name)] or [
         name for name in names_in(folder) if name == "dxg"
     ]
@@ -64,7 +64,7 @@ def _by_device_files(folder: str) -> list[Device]:
 
 
 def _by_variable(visible: str) -> list[Device]:
-    """Return the GPUs that a shell's variable names, for a machine without other information."""
+    """Return the GPUs that CUDA_VISIBLE_DEVICES names, for a machine that gives no other information."""
     words = words_of(visible)
     names = [f"gpu-{word}" if word.isdigit() else word for word in words]
     numbers = [int(word) if word.isdigit() else place for place, word in enumerate(words)]
@@ -72,9 +72,10 @@ def _by_variable(visible: str) -> list[Device]:
 
 
 def used_by_others() -> dict[str, dict[str, Any]]:
-    """Return the devices on which programs compute now, or whose memory is in use. Ranks of runs are included.
+    """Return the devices that programs use now, with their users, by name. Ranks of runs are included.
 
-    The kernel reports the user; it is null if this process can't see the program, as in a container.
+    A device is in use if a program computes on it or if much of its memory is taken. The user is null if this process
+    can't see the program, for example because it is in another container.
     """
     found: dict[str, dict[str, Any]] = {}
     for gpu in look().gpus:
@@ -83,12 +84,12 @@ def used_by_others() -> dict[str, dict[str, Any]]:
             if computing:
                 found[name] = _holder(computing[0].pid)
             elif used is not None and used > USED_BYTES and not processes:
-                found[name] = {**_holder(None), "program": f"a program that is not seen here ({used >> 20} MiB)"}
+                found[name] = {**_holder(None), "program": f"a program that is not visible here ({used >> 20} MiB)"}
     return found
 
 
 def _parts(gpu: Gpu) -> list[tuple[str, tuple[GpuProcess, ...], int | None]]:
-    """Return (name, processes, memory in use) for each device of a card."""
+    """Return (name, processes, bytes of memory in use) for each device of a card."""
     processes = gpu.processes or ()
     if not gpu.mig:
         return [(gpu.uuid, processes, gpu.memory_used)]
@@ -117,7 +118,7 @@ def _command(pid: int | None) -> str:
 def gpus(environ: Mapping[str, str] = os.environ) -> int:
     """Return the number of NVIDIA GPUs that this process may use, without initializing CUDA.
 
-    A list in the environment takes precedence.
+    CUDA_VISIBLE_DEVICES in the environment takes precedence over the GPUs of the machine.
     """
     visible = environ.get(VISIBLE)
     return len(machine_devices()) if visible is None else len(words_of(visible))

@@ -1,4 +1,4 @@
-"""Data about a machine's GPUs: its cards in PCI order with their present values. Unknown values are None."""
+"""Values that describe a machine's GPUs: its cards in PCI order, with their present state. Unknown values are None."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class GpuProcess:
-    """A process that has the card open. Its pid is the host's, and may not exist in this namespace."""
+    """A process that has a card open. Its pid is from the host, and may mean nothing in this process's container."""
 
     pid: int
     memory: int | None = None  # bytes
     draws: bool = False  # whether it has a graphics context, as a desktop's programs have
-    gpu_instance: int | None = None  # of a MIG instance
+    gpu_instance: int | None = None  # the two numbers of the MIG instance that it uses
     compute_instance: int | None = None
 
 
@@ -30,7 +30,7 @@ class MigInstance:
 
 @dataclass(frozen=True)
 class Gpu:
-    """One card, in bytes, watts, degrees Celsius, MHz and per cent."""
+    """One card. Its values are in bytes, watts, degrees Celsius, MHz and per cent."""
 
     index: int  # as in nvidia-smi, and in CUDA with CUDA_DEVICE_ORDER=PCI_BUS_ID
     uuid: str
@@ -57,7 +57,7 @@ class Gpu:
 
 @dataclass(frozen=True)
 class GpuInventory:
-    """All cards of a machine that this process may use, from one source."""
+    """All cards of a machine that this process may use, as one source (NVML or nvidia-smi) reports them."""
 
     gpus: tuple[Gpu, ...] = ()
     driver: str | None = None  # its version

@@ -1,17 +1,17 @@
-"""Reads the GPUs from `nvidia-smi -q -x`, and MIG instances from -L, if NVML can't be loaded."""
+"""Reads the GPUs from the output of nvidia-smi, if NVML can't be loaded.
+
+`nvidia-smi -q -x` describes the cards, and `nvidia-smi -L` their MIG instances.
+"""
 
 from __future__ import annotations
 
 import re
 import shutil
 import subprocess
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from orchestrator.node.system.gpus.inventory import Gpu, GpuInventory, GpuProcess, MigInstance
 from orchestrator.node.system.orphans import run
-
-if TYPE_CHECKING:
-    pass
 
 SECONDS = 30.0  # long, because a driver that is not kept loaded is loaded first
 UNITS = {"b": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}
@@ -25,12 +25,12 @@ def look_by_program() -> GpuInventory:
     """Return the GPUs that nvidia-smi reports; empty if it is missing or fails."""
     if shutil.which("nvidia-smi") is None:
         return GpuInventory()
-    said = _say("-q", "-x")
-    listed = _say("-L") if "<current_mig>Enabled<" in said else ""
-    return read_answers(said, listed)
+    described = _output("-q", "-x")
+    listed = _output("-L") if "<current_mig>Enabled<" in described else ""
+    return read_answers(described, listed)
 
 
-def _say(*arguments: str) -> str:
+def _output(*arguments: str) -> str:
     try:
         done = run(["nvidia-smi", *arguments], SECONDS)
     except (OSError, subprocess.TimeoutExpired):
@@ -38,14 +38,12 @@ def _say(*arguments: str) -> str:
     return done.stdout if done.returncode == 0 else ""
 
 
-def read_answers(said: str, listed: str = "") -> GpuInventory:
+def read_answers(described: str, listed: str = "") -> GpuInventory:
     """Parse the outputs of `nvidia-smi -q -x` and `nvidia-smi -L`; empty if the first is not valid XML."""
-    if not said:
-        return GpuInventory()
     from xml.etree import ElementTree
 
     try:
-        root = ElementTree.fromstring(said)  # noqa: S314 (the driver's own program wrote it)
+        root = ElementTree.fromstring(described)  # noqa: S314 (the driver's own program wrote it)
     except ElementTree.ParseError:
         return GpuInventory()
     cuda = re.fullmatch(r"(\d+)\.(\d+)", _text(root, "cuda_version") or "")
@@ -67,7 +65,7 @@ def _gpu(index: int, card: Any, instances: dict[str, list[MigInstance]]) -> Gpu:
     pending = [
         _yes(_text(card, where)) for where in ("retired_pages/pending_retirement", "remapped_rows/remapped_row_pending")
     ]
-    told = [each for each in pending if each is not None]
+    known = [each for each in pending if each is not None]
     return Gpu(
         index=index,
         uuid=uuid,
@@ -84,7 +82,7 @@ def _gpu(index: int, card: Any, instances: dict[str, list[MigInstance]]) -> Gpu:
         throttle_reasons=None if reasons is None else _throttles(reasons),
         ecc_volatile=_errors(card.find("ecc_errors/volatile")),
         ecc_aggregate=_errors(card.find("ecc_errors/aggregate")),
-        pending_retirement=any(told) if told else None,
+        pending_retirement=any(known) if known else None,
         remap_failed=_yes(_text(card, "remapped_rows/remapped_row_failure")),
         compute_mode=(_text(card, "compute_mode") or "").lower().replace("_", "-") or None,
         persistence=_yes(_text(card, "persistence_mode")),
@@ -100,7 +98,7 @@ def _throttles(reasons: Any) -> tuple[str, ...]:
 
 
 def _errors(counters: Any) -> int | None:
-    """Return the sum of the uncorrectable errors. Cards before Ampere use another name and report a total."""
+    """Return the number of uncorrectable errors. Cards before Ampere report a total under another name."""
     if counters is None:
         return None
     found = [_whole(each.text) for each in counters if "uncorrectable" in each.tag]
@@ -122,7 +120,7 @@ def _processes(card: Any) -> list[GpuProcess]:
 
 
 def _instances_by_card(listed: str) -> dict[str, list[MigInstance]]:
-    """Return the MIG instances that `nvidia-smi -L` lists below each card."""
+    """Return the MIG instances that `nvidia-smi -L` lists below each card, by the card's UUID."""
     found: dict[str, list[MigInstance]] = {}
     card = ""
     for line in listed.splitlines():
@@ -138,7 +136,7 @@ def _instances_by_card(listed: str) -> dict[str, list[MigInstance]]:
 
 
 def _text(element: Any, where: str) -> str | None:
-    """Return the element's text at a path, or None if it is empty or a word for "not available"."""
+    """Return the text at a path below an element, or None if it is empty or means "not available"."""
     text = (element.findtext(where) or "").strip()
     return None if text in ("", "N/A", "[N/A]") or text.startswith(("[Not", "Not ", "Unknown")) else text
 

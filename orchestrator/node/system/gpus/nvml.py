@@ -1,6 +1,6 @@
-"""NVIDIA's management library through ctypes: reads the GPUs without CUDA, and without starting a process.
+"""Reads the GPUs from NVIDIA's management library (NVML) with ctypes, without CUDA and without starting a process.
 
-Nothing raises if a card, a driver or this process's rights do not provide a value; the field is then None.
+If the card or the driver does not provide a value, or if this process may not read it, the field is None.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ MOST_PROCESSES = 4096
 UNCORRECTED, VOLATILE, AGGREGATE = 1, 0, 1
 SM_CLOCK, GPU_SENSOR = 1, 0
 COMPUTE_MODES = ("default", "exclusive-thread", "prohibited", "exclusive-process")
-# Bits for the reasons of a reduced clock. Idleness and clocks that were set by applications or synchronization are left
-# out.
+# Bits for the reasons of a reduced clock. Three harmless reasons are left out: idleness, and clocks that applications
+# or synchronization have set.
 THROTTLES = {
     0x4: "power cap", 0x8: "hardware slowdown", 0x20: "software thermal", 0x40: "hardware thermal",
     0x80: "power brake",
@@ -34,7 +34,7 @@ THROTTLES = {
 
 
 def look() -> GpuInventory:
-    """Return this machine's GPUs from the library or else from nvidia-smi; empty if there are neither or no GPUs."""
+    """Return this machine's GPUs from NVML, or else from nvidia-smi; empty if neither reports any."""
     from orchestrator.node.system.gpus.nvidia_smi import look_by_program
 
     library = open_nvml()
@@ -43,7 +43,7 @@ def look() -> GpuInventory:
 
 @functools.lru_cache(maxsize=1)
 def open_nvml() -> Nvml | None:
-    """Return the initialized library, once per process. None if it is missing or its driver does not answer."""
+    """Load and initialize NVML, once per process. Return None if it is missing or the driver does not answer."""
     try:
         import ctypes
     except ImportError:
@@ -60,7 +60,7 @@ def open_nvml() -> Nvml | None:
 
 
 class Nvml:
-    """The loaded library. A forked child must open its own, because handles belong to a process."""
+    """The loaded library. Its handles belong to this process, so a forked child must load it again."""
 
     def __init__(self, library: Any) -> None:
         import ctypes
@@ -69,11 +69,11 @@ class Nvml:
         self._known: tuple[tuple[int, str, Any], ...] = ()
 
     def start(self) -> bool:
-        """Initialize the library. False if no driver answers."""
+        """Initialize the library. Return False if no driver answers."""
         return self._call("nvmlInit_v2") == 0
 
     def read(self) -> GpuInventory:
-        """Return the GPUs with their present values."""
+        """Return all GPUs with all of their present values."""
         c = self._c
         version = c.c_int()
         cuda = version.value if self._call("nvmlSystemGetCudaDriverVersion_v2", c.byref(version)) == 0 else 0
@@ -84,7 +84,7 @@ class Nvml:
         )
 
     def levels(self) -> tuple[Gpu, ...]:
-        """Return only each card's changing values, because they are read every 2 s."""
+        """Return all GPUs with only the values that change often. They are cheap to read, and are read every 2 s."""
         self._known = self._known or tuple(self._devices())
         return tuple(self._levels(index, uuid, device) for index, uuid, device in self._known)
 
@@ -167,9 +167,9 @@ class Nvml:
         return tuple(found.values())
 
     def _list_processes(self, name: str, device: Any) -> list[GpuProcess] | None:
-        """Return the processes in one of the library's lists.
+        """Return the processes in one of the library's lists, or None if it has no such list.
 
-        A list may grow between the query of its length and the read.
+        A list may have any length, so it is read again with more room until the room suffices.
         """
         c = self._c
 
@@ -205,7 +205,7 @@ class Nvml:
         return str(found.bus_id.decode("ascii", "replace"))
 
     def _memory(self, device: Any) -> tuple[int | None, int | None]:
-        """Return bytes (total, used)."""
+        """Return the device's memory and the used part of it, in bytes, or None for both."""
         found = (self._c.c_ulonglong * 3)()
         return (found[0], found[2]) if self._call("nvmlDeviceGetMemoryInfo", device, found) == 0 else (None, None)
 
@@ -231,9 +231,9 @@ class Nvml:
         return found[0] if found else None
 
     def _numbers(self, name: str, *before: Any, count: int, packed: bool = False) -> list[int] | None:
-        """Return the unsigned numbers that a function writes.
+        """Return the unsigned numbers that a function writes, or None if the call fails.
 
-        With `packed`, it writes all of them into one structure.
+        With `packed`, the function writes all numbers into one structure. Otherwise it has an argument for each.
         """
         room = (self._c.c_uint * count)()
         size = self._c.sizeof(self._c.c_uint)
@@ -241,7 +241,7 @@ class Nvml:
         return list(room) if self._call(name, *before, *places) == 0 else None
 
     def _call(self, name: str, *arguments: Any) -> int:
-        """Call a function and return its code; a missing function returns UNINITIALIZED."""
+        """Call a function of the library and return its code, or UNINITIALIZED if the library lacks the function."""
         function = getattr(self._library, name, None)
         return UNINITIALIZED if function is None else int(function(*arguments))
 

@@ -15,14 +15,14 @@ from orchestrator.backends.agents import doctor
 from orchestrator.backends.agents.holdings import holdings
 from orchestrator.backends.base import Check
 from orchestrator.backends.mirror import upload
-from orchestrator.backends.settings import SshSettings
+from orchestrator.backends.settings import AgentsSettings
 from orchestrator.cli.render import results
 from orchestrator.errors import BackendError, PythonMissingError
 from orchestrator.specs.documents.loader import load_profile
-from orchestrator.specs.profiles import valid_profile
 from orchestrator.transport.address import HERE, Address
 from orchestrator.transport.machine import Machine
 from tests.machines import FakeMachine, FakePool, Told
+from tests.profiles import valid_profile
 
 HELLO = {"host": "h", "python": "3.11.2", "uid": 1, "home": "/home/me", "workdir": "/home/me/.orch", "cores": 8,
          "gpus": 0, "addresses": ["10.0.0.1", "127.0.0.1"], "time": 0.0, "free": 1 << 40, "memory": 1 << 34,
@@ -174,7 +174,7 @@ def test_a_clock_that_differs_is_no_failure() -> None:
 
 
 def test_who_holds_what_is_shown_for_every_host() -> None:
-    settings = SshSettings.of({"hosts": [{"host": "a"}], "spares": [{"host": "b"}]})
+    settings = AgentsSettings.of({"hosts": [{"host": "a"}], "spares": [{"host": "b"}]})
     rows = holdings(settings, Machines({"a": "2.9"}, {"gpus": 2}, {}))
     page = results.nodes_page(rows).splitlines()
     assert page[1].split("  ")[0] == "a"

@@ -13,7 +13,7 @@ import pytest
 from orchestrator.backends.agents.handle import Handle
 from orchestrator.backends.agents.liveness import UNREACHABLE_SECONDS, Seen, last_seen, seen_now
 from orchestrator.backends.agents.over_ssh import AgentsOverSsh
-from orchestrator.backends.agents.watcher import NodeFollower, SshWatcher
+from orchestrator.backends.agents.watcher import AgentsWatcher, NodeFollower
 from orchestrator.backends.mirror import watching as mirror
 from orchestrator.backends.settings import Host
 from orchestrator.runs.files.logs import Selection
@@ -142,7 +142,7 @@ def test_the_only_machine_is_not_waited_for_after_a_cancel(run: RunDir, ago: flo
 
 
 def test_who_waits_for_a_machine_looks_at_once_at_that_which_replaces_it(run: RunDir) -> None:
-    watcher, pool = SshWatcher(run, ConnectionPool()), ConnectionPool()
+    watcher, pool = AgentsWatcher(run, ConnectionPool()), ConnectionPool()
     handle(0, N1, N2).write(run)
     follower = NodeFollower(run, 1, pool)
     handle(1, N1, N3, state=HandleStatus.INTENT).write(run)
@@ -152,7 +152,7 @@ def test_who_waits_for_a_machine_looks_at_once_at_that_which_replaces_it(run: Ru
 
 def test_an_agent_is_gone_only_when_all_that_it_has_left_is_here(run: RunDir) -> None:
     """Else its last words seem never to have been said, and a run that succeeded is run again."""
-    watcher, seen = SshWatcher(run, ConnectionPool()), []
+    watcher, seen = AgentsWatcher(run, ConnectionPool()), []
 
     def poll(**_: object) -> dict[str, object]:
         """Answer that the agent is gone: first with more to come, then with all of it."""

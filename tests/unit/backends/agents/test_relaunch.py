@@ -18,7 +18,7 @@ from orchestrator.backends.agents.relaunch import credentials_of, in_order, mach
 from orchestrator.backends.agents.watcher import NodeFollower
 from orchestrator.backends.agents.ways import blamed
 from orchestrator.backends.hosts import all_of
-from orchestrator.backends.settings import Host, SshSettings
+from orchestrator.backends.settings import AgentsSettings, Host
 from orchestrator.errors import BackendError, JobOverError
 from orchestrator.outcome.restart import Relaunch
 from orchestrator.protocol.progress import Progress
@@ -69,7 +69,7 @@ class Machines(FakePool):
 
 
 def chosen(
-    run: RunDir, pool: Machines, settings: SshSettings, again: Relaunch, **refused: BackendError
+    run: RunDir, pool: Machines, settings: AgentsSettings, again: Relaunch, **refused: BackendError
 ) -> dict[int, Host] | None:
     """The machines of the next start; a host that answers is fit for it, but for those that have refused it."""
 
@@ -82,7 +82,7 @@ def chosen(
 
 def test_a_replacement_is_recorded_once_while_another_node_is_waited_for(tmp_path: Path) -> None:
     run, again, pool = RunDir(tmp_path), Relaunch(1, 1, "infra", "lost"), Machines("n1", "n2", "n3", "n5")
-    settings = SshSettings.of(PROFILE)
+    settings = AgentsSettings.of(PROFILE)
     Handle(HandleStatus.SUBMITTED, 0, settings.hosts, {}, (0, 1, 2)).write(run)
 
     def replaced() -> list[tuple[str, str]]:
@@ -106,7 +106,7 @@ def machines_of(
 ) -> tuple[list[str] | None, list[dict[str, Any]]]:
     """The machines of the next start, by name, where these ways are broken; and what has been recorded."""
     folder.mkdir(exist_ok=True)
-    run, settings = RunDir(folder), SshSettings.of({**PROFILE, **profile})
+    run, settings = RunDir(folder), AgentsSettings.of({**PROFILE, **profile})
     Handle(HandleStatus.SUBMITTED, 0, settings.hosts, {}, (0, 1, 2)[: len(settings.hosts)]).write(run)
     pool = Machines(broken=broken)
     found = chosen(run, pool, settings, Relaunch(1, 1, "infra", "lost"))
@@ -125,7 +125,7 @@ def test_a_machine_whose_gpu_failed_is_replaced_if_a_spare_answers_and_else_take
     def found(name: str, message: str, *off: str, attempt: int = 0, **profile: Any) -> list[str]:
         folder = tmp_path / name
         folder.mkdir()
-        run, settings = RunDir(folder), SshSettings.of({**PROFILE, **profile})
+        run, settings = RunDir(folder), AgentsSettings.of({**PROFILE, **profile})
         Handle(HandleStatus.SUBMITTED, 0, settings.hosts, {}, (0, 1, 2)).write(run)
         error = {"type": "torch.AcceleratorError", "message": message}
         culprit = {"rank": 2, "node": 1, "code": 1, "error": error, "tail": []}
@@ -167,7 +167,7 @@ FULL = BackendError("n2: /w has only 5 MiB left", "make room there")
 
 def test_a_machine_that_refuses_another_start_is_replaced_waited_for_or_done_without(tmp_path: Path) -> None:
     def found(name: str, refused: BackendError = FULL, **profile: Any) -> tuple[list[str] | None, dict[str, Any]]:
-        run, settings = RunDir(tmp_path / name), SshSettings.of({**PROFILE, **profile})
+        run, settings = RunDir(tmp_path / name), AgentsSettings.of({**PROFILE, **profile})
         run.path.mkdir()
         Handle(HandleStatus.SUBMITTED, 0, settings.hosts, {}, (0, 1, 2)).write(run)
         for _ in range(2):  # how much room is left may change
@@ -185,7 +185,7 @@ def test_a_machine_that_refuses_another_start_is_replaced_waited_for_or_done_wit
 
 
 def test_a_machine_that_is_back_takes_the_place_of_the_spare_that_replaced_it(tmp_path: Path) -> None:
-    run, settings = RunDir(tmp_path), SshSettings.of(PROFILE)
+    run, settings = RunDir(tmp_path), AgentsSettings.of(PROFILE)
     n1, n2, n3, n4, n5 = settings.machines.values()
     handle = Handle(HandleStatus.SUBMITTED, 1, (n1, n4, n3), {}, (0, 1, 2))
     assert handle.free_machines(settings) == [n5, n2]
@@ -199,7 +199,7 @@ def test_a_machine_that_is_back_takes_the_place_of_the_spare_that_replaced_it(tm
 
 
 def test_the_forecast_of_a_start_has_the_machines_that_the_start_chooses_from(tmp_path: Path) -> None:
-    run, settings = RunDir(tmp_path), SshSettings.of(PROFILE)
+    run, settings = RunDir(tmp_path), AgentsSettings.of(PROFILE)
     n1, n2, n3, n4, _ = settings.machines.values()
     run.write("run.json", {"profile": PROFILE})
     has = Reserves(("n1", "n2", "n3"), ("n4", "n5"), frozenset(), None, 900)
@@ -243,7 +243,7 @@ def test_each_start_has_credentials_of_its_own_and_one_that_was_cut_off_goes_on_
 
 
 def test_logs_are_brought_of_machines_that_get_another_number_and_have_begun(tmp_path: Path, monkeypatch) -> None:
-    run, settings, asked = RunDir(tmp_path), SshSettings.of(PROFILE), []
+    run, settings, asked = RunDir(tmp_path), AgentsSettings.of(PROFILE), []
     Handle(HandleStatus.SUBMITTED, 0, settings.hosts, {}, (0, 1, 2)).write(run)
     for node in (0, 1):  # node 2 has written nothing
         run.node(node).mkdir(parents=True)
@@ -271,7 +271,7 @@ def test_an_agent_is_gone_if_its_job_has_ended(tmp_path: Path) -> None:
         def session(self, address: Address, workdir: str) -> Machine:
             raise JobOverError(f"{address.host}: Slurm job 7 has ended")
 
-    run, settings = RunDir(tmp_path), SshSettings.of({**PROFILE, "start_by": ["srun"], "job": "slurm:7"})
+    run, settings = RunDir(tmp_path), AgentsSettings.of({**PROFILE, "start_by": ["srun"], "job": "slurm:7"})
     run.write("run.json", {"profile": PROFILE})
     Handle(HandleStatus.SUBMITTED, 0, settings.hosts, {0: (1, 1)}, (0, 1, 2)).write(run)
     follower = NodeFollower(run, 0, Over())  # type: ignore[arg-type]

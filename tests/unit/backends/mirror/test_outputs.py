@@ -176,6 +176,17 @@ def test_a_copy_that_broke_off_goes_on(run: RunDir) -> None:
     assert here(run) == {"model.pt": LARGE}
 
 
+def test_of_an_earlier_version_nothing_stays_once_the_output_is_here(run: RunDir) -> None:
+    write(run, "a/model.pt", LARGE)
+    write(run, "a/.own.1-2.partial", b"a program's own file")
+    with pytest.raises(BackendError, match="closed"):
+        bring(run, calls=4)
+    assert [path.name[:9] for path in (run.path / "outputs/a").glob(".model.pt.*")] == [".model.pt"]
+    write(run, "a/model.pt", LARGE[:5])
+    assert bring(run) == Left()
+    assert here(run) == {"a/model.pt": LARGE[:5], "a/.own.1-2.partial": b"a program's own file"}
+
+
 def test_a_copy_that_fills_the_disk_here_gives_its_room_back(run: RunDir) -> None:
     write(run, "model.pt", LARGE)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)

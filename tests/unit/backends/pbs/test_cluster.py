@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from orchestrator.backends.pbs.scheduler import here
-from orchestrator.specs.profiles import valid_profile
+from tests.profiles import valid_profile
 
 SERVER = {"server_state": "Active", "default_queue": "workq"}
 QUEUES = {

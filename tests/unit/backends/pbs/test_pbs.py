@@ -17,8 +17,8 @@ from orchestrator.runs.store import create_run
 from orchestrator.specs.border import valid
 from orchestrator.specs.job import Job
 from orchestrator.specs.plan import LaunchPlan, Place, plan
-from orchestrator.specs.profiles import valid_profile
 from tests.machines import FakeMachine, Said
+from tests.profiles import valid_profile
 
 COMMENT = "Not Running: Insufficient amount of resource: ncpus (R: 8 A: 4 T: 8)"
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from orchestrator.backends.agents.start import Start
-from orchestrator.backends.settings import Host, SshSettings
+from orchestrator.backends.settings import AgentsSettings, Host
 from orchestrator.errors import BackendError, PlacesTakenError
 from orchestrator.protocol.task import NodeTask, Program
 from orchestrator.runs.store import RunDir
@@ -66,7 +66,7 @@ def start(
                  (), (), start=number)
         for node in hosts
     )  # fmt: skip
-    settings = SshSettings.of({"hosts": [{"host": name} for name in names], "slots": 1, **profile})
+    settings = AgentsSettings.of({"hosts": [{"host": name} for name in names], "slots": 1, **profile})
     hellos = {node: {"devices": [], "visible": None} for node in hosts}
     with Start(machines, run, settings, hosts).with_places(tasks, hellos, began=False) as (_, places):
         return places

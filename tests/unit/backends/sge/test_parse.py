@@ -11,7 +11,7 @@ from orchestrator.backends.sge.scheduler import REFUSALS, GridEngine, options
 from orchestrator.specs.border import valid
 from orchestrator.specs.job import Job
 from orchestrator.specs.plan import LaunchPlan, Place, plan
-from orchestrator.specs.profiles import valid_profile
+from tests.profiles import valid_profile
 
 QSTAT = """<?xml version='1.0'?>
 <job_info  xmlns:xsd="http://arc.liv.ac.uk/repos/darcs/sge/source/dist/util/resources/schemas/qstat/qstat.xsd">

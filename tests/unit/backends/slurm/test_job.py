@@ -20,7 +20,7 @@ def test_in_slurm_it_is_a_step_beside_the_agents_on_that_node() -> None:
             "--overlap",
             "--nodes=1",
             "--ntasks=1",
-            "--relative=2",
+            "--nodelist=n3",
             "--mem=0",
             "--pty",
             *ODD,

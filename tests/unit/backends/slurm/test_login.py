@@ -28,12 +28,12 @@ from orchestrator.runs.scheduler_status import SchedulerStatus
 from orchestrator.runs.store import RunDir, create_run
 from orchestrator.specs.job import Job
 from orchestrator.specs.plan import plan
-from orchestrator.specs.profiles import valid_profile
 from orchestrator.transport.address import Address, parse_address
 from orchestrator.transport.in_job import SLURM_NEEDS, SLURMS_OWN
 from orchestrator.transport.machine import LocalMachine
 from orchestrator.transport.node_archive import submitit_archive
 from tests import nvml
+from tests.profiles import valid_profile
 
 from .test_script import launch
 

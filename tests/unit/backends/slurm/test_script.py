@@ -15,10 +15,12 @@ from orchestrator.backends.batch.scheduler import in_words
 from orchestrator.backends.slurm.environment import filled
 from orchestrator.backends.slurm.scheduler import Slurm
 from orchestrator.backends.slurm.script import FOLDER, cores_per_node, options_in, warning
+from orchestrator.protocol.ranks import EXIT_REQUEUE
 from orchestrator.specs.border import valid
 from orchestrator.specs.job import Job
 from orchestrator.specs.plan import LaunchPlan, Place, plan
-from orchestrator.specs.profiles import valid_profile
+from tests.profiles import valid_profile
+from tests.unit.cli.test_render_runs import golden
 
 RUN = "/shared/my runs/j-abc234"
 
@@ -79,7 +81,13 @@ def test_times_are_whole_minutes_and_short_jobs_are_told_in_time() -> None:
 
 
 def in_a_job(
-    run: Path, *, srun_code: int, job: dict[str, Any] | None = None, **environment: str
+    run: Path,
+    *,
+    srun_code: int,
+    job: dict[str, Any] | None = None,
+    spares: int = 0,
+    python_code: int = 0,
+    **environment: str,
 ) -> tuple[int, list[str]]:
     """Run the script as Slurm would, with programs that only write down how they were called."""
     programs = run.parent / "bin"
@@ -90,11 +98,12 @@ def in_a_job(
         (programs / name).chmod(0o755)
     called.unlink(missing_ok=True)
     (run / FOLDER).mkdir(parents=True, exist_ok=True)
-    text = Slurm().script(launch(str(run), job))
+    text = Slurm().script(launch(str(run), job, spares=spares))
+    text = text.replace("/env/bin/python ", f"sh -c 'exit {python_code}' ", 1) if spares else text
     values = {"PATH": f"{programs}:{os.environ['PATH']}", "SLURM_JOB_ID": "17", **environment}
     done = subprocess.run(["bash"], input=text, env=values, text=True, capture_output=True, check=False, cwd=run.parent)
     assert (done.stdout, done.stderr) == ("", "")  # all of it is in the start's own log
-    return done.returncode, called.read_text().splitlines()
+    return done.returncode, called.read_text().splitlines() if called.exists() else []
 
 
 def test_the_scripts_code_is_that_of_the_agents(tmp_path: Path) -> None:
@@ -183,6 +192,17 @@ def test_without_restarts_after_a_preemption_slurm_requeues_nothing_by_itself(tm
     (run / FOLDER / "again.0").write_text("{}")  # for an end that the job's retry mends
     assert in_a_job(run, srun_code=95, job=job)[1][1:] == ["scontrol update jobid=17 requeue=1", "scontrol requeue 17"]
     assert in_a_job(run, srun_code=0, job=job, SLURM_RESTART_COUNT="1")[1][:1] == ["scontrol update jobid=17 requeue=0"]
+
+
+def test_spares_are_more_nodes_of_a_job_that_survives_the_loss_of_a_node(tmp_path: Path) -> None:
+    found = script(spares=2)
+    golden("script_spares", found)
+    assert (options(found)["nodes"], options(found)["no-kill"]) == ("5", "")
+    run = tmp_path / "run"
+    (run / FOLDER).mkdir(parents=True)
+    (run / FOLDER / "again.0").write_text("{}")  # for a start in the same job
+    for code, called in ((0, []), (1, []), (EXIT_REQUEUE, ["scontrol requeue 17"])):
+        assert in_a_job(run, srun_code=0, python_code=code, spares=1) == (code, called)
 
 
 def test_an_expedited_requeue_is_left_to_sbatch() -> None:

@@ -202,9 +202,7 @@ def test_history_is_node_0s_up_to_this_start(tmp_path: Path) -> None:
     lines = [json.dumps(event) for event in (again(1, 5), {"kind": "slurm_job", "start": 2}, again(2, 5))]
     (folder / "events.jsonl").write_text("\n".join([lines[0], "{torn", *lines[1:]]) + "\n")
     (tmp_path / "slurm").mkdir()
-    Path(word_path(str(tmp_path), at("n1", start=1))).write_text(
-        '{"cause": "timeout", "reason": "its time limit was near"}'
-    )
+    Path(word_path(str(tmp_path), "slurm", 1)).write_text('{"cause": "timeout", "reason": "its time limit was near"}')
     found = history_of(str(tmp_path), at("n1", start=2))
     assert found.events == (again(1, 5),)
     assert found.word == {"cause": "timeout", "reason": "its time limit was near"}

@@ -39,8 +39,8 @@ def test_half_and_whole_limit_in_training() -> None:
         detector.stalls({0: heartbeat(step, time=step)}, now=step)
     assert detector.stalls({0: heartbeat(10, time=10)}, now=39.9) == []
     half = detector.stalls({0: heartbeat(10, time=10)}, now=41)
-    assert [(s.rank, s.step, s.limit, s.is_full) for s in half] == [(0, 10, 60, False)]
-    assert detector.stalls({0: heartbeat(10, time=10)}, now=70)[0].is_full
+    assert [(s.rank, s.step, s.limit, s.full) for s in half] == [(0, 10, 60, False)]
+    assert detector.stalls({0: heartbeat(10, time=10)}, now=70)[0].full
 
 
 def test_slow_steps_have_a_longer_limit() -> None:
@@ -57,7 +57,7 @@ def test_other_phases_have_the_other_limit(phase: str) -> None:
     detector.stalls({0: heartbeat(1, time=1, loss=0.5)}, now=1)
     detector.stalls({0: heartbeat(1, phase, time=2)}, now=2)
     assert detector.stalls({0: heartbeat(1, phase, time=2)}, now=800) == []
-    assert detector.stalls({0: heartbeat(1, phase, time=2)}, now=1803)[0].is_full
+    assert detector.stalls({0: heartbeat(1, phase, time=2)}, now=1803)[0].full
 
 
 def test_the_first_step_has_the_other_limit() -> None:
@@ -70,7 +70,7 @@ def test_the_first_step_has_the_other_limit() -> None:
 def test_steps_that_all_came_between_two_looks_count(proof: str) -> None:
     detector = StallDetector(train=60, medians=10, other=1800)
     detector.stalls({0: heartbeat(29, time=1, **{proof: 1.0})}, now=1)
-    assert detector.stalls({0: heartbeat(29, time=1, **{proof: 1.0})}, now=62)[0].is_full
+    assert detector.stalls({0: heartbeat(29, time=1, **{proof: 1.0})}, now=62)[0].full
 
 
 def test_done_and_unheard_ranks_never_stall() -> None:
@@ -120,7 +120,7 @@ def test_ranks_whose_folder_was_removed_under_them_are_not_said_to_stand_still(t
     reader.new_stalls(str(folder), [0], now=1)
     (folder / "beat_0").write_text(json.dumps(heartbeat(2, time=2)))
     reader.new_stalls(str(folder), [0], now=2)
-    assert [stall.is_full for stall in reader.new_stalls(str(folder), [0], now=63)] == [True]
+    assert [stall.full for stall in reader.new_stalls(str(folder), [0], now=63)] == [True]
     shutil.rmtree(folder)
     assert reader.new_stalls(str(folder), [0], now=700) == []
 
@@ -138,20 +138,20 @@ def test_a_rank_in_a_longer_phase_is_reported_with_the_rest_of_its_limit_as_it_e
     reader = HeartbeatReader(LIMITS)
     (tmp_path / "rank_1.log").write_text("a program without heartbeats is in no phase of its own")
     beat(tmp_path, 0, 4, loss=1.0)
-    assert reader.news(0, str(tmp_path), [0, 1], now=10) == []
+    assert reader.news(str(tmp_path), [0, 1], now=10) == []
     beat(tmp_path, 0, 4, "save")
-    assert reader.news(0, str(tmp_path), [0, 1], now=20) == [Patience(0, 1800)]
-    assert reader.news(0, str(tmp_path), [0, 1], now=500) == []
+    assert reader.news(str(tmp_path), [0, 1], now=20) == [Patience(0, 1800)]
+    assert reader.news(str(tmp_path), [0, 1], now=500) == []
     beat(tmp_path, 0, 4)
-    assert reader.news(0, str(tmp_path), [0, 1], now=501) == [Patience(0, 0)]
+    assert reader.news(str(tmp_path), [0, 1], now=501) == [Patience(0, 0)]
 
 
 @pytest.mark.parametrize("phase", ["start", "compile", "eval", "save", "train"])
 def test_a_phase_is_long_until_its_limit_counted_from_its_beginning(tmp_path: Path, phase: str) -> None:
     reader = HeartbeatReader(LIMITS)
     beat(tmp_path, 0, 0, phase)  # no step was made yet
-    assert reader.news(0, str(tmp_path), [0], now=10) == [Patience(0, 1800)]
-    ends = [news for now in range(20, 2000, 10) for news in reader.news(0, str(tmp_path), [0], now=now)]
+    assert reader.news(str(tmp_path), [0], now=10) == [Patience(0, 1800)]
+    ends = [news for now in range(20, 2000, 10) for news in reader.news(str(tmp_path), [0], now=now)]
     assert [(news["kind"], news.get("full"), news.get("seconds")) for news in ends] == [
         ("stall", False, 900), ("stall", True, 1800), ("patience", None, 0),
     ]  # fmt: skip
@@ -161,13 +161,13 @@ def test_a_phase_is_long_until_its_limit_counted_from_its_beginning(tmp_path: Pa
 def test_a_rank_whose_stall_was_reported_is_reported_as_it_moves_on(tmp_path: Path, end: str) -> None:
     reader = HeartbeatReader(LIMITS)
     beat(tmp_path, 0, 4, loss=1.0)
-    reader.news(0, str(tmp_path), [0], now=10)
-    stalls = [news for now in (41, 50, 71) for news in reader.news(0, str(tmp_path), [0], now=now)]
+    reader.news(str(tmp_path), [0], now=10)
+    stalls = [news for now in (41, 50, 71) for news in reader.news(str(tmp_path), [0], now=now)]
     assert [(news["full"], news["between_steps"]) for news in stalls] == [(False, True), (True, True)]
     beat(tmp_path, 0, 5 if end == "a step" else 4, "eval" if end == "another phase" else "train", loss=1.0)
-    news = reader.news(0, str(tmp_path), [] if end == "its exit" else [0], now=72)
+    news = reader.news(str(tmp_path), [] if end == "its exit" else [0], now=72)
     assert news[0] == Moved(0, 0)
-    assert [each for each in reader.news(0, str(tmp_path), [0], now=73) if each["kind"] == "moved"] == []
+    assert [each for each in reader.news(str(tmp_path), [0], now=73) if each["kind"] == "moved"] == []
 
 
 def test_of_ranks_outside_collectives_the_one_that_exceeded_a_longer_limit_is_to_blame() -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.node.container import engine, prepare
-from orchestrator.node.container.argv import NodeResources, argv, told
+from orchestrator.node.container.argv import NodeResources, argv, task_inside
 from orchestrator.node.container.engine import Engine, EngineError, can_lift_limits, end_containers, in_words, recorded
 from orchestrator.node.container.prepare import (
     OWN_CODES,
@@ -45,7 +45,7 @@ TASK = NodeTask("r-1", 0, 1, ("n1",), 1, "/run", "/code", Program("script", "t.p
         ),
         (
             "failed to register layer: Error processing tar file(exit status 1): write /x: no space left on device",
-            "its disk is full, says docker: make room where its images lie",
+            "its disk is full, as docker reports: make room where its images are stored",
         ),
         (
             "exec /usr/bin/python3: exec format error",
@@ -61,9 +61,9 @@ TASK = NodeTask("r-1", 0, 1, ("n1",), 1, "/run", "/code", Program("script", "t.p
         ),
         (
             "docker: Error response from daemon: something new.\nSee 'docker run --help'.",
-            "docker says: docker: Error response from daemon: something new.",
+            "docker reports: docker: Error response from daemon: something new.",
         ),
-        ("", "docker says: it said nothing"),
+        ("", "docker reports: it printed nothing"),
     ],
 )
 def test_what_an_engine_says_becomes_one_sentence(said: str, words: str) -> None:
@@ -73,7 +73,9 @@ def test_what_an_engine_says_becomes_one_sentence(said: str, words: str) -> None
 
 @pytest.mark.parametrize("code", OWN_CODES)
 def test_the_engines_own_codes_are_not_taken_for_the_programs(code: int) -> None:
-    assert "its container of lab/train:1 could not be started: docker says: no" in (refusal(TASK, code, ["no"]) or "")
+    assert "its container of lab/train:1 could not be started: docker reports: no" in (
+        refusal(TASK, code, ["no"]) or ""
+    )
     assert refusal(TASK, 1, ["no"]) is None
     assert refusal(NodeTask(**{**TASK.__dict__, "container": None}), code, ["no"]) is None
 
@@ -116,11 +118,11 @@ def test_a_runtime_that_empties_the_environment_is_told_the_jobs_gpus() -> None:
     site = {"CUDA_VISIBLE_DEVICES": "2,3", "CUDA_DEVICE_ORDER": "PCI_BUS_ID", "TORCH_NCCL_TRACE": "1",
             "CUDA_HOME": "/c", "PYTORCH_CUDA_ALLOC_CONF": "a", "MLX5_SINGLE_THREADED": "1"}  # fmt: skip
     box = replace(TASK.container, runtime="apptainer") if TASK.container else None
-    env = told(replace(TASK, container=box), NodeResources(), site, 4).env
+    env = task_inside(replace(TASK, container=box), NodeResources(), site, 4).env
     assert {name: env.get(name) for name in site} == {**site, "CUDA_HOME": None}
     own = replace(TASK, container=box, env={"CUDA_VISIBLE_DEVICES": "GPU-a"})
-    assert told(own, NodeResources(), site, 4).env["CUDA_VISIBLE_DEVICES"] == "GPU-a"  # the lease's word
-    by_engine = told(TASK, NodeResources(gpus=("2", "3")), site, 4).env
+    assert task_inside(own, NodeResources(), site, 4).env["CUDA_VISIBLE_DEVICES"] == "GPU-a"  # the lease's word
+    by_engine = task_inside(TASK, NodeResources(gpus=("2", "3")), site, 4).env
     assert by_engine["CUDA_VISIBLE_DEVICES"] == "0,1"  # it sees no others
 
 

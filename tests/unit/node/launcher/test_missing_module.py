@@ -15,7 +15,7 @@ from orchestrator.outcome.rules import hint_of
 
 @pytest.fixture(autouse=True)
 def _no_usual_places(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(subject, "PLACES", ())
+    monkeypatch.setattr(subject, "usual_folders", list)
 
 
 def interpreter(folder: Path, *files: str) -> str:

@@ -68,7 +68,7 @@ def close(places: leases.Places) -> None:
 
 
 def shown() -> dict[str, dict[str, object] | None]:
-    found: dict[str, dict[str, object] | None] = leases.holders_of_all(3)
+    found: dict[str, dict[str, object] | None] = leases.holders_of(leases.places(3))
     return found
 
 

@@ -33,7 +33,7 @@ def machine(monkeypatch: pytest.MonkeyPatch):
 
         monkeypatch.setattr(socket, "gethostbyname", resolve)
         monkeypatch.setattr(socket, "if_nameindex", lambda: list(enumerate(interfaces)))
-        monkeypatch.setattr(host, "_interface_address", interfaces.get)
+        monkeypatch.setattr(host, "interface_address", interfaces.get)
         monkeypatch.setattr(host, "_source_address", lambda _: source)
 
     return make
@@ -109,7 +109,7 @@ def test_addresses_have_loopback_last(machine) -> None:
 def test_this_machine_has_addresses_and_a_way_to_itself() -> None:
     assert "127.0.0.1" in addresses()
     assert host._source_address("127.0.0.1") == "127.0.0.1"
-    assert host._interface_address("no-such-interface") is None
+    assert host.interface_address("no-such-interface") is None
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from orchestrator.node.system.kernel_log import lines_on_gpus, words_on_gpus
+from orchestrator.node.system.kernel_log import gpu_faults_in, newest_gpu_faults
 
 XID = "NVRM: Xid (PCI:0000:3b:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus."
 
@@ -19,14 +19,14 @@ def test_only_the_drivers_new_lines_are_told() -> None:
         "no record at all",
         record(1001, "python3[77]: segfault at 0"),
     ]
-    assert lines_on_gpus(log, 1005) == [XID]
-    assert lines_on_gpus(log, 5000) == []
+    assert gpu_faults_in(log, 1005) == [XID]
+    assert gpu_faults_in(log, 5000) == []
 
 
 def test_the_newest_lines_are_told_where_there_are_many() -> None:
     log = [record(1000 + number, f"NVRM: Xid (PCI:0000:3b:00): {number}, pid=1") for number in range(50)]
-    assert [line.split(" ")[3] for line in lines_on_gpus(log, 1050)] == ["45,", "46,", "47,", "48,", "49,"]
+    assert [line.split(" ")[3] for line in gpu_faults_in(log, 1050)] == ["45,", "46,", "47,", "48,", "49,"]
 
 
 def test_this_machines_own_log_can_be_read_or_is_left_alone() -> None:
-    assert all(line.startswith("NVRM: ") for line in words_on_gpus())
+    assert all(line.startswith("NVRM: ") for line in newest_gpu_faults())

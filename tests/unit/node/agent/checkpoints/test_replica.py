@@ -241,7 +241,7 @@ def test_the_next_save_waits_until_the_agent_has_said_what_became_of_the_last(
     [
         ("failed", "node 1: No space left"),
         ("late", "is still not complete after 5 s"),
-        ("removed", "in which it is reported, was removed"),
+        ("removed", "which reports it, was removed"),
     ],
 )
 def test_after_a_copy_that_failed_or_is_late_no_save_waits_any_more_and_that_is_said_once(

@@ -1,4 +1,4 @@
-"""Parses the options of `orch logs` that select lines."""
+"""Finds the logs that a command or a program wants to read, and parses the options that select lines of them."""
 
 from __future__ import annotations
 
@@ -6,15 +6,63 @@ import re
 import warnings
 from datetime import datetime, timedelta
 
-from orchestrator.errors import UsageError
+from orchestrator.errors import OrchError, UsageError
+from orchestrator.looking.run import bringing_logs
+from orchestrator.looking.state import state_of
 from orchestrator.runs.files.log_filter import Level, LineFilter
+from orchestrator.runs.files.logs import Selection, launchers_instead, log_files
+from orchestrator.runs.state import RunState
+from orchestrator.runs.store import RunDir
 from orchestrator.specs.units import seconds
+
+_ENDS = {"succeeded": "succeeded", "failed": "failed", "cancelled": "was cancelled"}
+
+
+def logs_there(run: RunDir, selection: Selection) -> Selection:
+    """Copy the selected logs here, and return the selection of logs that exist.
+
+    Before any rank has started, return the logs of the setup lines and launchers. Raises OrchError if there are none.
+    """
+    check(run, selection)
+    with bringing_logs(run, selection):
+        pass
+    if log_files(run, selection):
+        return selection
+    if (instead := launchers_instead(run, selection)) is not None:
+        return instead
+    raise _no_log(state_of(run), selection)
+
+
+def check(run: RunDir, selection: Selection) -> None:
+    """Raise OrchError for a rank or a node that the run does not have."""
+    rank, node = selection.rank, selection.node
+    if rank is None and node is None:
+        return
+    state = state_of(run)
+    if rank is not None and state.world_size is not None and rank >= state.world_size:
+        raise OrchError(f"no rank {rank}: the run has {_span('rank', state.world_size)}")
+    if node is not None and node >= len(state.nodes):
+        raise OrchError(f"no node {node}: the run has {_span('node', len(state.nodes))}")
+
+
+def _no_log(state: RunState, selection: Selection) -> OrchError:
+    """Return the error for a rank, a node or a run without a log."""
+    rank, node = selection.rank, selection.node
+    which = f"rank {rank} has" if rank is not None else f"node {node} has" if node is not None else "the run has"
+    if state.is_final:
+        return OrchError(f"{which} no log here; the run {_ENDS[state.state]}",
+                         f"see: orch why {state.run_id}")  # fmt: skip
+    return OrchError(f"{which} no log yet: the run is {state.state}", f"see: orch status {state.run_id}")
+
+
+def _span(what: str, count: int) -> str:
+    return f"{what}s 0-{count - 1}" if count > 1 else f"{what} 0 alone"
 
 
 def line_filter(since: str | None, grep: str | None, level: str | None, now: float) -> LineFilter | None:
     """Return the filter that the options describe, or None without options.
 
-    Raises UsageError if one can't be parsed.
+    Raises UsageError if an option can't be parsed.
     """
     if since is None and grep is None and level is None:
         return None
@@ -28,7 +76,7 @@ def line_filter(since: str | None, grep: str | None, level: str | None, now: flo
 def compiled(text: str) -> re.Pattern[str]:
     """Compile a regular expression. Raises UsageError with the position of a mistake."""
     try:
-        # warnings about later versions of Python
+        # Python warns about expressions that later versions will read differently.
         with warnings.catch_warnings(action="ignore", category=FutureWarning):
             return re.compile(text)
     except re.error as error:

@@ -1,4 +1,4 @@
-"""Starts the supervisor if runs are live and none is running. Nothing of the supervisor's own work is loaded."""
+"""Starts the supervisor, the background process, if runs are live and none is running. Its own code is not loaded."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def attended_root() -> Path:
 
 
 def attend(root: Path) -> None:
-    """Start a supervisor if runs are live and none is running; a supervisor that was stopped (SIGSTOP) continues.
+    """Start a supervisor if runs are live and none is running. Continue a supervisor that was stopped (SIGSTOP).
 
     Commands that only show runs work even if the disk has no room for the files of a supervisor.
     """
@@ -50,7 +50,7 @@ def attend(root: Path) -> None:
             if is_free:
                 start_supervisor(root, without=_secret_names(root))
             else:
-                continue_supervisor(root)
+                continue_if_stopped(supervisor_of(root))
         except (PermissionError, StoreError):
             pass
         except OSError as error:
@@ -66,11 +66,6 @@ def supervisor_of(root: Path) -> Process | None:
         if found and (found.started, os.uname().nodename) == (record.get("started"), record.get("host")):
             return found
     return None
-
-
-def continue_supervisor(root: Path) -> None:
-    """Continue a supervisor that was stopped (SIGSTOP): it holds the lock, so no other supervisor could end a run."""
-    continue_if_stopped(supervisor_of(root))
 
 
 def continue_if_stopped(process: Process | None) -> None:
@@ -102,7 +97,7 @@ def start_supervisor(root: Path, without: Iterable[str] = (), *, starts: str = "
     import subprocess
 
     check_own(root)
-    continue_supervisor(root)
+    continue_if_stopped(supervisor_of(root))  # it holds the lock, so no other supervisor could end a run
     hidden = set(without)
     environment = {name: value for name, value in os.environ.items() if name not in hidden} | {"ORCH_HOME": str(root)}
     with open(root / "supervisor.log", "ab") as log:

@@ -1,0 +1,28 @@
+"""orch mcp: serve runs to a coding agent, by the Model Context Protocol."""
+
+from __future__ import annotations
+
+import signal
+import sys
+
+import click
+
+from orchestrator.cli.group import orch, say
+
+
+@orch.command(epilog="Example: orch mcp --allow-actions")
+@click.option("--allow-actions", is_flag=True, help="Also let it submit and cancel runs.")
+def mcp(allow_actions: bool) -> int:
+    """Serve runs to a coding agent over stdin and stdout (MCP).
+
+    The agent starts this command itself: docs/agents.md. Without --allow-actions, it can only read. Needs
+    pip install 'orchrun[mcp]'.
+    """
+    from orchestrator.mcp.server import check_package, serve
+
+    check_package()
+    if sys.stdin.isatty():
+        say("a coding agent starts this command, and talks to it over stdin and stdout; Ctrl-C ends it")
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # a thread waits in a read of stdin, which an exception does not end
+    serve(allow_actions=allow_actions)
+    return 0

@@ -1,0 +1,57 @@
+"""Everything that is known of a run or of many runs, as JSON types: `orch status --json` and `orch mcp` give it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from orchestrator.looking.run import record_of
+from orchestrator.looking.state import state_of
+from orchestrator.looking.sweep import grouped
+from orchestrator.runs.files.logs import beat_of, last_line, result_of
+from orchestrator.runs.files.samples import newest_samples
+from orchestrator.runs.findings import findings
+from orchestrator.runs.labels import labels_of
+from orchestrator.runs.notifications import delivered
+from orchestrator.runs.run_id import sweep_of
+from orchestrator.runs.state import RunState
+from orchestrator.runs.store import RunDir
+
+
+def row(run: RunDir, state: RunState) -> dict[str, Any]:
+    """Return a run's row in the list of runs."""
+    beat = None if state.is_final else beat_of(run, state.attempt)
+    last = "" if state.is_final or beat else last_line(run, state.attempt)
+    row = {**state.to_json(), "sweep": sweep_of(run.run_id), "progress": beat, "last_line": last}
+    return {**row, "labels": labels_of(run).to_json()}
+
+
+def rows(root: Path, *, everything: bool, limit: int) -> list[dict[str, Any]]:
+    """Return the rows of the newest runs and of all live ones, newest first."""
+    return [row(*each) for group in grouped(root, everything=everything, limit=limit) for each in group]
+
+
+def page(run: RunDir) -> dict[str, Any]:
+    """Return everything about one run."""
+    state = state_of(run)
+    return {
+        **state.to_json(),
+        "progress": beat_of(run, state.attempt),
+        "last_line": last_line(run, state.attempt),
+        "result": result_of(run),
+        "folder": str(run.path),
+        "findings": [each.to_json() for each in findings(newest_samples(run))],
+        "record": record_of(run),
+        "notifications": delivered(run),
+        "trackers": trackers(run),
+        "labels": labels_of(run).to_json(),
+    }
+
+
+def trackers(run: RunDir) -> list[dict[str, Any]]:
+    """Return the progress of each tracker that the run's job names."""
+    if not run.record().job.get("track"):
+        return []
+    from orchestrator.trackers.progress import tracked
+
+    return tracked(run)

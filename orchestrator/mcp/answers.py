@@ -1,0 +1,181 @@
+"""The tools of `orch mcp`: what the command line shows and does, as bounded and redacted JSON. Nothing prints."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from itertools import groupby
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import Field
+
+from orchestrator.errors import UsageError
+from orchestrator.looking import run as looking
+from orchestrator.looking import status as known
+from orchestrator.looking.logs import line_filter, logs_there
+from orchestrator.looking.state import state_of
+from orchestrator.mcp.bounds import answer
+from orchestrator.runs.files.logs import LogFile, Selection, Tail
+from orchestrator.runs.files.metrics import Series, metric_of_job, shown_first
+from orchestrator.runs.files.samples import newest_samples
+from orchestrator.runs.files.written_metrics import HOW_TO_WRITE
+from orchestrator.runs.findings import findings, in_words
+from orchestrator.runs.leaving import redaction_of_message, unknown_secrets
+from orchestrator.runs.store import RunDir, find_run
+from orchestrator.supervisor.background import attended_root
+from orchestrator.views.curves import curve_of
+
+MOST_LOG: Final = 60_000  # characters of a log in one answer
+MOST_LINE: Final = 1 << 16  # characters of one line that are read
+_OF_A_ROW: Final = (
+    "run_id", "name", "profile", "state", "created", "started", "ended", "restarts", "world_size", "sweep", "labels",
+    "progress", "last_line", "detail",
+)  # fmt: skip
+_NOT_SHOWN: Final = ("record", "notifications")  # of a run's page: they are long, and repeat the job and the profile
+
+Answer = dict[str, Any]
+Run = Annotated[str, Field(description="A run's id, a unique prefix of it, its job's name, or last")]
+
+
+def list_runs(limit: Annotated[int, Field(ge=1, le=100, description="How many of the newest runs")] = 20) -> Answer:
+    """List the newest runs and all runs that have not ended, newest first: state, progress, why it failed.
+
+    A run has ended if its state is succeeded, failed or cancelled.
+    """
+    root = attended_root()
+    found = known.rows(root, everything=False, limit=limit)[: 2 * limit]
+    runs = [
+        {**{name: row[name] for name in _OF_A_ROW}, "reason": (row["verdict"] or {}).get("reason")} for row in found
+    ]
+    folders = [RunDir(root / "runs" / row["run_id"]) for row in found]
+    return answer({"runs": runs}, redaction_of_message(*folders))
+
+
+def status(
+    run: Run,
+    wait_seconds: Annotated[float, Field(ge=0, le=60, description="Wait at most this long for the run's end")] = 0,
+) -> Answer:
+    """Return the state of one run: its nodes, ranks, attempts, progress, result, and the verdict if it has ended."""
+    folder = find_run(attended_root(), run)
+    if wait_seconds:
+        looking.wait(folder, timeout=wait_seconds)
+    page = {name: value for name, value in known.page(folder).items() if name not in _NOT_SHOWN}
+    return answer(page, redaction_of_message(folder))
+
+
+def why(run: Run) -> Answer:
+    """Explain why a run ended as it did: the rank that failed first, its traceback, and how each attempt ended."""
+    folder = find_run(attended_root(), run)
+    state = state_of(folder).to_json()
+    names = ("run_id", "state", "detail", "verdict", "attempts")
+    return answer({name: state[name] for name in names}, redaction_of_message(folder))
+
+
+def logs(
+    run: Run,
+    rank: Annotated[int, Field(ge=0)] = 0,
+    lines: Annotated[int, Field(ge=1, le=500, description="How many of the last lines")] = 100,
+    since: Annotated[str | None, Field(description="Only lines since then: 10m, 14:30, 2026-11-22T14:30")] = None,
+    grep: Annotated[
+        str | None, Field(description="Only lines in which this Python regular expression is found")
+    ] = None,
+    level: Literal["debug", "info", "warning", "error", "critical"] | None = None,
+) -> Answer:
+    """Return the last lines that a rank has printed, by attempt.
+
+    Before any rank has started, they are the output of the setup lines and launchers.
+    """
+    folder = find_run(attended_root(), run)
+    selection = logs_there(folder, Selection(rank))
+    reader = Tail(folder, selection, line_filter(since, grep, level, time.time()))
+    reader.skip_to_last(lines)
+    redaction = redaction_of_message(folder)
+    last = [(log, line[:MOST_LINE]) for log, line in deque(reader.read(ended=True), lines)]
+    texts = redaction.json([line for _, line in last])  # together, because a key may have several lines
+    shown = _newest(list(zip((log for log, _ in last), texts, strict=True)))
+    attempts = [{"attempt": attempt, "lines": [line for _, line in of]} for attempt, of in groupby(shown, _attempt_of)]
+    told = {"run_id": folder.run_id, "rank": None if selection.launchers else rank, "attempts": attempts}
+    unknown = {"not_masked": secrets} if (secrets := unknown_secrets(folder)) else {}
+    return answer({**told, **unknown}, redaction)
+
+
+def metrics(
+    run: Run,
+    metric: Annotated[str, Field(description="The name of a metric; by default the job's, or else the loss")] = "",
+    points: Annotated[int, Field(ge=4, le=500, description="How many points of its curve")] = 100,
+) -> Answer:
+    """Return a metric of a run by step, the names of all its metrics, and how busy its machines are."""
+    folder = find_run(attended_root(), run)
+    series = Series(folder)
+    series.look()
+    names = sorted(series.names() | series.names_of_kinds())
+    of_job = metric_of_job(folder.read("run.json"))
+    name = metric or (of_job.name if of_job is not None and of_job.name in names else shown_first(names))
+    curve = curve_of(folder.run_id, series.values(name), most=points)
+    if curve is None and metric:
+        raise UsageError(f"run {folder.run_id} has no metric '{metric}'", "without a metric, the answer names all")
+    samples, hosts = newest_samples(folder), {node.node: node.host for node in state_of(folder).nodes}
+    machines = [{"node": node.node, "host": hosts.get(node.node), **node.samples[-1].to_json()} for node in samples]
+    return answer(
+        {
+            "run_id": folder.run_id,
+            "names": names,
+            "metric": name if curve is not None else None,
+            "curve": curve,
+            "missing": "" if names else HOW_TO_WRITE,
+            "findings": in_words(findings(samples), hosts),
+            "machines": machines,
+        },
+        redaction_of_message(folder),
+    )
+
+
+def submit(
+    job: Annotated[str, Field(description="A YAML file, or the name of a job that comes with orch")],
+    profile: Annotated[str, Field(description="A profile's name or file: where the job runs")],
+    sets: Annotated[dict[str, Any] | None, Field(description='Fields to override: {"job.training.lr": 0.1}')] = None,
+    nodes: Annotated[int | None, Field(ge=1)] = None,
+    nproc_per_node: Annotated[int | None, Field(ge=1)] = None,
+    name: str | None = None,
+    resume: Annotated[str | None, Field(description="A run from whose newest checkpoint this run starts")] = None,
+    after: Annotated[str | None, Field(description="A run that has to succeed first")] = None,
+) -> Answer:
+    """Start a run, and return its id at once. The run continues without this server."""
+    from orchestrator.api import submit as start
+
+    started = start(
+        job, profile, sets=sets, nodes=nodes, nproc_per_node=nproc_per_node, name=name, resume=resume, after=after
+    )
+    folder = RunDir(started.folder)
+    return answer({"run_id": started.id, "folder": str(started.folder)}, redaction_of_message(folder))
+
+
+def cancel(
+    run: Annotated[str, Field(description="A run's id, or a prefix that no other run has")],
+    now: Annotated[bool, Field(description="Kill at once, without a last checkpoint")] = False,
+) -> Answer:
+    """Stop a run with a checkpoint, wait for its end, and return what is left of it on each machine."""
+    from orchestrator.operations.runs import cancel as cancel_run
+
+    folder = find_run(attended_root(), run, newest=False)
+    done = cancel_run(folder.root, folder, now=now)
+    told = {"run_id": folder.run_id, "state": done.state.state, "said": done.said, "is_proven": done.is_proven}
+    return answer({**told, "proofs": [vars(proof) for proof in done.proofs]}, redaction_of_message(folder))
+
+
+READING: Final = (list_runs, status, why, logs, metrics)
+ACTING: Final = (submit, cancel)
+
+
+def _newest(lines: list[tuple[LogFile, str]]) -> list[tuple[LogFile, str]]:
+    """Return the last lines whose texts together have at most MOST_LOG characters, but at least one line."""
+    left = MOST_LOG
+    for number, (_, line) in enumerate(reversed(lines)):
+        left -= len(line)
+        if left < 0:
+            return lines[-max(1, number) :]
+    return lines
+
+
+def _attempt_of(line: tuple[LogFile, str]) -> int:
+    return line[0].attempt

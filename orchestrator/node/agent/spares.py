@@ -1,0 +1,152 @@
+"""The first process of a Slurm job with spares: it starts the agents by one srun after another.
+
+The job has more nodes than the run, and Slurm keeps the job if a node is lost. The next srun has a spare in the place
+of the lost node, so no requeue is needed. Node 0's agent is on the first node of the job, as this process is. So that
+node can't be replaced. If it is lost, another agent queues the job again (`agent.slurm`).
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import Callable
+
+from orchestrator.node.agent.batch import events_of, read_events, read_word, word_path
+from orchestrator.node.agent.slurm import START, answers, start_number
+from orchestrator.node.system.processes import identify
+from orchestrator.outcome.machines import candidates, nodes_to_avoid
+from orchestrator.outcome.restart import last_attempt
+from orchestrator.outcome.verdict import Cause, Event
+from orchestrator.protocol.allocation import AllocationError, expand_nodes
+from orchestrator.protocol.events import EventKind
+from orchestrator.protocol.layout import job_folder, node_folder
+from orchestrator.protocol.ranks import EXIT_REQUEUE
+from orchestrator.protocol.reading import MOST_RECORD, read_json
+from orchestrator.protocol.task import NodeTask
+
+LOOK_SECONDS = 1.0  # a shared folder sends no events, so it is polled
+LEAVING_SECONDS = 30.0  # for the agents of living nodes, when it is known that the start has ended
+
+
+@dataclass(frozen=True)
+class Start:
+    """One start of the agents: its number, the machine of each node in Slurm's order, and those lost in this job."""
+
+    run_dir: str
+    number: int
+    hosts: tuple[str, ...]
+    former: tuple[str, ...] = ()
+
+    @property
+    def word(self) -> str:
+        """Return the file by which an agent asks for another start."""
+        return word_path(self.run_dir, "slurm", self.number)
+
+    def end(self, node: int) -> Event | None:
+        """Return the last event of a node's agent; None if the agent has not left."""
+        events = events_of(self.run_dir, node, self.number)
+        return next((event for event in events if event.get("kind") == EventKind.AGENT_ENDED), None)
+
+    def lost(self) -> set[int]:
+        """Return the nodes that node 0's agent has lost, and the node whose GPU or driver has failed."""
+        events = events_of(self.run_dir, 0, self.number)
+        losses = [event for event in events if event.get("kind") == EventKind.LOST_NODE]
+        lost = {event.get("lost") for event in losses if event.get("slept") is None}  # else node 0 itself was stopped
+        lost |= nodes_to_avoid(events, last_attempt(events) + 1)
+        return {node for node in range(1, len(self.hosts)) if node in lost}
+
+    def has_ended(self) -> bool:
+        """Tell whether node 0's agent, which runs on this machine, is gone, or another agent has given it up."""
+        agent = read_word(f"{node_folder(self.run_dir, 0)}/agent.json") or {}
+        if agent.get("start") != self.number or type(agent.get("pid")) is not int:
+            return os.path.exists(self.word)
+        living = identify(agent["pid"])
+        return living is None or living.started != agent.get("started") or os.path.exists(self.word)
+
+
+def run_starts(run_dir: str, log: str, *srun: str) -> int:
+    """Start the agents until no start in this job can follow. Return EXIT_REQUEUE if the job is to be queued again.
+
+    log: the job in srun's pattern for the name of a log. srun: the command without its nodes and its log.
+    """
+    try:
+        task = NodeTask.from_json(read_json(f"{node_folder(run_dir, 0)}/task.json", MOST_RECORD, run_dir))
+        nodes = expand_nodes(os.environ.get("SLURM_JOB_NODELIST", ""))
+    except (OSError, ValueError, TypeError, KeyError, AllocationError) as error:
+        print(f"orch: the agents can't be started: {error}", file=sys.stderr)
+        return 1
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
+    start: Start | None = Start(run_dir, first_number(run_dir), tuple(nodes[: task.nnodes]))
+    code = 0
+    while start is not None and not os.path.exists(f"{run_dir}/cancel.json"):
+        code = _run(start, argv_of(start, log, srun))
+        if (word := read_word(start.word)) is None:
+            return 1 if code == EXIT_REQUEUE else code
+        code, start = EXIT_REQUEUE, following(start, nodes, word, answers)
+    return code
+
+
+def first_number(run_dir: str) -> int:
+    """Return the number of this job's first start: no earlier start has it, in this job or before a requeue."""
+    events = read_events(f"{node_folder(run_dir, 0)}/events.jsonl", run_dir)
+    before = [event.get("start") for event in events if event.get("kind") == EventKind.SLURM_JOB]
+    number = max([start_number(os.environ), *(each + 1 for each in before if type(each) is int)])
+    while os.path.exists(word_path(run_dir, "slurm", number)):  # node 0's agent could record nothing in that start
+        number += 1
+    return number
+
+
+def argv_of(start: Start, log: str, srun: Sequence[str]) -> list[str]:
+    """Return the command that starts the agents."""
+    size, name = len(start.hosts), f"agent.{log}.{start.number}.%t.log"
+    where = [f"--nodes={size}", f"--ntasks={size}", f"--nodelist={','.join(start.hosts)}"]
+    return [srun[0], *where, f"--output={start.run_dir}/{job_folder('slurm')}/{name}", *srun[1:]]
+
+
+def following(start: Start, nodes: Sequence[str], word: Event, answers: Callable[[str], bool]) -> Start | None:
+    """Return the start that follows in the same job; None if that needs a requeue.
+
+    Other nodes take the places of lost nodes if they answer. Nodes that were lost before come last.
+    """
+    if word.get("cause") != Cause.INFRA:  # a preemption or the time limit ends the job
+        return None
+    lost = [start.hosts[node] for node in sorted(start.lost())]
+    kept, former = [host for host in start.hosts if host not in lost], (*start.former, *lost)
+    found = list(islice(filter(answers, candidates(nodes, kept, former)), len(lost)))
+    if len(found) < len(lost):
+        return None
+    hosts = tuple(node for node in nodes if node in {*kept, *found})
+    return replace(start, number=start.number + 1, hosts=hosts, former=former)
+
+
+def _run(start: Start, argv: Sequence[str]) -> int:
+    """Run the agents of a start to their end, and return srun's exit code.
+
+    srun waits for a lost node until Slurm, too, believes that it is lost. So srun is ended when all other agents have
+    left, and node 0's exit code counts.
+    """
+    step = subprocess.Popen(
+        argv, stdin=subprocess.DEVNULL, env={**os.environ, START: str(start.number)},
+        preexec_fn=_hear_children,  # noqa: PLW1509 (this process has no threads)
+    )  # fmt: skip
+    while step.poll() is None and not start.has_ended():
+        signal.sigtimedwait({signal.SIGCHLD}, LOOK_SECONDS)
+    late = time.monotonic() + LEAVING_SECONDS
+    while step.poll() is None:
+        lost = start.lost()
+        present = [node for node in range(len(start.hosts)) if node not in lost and start.end(node) is None]
+        if (lost and not present) or time.monotonic() > late:
+            step.send_signal(signal.SIGTERM)  # it kills what is left of the step, for which the next srun need not wait
+            return int((start.end(0) or {}).get("code", 1))
+        signal.sigtimedwait({signal.SIGCHLD}, LOOK_SECONDS)
+    return step.returncode
+
+
+def _hear_children() -> None:
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
