@@ -301,7 +301,7 @@ class Backend(ABC):
         raise UsageError(f"doctor has no checks for profiles of kind {profile.kind}")
 
     def holdings(self, profile: AnyProfile) -> list[dict[str, Any]]:
-        """List the resources of a profile's machines and their holders; for a scheduler, its partitions or queues."""
+        """List what a profile's machines have, and who holds it; of a scheduler, its partitions."""
         raise UsageError("nodes needs a profile of other machines", f"this one is of kind {profile.kind}: -p PROFILE")
 
     def collect_garbage(self, profile: AnyProfile, judge: Judge, *, dry_run: bool) -> list[Finding]:

@@ -25,7 +25,7 @@ class Elsewhere:
 
 
 @contextlib.contextmanager
-def naming_who_is_awaited(kind: str) -> Iterator[Elsewhere]:
+def naming_awaited_machines(kind: str) -> Iterator[Elsewhere]:
     """Within the block, print the machines of a kind of backend that have not answered for a second.
 
     Either this process waits for the machines, or another process that reports them to the yielded object.

@@ -16,7 +16,7 @@ from orchestrator.looking.logs import line_filter, logs_there
 from orchestrator.looking.state import state_of
 from orchestrator.mcp.bounds import answer
 from orchestrator.runs.files.logs import LogFile, Selection, Tail
-from orchestrator.runs.files.metrics import Series, metric_of_job, shown_first
+from orchestrator.runs.files.metrics import Series, default_metric, metric_of_job
 from orchestrator.runs.files.samples import newest_samples
 from orchestrator.runs.files.written_metrics import HOW_TO_WRITE
 from orchestrator.runs.findings import findings, in_words
@@ -110,7 +110,7 @@ def metrics(
     series.look()
     names = sorted(series.names() | series.names_of_kinds())
     of_job = metric_of_job(folder.read("run.json"))
-    name = metric or (of_job.name if of_job is not None and of_job.name in names else shown_first(names))
+    name = metric or (of_job.name if of_job is not None and of_job.name in names else default_metric(names))
     curve = curve_of(folder.run_id, series.values(name), most=points)
     if curve is None and metric:
         raise UsageError(f"run {folder.run_id} has no metric '{metric}'", "without a metric, the answer names all")

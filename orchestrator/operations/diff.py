@@ -85,12 +85,12 @@ def _rows(one: dict[str, dict[str, Any]], other: dict[str, dict[str, Any]]) -> I
         theirs = other[section]
         for what in [*mine, *(name for name in theirs if name not in mine)]:
             if section == "env":
-                yield Row(section, what, *_values_apart(mine.get(what), theirs.get(what)))
+                yield Row(section, what, *_hidden_difference(mine.get(what), theirs.get(what)))
             else:
                 yield Row(section, what, _word(mine.get(what)), _word(theirs.get(what)))
 
 
-def _values_apart(one: str | None, other: str | None) -> tuple[str, str]:
+def _hidden_difference(one: str | None, other: str | None) -> tuple[str, str]:
     """Describe whether two variables are set and whether their values differ, because values must not be shown."""
     if one is not None and other is not None:
         return "set", "set" if one == other else "another value"

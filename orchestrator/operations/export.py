@@ -39,7 +39,7 @@ def torchrun_commands(run: RunDir, port: int) -> str:
     launch, bindings, address = _launch(run)
     blocks = []
     for recorded, binding in zip(launch.tasks, bindings, strict=True):
-        task, before = where_its_code_is(run, recorded)
+        task, before = task_by_hand(run, recorded)
         argv = foreign_argv(dataclasses.replace(task, launcher="torchrun"), binding, address, port)
         blocks.append("\n".join([*before, f"# node {task.node_rank}: {task.host}", by_hand(task, argv)]))
     return redacted(run, "\n\n".join([*_notes(launch, port), *blocks]))
@@ -58,7 +58,7 @@ def accelerate_config(run: RunDir, node: int, port: int) -> str:
             f"the nodes of {run.run_id} have different numbers of ranks, which accelerate can't start",
             f"torchrun can: orch export torchrun {run.run_id}",
         )
-    task, before = where_its_code_is(run, launch.tasks[node])
+    task, before = task_by_hand(run, launch.tasks[node])
     world = bindings[0].world_size
     precision = _mixed_precision(launch.job.get("training"))
     program = task.program
@@ -181,8 +181,8 @@ def redacted(run: RunDir, text: str) -> str:
     return shown if shown == text else f"# {MASKED} stands for a secret: write it there\n{shown}"
 
 
-def where_its_code_is(run: RunDir, task: NodeTask) -> tuple[NodeTask, list[str]]:
-    """Return the task with folders that exist when a person starts it by hand, and shell lines that create them.
+def task_by_hand(run: RunDir, task: NodeTask) -> tuple[NodeTask, list[str]]:
+    """Return the task with folders that exist when a person starts the task by hand, and shell lines that create them.
 
     When a run has ended, its folders on other machines are gone. The shell lines then send the recorded code to a new
     folder.

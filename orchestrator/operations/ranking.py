@@ -32,7 +32,7 @@ class Ranking:
     rows: tuple[Ranked, ...]
 
 
-def runs_meant(root: Path, references: Sequence[str], name: str | None = None) -> tuple[str, list[RunDir]]:
+def selected_runs(root: Path, references: Sequence[str], name: str | None = None) -> tuple[str, list[RunDir]]:
     """Return (title, runs) for the runs and sweeps in `references` and all runs with the job name `name`.
 
     Without both, return the points of the newest sweep. Raises RunNotFoundError if there are no such runs.
@@ -77,12 +77,12 @@ def ranked_by(
     """Return the ranked runs, the best first. `found` has the metrics of each run."""
     rows = [
         Ranked(run.run_id, state_or_why_not(run).state, values, its.get(metric))
-        for run, its, values in zip(runs, found, settings_apart(runs), strict=True)
+        for run, its, values in zip(runs, found, differing_settings(runs), strict=True)
     ]
     return tuple(metrics.ranked(rows, better=better))
 
 
-def settings_apart(runs: Sequence[RunDir]) -> list[dict[str, str]]:
+def differing_settings(runs: Sequence[RunDir]) -> list[dict[str, str]]:
     """Return the settings in which the runs differ: the values of a sweep's points, else the job's fields."""
     records = [run.record() for run in runs]
     sweeps = {sweep_of(run.run_id) for run in runs}

@@ -22,7 +22,7 @@ class RunStatus(StrEnum):
     STARTING = "starting"  # an agent has reported; the ranks have not been told to start
     RUNNING = "running"  # the ranks of an attempt were told to start
     RESTARTING = "restarting"  # an attempt or a start of the agents has failed, and another follows
-    STOPPING = "stopping"  # it was asked to stop
+    STOPPING = "stopping"  # a stop was requested
     FINISHING = "finishing"  # all ranks have ended; logs, outputs and checkpoints are being copied
     SUCCEEDED = "succeeded"  # every rank ended well
     FAILED = "failed"  # the verdict has the reason
@@ -143,7 +143,7 @@ class RunState:
     left: tuple[LeftOutputs, ...] = ()
     attempts: tuple[Attempt, ...] = ()
     recovery: Recovery | None = None
-    job: str | None = None  # the number of its scheduler's job; of a sweep's point, with the point's: 17_3
+    job: str | None = None  # number of the scheduler's job: 17, or 17_3 for a point of a sweep
 
     @property
     def is_final(self) -> bool:

@@ -32,9 +32,9 @@ def allocation_key() -> str:
 def with_allocation(profile: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of an ssh profile with the machines of the allocation as its hosts.
 
-    If `spares` is a number, that many of the last machines become spares. `start_by` becomes ssh, then the scheduler's
-    own command. If the profile does not set the number of ranks per node, the allocation's slots do. Raises ValueError
-    if there is no allocation or it is too small.
+    A number of `spares` means the last machines. `start_by` is ssh, then the scheduler's own command. Slots count as
+    ranks if the profile does not say how many ranks a node has. Raises ValueError if there is no allocation or it is
+    too small.
     """
     try:
         found = allocation_here()

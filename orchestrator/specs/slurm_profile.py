@@ -35,8 +35,8 @@ class SlurmProfile(ProfileBase):
     mem: Bytes | None = setting("memory per node", default=None)
     constraint: Line | None = None
     exclude: Line | None = None
-    spares: Annotated[int, Field(ge=0, le=100_000)] = setting(
-        "additional nodes of the job, which replace lost nodes without a requeue", default=0
+    spares: Annotated[int, Field(ge=0, le=100_000)] | None = setting(
+        "additional nodes of the job, which replace lost nodes without a requeue", default=None
     )
     login: LoginHost | None = setting("user@host of a login node to submit through", default=None)
     sbatch: Annotated[dict[Line, Line | int | bool], AfterValidator(known_options)] = setting(

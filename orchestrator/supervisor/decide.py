@@ -18,31 +18,31 @@ LAST_WORDS: Final = (EventKind.AGENT_ENDED, EventKind.GAVE_UP)
 
 @dataclass(frozen=True)
 class RecordLost:
-    """Record that some agents will never report, and end those that were started."""
+    """An action that records that some agents will never report, and ends the agents that were started."""
 
     reason: str
 
 
 @dataclass(frozen=True)
 class Drop:
-    """Record that a job in its scheduler's queue must not start any more."""
+    """An action that records that a job in its scheduler's queue must not start any more."""
 
     reason: str
 
 
 @dataclass(frozen=True)
 class CleanUp:
-    """End what is left of the run's processes."""
+    """An action that ends the remaining processes of the run."""
 
 
 @dataclass(frozen=True)
 class PassOnCancel:
-    """Send a recorded cancel to the agents, because the command that recorded it was killed before it sent it."""
+    """An action that sends a recorded cancel to the agents, after the command that recorded it was killed."""
 
 
 @dataclass(frozen=True)
 class StartAgents:
-    """Carry out another start of the agents. A start that is new is recorded first."""
+    """An action that starts the agents again. A new start is recorded first; an interrupted start is completed."""
 
     start: Relaunch
     is_new: bool
@@ -50,7 +50,7 @@ class StartAgents:
 
 @dataclass(frozen=True)
 class Finish:
-    """End the processes that are left, copy all files here, and write the verdict."""
+    """An action that ends the remaining processes, copies all files here, and writes the verdict."""
 
     verdict: Verdict
     ended: float | None

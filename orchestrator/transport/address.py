@@ -1,4 +1,4 @@
-"""The address of a machine, as a profile states it."""
+"""The address of a machine, as a profile gives it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The system's own `ssh`: resolves addresses, and carries large transfers.
+"""The system's own `ssh`: addresses as it resolves them, and channels over it for many bytes.
 
-It sends bytes several times as fast as paramiko, over the same path as the session: the same configuration, user, port,
-key, gateways and known_hosts. It never prompts, and it refuses an unknown host key.
+It moves bytes several times as fast as paramiko. It uses the same configuration, user, port, key, gateways and
+known_hosts as a session. It never prompts, and refuses an unknown host key.
 """
 
 from __future__ import annotations
@@ -105,9 +105,9 @@ def _unless_none(value: str | None) -> str | None:
 
 
 def ssh_argv(address: Address) -> list[str]:
-    """Return the `ssh` command that reaches this machine as the session does, without the host.
+    """Return the `ssh` command that reaches this machine as a session does, without the host.
 
-    The fastest cipher is put first if the user's configuration allows it. Raises BackendError as `resolve` does.
+    The fast cipher comes first if the user's configuration allows it. Raises BackendError as `resolve` does.
     """
     resolved = resolve(address)
     ciphers = sorted(resolved.ciphers, key=lambda name: name != FAST_CIPHER)

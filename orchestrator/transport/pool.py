@@ -1,4 +1,4 @@
-"""The connection pool of one process: one connection for each machine and each gateway, opened at the first request."""
+"""The connection pool of one process: a connection for each machine and each gateway, opened at its first use."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ def _by(way: str, address: Address) -> Address:
 
 
 class Handshake:
-    """A machine's place among the simultaneous handshakes. It is taken when the machine answers, and released at the
-    end.
+    """A machine's turn among the handshakes that are made at one time.
 
-    A machine that does not answer takes no place, because many dead machines would delay all others.
+    The turn begins when the machine has answered, and ends with the block. A machine that does not answer takes no
+    turn, because many dead machines would keep all others waiting.
     """
 
     def __init__(self, pool: ConnectionPool, host: str) -> None:
@@ -68,7 +68,7 @@ class Handshake:
 
 @dataclass
 class ConnectionPool:
-    """Open sessions with machines. Any thread may request a session. `make_archive` returns the servers' program."""
+    """Open sessions with machines, for any thread. `make_archive` returns the archive that their servers run."""
 
     make_archive: Callable[[], bytes] = _new_archive
     sessions: dict[Address, Session] = field(default_factory=dict)
@@ -91,7 +91,7 @@ class ConnectionPool:
             return self._archive
 
     def prepare(self) -> None:
-        """Load the modules that the first connection needs, and build the server's program."""
+        """Load the modules that the first connection needs, and make the archive."""
         import orchestrator.transport.connection
         import orchestrator.transport.rpc  # noqa: F401
 
@@ -194,9 +194,7 @@ class ConnectionPool:
             return self.locks.setdefault(key, threading.Lock())
 
     def _gateway(self, jump: str) -> Connection:
-        """Return the connection to the last of `a,b,c`, through the hosts before it. All machines behind it share
-        it.
-        """
+        """Return the shared connection to the last of the gateways `a,b,c`, through those before it."""
         with self._own_lock(jump):
             found = self.gateways.get(jump)
             if found is None or not found.is_connected:

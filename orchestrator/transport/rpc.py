@@ -96,10 +96,10 @@ class AnyChannel(Protocol):
 
 
 class Session(Machine):
-    """The conversation with orch's server on one machine: requests of all threads share one channel.
+    """The connection to orch's server on one machine: requests from any thread share one channel.
 
-    `start` begins a command on the machine, and `hang_up` is called when the conversation is over. `archive` is the
-    server's program; it is built if it is None.
+    start: begins a command on the machine. hang_up: called when the session ends. archive: the archive that the server
+    runs; by default it is made here.
     """
 
     def __init__(
@@ -159,7 +159,7 @@ class Session(Machine):
                 fast.close()
 
     def close(self) -> None:
-        """Close the connection. Processes that were started on the machine continue."""
+        """Close the connection. Agents that were started there continue."""
         self._fail("closed")
 
     def _start(self, start: Callable[[list[str]], AnyChannel]) -> AnyChannel:
@@ -184,7 +184,7 @@ class Session(Machine):
         return channel
 
     def _greet(self, channel: AnyChannel, boundary: str, archive: bytes) -> None:
-        """Send the server's program if the machine lacks it. Return when requests may follow."""
+        """Send the archive if the machine lacks it. After this, requests may follow."""
         version, word, rest = self._boundary(channel, boundary)
         if word == "error":
             raise BackendError(f"{self.name}: {self.workdir} can't be used: {rest}", "set workdir in the profile")
@@ -195,7 +195,7 @@ class Session(Machine):
         channel.settle()
 
     def _boundary(self, channel: AnyChannel, boundary: str) -> tuple[str, str, str]:
-        """Return the bootstrap's answer. Output of a login banner or a .bashrc precedes it and is skipped."""
+        """Return the words of the bootstrap, without the lines that a login banner or a .bashrc prints before them."""
         seen = []
         for _ in range(BANNER_LINES):
             line = channel.stream.readline(SMALL)
@@ -221,9 +221,9 @@ class Session(Machine):
         )
 
     def _read(self) -> None:
-        """Read answers until the connection ends, or until an answer that orch's server would not give.
+        """Take answers until the connection ends, or until an answer comes that the server would not give.
 
-        Every error ends this thread in order, and fails all waiting requests at once.
+        Whatever arrives, the thread ends in order, and all waiting threads get the error at once.
         """
         problem = "the connection was closed"
         try:
@@ -236,7 +236,7 @@ class Session(Machine):
         self._fail(problem)
 
     def _take(self, line: bytes) -> None:
-        """Read one answer. Raises ValueError if its line is not valid, before any of its bytes are read."""
+        """Take one answer. Raises ValueError before any of its bytes if the line is no answer to a request."""
         if not line.endswith(b"\n"):
             raise ValueError(f"a line without an end, after {len(line)} bytes")
         values = parse_json(line)

@@ -16,7 +16,7 @@ from orchestrator.operations.watched_logs import WatchedLogs
 from orchestrator.protocol.metric import better_of
 from orchestrator.runs.files.file_cache import FileCache
 from orchestrator.runs.files.logs import beat_of, beats_of, last_line, result_of
-from orchestrator.runs.files.metrics import Series, metric_of_job, metric_that_exists, metrics_of, shown_first
+from orchestrator.runs.files.metrics import Series, default_metric, metric_of_job, metric_that_exists, metrics_of
 from orchestrator.runs.files.sample_looks import SampleLooks
 from orchestrator.runs.files.written_metrics import is_number, last_values
 from orchestrator.runs.findings import findings, in_words
@@ -156,7 +156,7 @@ class Reader:
         with self._lock:
             series, of_job = self._looked_at(run), metric_of_job({"job": run.record().job})
             names = series.names()
-            name = of_job.name if of_job is not None and of_job.name in names else shown_first(names)
+            name = of_job.name if of_job is not None and of_job.name in names else default_metric(names)
             return trend_of(name, better_of(name, of_job), series.values(name))
 
     def step_time_map(self, run: RunDir, *, columns: int, rows: int | None = None) -> HeatMap:

@@ -11,7 +11,7 @@ from orchestrator.runs.state import Event, RunState, RunStatus
 
 
 class SpanKind(StrEnum):
-    """Says what a span of time is."""
+    """The kind of a span of time."""
 
     PHASE = "phase"
     ATTEMPT = "attempt"
@@ -19,20 +19,20 @@ class SpanKind(StrEnum):
 
 @dataclass(frozen=True)
 class Span:
-    """One phase or attempt: when it began, and when it ended by the wall clock (None: it goes on)."""
+    """One phase or attempt, from `start` to `end` by the wall clock. `end` is None if it has not ended."""
 
     kind: SpanKind
     name: str
     start: float
     end: float | None = None
     attempt: int | None = None
-    note: str = ""  # how an attempt ended, and what it went on from
+    note: str = ""  # how an attempt ended
     failed: bool = False  # an attempt that failed, or had to be repeated
 
 
 @dataclass(frozen=True)
 class Timeline:
-    """All spans of a run, in order; those of a run that goes on end `now`."""
+    """All spans of a run, in order. `end` is the end of the run, or now if the run has not ended."""
 
     start: float
     end: float

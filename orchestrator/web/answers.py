@@ -14,7 +14,7 @@ from orchestrator.errors import OrchError, StoreError, UsageError
 from orchestrator.protocol.reading import opened
 from orchestrator.runs.files import checkpoints, metrics
 from orchestrator.runs.files.logs import Selection, log_files
-from orchestrator.runs.files.metrics import shown_first
+from orchestrator.runs.files.metrics import default_metric
 from orchestrator.runs.files.outputs import Output, outputs_of
 from orchestrator.runs.files.written_metrics import HOW_TO_WRITE, is_number, last_values
 from orchestrator.runs.record import RunRecord
@@ -93,7 +93,7 @@ def _headline(run: RunDir, view: RunView, of_job: str | None) -> Json | None:
     for values in (of_program, {"loss": beat.get("loss")}, view.result):
         if isinstance(values, Mapping):
             numbers |= {str(name): float(value) for name, value in values.items() if is_number(value)}
-    name = of_job if of_job in numbers else shown_first(numbers)
+    name = of_job if of_job in numbers else default_metric(numbers)
     return {"name": name, "value": numbers[name]} if name in numbers else None
 
 

@@ -24,6 +24,10 @@ from tests.patience import PATIENCE
 from tests.testbed.machine import wait_until
 
 FIRST, SECOND, SPARE = (f"127.0.0.{number}" for number in range(1, 4))
+BREAKS = """
+if os.environ.get("BREAKS") and os.environ["RANK"] == "1" and os.environ["ORCH_ATTEMPT"] == "0":
+    raise RuntimeError("CUDA error: uncorrectable ECC error encountered")
+"""
 SRUN = """#!{python}
 import os, signal, subprocess, sys
 options = dict(word[2:].partition("=")[::2] for word in sys.argv[1:] if word.startswith("--"))
@@ -59,7 +63,9 @@ class Spared(Job):
     """A job of two nodes and a spare."""
 
     def __init__(self, folder: Path, **env: str) -> None:
-        super().__init__(folder, PROGRAM, **env)
+        super().__init__(folder, PROGRAM.replace("while True:", f"{BREAKS}while True:"), **env)
+        for node in range(2):
+            self.change(node, has_spares=True)
         (folder / "dead").write_text("")
         programs = {"srun": SRUN.format(python=sys.executable, run=str(folder)),
                     "scontrol": f'#!/bin/sh\necho "$@" >>{folder}/scontrol\n'}  # fmt: skip
@@ -91,13 +97,10 @@ class Spared(Job):
     def pid(self, node: int) -> int:
         return int(self.events("agent_started", node)[-1]["pid"])
 
-    def spend(self, infra: int) -> None:
-        """Take so much of the budget for infra away."""
-        for node in range(2):
-            path = self.folder / "nodes" / str(node) / "task.json"
-            task = json.loads(path.read_text())
-            task["retry"]["infra"] -= infra
-            path.write_text(json.dumps(task))
+    def change(self, node: int, **fields: object) -> None:
+        """Change fields of a node's task."""
+        path = self.folder / "nodes" / str(node) / "task.json"
+        path.write_text(json.dumps({**json.loads(path.read_text()), **fields}))
 
     def hosts(self) -> list[list[str]]:
         """Return the nodes of each start."""
@@ -145,6 +148,15 @@ def test_a_spare_has_the_place_of_a_lost_node_in_the_same_job(make: Make) -> Non
     ]
 
 
+def test_a_node_whose_gpu_fails_is_replaced_too(make: Make) -> None:
+    job = make(SAVES="1", UNTIL="1", BREAKS="1")
+    job.begin()
+    assert job.code() == 0, job.logs()
+    assert job.hosts() == [[FIRST, SECOND], [FIRST, SPARE]]
+    (replaced,) = job.events("replaced")
+    assert (replaced["lost"], replaced["by"]) == (1, SPARE)
+
+
 def test_without_a_node_that_answers_the_job_is_queued_again(make: Make) -> None:
     job = make(SAVES="1", UNTIL="1")
     (job.folder / "dead").write_text(SPARE)
@@ -188,7 +200,8 @@ def test_a_preemption_is_left_to_slurm_and_a_spent_budget_ends_the_job(make: Mak
 def test_the_loss_of_the_batch_script_is_a_requeue_by_another_agent(make: Make, budget: int) -> None:
     """Slurm keeps a job that is to survive the loss of a node, also without its batch script."""
     job = make(SAVES="1")
-    job.spend(1 - budget)
+    for node in range(2):
+        job.change(node, retry={"infra": budget})
     job.begin()
     job.wait_for_rank(0)
     script = job.agents[-1].pid

@@ -50,7 +50,7 @@ OTHERS: dict[str, dict[str, str]] = {
     "node/server/machine.py": {"start_agent": NEW, "_start": OWN},
     "node/server/server.py": {"serve": PIPE},
     "node/server/tickets.py": {"_times": "a folder, by which nothing is read but its owner and its times"},
-    "node/system/cgroup.py": dict.fromkeys(("_groups", "memory_used", "_number", "_counter"), KERNELS),
+    "node/system/cgroup.py": dict.fromkeys(("_groups", "_number", "_counter"), KERNELS),
     "node/system/own_folder.py": {"__init__": "a folder, which is held open and not read"},
     "node/system/tcp_peers.py": {"listeners": KERNELS},
     "node/system/gpus/devices.py": {"_by_driver": KERNELS},

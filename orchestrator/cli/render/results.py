@@ -162,14 +162,14 @@ def doctor_page(checks: Sequence[Check], style: Style = plain, width: int | None
         for nodes in alike(hosts, lambda node: cells[node])
     ]
     lines = [tables(["NODE", "HOST", *(what.upper() for what in whats)], rows, width, repeat=2)]
-    lines += _what_is_wrong(checks, style)
+    lines += _problems_of(checks, style)
     failed = sum(check.level == "fail" for check in checks)
     lines += ["", f"{failed} of {len(checks)} checks failed" if failed else "all checks passed"]
     lines += dict.fromkeys(f"note: {check.hint}" for check in checks if check.level == "ok" and check.hint)
     return "\n".join(lines)
 
 
-def _what_is_wrong(checks: Sequence[Check], style: Style) -> list[str]:
+def _problems_of(checks: Sequence[Check], style: Style) -> list[str]:
     """Return each warning and failure with its remedy. Equal problems of many nodes are joined."""
     wrong: dict[tuple[str, str, str], list[Check]] = {}
     for check in checks:

@@ -65,14 +65,14 @@ def _shown_metric(heartbeat: Mapping[str, Any]) -> str:
     """Return the metric that `orch plot` shows by default, with its value."""
     if not heartbeat.get("metrics") and "loss" not in heartbeat:
         return ""
-    from orchestrator.runs.files.metrics import shown_first
+    from orchestrator.runs.files.metrics import default_metric
     from orchestrator.runs.files.written_metrics import is_number
 
     metrics = heartbeat.get("metrics")
     own = {"loss": heartbeat["loss"]} if "loss" in heartbeat else {}
     known = {**(metrics if isinstance(metrics, Mapping) else {}), **own}
     numbers = {str(name): value for name, value in known.items() if is_number(value)}
-    name = shown_first(numbers)
+    name = default_metric(numbers)
     return f"{one_line(name)} {number(numbers[name])}" if name in numbers else ""
 
 

@@ -58,8 +58,8 @@ class Place:
     hosts: tuple[str, ...]
     launched_from: str = ""  # an address of node 0, beside its name; "" if it is not known
     limit: float | None = None  # seconds, of each start; None if it is not known
-    slots: int | None = None  # of this node; None if they are not known
     requeues: int | None = None  # how often the scheduler had queued the job again, if the job starts agents by itself
+    slots: int | None = None  # of this node; None if they are not known
 
     @property
     def title(self) -> str:

@@ -16,7 +16,7 @@ START = "SLURM_ORCH_START"
 """The variable with the number of the start, in a job with spares. orch hides variables of this prefix from sbatch, so
 no other job gets it.
 """
-ANSWER_SECONDS = 15.0
+ANSWER_SECONDS = 30.0  # a busy controller may need seconds for a step
 
 
 def start_number(environ: Mapping[str, str]) -> int:

@@ -16,7 +16,7 @@ from orchestrator.backends.mirror.checkpoints import newest_checkpoint
 from orchestrator.errors import UsageError
 from orchestrator.node.environments.folder import interpreter
 from orchestrator.operations.debugging.shell import Way, environment_of, host_of
-from orchestrator.operations.export import by_hand, launch_of, notes_on_secrets, redacted, where_its_code_is
+from orchestrator.operations.export import by_hand, launch_of, notes_on_secrets, redacted, task_by_hand
 from orchestrator.protocol.events import EventKind
 from orchestrator.protocol.ranks import Binding, rank_argv, rank_environment
 from orchestrator.protocol.task import NodeTask
@@ -67,7 +67,7 @@ def recall(run: RunDir, rank: int) -> Rank:
 
 def as_it_was(one: Rank) -> str:
     """Return shell code that starts the rank with all variables of its run, except secrets."""
-    task, before = where_its_code_is(one.run, replace(one.task, attempt=one.attempt))
+    task, before = task_by_hand(one.run, replace(one.task, attempt=one.attempt))
     variables = rank_environment(
         task,
         one.binding,

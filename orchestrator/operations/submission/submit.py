@@ -149,7 +149,7 @@ def job_of(run: RunDir) -> str | None:
     return backend(run.record().kind).look(run, recorded=True).job
 
 
-def wait_for_places(run: RunDir) -> str:
+def why_places_are_lacking(run: RunDir) -> str:
     """Return why a queued run waits for GPUs or slots of shared hosts; "" if it does not wait for them."""
     kept = dependencies.queue_place(run) if dependencies.is_queued(run) else None
     return str(kept["why"]) if kept is not None else ""

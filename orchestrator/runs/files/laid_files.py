@@ -59,7 +59,7 @@ def _laid_folder(code_dir: Path, destination: Path, path: str) -> list[tuple[int
     """Return (size, path) of the file or of all files below the folder. Create its folders, or link a large folder."""
     if not path.endswith("/"):
         return _file(code_dir, path)
-    if _is_orchs(code_dir / path, destination):
+    if _is_runs_folder(code_dir / path, destination):
         return []
     found, folders, entries = list[tuple[int, str]](), [path], 0
     for folder in folders:  # grows in the loop
@@ -71,7 +71,7 @@ def _laid_folder(code_dir: Path, destination: Path, path: str) -> list[tuple[int
         if entries > MOST_IN_FOLDER or "pyvenv.cfg" in names:
             return _linked(code_dir, destination, path)
         for name in names:
-            if name in _NEVER or name.endswith(".pyc") or _is_orchs(code_dir / folder / name, destination):
+            if name in _NEVER or name.endswith(".pyc") or _is_runs_folder(code_dir / folder / name, destination):
                 continue
             place = f"{folder}{name}"
             if (code_dir / place).is_dir() and not (code_dir / place).is_symlink():
@@ -86,7 +86,7 @@ def _laid_folder(code_dir: Path, destination: Path, path: str) -> list[tuple[int
     return found
 
 
-def _is_orchs(folder: Path, destination: Path) -> bool:
+def _is_runs_folder(folder: Path, destination: Path) -> bool:
     """Tell whether this is the folder of orch's runs. It is left out, because each run would get copies of all runs."""
     return destination.is_relative_to(folder) and destination.relative_to(folder).parts[:1] in (("runs",), ("sweeps",))
 

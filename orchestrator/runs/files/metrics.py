@@ -180,7 +180,7 @@ def names_of_series(run: RunDir) -> set[str]:
     return _whole_series(run).names()
 
 
-def shown_first(names: Iterable[str]) -> str:
+def default_metric(names: Iterable[str]) -> str:
     """Return the metric to show by default: the loss, else a metric with `loss` in its name.
 
     `train/loss` comes before `val_loss` and `rank_1/train/loss`.

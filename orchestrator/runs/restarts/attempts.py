@@ -18,7 +18,10 @@ _KINDS = (
 def attempts_of(events: Iterable[Event]) -> tuple[Attempt, ...]:
     """Return the attempts in order. An attempt whose ranks were never started has no `began`."""
     found: dict[str, dict[int, Event]] = {kind: {} for kind in _KINDS}
+    spares: dict[object, list[str]] = {}  # by the start that uses them
     for event in events:
+        if event["kind"] == EventKind.REPLACED:
+            spares.setdefault(event["start"], []).append(f"{event['by']} took the place of {event['host']}")
         if event["kind"] in found and type(event.get("attempt")) is int:
             found[event["kind"]][event["attempt"]] = event
     again = {**found[EventKind.RELAUNCH], **found[EventKind.RESTART]}
@@ -30,13 +33,14 @@ def attempts_of(events: Iterable[Event]) -> tuple[Attempt, ...]:
         _attempt(
             number, begun.get(number, {}), first.get(number, {}),
             [failed.get(number), ended.get(number), again.get(after)],
+            spares.get(again.get(after, {}).get("start"), []),
         )
         for number, after in pairwise([*numbers, -1])
     )  # fmt: skip
 
 
-def _attempt(number: int, begun: Event, first: Event, ends: list[Event | None]) -> Attempt:
-    """Return one attempt. `ends` are events about its end, the most specific first."""
+def _attempt(number: int, begun: Event, first: Event, ends: list[Event | None], spares: list[str]) -> Attempt:
+    """Return one attempt. `ends` are events about its end, the most specific first; `spares` what followed from it."""
     known = [event for event in ends if event is not None]
     offered = str(name) if (name := begun.get("resume_from")) else None
     steps = first.get("steps")
@@ -44,7 +48,7 @@ def _attempt(number: int, begun: Event, first: Event, ends: list[Event | None]) 
         number,
         begun.get("time"),
         known[0].get("time") if known else None,
-        _why(known),
+        "; ".join(filter(None, [_why(known), *spares])),
         offered if continues(first) else None,
         offered,
         steps[0] if isinstance(steps, list | tuple) and steps and type(steps[0]) is int else None,

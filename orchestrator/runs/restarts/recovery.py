@@ -21,7 +21,7 @@ class Reserves:
 
     hosts: tuple[str, ...]  # of the plan's nodes
     free: tuple[str, ...] = ()  # can replace a lost machine, in this order
-    former: frozenset[str] = frozenset()  # those of them that the newest start does without: they may be back
+    former: frozenset[str] = frozenset()  # machines among `free` that the newest start left out; they may be back
     min_nodes: int | None = None
     node_wait: float = 0.0
 

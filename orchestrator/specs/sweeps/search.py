@@ -28,7 +28,7 @@ def search_of(
         hint = "add search: {space: {lr: {low: 1e-4, high: 1e-1, log: true}}} to the job"
         raise UsageError("--search: the job has no search: section, so there is nothing to search", hint)
     if trials > MOST_POINTS:
-        raise UsageError(f"--trials {trials}: a search may have {MOST_POINTS}", "ask for fewer")
+        raise UsageError(f"--trials {trials}: a search may have at most {MOST_POINTS} trials", "request fewer trials")
     metric = metric_of_job({"job": job.to_json()})
     if metric is None:
         hint = "add metric: accuracy, or metric: {name: loss, better: lower}, to the job"

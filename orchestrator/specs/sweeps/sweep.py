@@ -92,7 +92,9 @@ def field_of(word: str, fields: Collection[str], where: str, *, trains: bool) ->
     if word.startswith("-"):
         return _argument(word, fields, where, option, trains=trains)
     if head == "profile":
-        raise UsageError(f"{where}: a sweep goes over fields of the job", "submit once for each profile")
+        raise UsageError(
+            f"{where}: a sweep varies fields of the job, not of the profile", "submit once for each profile"
+        )
     if head == "job":
         if not rest or not all(rest):
             raise UsageError(f"{where}: names no field of the job", f"write job.FIELD, as in {option}job.env.DEPTH")
@@ -137,7 +139,7 @@ def read_values(text: str, where: str) -> tuple[str, ...]:
         if match := _RANGE.fullmatch(part):
             first, last = int(match[1]), int(match[2])
             if abs(last - first) >= MOST_POINTS:
-                raise UsageError(f"{where}: {part} are more than {MOST_POINTS} values", "sweep over fewer")
+                raise UsageError(f"{where}: {part} has more than {MOST_POINTS} values", "sweep over fewer values")
             step = 1 if last >= first else -1
             values += [str(number) for number in range(first, last + step, step)]
         elif part:
@@ -179,7 +181,7 @@ def points_of(axes: Sequence[Axis]) -> list[Point]:
     for axis in axes:
         count *= len(axis.values)
     if count > MOST_POINTS:
-        raise UsageError(f"the sweep has {count} points, and may have {MOST_POINTS}", "sweep over fewer values")
+        raise UsageError(f"the sweep has {count} points, and may have at most {MOST_POINTS}", "sweep over fewer values")
     return [point_at(axes, index, values) for index, values in enumerate(product(*(axis.values for axis in axes)))]
 
 

@@ -28,7 +28,7 @@ def test_other_words_print_the_verbs(
     monkeypatch.setattr(sys, "argv", ["node.pyz", *argv])
     monkeypatch.setattr("orchestrator.node.__main__.hold_umask", lambda: None)
     assert main() == 2
-    assert capsys.readouterr().err.startswith("usage: orchestrator.node agent TASK | slurm RUN_DIR | job ")
+    assert capsys.readouterr().err.startswith("usage: orchestrator.node agent TASK | slurm RUN_DIR | starts ")
 
 
 @pytest.mark.parametrize("module", ANSWERS)

@@ -12,7 +12,7 @@ from orchestrator.errors import UsageError
 from orchestrator.operations.ranking import rank
 from orchestrator.operations.tensorboard import lay_out
 from orchestrator.runs.files.logs import beat_of, beats_of
-from orchestrator.runs.files.metrics import Series, metrics_of, names_of_series, series, shown_first
+from orchestrator.runs.files.metrics import Series, default_metric, metrics_of, names_of_series, series
 from orchestrator.runs.files.written_metrics import HOW_TO_WRITE, has_metrics, newest_metrics
 from orchestrator.runs.store import RunDir, append_lines, create_run
 from orchestrator.web.signatures import signatures_of
@@ -94,7 +94,7 @@ def test_lines_that_no_agent_has_written_do_not_matter(run: RunDir) -> None:
     ],
 )  # fmt: skip
 def test_the_metric_that_is_shown_unasked(names: tuple[str, ...], first: str) -> None:
-    assert shown_first(names) == first
+    assert default_metric(names) == first
 
 
 def test_they_are_shown_by_tensorboard_beside_what_its_tracker_was_told(run: RunDir, tmp_path: Path) -> None:

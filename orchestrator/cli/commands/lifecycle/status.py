@@ -116,7 +116,7 @@ def _page(root: Path, run: str, *, as_json: bool) -> str:
     return "\n".join([page, *(f"  {line}" for line in said)])
 
 
-def _name_the_others(root: Path) -> None:
+def _print_runs_elsewhere(root: Path) -> None:
     """Print the runs that other machines supervise, without contacting those machines."""
     if not (root / "elsewhere").is_dir():
         return
@@ -148,7 +148,7 @@ def _overview(root: Path, everything: bool, number: int, as_json: bool) -> str:
             heartbeat = None if state.is_final else beat_of(folder, state.attempt)
             last = "" if state.is_final or heartbeat else last_line(folder, state.attempt)
             lines.append(render.status_line(state, heartbeat, now, last))
-    _name_the_others(root)
+    _print_runs_elsewhere(root)
     return render.status_lines(lines, style, width_of(sys.stdout))
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from orchestrator.cli.awaiting import naming_who_is_awaited
+from orchestrator.cli.awaiting import naming_awaited_machines
 from orchestrator.cli.group import orch, print_json, say, show, style, width_of
 from orchestrator.cli.request import profile_option, profile_or_default
 from orchestrator.errors import EXIT_ORCH_FAILED, UsageError
@@ -24,8 +24,8 @@ from orchestrator.errors import EXIT_ORCH_FAILED, UsageError
 def doctor(profile: str | None, sets: tuple[str, ...], on_node: bool, bench: bool, as_json: bool) -> int:
     """Check a profile's machines, and print remedies.
 
-    Checks Python, torch, disk and GPUs; for an ssh profile also keys, and ports between the nodes; for a scheduler's
-    profile its programs, queue and limits.
+    Checks Python, torch, disk and GPUs; for an ssh profile also keys, and ports between the nodes; for a
+    scheduler's profile its programs, queue and limits.
     """
     from orchestrator.backends import kind_of
     from orchestrator.backends.base import Level
@@ -39,7 +39,7 @@ def doctor(profile: str | None, sets: tuple[str, ...], on_node: bool, bench: boo
     if of_job := next((each for each in sets if each.startswith("job.")), None):
         raise UsageError(f"--set {of_job}: doctor checks a profile and has no job", "write profile.FIELD=VALUE")
     loaded = load_profile(name, sets=sets)
-    with naming_who_is_awaited(kind_of(vars(loaded))):
+    with naming_awaited_machines(kind_of(vars(loaded))):
         checks = examine(loaded, on_node=on_node)
     if not as_json:
         show(results.doctor_page(checks, style, width_of(sys.stdout)))

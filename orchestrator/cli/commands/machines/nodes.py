@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from orchestrator.cli.awaiting import naming_who_is_awaited
+from orchestrator.cli.awaiting import naming_awaited_machines
 from orchestrator.cli.group import orch, print_json, show, style
 from orchestrator.cli.request import profile_option
 from orchestrator.errors import EXIT_ORCH_FAILED, OrchError
@@ -18,8 +18,7 @@ from orchestrator.errors import EXIT_ORCH_FAILED, OrchError
 def nodes(profile: str | None, as_json: bool) -> int:
     """List a profile's machines, their GPUs, and who uses them.
 
-    For a scheduler's profile, list its partitions or queues with their idle nodes. Without --profile, list the machines
-    of all your own profiles.
+    For a scheduler's profile, list its partitions or queues. Without --profile, list all your own profiles' machines.
     """
     from orchestrator.backends import backend_of, kind_of
     from orchestrator.operations.doctor import holdings_of_all
@@ -27,7 +26,7 @@ def nodes(profile: str | None, as_json: bool) -> int:
 
     if profile is not None:
         loaded = load_profile(profile)
-        with naming_who_is_awaited(kind_of(vars(loaded))):
+        with naming_awaited_machines(kind_of(vars(loaded))):
             found = backend_of(loaded).holdings(loaded)
         if as_json:
             print_json(found)

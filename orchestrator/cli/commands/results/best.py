@@ -25,11 +25,11 @@ def best(
     ranked.
     """
     from orchestrator.cli.render import sweeps
-    from orchestrator.operations.ranking import rank, runs_meant
+    from orchestrator.operations.ranking import rank, selected_runs
     from orchestrator.protocol.metric import Better
     from orchestrator.supervisor.background import attended_root
 
-    title, meant = runs_meant(attended_root(), runs, name)
+    title, meant = selected_runs(attended_root(), runs, name)
     ranking = rank(title, meant, metric, Better(order) if order else None)
     rows = ranking.rows[:number]
     if as_json:

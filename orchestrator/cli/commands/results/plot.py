@@ -31,17 +31,17 @@ def plot(words: tuple[str, ...], metric: str | None, plain: bool, as_json: bool)
     the job's metric, else the loss.
     """
     from orchestrator.cli.render.plot import Curve, plot_page
-    from orchestrator.operations.ranking import runs_meant
+    from orchestrator.operations.ranking import selected_runs
     from orchestrator.runs.files import metrics
     from orchestrator.runs.files.written_metrics import HOW_TO_WRITE
     from orchestrator.supervisor.background import attended_root
 
     names, metric = (words[:-1], words[-1]) if metric is None and len(words) > 1 else (words, metric)
-    _, runs = runs_meant(attended_root(), names)
+    _, runs = selected_runs(attended_root(), names)
     of_job = next(filter(None, (metrics.metric_of_job(run.read("run.json")) for run in runs)), None)
     if metric is None:
         names_there = {name for run in runs for name in metrics.names_of_series(run)}
-        metric = of_job.name if of_job is not None else metrics.shown_first(names_there)
+        metric = of_job.name if of_job is not None else metrics.default_metric(names_there)
     found = [(run.run_id, metrics.series(run, metric)) for run in runs]
     curves = [Curve(name, tuple(points)) for name, points in found if points]
     if not curves:

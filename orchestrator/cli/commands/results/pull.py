@@ -77,11 +77,11 @@ def _place(run: RunDir, *, force: bool, as_json: bool) -> int:
 
 
 def _best_of(reference: str, metric: str | None) -> RunDir:
-    from orchestrator.operations.ranking import rank, runs_meant
+    from orchestrator.operations.ranking import rank, selected_runs
     from orchestrator.protocol.quantities import number
     from orchestrator.runs.store import state_root
 
-    title, runs = runs_meant(state_root(), [reference])
+    title, runs = selected_runs(state_root(), [reference])
     ranking = rank(title, runs, metric, None)
     best = ranking.rows[0]
     say(f"{best.run_id} is the best of {title}: {ranking.metric} {number(best.value)}")

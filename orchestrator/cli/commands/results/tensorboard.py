@@ -26,11 +26,11 @@ def tensorboard(runs: tuple[str, ...], port: int | None) -> int:
     curves of a job with track: tensorboard are updated; other runs are shown as they are now.
     """
     from orchestrator.operations import tensorboard as operation
-    from orchestrator.operations.ranking import runs_meant
+    from orchestrator.operations.ranking import selected_runs
     from orchestrator.supervisor.background import attended_root
 
     argv = operation.program()
-    _, found = runs_meant(attended_root(), runs)
+    _, found = selected_runs(attended_root(), runs)
     with tempfile.TemporaryDirectory(prefix="orch-") as folder:
         for run in operation.lay_out(found, Path(folder)):
             say(f"{run.run_id} is shown as it is now and not updated, because its job has no track: tensorboard")

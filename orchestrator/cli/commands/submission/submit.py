@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from orchestrator.cli import complete
-from orchestrator.cli.awaiting import naming_who_is_awaited
+from orchestrator.cli.awaiting import naming_awaited_machines
 from orchestrator.cli.group import orch, print_id, print_json, say, say_all
 from orchestrator.cli.request import (
     TakesArguments,
@@ -177,9 +177,9 @@ def _submit(root: Path, prepared: Any, *, as_json: bool, follow: bool) -> int:
 
     if prepared.is_delegated:
         return _delegate(root, prepared, as_json=as_json, follow=follow)
-    with naming_who_is_awaited(kind_of(vars(prepared.profile))) as elsewhere:
+    with naming_awaited_machines(kind_of(vars(prepared.profile))) as elsewhere:
         run = submit.submit(root, prepared, elsewhere.hear)
-    wait = submit.wait_for_places(run)
+    wait = submit.why_places_are_lacking(run)
     on_supervisor = notes.note_on_wait() if wait else notes.note_on_supervisor(prepared, starts_later=was_queued(run))
     events = run.events()
     say_all(

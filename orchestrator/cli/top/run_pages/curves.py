@@ -10,7 +10,7 @@ from rich.text import Text
 from orchestrator.cli.render import plot
 from orchestrator.cli.top.page import Again, Look, Press, Step
 from orchestrator.cli.top.run_pages.base import OfRun
-from orchestrator.runs.files.metrics import shown_first
+from orchestrator.runs.files.metrics import default_metric
 from orchestrator.runs.files.written_metrics import HOW_TO_WRITE
 from orchestrator.runs.store import RunDir
 from orchestrator.views.curves import Axis, Curves
@@ -36,7 +36,7 @@ class CurvesPage(OfRun[tuple[Curves, ...]]):
         """Read the metrics. If the run has neither of the two chosen metrics, the upper curve shows another metric."""
         names = self.reader.curves([self.run], "").names
         if names and set(self.metrics) == set(FIRST) and set(names).isdisjoint(FIRST):
-            self.metrics[0] = shown_first(names)
+            self.metrics[0] = default_metric(names)
         return tuple(
             self.reader.curves([self.run], name, smoothing=self.smoothing, most=MOST_POINTS) for name in self.metrics
         )

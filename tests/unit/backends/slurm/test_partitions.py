@@ -34,6 +34,7 @@ def test_sinfo() -> None:
         ({"nodes": 4}, "ok", "main: 4 nodes, 1 idle"),
         ({"nodes": 12, "partition": "big", "time": 3600}, "ok", "big: 12 nodes, 12 idle"),
         ({"nodes": 13, "partition": "big"}, "fail", "big has 12 nodes, the profile asks for 13"),
+        ({"nodes": 11, "spares": 2, "partition": "big"}, "fail", "big has 12 nodes, the profile asks for 13"),
         ({"nodes": 1, "partition": "short", "time": 3600}, "fail", "short gives 10 min, the profile asks for 60"),
         ({"nodes": 1, "partition": "nope"}, "fail", "there is no partition nope"),
         ({"nodes": 1, "partition": "old"}, "warn", "old is down: jobs wait"),

@@ -159,6 +159,16 @@ def test_which_ends_ask_for_another_start(
     assert wants_another(task(run_dir=str(tmp_path), retry=budget), tuple(events), code, "Slurm") is None
 
 
+def test_a_start_that_had_a_part_of_the_time_limit_may_end_there_without_a_gain(tmp_path: Path) -> None:
+    left, events = (
+        task(run_dir=str(tmp_path), retry={"timeout": None}),
+        (again(1, 3), GO, USR2, {**PREEMPTED, "step": 3}),
+    )
+    assert wants_another(left, events, EXIT_REQUEUE, "Slurm") is Refusal.NO_PROGRESS
+    found = wants_another(left, events, EXIT_REQUEUE, "Slurm", has_whole_limit=False)
+    assert found == ("timeout", "its time limit was near")
+
+
 @pytest.mark.parametrize(("seconds", "cause"), [(0.012, "preempted"), (60.0, "timeout"), (None, "timeout")])
 def test_a_preemption_that_comes_with_the_warning_of_the_time_limit_is_one(
     tmp_path: Path, seconds: float | None, cause: str
