@@ -21,7 +21,6 @@ from orchestrator.protocol.events import (
     Started,
     of,
 )
-from orchestrator.protocol.layout import TITLES
 from orchestrator.protocol.progress import Progress
 
 if TYPE_CHECKING:  # a command that shows runs must not load the messages between nodes
@@ -57,15 +56,6 @@ def start_after(
     return cause, last.reason or _ASKED_TO_STOP.get(cause, "").format(title)
 
 
-def is_limit_signal(name: str, title: str) -> bool:
-    """Return True if a signal announces the time limit of the scheduler's job.
-
-    orch has Slurm send SIGUSR2. It sends SIGXCPU itself in jobs of other schedulers, because Grid Engine sends SIGUSR2
-    before every end of a job, also after `qdel`.
-    """
-    return name == "SIGXCPU" or (name == "SIGUSR2" and title != TITLES["sge"])
-
-
 def is_near_limit(events: Iterable[Event], title: str) -> bool:
     """Tell whether this start was asked to stop because of its time limit.
 
@@ -73,7 +63,7 @@ def is_near_limit(events: Iterable[Event], title: str) -> bool:
     the same moment. Then SIGTERM follows at once. Before a time limit it comes much later.
     """
     events = list(events)
-    warned = _time_of(events, lambda name: is_limit_signal(name, title))
+    warned = _time_of(events, lambda name: restart.is_limit_signal(name, title))
     stopped = _time_of(events, lambda name: name == "SIGTERM")
     return warned is not None and not (stopped is not None and 0 <= stopped - warned < PREEMPTION_SECONDS)
 
