@@ -15,10 +15,10 @@ import shutil
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Callable, TypeVar
 
 from orchestrator.node.agent import neighbour
-from orchestrator.node.agent.channel import Channel, ChannelError
+from orchestrator.node.agent.channel import Channel, ChannelError, Message
 from orchestrator.node.agent.checkpoints.saved import place_of
 from orchestrator.node.agent.tls import Tls
 from orchestrator.node.system.threads import in_thread
@@ -38,6 +38,7 @@ from orchestrator.protocol.task import NodeTask
 from orchestrator.protocol.typed import read, to_json
 
 STALLED_SECONDS = 120.0  # a transfer may stand still for so long, also while the other side writes to a slow disk
+REFUSAL_SECONDS = 10.0  # for a sender to notice that its checkpoint is refused
 REFUSED = (
     OSError, ValueError, KeyError, TypeError, ChannelError, NotInstalledError, asyncio.IncompleteReadError,
     checkpoint_dir.BadCheckpointError,
@@ -113,25 +114,33 @@ async def send(
     try:
         channel.writer.write(listing)
         await _in_time(channel.writer.drain(), "nothing was taken")
-        for path in (await _answer_of(channel, node, FilesWanted)).wanted:
-            await _send_file(channel, f"{parcel.above}/{path}", parcel.files[path])
-        await _answer_of(channel, node, Kept)
+        wanted = _checked_answer(await channel.answer(STALLED_SECONDS), node, FilesWanted).wanted
+        answer = asyncio.ensure_future(channel.receive())  # a refusal comes before all files were sent
+        try:
+            for path in wanted:
+                await _send_file(channel, f"{parcel.above}/{path}", parcel.files[path], answer)
+            _checked_answer(await _in_time(answer, "no answer"), node, Kept)
+        finally:
+            if not answer.cancel() and not answer.cancelled():
+                answer.exception()  # if the file was not as listed, that is the error that counts
     finally:
         await channel.close()
 
 
-async def _answer_of(channel: Channel, node: int, cls: type[Given]) -> Given:
-    """Return the next answer of the node that receives. Raises ChannelError if it reports a problem."""
-    answer = read(cls, await channel.answer(STALLED_SECONDS))
-    if answer.problem:
-        raise ChannelError(f"node {node}: {answer.problem}")
-    return answer
+def _checked_answer(answer: Message | None, node: int, cls: type[Given]) -> Given:
+    """Return an answer of the node that receives. Raises ChannelError if it reports a problem or has closed."""
+    if answer is None:
+        raise ChannelError("the connection was closed")
+    made = read(cls, answer)
+    if made.problem:
+        raise ChannelError(f"node {node}: {made.problem}")
+    return made
 
 
-async def _send_file(channel: Channel, path: str, facts: Facts) -> None:
+async def _send_file(channel: Channel, path: str, facts: Facts, answer: asyncio.Future[Message | None]) -> None:
     """Send a file, and then its hash if the receiver does not know it. Raises ValueError if it is not as listed.
 
-    Without that error the receiver would wait for missing bytes.
+    Without that error the receiver would wait for missing bytes. Nothing more is sent once the receiver has answered.
     """
     digest = hashlib.sha256()
 
@@ -150,7 +159,7 @@ async def _send_file(channel: Channel, path: str, facts: Facts) -> None:
 
     with opened(path) as file:
         check()
-        while data := await in_thread(read):
+        while not answer.done() and (data := await in_thread(read)):
             channel.writer.write(data)
             await _in_time(channel.writer.drain(), "nothing was taken")
         check()
@@ -179,6 +188,7 @@ class Receiver:
                 await self._keep(request, channel)
         except REFUSED as error:
             channel.send(to_json(Answer(str(error) or type(error).__name__)))
+            await _until_closed(channel)
         with contextlib.suppress(OSError):
             await channel.writer.drain()
 
@@ -253,15 +263,36 @@ async def _receive_file(channel: Channel, path: str, facts: Facts) -> None:
             if not data:
                 raise OSError("the connection was closed")
             left -= len(data)
-            await in_thread(arriving.take, data)
+            await _to_its_end(arriving.take, data)
             if arriving.problem is not None:
                 raise arriving.problem
         sha256 = checksum.hex if checksum else read(Hashed, await channel.answer(STALLED_SECONDS)).sha256
         if arriving.digest.hexdigest() != sha256:
             raise ValueError(f"{os.path.basename(path)} does not match its checksum")
-        await in_thread(arriving.finish)
+        await _to_its_end(arriving.finish)
     finally:
         arriving.leave()
+
+
+async def _to_its_end(work: Callable[..., Any], *args: Any) -> None:
+    """Run blocking work in a worker thread. If this task is cancelled, wait for the work, whose files are removed."""
+    running = asyncio.ensure_future(in_thread(work, *args))
+    try:
+        await asyncio.shield(running)
+    except asyncio.CancelledError:
+        await asyncio.wait([running])
+        raise
+
+
+async def _until_closed(channel: Channel) -> None:
+    """Drop what the sender still sends until it closes. Bytes that are not read would cost it the last answer."""
+
+    async def drop() -> None:
+        while await channel.reader.read(PIECE):
+            pass
+
+    with contextlib.suppress(OSError, asyncio.TimeoutError):
+        await asyncio.wait_for(drop(), REFUSAL_SECONDS)
 
 
 def _is_orchs(name: str) -> bool:

@@ -14,10 +14,11 @@ from typing import Any
 import pytest
 import torch
 
+from orchestrator.node.agent.channel import ChannelError
 from orchestrator.node.agent.checkpoints import replica
 from orchestrator.node.agent.checkpoints.replica import ReplicaSender
 from orchestrator.node.agent.checkpoints.saved import mark_of, place_of, resumable
-from orchestrator.node.agent.checkpoints.transfer import Address, Receiver, parcel_of, send
+from orchestrator.node.agent.checkpoints.transfer import Address, Parcel, Receiver, parcel_of, send
 from orchestrator.node.agent.neighbour import NeighbourServer, request
 from orchestrator.protocol.messages import Keep
 from tests.patience import PATIENCE
@@ -121,6 +122,22 @@ def test_what_changed_meanwhile_is_not_put_in_place(tmp_path: Path) -> None:
         async with receiving(tmp_path / "1") as to:
             with pytest.raises(ValueError, match=r"mp_rank_00_model_states\.pt was changed after it was listed"):
                 await send(TLS, to, parcel)
+
+    run(main())
+    assert contents(tmp_path / "1") == {}
+
+
+def test_a_refusal_is_reported_while_many_bytes_are_still_on_the_way(tmp_path: Path) -> None:
+    sizes = {"wrong": 1, "large": 64 << 20}
+    for name, size in sizes.items():
+        (tmp_path / "0/code/a").mkdir(parents=True, exist_ok=True)
+        (tmp_path / f"0/code/a/{name}").write_bytes(b"x" * size)
+    files = {f"a/{name}": {"bytes": size, "sha256": "0" * 64} for name, size in sizes.items()}
+
+    async def main() -> None:
+        async with receiving(tmp_path / "1") as to:
+            with pytest.raises(ChannelError, match=r"^node 1: wrong does not match its checksum$"):
+                await send(TLS, to, Parcel("code/a", str(tmp_path / "0/code"), files))
 
     run(main())
     assert contents(tmp_path / "1") == {}
