@@ -100,11 +100,6 @@ def workdir_of(profile: Mapping[str, Any]) -> str:
     return str(profile.get("workdir") or WORKDIR)
 
 
-def profile_of(run: RunDir) -> Mapping[str, Any]:
-    """Return the profile of a run as JSON types; empty if the run's record has lost it."""
-    return run.record().profile
-
-
 def remote_folder(run: RunDir) -> str:
     """Return the run's own folder in orch's folder on the machines, `~` unexpanded."""
-    return f"{workdir_of(profile_of(run))}/runs/{run.run_id}"
+    return f"{workdir_of(run.record().profile)}/runs/{run.run_id}"

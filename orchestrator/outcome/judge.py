@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from orchestrator.outcome.restart import Budgets, Relaunch, next_start
+from orchestrator.outcome.restart import Budgets, Relaunch, is_limit_signal, next_start
 from orchestrator.outcome.sentences import culprit_in_words, error_of, kernel_words, memory_in_words, refused_saves
 from orchestrator.outcome.verdict import Cause, NodeState, NodeStatus, Outcome, Party, Verdict, cause_named
 from orchestrator.protocol.events import (
@@ -325,8 +325,6 @@ def _how_it_was_stopped(records: Records, end: GangEnded) -> str:
         return "its ranks stopped at a step boundary, and asked to be started again"
     if not records.scheduler:
         return f"stopped by {names[0]}, which orch has not sent"
-    from orchestrator.outcome.requeue import is_limit_signal  # few ends need it
-
     near = " (time limit near)" if is_limit_signal(names[0], records.scheduler) else ""
     return f"stopped by {names[0]} from {records.scheduler}{near}"
 

@@ -7,15 +7,24 @@ node 0 was lost, whoever noticed the loss.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Callable
+from typing import TYPE_CHECKING, Callable
 
 from orchestrator.outcome import restart
 from orchestrator.outcome.restart import Budgets, Refusal, Restarter
 from orchestrator.outcome.verdict import Cause, cause_named
-from orchestrator.protocol.allocation import TITLES
-from orchestrator.protocol.events import Event, GangEnded, GaveUp, Restart, SignalReceived, Started, of
-from orchestrator.protocol.messages import Again
+from orchestrator.protocol.events import (
+    Event,
+    GangEnded,
+    GaveUp,
+    Restart,
+    SignalReceived,
+    Started,
+    of,
+)
 from orchestrator.protocol.progress import Progress
+
+if TYPE_CHECKING:  # a command that shows runs must not load the messages between nodes
+    from orchestrator.protocol.messages import Again
 
 PREEMPTION_SECONDS = 5.0  # between the two signals of a preemption
 _ASKED_TO_STOP = {Cause.PREEMPTED: "{} took its nodes away (preempted)", Cause.TIMEOUT: "its time limit was near"}
@@ -47,15 +56,6 @@ def start_after(
     return cause, last.reason or _ASKED_TO_STOP.get(cause, "").format(title)
 
 
-def is_limit_signal(name: str, title: str) -> bool:
-    """Return True if a signal announces the time limit of the scheduler's job.
-
-    orch has Slurm send SIGUSR2. It sends SIGXCPU itself in jobs of other schedulers, because Grid Engine sends SIGUSR2
-    before every end of a job, also after `qdel`.
-    """
-    return name == "SIGXCPU" or (name == "SIGUSR2" and title != TITLES["sge"])
-
-
 def is_near_limit(events: Iterable[Event], title: str) -> bool:
     """Tell whether this start was asked to stop because of its time limit.
 
@@ -63,7 +63,7 @@ def is_near_limit(events: Iterable[Event], title: str) -> bool:
     the same moment. Then SIGTERM follows at once. Before a time limit it comes much later.
     """
     events = list(events)
-    warned = _time_of(events, lambda name: is_limit_signal(name, title))
+    warned = _time_of(events, lambda name: restart.is_limit_signal(name, title))
     stopped = _time_of(events, lambda name: name == "SIGTERM")
     return warned is not None and not (stopped is not None and 0 <= stopped - warned < PREEMPTION_SECONDS)
 
@@ -86,7 +86,7 @@ def forbidden_start(retry: Budgets, events: Iterable[Event], title: str) -> str:
 
 
 def overdrawn(retry: Budgets, events: Iterable[Event], word: Again) -> str:
-    """Return why a start ends at once whose budget was spent before it was requested; "" if it was not.
+    """Return why a start ends at once whose budget was spent before it was requested; "" if the budget was not spent.
 
     An agent requests such a start if the machine of the batch script is lost, because nobody else can end the job.
     """

@@ -30,6 +30,7 @@ from orchestrator.protocol.events import (
     of,
 )
 from orchestrator.protocol.frozen import Value
+from orchestrator.protocol.layout import TITLES
 from orchestrator.protocol.progress import Progress
 from orchestrator.protocol.str_enum import StrEnum
 
@@ -215,3 +216,12 @@ def next_start(
     before = pending_start(events)
     number = (before.start if before else 0) + 1
     return Relaunch(number, last_attempt(events) + 1, cause, reason, **saved.to_event())
+
+
+def is_limit_signal(name: str, title: str) -> bool:
+    """Return True if a signal announces the time limit of the scheduler's job.
+
+    orch has Slurm send SIGUSR2. It sends SIGXCPU itself in jobs of other schedulers, because Grid Engine sends SIGUSR2
+    before every end of a job, also after `qdel`.
+    """
+    return name == "SIGXCPU" or (name == "SIGUSR2" and title != TITLES["sge"])

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import field
 from typing import TYPE_CHECKING, Any, Final
 
-from orchestrator.protocol.allocation import TITLES
 from orchestrator.protocol.frozen import Frozen, Value
+from orchestrator.protocol.layout import TITLES
 from orchestrator.runs.state import drop_invalid_fields
 
 if TYPE_CHECKING:

@@ -127,7 +127,7 @@ def step_argv(site: Site, run: RunDir, node: int, argv: Sequence[str], *, termin
     if job is None or phase != "active":
         words = "waits for its nodes" if phase == "waiting" else "has ended, and its nodes are not the run's any more"
         raise BackendError(f"the {site.scheduler.title} job of run {run.run_id} {words}")
-    starts = [event for event in run.events() if isinstance(event, SlurmJob | BatchJob)]
+    starts = [event for event in run.events() if isinstance(event, (SlurmJob, BatchJob))]
     hosts = starts[-1].hosts if starts else ()
     host = hosts[node] if node < len(hosts) else job.nodes
     return site.scheduler.step(job.job_id, node, host, argv, terminal=terminal)

@@ -22,7 +22,7 @@ from orchestrator.node.system.signals import hold_back_for_good
 from orchestrator.outcome import requeue, restart, success
 from orchestrator.outcome.restart import Refusal
 from orchestrator.outcome.verdict import Cause, Outcome, cause_named
-from orchestrator.protocol.allocation import TITLES, AllocationError
+from orchestrator.protocol.allocation import AllocationError
 from orchestrator.protocol.events import (
     AgentEnded,
     AgentStarted,
@@ -38,15 +38,13 @@ from orchestrator.protocol.events import (
 )
 from orchestrator.protocol.files import write_json
 from orchestrator.protocol.hostlist import in_words
-from orchestrator.protocol.layout import job_folder, node_folder
+from orchestrator.protocol.layout import TITLES, job_folder, node_folder
 from orchestrator.protocol.messages import Again
 from orchestrator.protocol.progress import Progress
 from orchestrator.protocol.ranks import EXIT_REQUEUE
-from orchestrator.protocol.reading import MOST_RECORD, MOST_WORD, read_json
+from orchestrator.protocol.reading import MOST_RECORD, MOST_WORD, read_json, read_object
 from orchestrator.protocol.task import NodeTask
 from orchestrator.protocol.typed import DamagedError, read, to_json
-
-_JOBS = (SlurmJob, BatchJob)  # by which node 0 records the job at each start
 
 
 @dataclass(frozen=True)
@@ -78,7 +76,7 @@ class History:
 
     @property
     def all_starts(self) -> list[Event]:
-        """Return the events, with the last start's request for this start as one of them."""
+        """Return the events, and this start as one of them if the last start requested it."""
         word = self.word
         return [*self.events, *([StartingAgain(self.next_attempt, 0, word.cause, word.reason)] if word else [])]
 
@@ -88,10 +86,11 @@ class History:
         return restart.last_attempt(self.events, default=-1) + 1
 
     def last_in_job(self, place: Place) -> SlurmJob | None:
-        """Return the last start since Slurm gave the job its nodes; None if this is the first start."""
+        """Return the last start since Slurm gave a job with spares its nodes; None if this is the first."""
         last = last_of(self.events, SlurmJob)
-        is_same = last is not None and (last.job, last.requeues) == (place.number, place.requeues)
-        return last if is_same and place.requeues is not None else None
+        if last is None or last.requeues is None or (last.job, last.requeues) != (place.number, place.requeues):
+            return None
+        return last
 
     def replaced(self, place: Place) -> list[Replaced]:
         """Return which spares have the places of lost nodes in this start."""
@@ -130,7 +129,7 @@ def placed(task: NodeTask, place: Place) -> NodeTask:
 def history_of(run_dir: str, place: Place) -> History:
     """Return what earlier starts left in node 0's record, which is on the shared folder whichever host wrote it."""
     events = recorded(run_dir, 0)
-    is_now = (isinstance(event, _JOBS) and event.start == place.start for event in events)
+    is_now = (isinstance(event, (SlurmJob, BatchJob)) and event.start == place.start for event in events)
     before = next((index for index, found in enumerate(is_now) if found), len(events))  # node 0 may have begun before
     return History(events[:before], read_word(word_path(run_dir, place.kind, place.start - 1)))
 
@@ -144,10 +143,10 @@ def recorded(run_dir: str, node: int) -> tuple[Event, ...]:
 
 
 def events_of(run_dir: str, node: int, start: int) -> list[Event]:
-    """Return the events of a node's agent in this start, which is its newest; empty if it has not begun."""
+    """Return what a node's agent has recorded in this start, which is its newest; empty if it has not begun."""
     now = restart.newest_start(recorded(run_dir, node))
-    opened = (restart.opened_start(each) for each in now)
-    return now if any(each is not None and each.start == start for each in opened) else []
+    opened = (each for each in map(restart.opened_start, now) if each is not None)
+    return now if any(each.start == start for each in opened) else []
 
 
 def word_path(run_dir: str, kind: str, start: int) -> str:
@@ -173,7 +172,7 @@ def has_succeeded(task: NodeTask) -> bool:
 
     The record of every node is on the shared folder. It is read only if rank 0's marker is there.
     """
-    marker = read_record(f"{task.run_dir}/rank0.done")
+    marker = read_small_record(f"{task.run_dir}/rank0.done")
     if marker is None:
         return False
     by_node = {node: recorded(task.run_dir, node) for node in range(task.nnodes)}
@@ -292,15 +291,11 @@ def _own_events(run_dir: str, node: int, after: int) -> list[Event]:
 def read_word(path: str) -> Again | None:
     """Return the request for another start; None if there is no request, or it is damaged."""
     try:
-        return read(Again, read_record(path))
+        return read(Again, read_small_record(path))
     except DamagedError:
         return None
 
 
-def read_record(path: str) -> dict[str, Any] | None:
-    """Return a small record; None if it is missing or damaged."""
-    try:
-        data = read_json(path, MOST_WORD)
-    except (OSError, ValueError):
-        return None
-    return data if isinstance(data, dict) else None
+def read_small_record(path: str) -> dict[str, Any] | None:
+    """Return a JSON object of at most MOST_WORD bytes; None if it is missing or damaged."""
+    return read_object(path, MOST_WORD)

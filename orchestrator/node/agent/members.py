@@ -44,7 +44,7 @@ class Members:
         self.on_left(node, reason)
 
     def _admitted(self, channel: Channel, first: Message) -> Hello:
-        """Return the hello of a node that has not joined yet. A second agent must not replace the first."""
+        """Return the hello of a node that is not here yet; a second agent must not displace the first."""
         said = read(Introduction, first, lenient=True)
         if said.to != LEADER:  # it was meant for another listener, whose address was redirected to this one
             raise ChannelError("the connection was not meant for node 0")

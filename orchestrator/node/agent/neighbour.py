@@ -71,7 +71,7 @@ async def probe(tls: Tls, addrs: tuple[str, ...], port: int, node_rank: int) -> 
 
 
 async def request(tls: Tls, addrs: tuple[str, ...], port: int, asked: Request) -> Channel:
-    """Return the channel on which the neighbour got this request. Raises ChannelError if it can't be reached."""
+    """Return the channel on which the neighbour has this request. Raises ChannelError if it can't be reached."""
     problems = []
     for addr in addrs:
         try:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from orchestrator.node.agent.batch import Place, events_of, read_word, run_in_job, word_path
 from orchestrator.protocol.allocation import expand_nodes
-from orchestrator.protocol.events import GaveUp, last_of
+from orchestrator.protocol.events import GaveUp, of
 from orchestrator.protocol.files import write_json
 from orchestrator.protocol.messages import Again
 from orchestrator.protocol.typed import to_json
@@ -74,13 +74,13 @@ def _replace_script(run_dir: str, place: Place) -> None:
     at once, because an agent can't end the job in any other way that Slurm would call a failure.
     """
     path = word_path(run_dir, place.kind, place.start)
-    last, word = last_of(events_of(run_dir, place.node, place.start), GaveUp), read_word(path)
+    last = of(events_of(run_dir, place.node, place.start), GaveUp)[-1:]
+    word = read_word(path)
     is_others = word is not None and word.node not in (None, place.node)
-    is_cancelled = os.path.exists(f"{run_dir}/cancel.json")
-    if place.node == 0 or last is None or is_others or is_cancelled or answers(place.hosts[0]):
+    if place.node == 0 or not last or is_others or os.path.exists(f"{run_dir}/cancel.json") or answers(place.hosts[0]):
         return
     lost = f"{place.hosts[0]} ran the batch script, so Slurm starts the job again on other nodes"
-    again = Again(last.cause, f"{last.reason}; {lost}", place.node)
+    again = Again(last[0].cause, f"{last[0].reason}; {lost}", place.node)
     write_json(path, to_json(again, whole=True), durable=False)
     job, array = place.number, os.environ.get("SLURM_ARRAY_JOB_ID")
     job = f"{array}_{os.environ.get('SLURM_ARRAY_TASK_ID')}" if array else job

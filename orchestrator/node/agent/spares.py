@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Callable
 
-from orchestrator.node.agent.batch import events_of, read_record, read_word, recorded, word_path
+from orchestrator.node.agent.batch import events_of, read_small_record, read_word, recorded, word_path
 from orchestrator.node.agent.slurm import START, answers, start_number
 from orchestrator.node.system.processes import identify
 from orchestrator.outcome.machines import candidates, nodes_to_avoid
@@ -56,13 +56,14 @@ class Start:
     def lost(self) -> set[int]:
         """Return the nodes that node 0's agent has lost, and the node whose GPU or driver has failed."""
         events = events_of(self.run_dir, 0, self.number)
-        lost = {event.lost for event in of(events, LostNode) if event.slept is None}  # else node 0 itself was stopped
+        losses = of(events, LostNode)
+        lost = {event.lost for event in losses if event.slept is None}  # else node 0 itself was stopped
         lost |= nodes_to_avoid(events, last_attempt(events) + 1)
         return {node for node in range(1, len(self.hosts)) if node in lost}
 
     def has_ended(self) -> bool:
         """Tell whether node 0's agent, which runs on this machine, is gone, or another agent has given it up."""
-        agent = read_record(f"{node_folder(self.run_dir, 0)}/agent.json") or {}
+        agent = read_small_record(f"{node_folder(self.run_dir, 0)}/agent.json") or {}
         if agent.get("start") != self.number or type(agent.get("pid")) is not int:
             return os.path.exists(self.word)
         living = identify(agent["pid"])
@@ -93,7 +94,8 @@ def run_starts(run_dir: str, log: str, *srun: str) -> int:
 
 def first_number(run_dir: str) -> int:
     """Return the number of this job's first start: no earlier start has it, in this job or before a requeue."""
-    number = max([start_number(os.environ), *(each.start + 1 for each in of(recorded(run_dir, 0), SlurmJob))])
+    before = of(recorded(run_dir, 0), SlurmJob)
+    number = max([start_number(os.environ), *(each.start + 1 for each in before)])
     while os.path.exists(word_path(run_dir, "slurm", number)):  # node 0's agent could record nothing in that start
         number += 1
     return number

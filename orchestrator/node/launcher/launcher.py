@@ -39,6 +39,9 @@ from orchestrator.protocol.checkpoints.checksum import installed
 from orchestrator.protocol.json_text import parse_json
 from orchestrator.protocol.layout import archive_file, attempt_folder, node_folder
 from orchestrator.protocol.masking import masker, secret_values
+from orchestrator.protocol.messages import (
+    RankEnded,
+)
 from orchestrator.protocol.rank_reports import RankEnd
 from orchestrator.protocol.task import NodeTask
 from orchestrator.protocol.typed import Handlers, converted, read
@@ -422,7 +425,7 @@ class Launcher:
             end, worker_killed=worker_killed, oom=is_oom, missing=missing, log_bytes_lost=process.log.lost,
             stopped=stopped,
         )  # fmt: skip
-        self.report(converted(end, messages.RankEnded, attempt=self.attempt))
+        self.report(converted(end, RankEnded, attempt=self.attempt))
 
 
 def _last_words(end: RankEnd) -> str:

@@ -27,28 +27,23 @@ End = AttemptFailed | GangEnded | StartingAgain | Restart
 
 def attempts_of(events: Iterable[Event]) -> tuple[Attempt, ...]:
     """Return the attempts in order. An attempt whose ranks were never started has no `began`."""
-    events = list(events)
     every = of(events, OfAttempt)
+    spares: dict[int, list[str]] = {}  # by the start that uses them
+    for event in of(events, Replaced):
+        spares.setdefault(event.start, []).append(f"{event.by} took the place of {event.host}")
     begun, first, failed, ended = (
         _by_attempt(every, Go), _by_attempt(every, FirstStepsSeen), _by_attempt(every, AttemptFailed),
         _by_attempt(every, GangEnded),
     )  # fmt: skip
     again: dict[int, StartingAgain | Restart] = {**_by_attempt(every, StartingAgain), **_by_attempt(every, Restart)}
-    spares: dict[int, list[str]] = {}  # by the start that uses them
-    for event in of(events, Replaced):
-        spares.setdefault(event.start, []).append(f"{event.by} took the place of {event.host}")
     numbers = sorted({*begun, *again, *({0} if again else ())})
     return tuple(
         _attempt(
-            number,
-            begun.get(number),
-            first.get(number),
-            [failed.get(number), ended.get(number), then],
-            spares.get(then.start, []) if isinstance(then, StartingAgain) else [],
+            number, begun.get(number), first.get(number), [failed.get(number), ended.get(number), again.get(after)],
+            spares.get(next_start.start, []) if isinstance(next_start := again.get(after), StartingAgain) else [],
         )
         for number, after in pairwise([*numbers, -1])
-        for then in [again.get(after)]
-    )
+    )  # fmt: skip
 
 
 def _by_attempt(events: Iterable[OfAttempt], cls: type[_Found]) -> dict[int, _Found]:
@@ -56,9 +51,9 @@ def _by_attempt(events: Iterable[OfAttempt], cls: type[_Found]) -> dict[int, _Fo
 
 
 def _attempt(
-    number: int, begun: Go | None, first: FirstStepsSeen | None, ends: Iterable[End | None], spares: Iterable[str]
+    number: int, begun: Go | None, first: FirstStepsSeen | None, ends: Iterable[End | None], spares: list[str]
 ) -> Attempt:
-    """Return one attempt. `ends` are events about its end, the most specific first; `spares` followed from it."""
+    """Return one attempt. `ends` are events about its end, the most specific first; `spares` what followed from it."""
     known = [event for event in ends if event is not None]
     offered = begun.resume_from or None if begun is not None else None
     return Attempt(

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Callable
 from orchestrator.node.system.signals import name_of
 from orchestrator.protocol.masking import masked_json
 from orchestrator.protocol.rank_reports import RankEnd, RankError
-from orchestrator.protocol.reading import MOST_WORD, read_json, read_part
+from orchestrator.protocol.reading import MOST_WORD, read_object, read_part
 from orchestrator.protocol.terminal_lines import lines_of
 
 if TYPE_CHECKING:  # the agent reads reports and must not load what a rank needs
@@ -137,12 +137,9 @@ def _first_error(start: RankStart, masked: Masker) -> tuple[int, RankError | Non
 
 def _error_of(path: str, masked: Masker) -> RankError | None:
     """Return the error that the rank has recorded, in orch's form or in that of torchelastic's decorator @record."""
-    try:
-        data = masked_json(read_json(path, MOST_WORD), masked)  # masked first, because a secret may be cut below
-    except (OSError, ValueError):
+    if (read := read_object(path, MOST_WORD)) is None:
         return None
-    if not isinstance(data, dict):
-        return None
+    data = masked_json(read, masked)  # masked first, because a secret may be cut below
     message = data.get("message")
     if isinstance(message, dict):
         info = message.get("extraInfo") or {}

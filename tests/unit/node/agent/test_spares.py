@@ -12,8 +12,8 @@ from orchestrator.node.agent.batch import History, Place
 from orchestrator.node.agent.slurm import START, place_in
 from orchestrator.node.agent.spares import Start, argv_of, first_number, following
 from orchestrator.outcome.requeue import overdrawn
+from orchestrator.protocol.events import StartingAgain, read_event, read_events
 from orchestrator.protocol.messages import Again
-from tests.events import event, typed
 
 NODES = ["n1", "n2", "n3", "n4", "n5"]  # three of the run, and two spares
 INFRA = Again("infra", "a node was lost")
@@ -103,12 +103,13 @@ def test_an_agent_knows_its_start_and_its_job() -> None:
 
 
 def test_what_a_start_has_replaced() -> None:
-    job = event("slurm_job", start=0, job="17", hosts=["n1", "n2", "n3"], requeues=0)
-    history = History(tuple(typed([job, lost(1, host="n2", reason="no heartbeat for 10 s")])), INFRA)
+    hosts = {0: ["n1", "n2", "n3"], 1: ["n1", "n3", "n4"]}
+    jobs = [{"kind": "slurm_job", "start": at, "job": "17", "hosts": hosts[at], "requeues": 0} for at in hosts]
+    history = History(tuple(read_events([jobs[0], lost(1, host="n2", reason="no heartbeat for 10 s")])), INFRA)
     place = Place("slurm", "17", 1, 0, ("n1", "n3", "n4"), requeues=0)
     (found,) = history.replaced(place)
     assert (found.start, found.lost, found.host, found.by, found.why) == (1, 1, "n2", "n4", "no heartbeat for 10 s")
-    assert history.last_in_job(place) == job
+    assert history.last_in_job(place) == read_event(jobs[0])
     requeued = Place("slurm", "17", 1, 0, ("n7", "n8", "n9"), requeues=1)
     assert (history.replaced(requeued), history.last_in_job(requeued)) == ([], None)
     plain = Place("slurm", "17", 1, 0, ("n7", "n8", "n9"))
@@ -116,7 +117,7 @@ def test_what_a_start_has_replaced() -> None:
 
 
 def test_a_start_without_a_budget_ends_at_once() -> None:
-    again = [event("starting_again", start=1, attempt=1, cause="infra", reason="lost")] * 2
+    again = [StartingAgain(1, 1, "infra", "lost")] * 2
     assert overdrawn({"infra": 1}, again, INFRA) == "a node was lost"
     assert overdrawn({"infra": 2}, again, INFRA) == ""
     assert overdrawn({"infra": None}, again, INFRA) == ""

@@ -163,8 +163,10 @@ def test_a_rank_whose_stall_was_reported_is_reported_as_it_moves_on(tmp_path: Pa
     beat(tmp_path, 0, 4, loss=1.0)
     reader.news(str(tmp_path), [0], now=10)
     stalls = [news for now in (41, 50, 71) for news in reader.news(str(tmp_path), [0], now=now)]
-    found = [(news.full, news.between_steps) for news in stalls if isinstance(news, Stalled)]
-    assert found == [(False, True), (True, True)]
+    assert [(news.full, news.between_steps) for news in stalls if isinstance(news, Stalled)] == [
+        (False, True),
+        (True, True),
+    ]
     beat(tmp_path, 0, 5 if end == "a step" else 4, "eval" if end == "another phase" else "train", loss=1.0)
     news = reader.news(str(tmp_path), [] if end == "its exit" else [0], now=72)
     assert news[0] == Moved(0, 0)
