@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Final
 
 from orchestrator.backends.settings import AgentsSettings, Host
 from orchestrator.errors import StoreError
 from orchestrator.node.system.processes import Process
+from orchestrator.protocol.frozen import Value
 from orchestrator.runs.state import HandleStatus
 from orchestrator.runs.store import RunDir
 from orchestrator.transport.address import HERE, Address
@@ -19,8 +20,7 @@ SECRETS: Final = "secrets.json"  # the secrets for another start; mode 0600, rem
 NOBODY: Final = Process(0, 0)  # an agent that was started and whose record is damaged
 
 
-@dataclass(frozen=True)
-class Handle:
+class Handle(Value):
     """One start of a run's agents.
 
     A node of the plan keeps its number through all starts. A start numbers its own nodes: the machine with the newest

@@ -93,7 +93,7 @@ def test_a_run_that_goes_on_is_seen_to_change(tmp_path: Path) -> None:
     tell(run, 1, "rank_exit", 140.0, rank=3, code=1, attempt=0)
     assert [rank.state for rank in reader.run(run).ranks][2:] == [RankStatus.RUNNING, RankStatus.FAILED]
     assert reader.runs().rows[0].state is RunStatus.RUNNING
-    assert [event["kind"] for event in reader.events(run)].count("started") == 2
+    assert [event.kind for event in reader.events(run)].count("started") == 2
 
 
 @pytest.mark.usefixtures("alive")
