@@ -482,7 +482,7 @@ def main() -> None:
     parser.add_argument("--only", default="", help="of all views, only those with this text in their name")
     parser.add_argument("--many", type=int, default=0, help="so many more runs")
     asked = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="orch-pictures-") as folder:
+    with tempfile.TemporaryDirectory(prefix="orch-") as folder:
         root, now = Path(folder), time.time()
         many_runs(root, asked.many, now)
         small_runs(root, now)

@@ -301,17 +301,17 @@ def test_the_panels_of_a_saved_view_open_with_every_run_of_the_job(page: Page, s
     page.get_by_role("button", name="Save view …").click()
     expect(page.get_by_role("textbox", name="Name")).to_have_value("grid")
     page.get_by_role("button", name="Save", exact=True).click()
-    expect(page.get_by_label("View", exact=True).locator("option:checked")).to_have_text("grid")
+    expect(page.get_by_role("combobox", name="View").locator("option:checked")).to_have_text("grid")
     at(page, "/")
     at(page, f"/run/{sweep}.1/curves")
     expect(order).to_have_text(["rate", "loss"])
     expect(page.get_by_role("combobox", name="X")).to_have_value("epoch")
-    page.get_by_label("View", exact=True).select_option("the first panels")
+    page.get_by_role("combobox", name="View").select_option("the first panels")
     expect(order).to_have_text(["loss", "rate"])
-    page.get_by_label("View", exact=True).select_option("grid")
+    page.get_by_role("combobox", name="View").select_option("grid")
     expect(order).to_have_text(["rate", "loss"])
     page.get_by_role("button", name="Remove view").click()
-    expect(page.get_by_label("View", exact=True)).to_have_count(0)
+    expect(page.get_by_role("combobox", name="View")).to_have_count(0)
 
 
 def test_the_pointer_on_one_panel_tells_the_values_of_all(page: Page, sweep: str) -> None:
