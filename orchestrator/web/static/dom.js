@@ -83,7 +83,7 @@ export function menu(summary, ...children) {
 
 // Opens a dialog. It is removed when it closes, and `closed` is called then.
 export function openDialog(label, children, kind = null, closed = () => {}) {
-  const dialog = make("dialog", { "aria-label": label, class: kind, onclose: () => { dialog.remove(); closed(); } }, children);
+  const dialog = make("dialog", { "aria-label": label, class: kind, onclose: () => { dialog.remove(); closed(); } }, ...[children].flat());
   document.body.append(dialog);
   dialog.showModal();
   return dialog;
