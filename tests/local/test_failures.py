@@ -488,7 +488,7 @@ def test_one_rank_that_asks_for_a_requeue_stops_them_all(orch: Orch, project) ->
         wait_for_line(run, "is up", rank)
     wait_until(lambda: len(orch.events(run, "launcher_started")) == 2, "the ranks' process ids")
     pids = [e["pids"] for e in run.event_lines() if e["kind"] == "launcher_started" and e["node"] == 1][-1]
-    os.kill(pids[2], signal.SIGTERM)
+    os.kill(pids["2"], signal.SIGTERM)
     state = wait(run, timeout=PATIENCE)
     assert state.verdict is not None
     assert state.verdict.cause == "preempted"
