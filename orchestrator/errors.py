@@ -76,6 +76,10 @@ class PythonMissingError(BackendError):
     """A machine accepted the connection, but its python3 is missing, too old or broken, so orch's server can't run."""
 
 
+class JobOverError(BackendError):
+    """The scheduler's job that had a machine has ended, so the machine is not the user's any more."""
+
+
 class PlacesTakenError(BackendError):
     """Other runs hold the GPUs or slots that the run needs. The run is now in their queue."""
 

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any, Final
 
+from orchestrator.protocol.frozen import Value
 from orchestrator.runs.store import RunDir
-from orchestrator.transport.address import HERE, Address
+from orchestrator.transport.address import HERE, SSH, Address
 
 WORKDIR: Final = "~/.orch"
 CACHE_DAYS: Final = 30  # the age at which unused contents are removed from a cache
 
 
-@dataclass(frozen=True)
-class Host:
+class Host(Value):
     """The machine of a node: how to reach it, what the other nodes call it, and its own interpreter."""
 
     address: Address
@@ -38,11 +38,11 @@ class Host:
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> Host:
         """Return the host that `to_json` gave."""
-        return Host(Address(**data["address"]), data["addr"], data["python"])
+        address = {**data["address"], "by": tuple(data["address"].get("by", ()))}
+        return Host(Address(**address), data["addr"], data["python"])
 
 
-@dataclass(frozen=True)
-class AgentsSettings:
+class AgentsSettings(Value):
     """A local or ssh profile: its machines, and the rules for a start on them."""
 
     hosts: tuple[Host, ...]  # the nodes' machines
@@ -70,9 +70,12 @@ class AgentsSettings:
         A local profile has this machine once for each node.
         """
 
+        by = tuple(way) if (way := profile.get("start_by") or [SSH]) != [SSH] else ()
+
         def host(entry: Mapping[str, Any]) -> Host:
             own = {name: entry.get(name) or profile.get(name) for name in ("user", "port", "key", "jump")}
-            return Host(Address(entry["host"], **own), entry.get("addr"), entry.get("python"))
+            address = Address(entry["host"], **own, by=by, job=profile.get("job") or "")
+            return Host(address, entry.get("addr"), entry.get("python"))
 
         here = [{"host": HERE}] * (profile.get("nodes") or 1) if profile.get("kind") == "local" else []
         hosts = [host(entry) for entry in profile.get("hosts") or here]
@@ -97,11 +100,6 @@ def workdir_of(profile: Mapping[str, Any]) -> str:
     return str(profile.get("workdir") or WORKDIR)
 
 
-def profile_of(run: RunDir) -> Mapping[str, Any]:
-    """Return the profile of a run as JSON types; empty if the run's record has lost it."""
-    return run.record().profile
-
-
 def remote_folder(run: RunDir) -> str:
     """Return the run's own folder in orch's folder on the machines, `~` unexpanded."""
-    return f"{workdir_of(profile_of(run))}/runs/{run.run_id}"
+    return f"{workdir_of(run.record().profile)}/runs/{run.run_id}"

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, JsonValue, TypeAdapter, create_model
 from pydantic.json_schema import GenerateJsonSchema
 
 from orchestrator.backends import base
-from orchestrator.backends.slurm.partitions import Partition
+from orchestrator.backends.batch.queues import Partition
 from orchestrator.operations import bandwidth, diff, placing, usage
 from orchestrator.operations.debugging import drill, profiling, stacks
 from orchestrator.operations.pull import Pulled

@@ -13,9 +13,13 @@ VERBS = {
     "slurm": ("agent.slurm:run_slurm_agent", "RUN_DIR"),  # the same in a Slurm job
     "starts": ("agent.spares:run_starts", "RUN_DIR LOG SRUN..."),  # the first process of a Slurm job with spares
     "job": ("agent.job:run_job", "KIND RUN_DIR NUMBER START LIMIT"),  # the first process of another scheduler's job
-    "in-job": ("agent.job:run_agent_of_job", "RUN_DIR KIND NUMBER START NODE HOSTS LIMIT"),  # a node's agent in it
+    "in-job": (
+        "agent.job:run_agent_of_job",
+        "RUN_DIR KIND NUMBER START NODE HOSTS LIMIT SLOTS",
+    ),  # a node's agent in it
     "launcher": ("launcher.launcher:run_launcher", ""),  # the agent's child
     "serve": ("server.server:serve", ""),  # answers requests that come over SSH
+    "stay": ("server.server:stay", ""),  # the same as the first process of a scheduler's step
     "replay": ("agent.replay:replay", "ORDER"),  # runs a single rank at a terminal
     "stacks": ("debug.stacks:print_stacks", "RUN_DIR NODE RUN BOUNDARY"),  # the stacks of this node's ranks
     "profile": ("debug.profiling:print_profile", "RUN_DIR NODE RUN BOUNDARY STEPS SECONDS"),  # their next steps

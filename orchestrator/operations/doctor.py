@@ -19,7 +19,7 @@ AT_ONCE: Final = 8  # number of profiles
 
 
 def examine(profile: AnyProfile, *, on_node: bool = False) -> list[Check]:
-    """Check the nodes of an ssh profile, this machine for a local profile, or the scheduler of another profile.
+    """Check every node of an ssh profile, this machine for a local profile, or a scheduler.
 
     With `on_node`, a short job of the scheduler also checks one node.
     """
@@ -31,7 +31,7 @@ def examine(profile: AnyProfile, *, on_node: bool = False) -> list[Check]:
 
 
 def holdings_of_all() -> list[tuple[str, list[dict[str, Any]] | OrchError]]:
-    """Return the user's ssh and slurm profiles, each with the users of its machines or with an error."""
+    """List the holdings of each of the user's own profiles but the local ones by name, or the error for a profile."""
     from concurrent.futures import ThreadPoolExecutor
 
     from orchestrator.specs.documents.loader import load_profile
@@ -48,5 +48,5 @@ def holdings_of_all() -> list[tuple[str, list[dict[str, Any]] | OrchError]]:
     with ThreadPoolExecutor(AT_ONCE) as pool:
         found = [each for each in pool.map(look, own.keys(), own.values()) if each is not None]
     if not found:
-        raise UsageError("there is no ssh or slurm profile of your own", "orch init --host NAME writes one")
+        raise UsageError("you have no profile of other machines", "orch init --host NAME writes one")
     return found

@@ -6,8 +6,12 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from orchestrator.protocol.allocation import TITLES, Allocation, AllocationError, read_allocation
+from orchestrator.protocol.allocation import Allocation, AllocationError, read_allocation
+from orchestrator.protocol.layout import TITLES
 from orchestrator.protocol.reading import MOST_RECORD, read_regular
+
+OWN_WAYS = {"slurm": "srun", "sge": "qrsh", "oar": "oarsh", "lsf": "blaunch"}
+"""For each kind of scheduler, its command that passes the standard streams on. PBS has none."""
 
 
 def allocation_here() -> Allocation | None:
@@ -29,8 +33,9 @@ def allocation_key() -> str:
 def with_allocation(profile: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of an ssh profile with the machines of the allocation as its hosts.
 
-    If `spares` is a number, that many of the last machines become spares. If the profile does not set the number of
-    ranks per node, the allocation's slots do. Raises ValueError if there is no allocation or it is too small.
+    A number of `spares` means the last machines. `start_by` is ssh, then the scheduler's own command. Slots count as
+    ranks if the profile does not say how many ranks a node has. Raises ValueError if there is no allocation or it is
+    too small.
     """
     try:
         found = allocation_here()
@@ -43,6 +48,8 @@ def with_allocation(profile: Mapping[str, Any]) -> dict[str, Any]:
         {"host": host, **({"nproc_per_node": count} if takes_counts and count else {})}
         for host, count in zip(found.hosts, found.counts, strict=True)
     )
+    ways = ("ssh", *([OWN_WAYS[found.kind]] if found.job and found.kind in OWN_WAYS else []))
+    profile = {"start_by": ways, "job": f"{found.kind}:{found.job}" if found.job else None, **profile}
     spares = profile.get("spares", ())
     if type(spares) is not int:
         return {**profile, "hosts": hosts}

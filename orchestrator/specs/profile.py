@@ -114,6 +114,10 @@ def _host(value: object) -> object:
     return {name: value for name, value in found.items() if value is not None}
 
 
+def _listed(value: object) -> object:
+    return (value,) if isinstance(value, str) else value
+
+
 def _name_in(entry: object) -> str:
     """Return the name in an entry of `hosts`, without user and port. A range of hosts is not expanded."""
     host = _host(entry)
@@ -155,6 +159,15 @@ class SshProfile(ProfileBase):
         AfterValidator(_expanded),
         Also("string"),
     ] = setting("the nodes; allocation: the machines of the scheduler's job in which orch runs")
+    start_by: Annotated[
+        tuple[Literal["ssh", "srun", "qrsh", "oarsh", "blaunch"], ...],
+        Field(min_length=1),
+        BeforeValidator(_listed),
+        Also("string"),
+    ] = setting("how programs are started on the hosts; of several ways, the first that works", default=("ssh",))
+    job: Annotated[str, Field(pattern=r"^(slurm|pbs|sge|oar|lsf):\S+$")] | None = setting(
+        "the scheduler's job that has the hosts, as slurm:7; hosts: allocation sets it and start_by", default=None
+    )
     spares: Annotated[
         tuple[Annotated[Host, BeforeValidator(_host), Also("string")], ...], AfterValidator(_expanded), Also("integer")
     ] = ()
@@ -195,6 +208,8 @@ class SshProfile(ProfileBase):
             raise ValueError(f"nodes is {self.nodes}, but {_counted(len(self.hosts))} listed")
         if (self.min_nodes or 0) > self.nodes:
             raise ValueError(f"min_nodes is {self.min_nodes}, but nodes is {self.nodes}")
+        if self.start_by != ("ssh",) and self.job is None:
+            raise ValueError(f"start_by names {self.start_by[-1]}, which needs a job: set hosts: allocation, or job:")
 
     def with_one_rank(self, nodes: int | None) -> Self:
         """Return the profile with one rank on each host, and with `nodes` nodes unless that is None."""

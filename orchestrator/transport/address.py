@@ -1,28 +1,40 @@
-"""The address of a machine for ssh, as a profile states it."""
+"""The address of a machine, as a profile gives it."""
 
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass
 from typing import Final
 
+from orchestrator.protocol.frozen import Value
+
 NO_CONNECTION: Final = 255  # the exit code of ssh if the command did not run
+SSH: Final = "ssh"  # the one way of starting a program on a machine that needs no scheduler
 HERE: Final = "this machine"  # the name of the computer that this process runs on
 
 
-@dataclass(frozen=True)
-class Address:
-    """A machine for ssh. A field that is None is left to the user's own SSH configuration."""
+class Address(Value):
+    """A machine, and how programs are started there. SSH's configuration decides the fields that are None."""
 
     host: str
     user: str | None = None
     port: int | None = None
     key: str | None = None
     jump: str | None = None
+    by: tuple[str, ...] = ()  # the ways of starting a program there, in the order of their trial; () for ssh alone
+    job: str = ""  # the scheduler's job that has the machine, as KIND:NUMBER; "" if the machine belongs to no job
+
+    @property
+    def is_by_ssh(self) -> bool:
+        """Return True if ssh is the one way of starting a program there."""
+        return not self.by
 
     @property
     def ssh_command(self) -> str:
         """Return the command by which a person logs in as orch does."""
+        if self.by and self.by[0] != SSH:
+            from orchestrator.transport.in_job import by_hand
+
+            return by_hand(self)
         words = ["ssh", *(("-p", str(self.port)) if self.port else ()), *(("-i", self.key) if self.key else ())]
         words += ["-J", self.jump] if self.jump else []
         return shlex.join([*words, f"{self.user}@{self.host}" if self.user else self.host])

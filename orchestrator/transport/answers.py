@@ -1,7 +1,4 @@
-"""The expected form of each answer of a machine's server. Pure.
-
-Answers are checked, because a machine may be broken, or may have come under somebody else's control.
-"""
+"""Checks the form of each answer of a machine's server: the machine may be broken, or may belong to others. Pure."""
 
 from __future__ import annotations
 
@@ -27,7 +24,7 @@ def data_of(host: str, do: str, data: bytes) -> Any:
 
 
 def is_answer(values: Any, do: str) -> bool:
-    """Return whether this is a valid answer of the server to such a request, or else the reason why it is not."""
+    """Return True if this has the form of the server's answer to such a request, or of its refusal."""
     if isinstance(values, dict) and "error" in values:
         return isinstance(values["error"], str)
     return _fits(values, _SHAPES[do])

@@ -1,7 +1,7 @@
-"""One machine reached over SSH: its address, and a connection to it. The only importer of fabric.
+"""Connections to machines over SSH. The only importer of fabric.
 
-The user's OpenSSH configuration is read by OpenSSH itself (`ssh -G`); fabric connects with what comes of it. Host keys
-are checked against the known_hosts files, never learned; a certificate is checked by the system's `ssh` alone.
+OpenSSH itself (`ssh -G`) reads the user's configuration, and fabric connects with the result. Host keys are checked
+against the known_hosts files and are never learned. Only the system's `ssh` can check a certificate.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ class NeedsOpenSshError(BackendError):
 
 
 class _HostKeyError(Exception):
-    """The arguments are the problem of the host's key, and the remedy."""
+    """A host's key is refused. The arguments are the problem and the remedy."""
 
 
 @dataclass(frozen=True)
 class _HostKeyCheck:
-    """Answers paramiko's questions about a host's key. paramiko gets no known_hosts file itself."""
+    """Answers paramiko's question about a host's key, because paramiko itself gets no known_hosts file."""
 
     known: KnownHost
     resolved: Resolved
@@ -88,7 +88,7 @@ def connect(
 ) -> Connection:
     """Return an open connection. Raises BackendError with the reason if there is none.
 
-    `on_answer` is called at each try when the machine has accepted the connection, before the handshake.
+    `on_answer` is called at each try, when the machine has taken the connection and before the handshake.
     """
     known = known_host(resolved)
     if not known.keys and (known.authorities or resolved.known_hosts_command):
@@ -101,7 +101,7 @@ def connect(
 
 
 def patiently(begin: Callable[[], Opened]) -> Opened:
-    """Call `begin` and return its result. Try again if a busy sshd has dropped the connection."""
+    """Return the result of `begin`. It is called again if an sshd that many dial at once has dropped the connection."""
     for attempt in range(1, TRIES + 1):
         begun = time.monotonic()
         try:
@@ -142,7 +142,7 @@ def _open(
 
 
 def _asking_first_for(kinds: frozenset[str], on_answer: Callable[[], None]) -> Callable[..., paramiko.Transport]:
-    """Return what makes a transport that asks the host for a key of a kind that is known, as ssh does."""
+    """Return a factory of transports that ask the host for a key of a known kind first, as ssh does."""
 
     def make(sock: Any, **options: Any) -> paramiko.Transport:
         on_answer()
@@ -155,12 +155,12 @@ def _asking_first_for(kinds: frozenset[str], on_answer: Callable[[], None]) -> C
 
 
 def _kind_of(algorithm: str) -> str:
-    """Return the kind of key by which an algorithm signs."""
+    """Return the kind of key that belongs to an algorithm of signatures."""
     return "ssh-rsa" if algorithm.startswith("rsa-sha2-") else algorithm
 
 
 def _scanned_as(kind: str) -> str:
-    """Return what ssh-keyscan calls a kind of key: only the one whose fingerprint was compared is to be believed."""
+    """Return ssh-keyscan's name for a kind of key, so that a person adds only the key that was compared."""
     return next((name for name in ("ed25519", "ecdsa", "rsa") if name in kind), kind)
 
 
@@ -191,7 +191,7 @@ def _in_words(address: Address, resolved: Resolved, through: str, error: Excepti
 
 
 def _why_unreachable(error: Exception, seconds: float) -> str:
-    """Return the system's own words for why no connection came to be, this one's or the gateway's."""
+    """Return the system's reason why this connection, or the connection to the gateway, failed."""
     if isinstance(error, NoValidConnectionsError):  # one for each address of the name
         return " or ".join(dict.fromkeys(each.strerror or str(each) for each in error.errors.values()))
     if isinstance(error, paramiko.ChannelException):
@@ -206,7 +206,7 @@ def _why_unreachable(error: Exception, seconds: float) -> str:
 
 
 class Channel:
-    """A command on a machine with its standard streams, over an open connection. Raises one of LOST if that fails."""
+    """A command on a machine with its standard streams, on an open connection. Its methods raise one of LOST."""
 
     def __init__(self, connection: Connection, argv: list[str]) -> None:
         self.channel = connection.client.get_transport().open_session(timeout=CONNECT_SECONDS)
@@ -215,11 +215,11 @@ class Channel:
         self.stream = self.channel.makefile("rb", BUFFER)
 
     def settle(self) -> None:
-        """Wait for as long as it takes from here on: the other end has answered."""
+        """Wait without a limit from here on, because the other end has answered."""
         self.channel.settimeout(None)
 
     def send(self, data: bytes) -> None:
-        """Send all of it."""
+        """Send all of the data."""
         self.channel.sendall(data)
 
     def last_words(self) -> tuple[int, str]:

@@ -1,4 +1,4 @@
-"""The key pair of a run's start, with which its nodes authenticate one another. Only the nodes of the start have it."""
+"""The key pair of a run's start. Each of its nodes has the pair and nobody else has it, so nodes know one another."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ if TYPE_CHECKING:
 
 
 def new_credentials() -> str:
-    """Make a private key on the curve P-256 and its self-signed certificate; both as PEM.
+    """Make a private key on the curve P-256 and its self-signed certificate, both as PEM.
 
-    The certificate never ends, and began long ago: a node's clock may be anywhere, and the run as long as it likes.
+    The certificate is valid at all times, because a node's clock may be wrong and a run has no maximum length.
     """
     from datetime import UTC, datetime
 
@@ -41,10 +41,10 @@ def new_credentials() -> str:
 
 
 def credentials_for(nnodes: int) -> str:
-    """Make the credentials of a start with so many nodes; one alone talks to nobody, and has none."""
+    """Make the credentials of a start with so many nodes; "" for one node, which talks to no other."""
     return new_credentials() if nnodes > 1 else ""
 
 
 def entrusted(tasks: tuple[NodeTask, ...], credentials: str, secrets: Mapping[str, str]) -> tuple[NodeTask, ...]:
-    """Return the tasks with what only the nodes may know: the start's credentials, and the secrets' values."""
+    """Return the tasks with the start's credentials and the values of the secrets, which only the nodes may know."""
     return tuple(replace(task, credentials=credentials, secrets=dict(secrets)) for task in tasks)

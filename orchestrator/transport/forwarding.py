@@ -1,7 +1,7 @@
-"""A port of 127.0.0.1 here whose connections end at a place of a node, by a command that reaches the node.
+"""A port of 127.0.0.1 here whose connections a command carries on to a place of a node.
 
-Every user of this machine can dial such a port: a connection is taken only from this user's own programs, by the
-kernel's word.
+Every user of this machine can dial such a port. So a connection is taken only if the kernel reports that it comes from
+this user's own programs.
 """
 
 from __future__ import annotations
@@ -25,14 +25,13 @@ BANNER_LINES: Final = 200
 LEAVING_SECONDS: Final = 2.0
 LOOK_SECONDS: Final = 0.2
 Command = Callable[[str], Sequence[str]]
-"""What to start here; the streams begin behind the line that begins with the boundary it is given."""
+"""Returns the command to start here, given a boundary. The streams follow the line that begins with the boundary."""
 
 
 def listen_here(port: int = 0, *, any_user: bool = False) -> socket.socket:
-    """Return a socket at a port of 127.0.0.1; 0 for any port.
+    """Return a socket at a port of 127.0.0.1; port 0 means any.
 
-    Raises UsageError if the port is taken, or if other users of this machine could connect to it against the user's
-    wish.
+    Raises UsageError if the port is taken, or if other users' connections can't be told apart and `any_user` is False.
     """
     if not any_user:
         check_owners_are_told("--allow-local-users")
@@ -43,7 +42,7 @@ def listen_here(port: int = 0, *, any_user: bool = False) -> socket.socket:
 
 
 class Forwarding:
-    """The port, which is open while the context is entered. The next connection restores a broken path to the node.
+    """A port that is open while the context is entered. The next connection restores a broken path to the node.
 
     `say` receives one line for each user who is refused, and the reason if the node can't be reached.
     """
@@ -70,9 +69,9 @@ class Forwarding:
         self.thread.join()
 
     def reach(self, is_over: Callable[[], bool] = lambda: False) -> dict[str, Any] | None:
-        """Return the report of the node's end once it is there; None if `is_over` returns true before that.
+        """Return what the node's end reports of itself, once it answers; None if `is_over` becomes true before.
 
-        Raises BackendError if the node's end can't be reached.
+        Raises BackendError if the node can't be reached.
         """
         opened = asyncio.run_coroutine_threadsafe(self._open(), self.loop)
         while not is_over():
@@ -131,7 +130,7 @@ class _Way:
 
     @staticmethod
     async def open(command: Command) -> _Way:
-        """Start it; BackendError with its last words where its end on the node never answers."""
+        """Start the command. Raises BackendError with its last words if the node's end never answers."""
         boundary = secrets.token_hex(16)
         argv = await asyncio.get_running_loop().run_in_executor(None, command, boundary)
         with tempfile.TemporaryFile() as errors:

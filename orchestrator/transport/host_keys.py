@@ -1,7 +1,7 @@
-"""Reads known_hosts files and RevokedHostKeys by the rules of OpenSSH (sshd(8), SSH_KNOWN_HOSTS).
+"""Finds a host's key in known_hosts files and RevokedHostKeys, by OpenSSH's rules (sshd(8), SSH_KNOWN_HOSTS).
 
-This module reads the lines itself, because a machine without OpenSSH must be able to. RevokedHostKeys may be a binary
-file, so `ssh-keygen` answers whether it names a key. Certificates are checked only by the system's `ssh`.
+The lines are read here, because a machine may lack OpenSSH. RevokedHostKeys may be binary, so `ssh-keygen` reads it.
+Certificates are not checked here, because only the system's `ssh` can check them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ NOT_REVOKED, REVOKED = 0, 1  # what `ssh-keygen -Q` ends with
 
 
 class Mark(StrEnum):
-    """The mark in front of a line, which states the role of its key."""
+    """The mark in front of a line."""
 
     KEY = ""
     AUTHORITY = "@cert-authority"
@@ -36,7 +36,7 @@ class Mark(StrEnum):
 
 @dataclass(frozen=True)
 class KnownKey:
-    """A line of a known_hosts file that is about the host."""
+    """A line of a known_hosts file for the host."""
 
     where: str  # file:line
     mark: Mark
@@ -46,7 +46,7 @@ class KnownKey:
 
 @dataclass(frozen=True)
 class KnownHost:
-    """All that is known of one host's keys."""
+    """The known keys of one host, and its revoked keys."""
 
     name: str  # as the keys are filed: HOST, [HOST]:PORT or its HostKeyAlias
     keys: tuple[KnownKey, ...] = ()
@@ -55,12 +55,12 @@ class KnownHost:
 
     @property
     def kinds(self) -> frozenset[str]:
-        """Return the kinds of the host's known keys, which are requested first."""
+        """Return the kinds of the known keys; the host is asked for a key of these kinds first."""
         return frozenset(key.kind for key in self.keys)
 
 
 def known_host(resolved: Resolved) -> KnownHost:
-    """Return the entries of the known_hosts files for the host. As in ssh, a file that can't be read has no entries."""
+    """Return the host's keys in the known_hosts files. A file that can't be read is left out, as by ssh."""
     names = _names(resolved)
     lines = [(name, key) for name in names for path in resolved.known_hosts for key in _lines(path, name)]
     # As with ssh, a key that is filed without a port counts where none is filed with it.
@@ -100,7 +100,7 @@ def _lines(path: str, name: str) -> Iterator[KnownKey]:
 
 
 def _is_for(hosts: str, name: str) -> bool:
-    """Tell whether the first field of a line is about the host: a hash of its name, or patterns with `*`, `?`, `!`."""
+    """Return True if the first field of a line (a hash of a name, or patterns with `*`, `?`, `!`) matches the host."""
     if hosts.startswith("|1|"):
         salt, _, digest = hosts[3:].partition("|")
         try:
@@ -122,7 +122,7 @@ def _matches(pattern: str, name: str) -> bool:
 
 
 def revoked_by(path: str, kind: str, blob: bytes) -> bool:
-    """Return whether RevokedHostKeys names the key or certificate. Raises BackendError if the file can't be evaluated.
+    """Return True if RevokedHostKeys names the key or certificate. Raises BackendError if that can't be decided.
 
     The file is a list of public keys or a key revocation list (KRL).
     """

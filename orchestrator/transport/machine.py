@@ -1,8 +1,8 @@
 """Machine: the interface to a computer that carries out orch's requests.
 
 There are three implementations: `LocalMachine` (this process), `orchestrator.transport.rpc.Session` (orch's server on
-another computer, over SSH), and `tests.machines.FakeMachine`. httpx's transports are the model: one small interface
-with an implementation for tests.
+another computer, over SSH or a scheduler's command), and `tests.machines.FakeMachine`. httpx's transports are the
+model: one small interface with an implementation for tests.
 """
 
 from __future__ import annotations
@@ -55,6 +55,7 @@ class Machine(ABC):
     """
 
     name: str = HERE
+    way: str = ""  # how programs are started there and why not by other ways, if there are several ways
     is_own: bool = False  # True if no other thread waits for an answer on this connection
 
     @abstractmethod

@@ -1,7 +1,7 @@
 """The node archive: one zip file with agent, launcher and training library, for a node that has only python3.
 
-Each module is stored as source and as bytecode of the Python that made the archive. A node with the same version of
-Python need not compile, which takes half of the time of every import. Other versions use the source.
+It has each module as source, and as bytecode of the Python that made the archive. A node's python3 of the same version
+uses the bytecode, because compiling takes half of the time of every import. Other versions use the source.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _WITHOUT_REFERENCES = 2  # marshal's format in which the bytes do not follow fro
 
 @cache
 def node_archive() -> bytes:
-    """Return the archive's bytes; they depend on nothing but the sources and the version of Python."""
+    """Return the archive's bytes, which depend only on the sources and the version of Python."""
     root = Path(__file__).parents[1]
     members = {"__main__.py": _MAIN}
     for path in _modules(root):
@@ -50,9 +50,7 @@ def _modules(root: Path) -> Iterator[Path]:
 
 
 def _bytecode(path: Path, name: str, source: bytes) -> bytes | None:
-    """Return a module in the form of a .pyc file, under its name in the archive; None if it can't be stored like
-    that.
-    """
+    """Return a module as the content of a .pyc file, under its name in the archive; None if it can't be compiled."""
     code = SourceFileLoader(path.stem, str(path)).get_code(path.stem)  # as Python keeps it beside the source
     assert code is not None, "only a namespace package has none"
     try:
@@ -63,20 +61,20 @@ def _bytecode(path: Path, name: str, source: bytes) -> bytes | None:
 
 
 def _of(code: CodeType, name: str) -> CodeType:
-    """Return the code with this file name, because a path of this machine means nothing in a node's traceback."""
+    """Return the code with this file name, because a path of this machine would mean nothing in a traceback."""
     constants = tuple(_of(each, name) if isinstance(each, CodeType) else each for each in code.co_consts)
     return code.replace(co_filename=f"node.pyz/{name}", co_consts=constants)
 
 
 def kept_archive(state: Path) -> bytes:
-    """Return `node_archive()` from the cache in the state folder. It is rebuilt if a source has changed."""
+    """Return `node_archive()` from the cache in the state folder, which is rebuilt if a source has changed."""
     package = Path(__file__).parents[1]
     of_root = [(name, (package / name).stat().st_mtime_ns) for name in _ROOT]
     return _kept(state / "cache" / "node.pyz", node_archive, of_root, kept.sources(str(package), _PARTS))
 
 
 def kept_submitit(state: Path) -> bytes:
-    """Return `submitit_archive()` from the cache in the state folder. It is rebuilt if a source has changed."""
+    """Return `submitit_archive()` from the cache in the state folder, which is rebuilt if a source has changed."""
     found = [_installed(name) for name in _OF_SUBMITIT]
     parts = [str(path if path.name != "__init__.py" else path.parent) for path in found]
     return _kept(state / "cache" / "submitit.pyz", submitit_archive, kept.sources("", parts))
@@ -102,7 +100,7 @@ def submitit_archive() -> bytes:
 
 @cache
 def cloudpickle_archive() -> bytes:
-    """Return cloudpickle as one zip file, which unpickles a function on nodes without cloudpickle."""
+    """Return cloudpickle as one zip file, for machines that read a pickled function and lack cloudpickle."""
     return _zipped(_sources(_installed("cloudpickle").parent, "cloudpickle"))
 
 

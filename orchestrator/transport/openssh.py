@@ -1,7 +1,7 @@
-"""The system's own `ssh`: resolves addresses, and carries large transfers.
+"""The system's own `ssh`: addresses as it resolves them, and channels over it for many bytes.
 
-It sends bytes several times as fast as paramiko, over the same path as the session: the same configuration, user, port,
-key, gateways and known_hosts. It never prompts, and it refuses an unknown host key.
+It moves bytes several times as fast as paramiko. It uses the same configuration, user, port, key, gateways and
+known_hosts as a session. It never prompts, and refuses an unknown host key.
 """
 
 from __future__ import annotations
@@ -61,7 +61,9 @@ class Resolved:
 
 
 def resolve(address: Address) -> Resolved:
-    """Return the address as `ssh -G` resolves it, or unchanged if there is no ssh here."""
+    """Return the address as `ssh -G` resolves it; unchanged if there is no ssh here, or if ssh is not the only way."""
+    if not address.is_by_ssh:
+        return Resolved(address.host)
     if address.host.startswith("-"):
         raise BackendError(f"'{address.host}' is not a host name")
     known = ("~/.ssh/known_hosts", "/etc/ssh/ssh_known_hosts")
@@ -103,9 +105,9 @@ def _unless_none(value: str | None) -> str | None:
 
 
 def ssh_argv(address: Address) -> list[str]:
-    """Return the `ssh` command that reaches this machine as the session does, without the host.
+    """Return the `ssh` command that reaches this machine as a session does, without the host.
 
-    The fastest cipher is put first if the user's configuration allows it. Raises BackendError as `resolve` does.
+    The fast cipher comes first if the user's configuration allows it. Raises BackendError as `resolve` does.
     """
     resolved = resolve(address)
     ciphers = sorted(resolved.ciphers, key=lambda name: name != FAST_CIPHER)
@@ -124,7 +126,7 @@ def ssh_argv(address: Address) -> list[str]:
 def over_ssh(address: Address, argv: Sequence[str], *, terminal: bool) -> list[str]:
     """Return the argv that runs a command on a machine by the user's own ssh, with this terminal if there is one.
 
-    The user's whole configuration holds, but that a host key has to be known, and the command begins in the home folder
+    The user's whole configuration holds, except that a host key must be known. The command begins in the home folder
     there. Pure.
     """
     return [*_own_ssh(address), "-t" if terminal else "-T", "--", address.host, shlex.join(argv)]
@@ -143,7 +145,7 @@ def _own_ssh(address: Address) -> list[str]:
 
 
 class SshProcess:
-    """A command on a machine, its standard streams attached, over a connection of the system's `ssh`."""
+    """A command on a machine with its standard streams, over a connection of the system's `ssh`."""
 
     def __init__(self, address: Address, argv: list[str]) -> None:
         self.address = address
@@ -162,16 +164,16 @@ class SshProcess:
         self.alarm.start()
 
     def settle(self) -> None:
-        """Wait for as long as it takes from here on: the other end has answered."""
+        """Wait without a limit from here on, because the other end has answered."""
         self.alarm.cancel()
 
     def send(self, data: bytes) -> None:
-        """Send all of it; OSError when the connection is gone."""
+        """Send all of the data. Raises OSError if the connection is gone."""
         self.stdin.write(data)
         self.stdin.flush()
 
     def last_words(self) -> tuple[int, str]:
-        """Return (exit code, standard error) of the command that has ended; BackendError if ssh did not get there."""
+        """Return (exit code, standard error) of the ended command. Raises BackendError if ssh did not connect."""
         self.alarm.cancel()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(LEAVING_SECONDS)
@@ -184,7 +186,7 @@ class SshProcess:
         return code, said
 
     def close(self) -> None:
-        """End the connection; the command there sees the end of its input."""
+        """End the connection, so that the command there sees the end of its input."""
         self.alarm.cancel()
         self.process.terminate()
         self.process.wait()
@@ -194,7 +196,7 @@ class SshProcess:
 
 
 def _in_words(address: Address, said: str) -> BackendError:
-    """Return what ssh says of a connection that did not come to be, without the frame around its warnings."""
+    """Return ssh's error message about a failed connection, without the frame around its warnings."""
     lines = [line.strip() for line in said.splitlines() if line.strip("@ \r")]
     why = " ".join(lines)[-600:] or "ssh does not say why"
     return BackendError(

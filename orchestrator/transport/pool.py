@@ -1,4 +1,4 @@
-"""The connection pool of one process: one connection for each machine and each gateway, opened at the first request."""
+"""The connection pool of one process: a connection for each machine and each gateway, opened at its first use."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import shutil
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from orchestrator.errors import BackendError
+from orchestrator.errors import BackendError, JobOverError, PythonMissingError
 from orchestrator.node.system.open_files import allow_connections
-from orchestrator.transport.address import HERE, Address, gateway_of
+from orchestrator.transport.address import HERE, SSH, Address, gateway_of
 from orchestrator.transport.machine import LocalMachine, Machine
 from orchestrator.transport.openssh import SshProcess, resolve
 
@@ -33,18 +33,23 @@ def _new_archive() -> bytes:
     return node_archive()
 
 
-class Handshake:
-    """A machine's place among the simultaneous handshakes. It is taken when the machine answers, and released at the
-    end.
+def _by(way: str, address: Address) -> Address:
+    """Return the address with this way alone."""
+    return replace(address, by=() if way == SSH else (way,))
 
-    A machine that does not answer takes no place, because many dead machines would delay all others.
+
+class Handshake:
+    """A machine's turn among the handshakes that are made at one time.
+
+    The turn begins when the machine has answered, and ends with the block. A machine that does not answer takes no
+    turn, because many dead machines would keep all others waiting.
     """
 
     def __init__(self, pool: ConnectionPool, host: str) -> None:
         self.pool, self.host, self.has_turn = pool, host, False
 
     def begin(self) -> None:
-        """Wait for the turn, unless it has been had: several tries are one handshake."""
+        """Wait for the turn, unless the machine has it: several tries are one handshake."""
         if not self.has_turn:
             self.pool.opening.discard(self.host)  # it has answered, and waits for us
             self.pool.turns.acquire()
@@ -63,11 +68,13 @@ class Handshake:
 
 @dataclass
 class ConnectionPool:
-    """Open sessions with machines. Any thread may request a session. `make_archive` returns the servers' program."""
+    """Open sessions with machines, for any thread. `make_archive` returns the archive that their servers run."""
 
     make_archive: Callable[[], bytes] = _new_archive
     sessions: dict[Address, Session] = field(default_factory=dict)
     gateways: dict[str, Connection] = field(default_factory=dict)
+    found: dict[tuple[tuple[str, ...], str], str] = field(default_factory=dict)  # the way that works in a job
+    jobs: dict[str, tuple[float, bool]] = field(default_factory=dict)  # when a job was looked at; whether it has ended
     failures: dict[Address, tuple[float, BackendError]] = field(default_factory=dict)
     opening: set[str] = field(default_factory=set)  # the machines whose answer is awaited now
     locks: dict[Any, threading.Lock] = field(default_factory=dict)
@@ -84,14 +91,14 @@ class ConnectionPool:
             return self._archive
 
     def prepare(self) -> None:
-        """Load the modules that the first connection needs, and build the server's program."""
+        """Load the modules that the first connection needs, and make the archive."""
         import orchestrator.transport.connection
         import orchestrator.transport.rpc  # noqa: F401
 
         _ = self.archive
 
     def session(self, address: Address, workdir: str) -> Machine:
-        """Return the machine at this address, to which a connection is opened if there is none yet.
+        """Return the machine at this address. A connection is opened if there is none yet.
 
         Raises BackendError with the reason if no connection can be opened.
         """
@@ -112,10 +119,63 @@ class ConnectionPool:
                 raise
             return session
 
+    def way(self, address: Address, workdir: str) -> Address:
+        """Return the address with the one way of starting programs that works. Connects if there are several."""
+        of_job = address.by, address.job
+        if len(address.by) > 1 and of_job not in self.found:
+            self.session(address, workdir)
+        return _by(self.found.get(of_job, address.by[0]), address) if address.by else address
+
     def _open(self, address: Address, workdir: str, handshake: Handshake) -> Session:
+        """Open a connection by the ways of the address in their order. The first that works is kept for the job."""
+        if address.job:
+            self._check_job(address)
+        of_job, failed = (address.by, address.job), dict[str, BackendError]()
+        for way in [self.found[of_job]] if of_job in self.found else address.by or (SSH,):
+            try:
+                session = self._open_by(_by(way, address), workdir, handshake)
+            except PythonMissingError:  # the way works
+                raise
+            except BackendError as error:
+                failed[way] = error
+            else:
+                if address.by:
+                    from orchestrator.transport.in_job import is_here
+
+                    if not is_here(address.host):  # this machine may allow what the others don't
+                        self.found[of_job] = way
+                    session.way = "; ".join([way, *(f"not by {each}: {failed[each].message}" for each in failed)])
+                return session
+        if len(failed) == 1:
+            raise next(iter(failed.values()))
+        said = "; ".join(f"{way}: {error.message.removeprefix(f'{address.host}: ')}" for way, error in failed.items())
+        hint = "; ".join(error.hint for error in failed.values() if error.hint)
+        is_transient = any(error.transient for error in failed.values())
+        raise BackendError(
+            f"{address.host}: none of {', '.join(failed)} starts a program there: {said}", hint, transient=is_transient
+        )
+
+    def _check_job(self, address: Address) -> None:
+        """Raise JobOverError if the machine's job has ended. The scheduler is asked every few seconds at most."""
+        from orchestrator.transport.in_job import ended, is_over
+
+        with self._own_lock(address.job):
+            at, is_known_over = self.jobs.get(address.job, (0.0, False))
+            if not is_known_over and time.monotonic() - at > RETRY_SECONDS:
+                is_known_over = is_over(address.job)
+                self.jobs[address.job] = time.monotonic(), is_known_over
+        if is_known_over:
+            raise JobOverError(f"{address.host}: {ended(address.job)}")
+
+    def _open_by(self, address: Address, workdir: str, handshake: Handshake) -> Session:
         from orchestrator.transport.connection import Channel, NeedsOpenSshError, patiently
         from orchestrator.transport.rpc import Session
 
+        if not address.is_by_ssh:
+            from orchestrator.transport.in_job import StartedInJob
+
+            handshake.begin()
+            return Session(address, lambda argv: StartedInJob(address, argv), workdir, archive=self.archive)
         with contextlib.suppress(OSError):  # where the hard limit is too low, the system says so at its time
             allow_connections(0, FILES_EACH * (len(self.sessions) + len(self.opening) + AT_ONCE))
         try:
@@ -134,9 +194,7 @@ class ConnectionPool:
             return self.locks.setdefault(key, threading.Lock())
 
     def _gateway(self, jump: str) -> Connection:
-        """Return the connection to the last of `a,b,c`, through the hosts before it. All machines behind it share
-        it.
-        """
+        """Return the shared connection to the last of the gateways `a,b,c`, through those before it."""
         with self._own_lock(jump):
             found = self.gateways.get(jump)
             if found is None or not found.is_connected:
@@ -150,7 +208,7 @@ class ConnectionPool:
         return connect(address, resolved, self._gateway(resolved.jump) if resolved.jump else None, on_answer)
 
     def close(self) -> None:
-        """Close everything that is open."""
+        """Close all connections."""
         for session in self.sessions.values():
             session.close()
         for gateway in self.gateways.values():

@@ -1,4 +1,4 @@
-"""Requests to orch's own server on a machine, over one SSH channel."""
+"""Requests to orch's own server on a machine, over one channel of SSH or of a scheduler's command."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _GREETING: Final = re.compile(r"(\d{1,3}\.\d{1,3}) (have|need|error)(?: (.*))?",
 # it from the standard input where it is not, or is torn, and becomes it. What is run are the very bytes that
 # were hashed, in memory: the file is a cache, and nobody who may write there can put anything in their place.
 _BOOTSTRAP: Final = (
-    "import hashlib,os,sys\\nb,p,h,n=sys.argv[1:]\\np=os.path.expanduser(p)\\nn=int(n)\\nd=t=b''\\n"
+    "import hashlib,os,sys\\nb,p,h,n,a=sys.argv[1:]\\np=os.path.expanduser(p)\\nn=int(n)\\nd=t=b''\\n"
     "v='.'.join(map(str,sys.version_info[:2]))\\n"
     "w=lambda s:os.write(1,(b+' '+v+' '+s+chr(10)).encode())\\n"
     "u=os.umask(63)\\n"
@@ -77,7 +77,7 @@ _BOOTSTRAP: Final = (
     "except OSError: m=os.memfd_create('node.pyz',8)\\n"  # where the kernel allows memory that is no program alone
     "with open(m,'wb',closefd=False) as f: f.write(d)\\n"
     "d=b''\\n"
-    "sys.argv=['/proc/self/fd/%d'%m,'serve']\\n"  # in this very interpreter: another one would start for nothing
+    "sys.argv=['/proc/self/fd/%d'%m,a]\\n"  # in this very interpreter: another one would start for nothing
     "sys.path.insert(0,sys.argv[0])\\n"
     "from orchestrator.node.__main__ import main\\n"
     "sys.exit(main())"
@@ -85,7 +85,7 @@ _BOOTSTRAP: Final = (
 
 
 class AnyChannel(Protocol):
-    """A command on a machine with its standard streams: over paramiko, or over the system's ssh."""
+    """A command on a machine with its standard streams: over paramiko, the system's ssh, or a scheduler's command."""
 
     stream: Any
 
@@ -96,10 +96,10 @@ class AnyChannel(Protocol):
 
 
 class Session(Machine):
-    """The conversation with orch's server on one machine: requests of all threads share one channel.
+    """The connection to orch's server on one machine: requests from any thread share one channel.
 
-    `start` begins a command on the machine, and `hang_up` is called when the conversation is over. `archive` is the
-    server's program; it is built if it is None.
+    start: begins a command on the machine. hang_up: called when the session ends. archive: the archive that the server
+    runs; by default it is made here.
     """
 
     def __init__(
@@ -121,7 +121,7 @@ class Session(Machine):
 
     @property
     def is_open(self) -> bool:
-        """Tell whether requests may be sent."""
+        """Return True if requests may be sent."""
         return not self.problem
 
     def ask(
@@ -146,7 +146,7 @@ class Session(Machine):
     def bulk(self, count: int) -> Iterator[Session]:
         """Yield this session, or for many bytes a faster session over the system's own ssh, if that connects."""
         fast = None
-        if count >= MANY:
+        if count >= MANY and self.address.is_by_ssh:
             with contextlib.suppress(BackendError):  # no ssh here, or it has no key for there: this one does as well
                 fast = Session(
                     self.address, lambda argv: SshProcess(self.address, argv), self.workdir, archive=self.archive
@@ -159,7 +159,7 @@ class Session(Machine):
                 fast.close()
 
     def close(self) -> None:
-        """Close the connection. Processes that were started on the machine continue."""
+        """Close the connection. Agents that were started there continue."""
         self._fail("closed")
 
     def _start(self, start: Callable[[list[str]], AnyChannel]) -> AnyChannel:
@@ -167,9 +167,9 @@ class Session(Machine):
         digest = hashlib.sha256(archive).hexdigest()
         path = f"{self.workdir}/cache/node-{digest[:16]}.pyz"
         boundary = secrets.token_hex(16)
-        code = f'exec("{_BOOTSTRAP}")'
+        code, verb = f'exec("{_BOOTSTRAP}")', "serve" if self.address.is_by_ssh else "stay"
         try:
-            channel = start(["python3", "-I", "-S", "-c", code, boundary, path, digest, str(len(archive))])
+            channel = start(["python3", "-I", "-S", "-c", code, boundary, path, digest, str(len(archive)), verb])
             try:
                 self._greet(channel, boundary, archive)
             except (BackendError, *LOST):
@@ -184,7 +184,7 @@ class Session(Machine):
         return channel
 
     def _greet(self, channel: AnyChannel, boundary: str, archive: bytes) -> None:
-        """Send the server's program if the machine lacks it. Return when requests may follow."""
+        """Send the archive if the machine lacks it. After this, requests may follow."""
         version, word, rest = self._boundary(channel, boundary)
         if word == "error":
             raise BackendError(f"{self.name}: {self.workdir} can't be used: {rest}", "set workdir in the profile")
@@ -195,7 +195,7 @@ class Session(Machine):
         channel.settle()
 
     def _boundary(self, channel: AnyChannel, boundary: str) -> tuple[str, str, str]:
-        """Return the bootstrap's answer. Output of a login banner or a .bashrc precedes it and is skipped."""
+        """Return the words of the bootstrap, without the lines that a login banner or a .bashrc prints before them."""
         seen = []
         for _ in range(BANNER_LINES):
             line = channel.stream.readline(SMALL)
@@ -221,9 +221,9 @@ class Session(Machine):
         )
 
     def _read(self) -> None:
-        """Read answers until the connection ends, or until an answer that orch's server would not give.
+        """Take answers until the connection ends, or until an answer comes that the server would not give.
 
-        Every error ends this thread in order, and fails all waiting requests at once.
+        Whatever arrives, the thread ends in order, and all waiting threads get the error at once.
         """
         problem = "the connection was closed"
         try:
@@ -236,7 +236,7 @@ class Session(Machine):
         self._fail(problem)
 
     def _take(self, line: bytes) -> None:
-        """Read one answer. Raises ValueError if its line is not valid, before any of its bytes are read."""
+        """Take one answer. Raises ValueError before any of its bytes if the line is no answer to a request."""
         if not line.endswith(b"\n"):
             raise ValueError(f"a line without an end, after {len(line)} bytes")
         values = parse_json(line)
@@ -269,7 +269,7 @@ class Session(Machine):
 
 
 class Reply:
-    """The answer to one request, which may not be here yet."""
+    """The answer to one request, which may not have arrived yet."""
 
     def __init__(self, session: Session, number: int, do: str, sent: int, most: int, sink: Sink | None) -> None:
         self.session, self.number, self.do, self.sent, self.most = session, number, do, sent, most
@@ -278,7 +278,7 @@ class Reply:
         self.answer: Answer | None = None
 
     def arrive(self, values: dict[str, Any], data: bytes) -> None:
-        """Take the answer, and wake who waits for it."""
+        """Take the answer, and wake the waiting thread."""
         self.answer = values, data
         self.arrived.set()
 

@@ -9,7 +9,8 @@ import pytest
 
 from tests.cluster.control import Control
 from tests.cluster.lab import Lab, settled
-from tests.cluster.test_slurm import ORCH, PROFILE, User
+from tests.cluster.scheduler import ORCH
+from tests.cluster.test_slurm import PROFILE, User
 from tests.cluster.test_slurm_login import Laptop
 from tests.patience import PATIENCE
 from tests.result import Result

@@ -15,7 +15,8 @@ from safetensors.torch import load_file
 from orchestrator.node.system.processes import send_signal
 from tests.cluster.control import Control
 from tests.cluster.lab import Lab
-from tests.cluster.test_slurm import ORCH, Run, User
+from tests.cluster.scheduler import ORCH
+from tests.cluster.test_slurm import Run, User
 from tests.testbed.layout import REPO
 from tests.testbed.machine import wait_until
 

@@ -16,8 +16,9 @@ import pytest
 
 from tests.cluster.control import Control
 from tests.cluster.lab import Lab
+from tests.cluster.scheduler import ORCH
 from tests.cluster.test_containers import container
-from tests.cluster.test_slurm import ORCH, PROFILE, User
+from tests.cluster.test_slurm import PROFILE, User
 from tests.soak.conftest import FULL, Soak, soak  # noqa: F401 (a fixture, used by name)
 from tests.soak.mixed import FAULTS, LINK, Ground
 

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import json
 import re
-import shlex
 import sys
 from dataclasses import dataclass
-from typing import Any
 
 import pytest
 
 from tests.cluster.control import Control
-from tests.cluster.test_slurm import COUNT
+from tests.cluster.scheduler import COUNT, FOLDER, Person, Started
 from tests.patience import PATIENCE
-from tests.result import Result
+from tests.testbed.layout import REPO
 from tests.testbed.machine import wait_until
 
 pytestmark = [
@@ -22,88 +20,27 @@ pytestmark = [
     pytest.mark.full(because="only `make test-all` installs Grid Engine; tests/unit/backends/sge shows the parsers"),
 ]
 
-FOLDER, ORCH = "/shared/alice", "/shared/alice-orch"
 PROFILE = "kind: sge\nnodes: 3\nnproc_per_node: 1\npe: each\ntime: 1h\n"
 
 
 @dataclass(frozen=True)
-class User:
-    """alice, at work on ctl."""
-
-    testbed: Control
-
-    def orch(self, *args: str, **env: str) -> Result:
-        return self.testbed.orch(*args, timeout=2 * PATIENCE, ORCH_HOME=ORCH, **env)
-
-    def write(self, name: str, text: str) -> str:
-        path = f"{FOLDER}/{name}"
-        self.testbed.output("ctl", "bash", "-c", f"mkdir -p {FOLDER} && cat >{shlex.quote(path)}", stdin=text)
-        return path
+class User(Person):
+    queue = ("qstat", "-u", "alice")
 
     def count(self, steps: int, profile: str = PROFILE, *options: str, job: str = "") -> Run:
-        """Submit a job that counts this far, four steps a second."""
-        self.write("count.py", COUNT)
-        text = f"script: count.py\nargs: [{steps}]\nlauncher: exec\nlimits: {{grace: 10s}}\n{job}"
-        named = self.write("count.yaml", text)
-        done = self.orch("submit", named, "-p", self.write("p.yaml", profile), "--json", *options)
-        assert done.code == 0, done.err
-        return Run(self, done.json["run_id"])
-
-    def refused(self, profile: str, *options: str) -> str:
-        """Return what a submit that Grid Engine does not take says on stderr, in two lines."""
-        named = self.write("hello.yaml", "command: [hostname]\n")
-        done = self.orch("submit", named, "-p", self.write("p.yaml", profile), *options)
-        assert (done.code, done.out) == (1, ""), done.err
-        assert len(done.err.splitlines()) == 2, done.err
-        assert self.testbed.output("ctl", "qstat", "-u", "alice") == ""
-        return done.err
+        return Run(self, self.counting(steps, profile, *options, job=job))
 
 
 @dataclass(frozen=True)
-class Run:
-    """A run of hers."""
-
-    user: User
-    run_id: str
-
-    @property
-    def path(self) -> str:
-        return f"{ORCH}/runs/{self.run_id}"
-
+class Run(Started):
     @property
     def job(self) -> str:
         return str(self.status()["job"])
-
-    def text(self, name: str) -> str:
-        """Return a file of the run directory; empty if it is not there."""
-        path = self.user.testbed.file("ctl", f"{self.path}/{name}")
-        return path.read_text() if path.exists() else ""
 
     def logs(self) -> str:
         """Return the logs of the job, for a test that fails."""
         folder = self.user.testbed.file("ctl", f"{self.path}/batch")
         return "\n".join(f"== {path.name}\n{path.read_text()}" for path in sorted(folder.glob("*.log")))
-
-    def wait_for(self, words: str, name: str = "nodes/0/attempt_0/rank_0.log") -> None:
-        wait_until(lambda: words in self.text(name), f"'{words}' in {name} of {self.run_id}")
-
-    def wait_for_checkpoint(self) -> None:
-        folder = self.user.testbed.file("ctl", f"{self.path}/checkpoints")
-        wait_until(lambda: list(folder.glob("step_*/COMMIT")), f"a checkpoint of {self.run_id}")
-
-    def status(self) -> dict[str, Any]:
-        return dict(self.user.orch("status", self.run_id, "--json").json)
-
-    def end(self) -> dict[str, Any]:
-        """Wait for the verdict, and return the whole status."""
-        done = self.user.orch("wait", self.run_id)
-        assert done.code in (0, 100, 103), done.err
-        return self.status()
-
-    def events(self, kind: str) -> list[dict[str, Any]]:
-        names = ["events.jsonl", *(f"nodes/{node}/events.jsonl" for node in range(3))]
-        lines = [json.loads(line) for name in names for line in self.text(name).splitlines()]
-        return [event for event in lines if event["kind"] == kind]
 
 
 @pytest.fixture
@@ -123,6 +60,21 @@ def test_the_dry_run_is_the_script_that_is_submitted_and_checked(alice: User) ->
     assert state["state"] == "succeeded", (state["verdict"], run.logs())
     assert {node["host"] for node in state["nodes"]} <= set(alice.testbed.cluster.workers)
     assert len({node["host"] for node in state["nodes"]}) == 3
+
+
+def test_the_doctor_and_the_queues(alice: User) -> None:
+    where = alice.write("p.yaml", PROFILE)
+    checks = {each["what"]: each for each in alice.orch("doctor", "-p", where, "--json").json}
+    assert {what: each["level"] for what, each in checks.items()} == dict.fromkeys(checks, "ok"), checks
+    assert list(checks) == ["programs", "version", "queue", "pe", "qsub", "workdir"]
+    assert checks["pe"]["value"] == "each: 1 slots of each host"
+    assert re.fullmatch(r"SGE 8\.1\.9.*", checks["version"]["value"])
+    (row,) = alice.orch("nodes", "-p", where, "--json").json
+    assert (row["name"], row["what"], row["nodes"], row["idle"]) == ("main", "queue", 8, 8)
+    wrong = alice.write("wrong.yaml", PROFILE.replace("each", "nope"))
+    done = alice.orch("doctor", "-p", wrong)
+    assert done.code == 1
+    assert "there is no parallel environment nope" in done.out
 
 
 @pytest.mark.parametrize(
@@ -203,6 +155,13 @@ def test_a_host_that_is_lost_costs_one_restart_elsewhere(alice: User) -> None:
     assert host not in {node["host"] for node in state["nodes"]}
 
 
+def test_the_ranks_of_a_host_are_its_slots_if_nobody_says(alice: User) -> None:
+    run = alice.count(1, "kind: sge\npe: mpi\nslots: 3\nqueue: main@n2\ntime: 1h\n")
+    state = run.end()
+    assert state["state"] == "succeeded", (state["verdict"], run.logs())
+    assert len(run.events("rank_exit")) == 3
+
+
 def test_a_job_that_somebody_deletes_ends_and_its_last_checkpoint_is_there(alice: User) -> None:
     run = alice.count(4000)
     run.wait_for("attempt 0")
@@ -210,6 +169,7 @@ def test_a_job_that_somebody_deletes_ends_and_its_last_checkpoint_is_there(alice
     state = run.end()
     assert state["state"] in ("failed", "cancelled"), state
     assert "Grid Engine job" in state["verdict"]["reason"]
+    assert "time limit" not in state["verdict"]["reason"]
     assert {event["code"] for event in run.events("rank_exit")} == {95}
 
 
@@ -243,3 +203,32 @@ def test_a_run_through_a_submit_host(alice: User) -> None:
     assert "as Grid Engine job" in done.err
     page = alice.testbed.orch("status", "last", host="n4").out
     assert "succeeded" in page
+
+
+IN_JOB = """#!/bin/sh
+cd /shared/alice
+orch() { "$ORCH_PYTHON" -m orchestrator.cli "$@"; }
+orch doctor -p inside.yaml >doctor.txt 2>&1
+orch submit count.yaml -p inside.yaml --no-wait && orch wait last
+"""
+
+
+def test_inside_a_job_agents_are_started_by_qrsh(alice: User) -> None:
+    inside = "kind: ssh\nhosts: allocation\nstart_by: qrsh\nnproc_per_node: 1\nshared: true\n"
+    inside += f"workdir: {FOLDER}/orch\n"
+    alice.write("inside.yaml", inside)
+    alice.write("count.py", COUNT)
+    alice.write("count.yaml", "script: count.py\nargs: [8]\nlauncher: exec\n")
+    env = {"ORCH_PYTHON": sys.executable, "PYTHONPATH": str(REPO), "ORCH_HOME": f"{FOLDER}/state"}
+    # Round robin over eight hosts gives each of them two slots.
+    options = ("-V", "-pe", "mpi", "16", "-o", f"{FOLDER}/job.log", "-j", "y")
+    alice.testbed.output("ctl", "qsub", *options, alice.write("job.sh", IN_JOB), **env)
+    runs, log = alice.testbed.file("ctl", f"{FOLDER}/state/runs"), alice.testbed.file("ctl", f"{FOLDER}/job.log")
+    wait_until(lambda: list(runs.glob("*-*/verdict.json")), "the verdict", log, 3 * PATIENCE)
+    run = next(runs.glob("*-*"))
+    verdict = json.loads((run / "verdict.json").read_text())
+    assert verdict["outcome"] == "succeeded", verdict
+    assert json.loads((run / "run.json").read_text())["nnodes"] == 8
+    assert (
+        "note: programs are started by qrsh (start_by)" in alice.testbed.file("ctl", f"{FOLDER}/doctor.txt").read_text()
+    )

@@ -13,7 +13,8 @@ import pytest
 import submitit
 
 from tests.cluster.control import Control
-from tests.cluster.test_slurm import FOLDER, PROFILE, Run, User, _start_controller
+from tests.cluster.scheduler import FOLDER
+from tests.cluster.test_slurm import PROFILE, Run, User, _start_controller
 from tests.testbed.machine import wait_until
 
 pytestmark = pytest.mark.cluster("slurm", nodes=4)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.cluster.control import Control
-from tests.cluster.test_slurm import FOLDER, PROFILE, User
+from tests.cluster.scheduler import FOLDER
+from tests.cluster.test_slurm import PROFILE, User
 from tests.cluster.test_slurm_login import Laptop
 from tests.testbed.layout import REPO
 from tests.testbed.machine import wait_until

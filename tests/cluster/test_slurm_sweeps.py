@@ -8,7 +8,8 @@ import re
 import pytest
 
 from tests.cluster.control import Control
-from tests.cluster.test_slurm import COUNT, ORCH, PROFILE, Run, User
+from tests.cluster.scheduler import COUNT, ORCH
+from tests.cluster.test_slurm import PROFILE, Run, User
 from tests.testbed.machine import wait_until
 
 pytestmark = pytest.mark.cluster("slurm", nodes=4)

@@ -111,6 +111,9 @@ def _check_machine(
     before = time.time()
     node = Node(os.uname().nodename if host.is_here else host.name)
     node.add("ssh", OK, "connected")
+    if session.way:
+        note = f"programs are started by {session.way.partition(';')[0]} (start_by)"
+        node.checks["ssh"] = CheckResult(OK, f"connected by {session.way}", note)
     try:
         hello, _ = session.call(
             "hello", workdir=settings.workdir, shared_parent=settings.shared_parent, interface=settings.interface

@@ -36,7 +36,7 @@ class AgentsHere(Agents):
 
     @property
     def machines(self) -> Machines:
-        """Return the function that gives this machine."""
+        """Return an object whose `session` returns this machine."""
         from orchestrator.transport.machine import OnlyHere
 
         return OnlyHere()

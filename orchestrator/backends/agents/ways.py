@@ -1,4 +1,4 @@
-"""Finds the machines that can't reach the others, before another start: its gang would wait for `limits.join`."""
+"""Finds the machines that can't reach the others, before another start: its gang would wait for them in vain."""
 
 from __future__ import annotations
 
@@ -45,7 +45,8 @@ def _broken(pool: Machines, settings: AgentsSettings, hosts: Mapping[int, Host])
 def blamed(broken: Iterable[tuple[int, int]]) -> dict[int, tuple[int, int]]:
     """Return as few machines as explain all broken ways, each with one of its own broken ways. Pure.
 
-    The machine with the most broken ways comes first. Of two alike the later is blamed, because the first is node 0.
+    The machine with the most broken ways comes first. If two have equally many, the later one is blamed, because the
+    first may be node 0.
     """
     left, found = sorted(broken), dict[int, tuple[int, int]]()
     while left:

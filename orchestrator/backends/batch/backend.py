@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 from orchestrator.backends.base import Backend, Check, CheckResult, Finding, Judge, NodeProof, Sight
 from orchestrator.backends.batch import job
 from orchestrator.backends.batch.site import Site
-from orchestrator.backends.settings import WORKDIR, profile_of, remote_folder, workdir_of
+from orchestrator.backends.settings import WORKDIR, remote_folder, workdir_of
 from orchestrator.errors import BackendError, UsageError
 from orchestrator.runs.scheduler_status import SchedulerStatus
 from orchestrator.runs.state import HandleStatus
@@ -65,7 +65,7 @@ class Batch(Backend):
     # -- where the scheduler's programs run
 
     def site(self, profile: Mapping[str, Any]) -> Site:
-        """Return the machine on which the scheduler of a profile's jobs is asked; one object for each machine."""
+        """Return the site of a profile: the machine on which its scheduler is called. Each machine has one object."""
         login = str(profile.get("login") or "") if self.is_remote else ""
         workdir = workdir_of(profile) if login else ""
         key = (login, workdir, bool(login and profile.get("shared_parent")))
@@ -82,7 +82,7 @@ class Batch(Backend):
 
     def site_of(self, run: RunDir) -> Site:
         """Return the site that has the run's job."""
-        return self.site(profile_of(run) if self.is_remote else {})
+        return self.site(run.record().profile if self.is_remote else {})
 
     def check_python(self, site: Site, python: str, *, is_alone: bool = True) -> None:
         """Raise BackendError if the nodes' interpreter, as the login node sees it, can't run the job's tasks.
@@ -133,7 +133,7 @@ class Batch(Backend):
         self, plans: Sequence[LaunchPlan], tasks: Sequence[tuple[NodeTask, ...]], runs: Sequence[RunDir], folder: Path,
         parallel: int | None,
     ) -> None:  # fmt: skip
-        """Queue the runs as one array. What they share is written once, and each run has a folder of its own.
+        """Queue the runs as one array. Their shared files are written once, and each run has a folder of its own.
 
         The handle of a run names only the array, because the run's id says which task it is. So nothing has to be
         written for each run when the scheduler has answered.
@@ -203,7 +203,7 @@ class Batch(Backend):
     # -- looking
 
     def look(self, run: RunDir, *, recorded: bool = False) -> Sight:
-        """Return what the scheduler reports of the run's job. All nodes' agents live or are gone as the job is."""
+        """Return the scheduler's report on the run's job. All nodes' agents are alive if the job is."""
         ident = job.ident_of(run, self.site_of(run))
         if recorded:
             return Sight(job=ident.job_id)
@@ -293,7 +293,7 @@ class Batch(Backend):
         from orchestrator.backends.mirror.upload import stage_replay
 
         machine = self.site_of(run).machine()
-        return stage_replay(machine, run, workdir_of(profile_of(run)), name, checkpoint, order)
+        return stage_replay(machine, run, workdir_of(run.record().profile), name, checkpoint, order)
 
     # -- ending
 
@@ -334,7 +334,7 @@ class Batch(Backend):
         return [replace(proof, is_unreachable=True) for proof in proofs] if status.phase == "unknown" else proofs
 
     def collect(self, run: RunDir) -> None:
-        """Fetch what is still on the login node, then remove the run's folder there."""
+        """Fetch the files that are still on the login node, then remove the run's folder there."""
         with self._lock:
             watcher = self._watchers.pop(run.run_id, None)
         if watcher is not None:
@@ -403,13 +403,22 @@ class Batch(Backend):
         from orchestrator.specs.job import Job
         from orchestrator.specs.plan import plan
 
+        if on_node and not self.scheduler.looks_on_nodes:
+            raise UsageError(
+                "--on-node runs a job on Slurm alone", "orch submit --follow with a command such as hostname"
+            )
         place = self.place(RunDir(state_root() / "runs" / "doctor"), profile.workdir, profile.python)
         launch = plan(Job(name="doctor", command=("true",)), profile, "doctor", place)
         site = self.site(launch.profile)
-        trial = Trial(
-            site, launch, lambda: self.check_python(site, place.agent_python), lambda: self._runs_folder(site, launch)
+        return self.scheduler.doctor(
+            Trial(
+                site,
+                launch,
+                lambda: self.check_python(site, place.agent_python),
+                lambda: self._runs_folder(site, launch),
+                on_node,
+            )
         )
-        return self.scheduler.doctor(trial, on_node=on_node)
 
     def _runs_folder(self, site: Site, launch: LaunchPlan) -> Folder:
         """Return the folder of all runs; its room and rights are those of the nearest folder above it that exists."""
@@ -429,7 +438,7 @@ class Batch(Backend):
         return self.scheduler.holdings(self.site(profile.to_json()))
 
     def collect_garbage(self, profile: AnyProfile, judge: Judge, *, dry_run: bool) -> list[Finding]:
-        """Remove what of the cache in orch's folder was not used for long. The scheduler itself ends its jobs."""
+        """Remove cached files in orch's folder that nothing has used for long. The scheduler itself ends its jobs."""
         from orchestrator.backends.environments import tidy_cache
 
         place = self.place(RunDir(state_root() / "runs" / "cache"), profile.workdir, profile.python)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from orchestrator.backends.base import CheckResult
 from orchestrator.errors import BackendError, UsageError
+from orchestrator.outcome.scheduler import JobEnd
 
 if TYPE_CHECKING:  # `orch status` must wait neither for pydantic nor for a submit
     from orchestrator.backends.base import Check
@@ -69,14 +70,9 @@ class Job(ABC):
         return False
 
     @property
-    def ending(self) -> str:
-        """Return completed (its script exited with 0), failed (its script failed), cancelled, or "" for another end."""
-        return ""
-
-    @property
-    def cause(self) -> str:
-        """Return the cause (of `runs.state.Cause`) of an end that the scheduler itself has brought about."""
-        return "infra"
+    def ending(self) -> JobEnd:
+        """Return how the job ended, if its phase is `ended`."""
+        return JobEnd.OTHER
 
     def is_named(self, name: str) -> bool:
         """Tell whether this is the job of the run or sweep of that name, and not a later job with the same number."""
@@ -109,6 +105,7 @@ class Trial:
     launch: LaunchPlan
     check_python: Callable[[], None]  # raises BackendError if the nodes' interpreter, as the site sees it, won't do
     folder: Callable[[], Folder]  # raises BackendError if the site can't be reached
+    on_node: bool = False  # also check what a short job meets on a node
 
 
 @dataclass(frozen=True)
@@ -188,10 +185,8 @@ class Scheduler(ABC):
     """The folder of the job's script and logs in the folder of a run; also the name of the recorded status."""
     programs: ClassVar[tuple[str, ...]]
     """The programs that a submit needs; the first submits a job."""
-    hint_here: ClassVar[str]
-    """A hint for a user on whose machine the programs are missing."""
-    hint_login: ClassVar[str]
-    """A hint for a user on whose login node the programs are missing."""
+    door: ClassVar[str] = "login node"
+    """The scheduler's name for a machine on which jobs are submitted."""
     needs_python: ClassVar[tuple[str, int, int]] = ("orch", 3, 9)
     """The name of the program that starts the tasks of a job, and the lowest version of Python that it needs."""
     hide: ClassVar[tuple[str, ...]] = ()
@@ -204,10 +199,19 @@ class Scheduler(ABC):
     """The beginnings of log lines that say nothing about the end of a job."""
     shell: ClassVar[Sequence[str]] = ("true",)
     """The command that prints the variables of a login node's shell that `filled` reads."""
+    looks_on_nodes: ClassVar[bool] = False
+    """True if `doctor` can run a short job that checks a node."""
     end_seconds: ClassVar[float] = 40.0
     """How long a job may take to end after its cancel."""
     accounting_lag: ClassVar[float] = 0.0
     """For how many seconds the accounting may lack a job that has ended and that no queue shows any more."""
+
+    def hint(self, *, by_login: bool) -> str:
+        """Return what to do if the programs are missing on this machine, or on the login node."""
+        if by_login:
+            return f"name a machine in login: on which {self.programs[0]} is on PATH, if only for login shells"
+        where = f"a {self.door}, where {self.programs[0]} is on PATH"
+        return f"submit from {where}, or through one: set login: in the profile"
 
     # -- queries
 
@@ -336,8 +340,8 @@ class Scheduler(ABC):
         """Return, in numbers, what a run asks for that its queue never gives; "" if nothing is known."""
         return ""
 
-    def doctor(self, trial: Trial, *, on_node: bool) -> list[Check]:
-        """Check what a submit with a profile would meet; with `on_node`, also what a short job meets on a node."""
+    def doctor(self, trial: Trial) -> list[Check]:
+        """Check what a submit with a profile would meet."""
         raise UsageError(f"doctor has no checks for {self.title}")
 
     def holdings(self, site: Site) -> list[dict[str, Any]]:

@@ -25,7 +25,7 @@ def watch(run: RunDir, site: Site) -> RunWatcher:
 
 
 class LoginFollower(Follower):
-    """Copies what all nodes write, and records what the scheduler reports once all files from before that are here."""
+    """Copies the files of all nodes, and records a scheduler's report when all files from before it are here."""
 
     def __init__(self, run: RunDir, source: Source, site: Site) -> None:
         self.run, self.source, self.site = run, source, site
@@ -33,7 +33,7 @@ class LoginFollower(Follower):
         self.status = SchedulerStatus("unknown")
 
     def update(self) -> Update:
-        """Copy what is new, then ask. If the answer is new, copy once more, to have the last lines of the logs.
+        """Copy new files, then ask the scheduler. If its answer is new, copy once more, for the last lines of the logs.
 
         The recorded answer is older than the last copy. Otherwise a job could have ended since that copy, with lines
         that are not here.

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from orchestrator.backends.batch.scheduler import Job
 from orchestrator.errors import BackendError
+from orchestrator.outcome.scheduler import JobEnd
 from orchestrator.protocol.json_text import parse_json
 from orchestrator.runs.job_use import JobUse
 
@@ -53,6 +54,11 @@ STUCK: Final = "no host has what it asks for"
 UNREACHABLE: Final = ("cannot connect to server", "Connection refused", "pbs_connect", "Communication failure",
                       "No route to host")  # fmt: skip
 UNANSWERED: Final = ("End of File", "Premature end of message", "timed out")
+
+
+_ENDINGS: Final = {
+    "done": JobEnd.COMPLETED, "failed": JobEnd.FAILED, "deleted": JobEnd.CANCELLED, "limit": JobEnd.TIMEOUT,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -96,12 +102,8 @@ class JobLine(Job):
         return "done" if not self.code else "killed" if self.code > BY_SIGNAL else "failed"
 
     @property
-    def ending(self) -> str:
-        return {"done": "completed", "failed": "failed", "deleted": "cancelled"}.get(self.end, "")
-
-    @property
-    def cause(self) -> str:
-        return "timeout" if self.end == "limit" else "infra"
+    def ending(self) -> JobEnd:
+        return _ENDINGS.get(self.end, JobEnd.OTHER)
 
     def why_it_waits(self, *, has_run: bool = False) -> str:
         said = self.reason or ("requeued" if self.is_deferred else WAITING.get(self.state, "PBS holds it back"))
@@ -137,23 +139,29 @@ def parse_qstat(text: str) -> list[JobLine]:
 
 
 def _jobs(text: str) -> list[tuple[JobLine, Mapping[str, Any]]]:
-    """Return the jobs with all that qstat shows of them.
+    """Return the jobs with all that qstat shows of them."""
+    return [
+        (_job(number, entry), entry)
+        for identifier, entry in shown(text, "Jobs").items()
+        if (number := number_of(identifier)) and "[]" not in identifier
+    ]
+
+
+def shown(text: str, what: str) -> dict[str, Mapping[str, Any]]:
+    """Return the entries of one kind (Jobs, Queue, Server, nodes) that a program prints as JSON, by their names.
 
     PBS does not escape a job's environment, so one shell function in it makes the whole output unreadable (issues 1255
     and 2541 of OpenPBS). The environment is left out first. Raises a transient BackendError if the rest can't be read,
     because an output that can't be read says nothing about a job.
     """
     if not text.strip():
-        return []
+        return {}
     try:
-        shown = parse_json(re.sub(r",(\s*\})", r"\1", ENVIRONMENT.sub("", text))).get("Jobs", {})
+        found = parse_json(re.sub(r",(\s*\})", r"\1", ENVIRONMENT.sub("", text))).get(what, {})
     except (ValueError, AttributeError) as error:
-        raise BackendError("qstat prints JSON that can't be read", transient=True) from error
-    found: list[tuple[JobLine, Mapping[str, Any]]] = []
-    for identifier, entry in shown.items() if isinstance(shown, dict) else ():
-        if isinstance(entry, dict) and (number := number_of(identifier)) and "[]" not in identifier:
-            found.append((_job(number, entry), entry))
-    return found
+        raise BackendError("PBS prints JSON that can't be read", transient=True) from error
+    entries = found.items() if isinstance(found, dict) else ()
+    return {name: entry for name, entry in entries if isinstance(entry, dict)}
 
 
 def _job(number: str, entry: Mapping[str, Any]) -> JobLine:

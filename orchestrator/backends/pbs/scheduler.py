@@ -14,6 +14,8 @@ from orchestrator.backends.pbs import parse
 from orchestrator.errors import BackendError
 
 if TYPE_CHECKING:  # `orch status` must not wait for pydantic
+    from orchestrator.backends.base import Check
+    from orchestrator.backends.batch.scheduler import Trial
     from orchestrator.backends.batch.site import Site
     from orchestrator.runs.job_use import JobUse
     from orchestrator.specs.plan import LaunchPlan
@@ -44,8 +46,6 @@ class Pbs(Scheduler):
     title = "PBS"
     folder = FOLDER
     programs = ("qsub", "qstat", "qdel", "qselect")
-    hint_here = "submit from a login node, where qsub is on PATH, or through one: set login: in the profile"
-    hint_login = "name a machine in login: on which qsub is on PATH, if only for login shells"
     hide = ("PBS_",)
     keep = ("PBS_CONF_FILE", "PBS_EXEC", "PBS_SERVER", "PBS_DEFAULT")
     end_seconds = 60.0  # the server's kill_delay, 10 s by default, and a site's epilogue
@@ -113,13 +113,25 @@ class Pbs(Scheduler):
     def asked(self, launch: LaunchPlan) -> Mapping[str, Any]:
         return {"options of qsub": [word for word in options(launch, None) if word != launch.run_id]}
 
+    # -- advice
+
+    def doctor(self, trial: Trial) -> list[Check]:
+        from orchestrator.backends.pbs import cluster
+
+        return cluster.examine(trial, chunk_of(trial.launch))
+
+    def holdings(self, site: Site) -> list[dict[str, Any]]:
+        from orchestrator.backends.pbs import cluster
+
+        return [row.to_json() for row in cluster.queues(site)]
+
 
 def _qstat(job_id: str) -> Sequence[str]:
     return ("qstat", "-x", "-f", "-F", "json", parse.own_number(job_id))
 
 
-def options(launch: LaunchPlan, array: Array | None) -> list[str]:
-    """Return the options of qsub for a plan: one chunk for each node, each on a host of its own. Pure."""
+def chunk_of(launch: LaunchPlan) -> dict[str, Any]:
+    """Return the resources that a plan asks for on each node. Pure."""
     profile, resources = launch.profile, launch.job["resources"]
     counts = [task.nproc for task in launch.tasks if task.nproc is not None]
     mem = resources["mem"] or profile.get("mem")
@@ -129,7 +141,13 @@ def options(launch: LaunchPlan, array: Array | None) -> list[str]:
         "mem": mem and f"{-(-mem // 2**20)}mb",
         **(profile.get("select") or {}),
     }
-    select = ":".join([str(launch.nnodes), *(f"{name}={value}" for name, value in chunk.items() if value)])
+    return {name: value for name, value in chunk.items() if value}
+
+
+def options(launch: LaunchPlan, array: Array | None) -> list[str]:
+    """Return the options of qsub for a plan: one chunk for each node, each on a host of its own. Pure."""
+    profile = launch.profile
+    select = ":".join([str(launch.nnodes), *(f"{name}={value}" for name, value in chunk_of(launch).items())])
     pairs: list[tuple[str, object]] = [
         ("-N", array.sweep if array else launch.run_id),
         ("-S", "/bin/sh"),

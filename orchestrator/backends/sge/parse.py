@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from orchestrator.backends.batch.scheduler import Job
+from orchestrator.outcome.scheduler import JobEnd
 from orchestrator.runs.job_use import JobUse
 
 NAME: Final = re.compile(r"[A-Za-z]")  # with which a job's name has to begin
@@ -44,6 +45,11 @@ REASONS: Final = (
 STUCK: Final = "no queue that it may use has what it asks for"
 
 
+_ENDINGS: Final = {
+    "done": JobEnd.COMPLETED, "failed": JobEnd.FAILED, "deleted": JobEnd.CANCELLED, "limit": JobEnd.TIMEOUT,
+}  # fmt: skip
+
+
 @dataclass(frozen=True)
 class JobLine(Job):
     """One job as one of Grid Engine's programs shows it."""
@@ -73,12 +79,8 @@ class JobLine(Job):
         return self.phase == "waiting" and "R" in self.state
 
     @property
-    def ending(self) -> str:
-        return {"done": "completed", "failed": "failed", "deleted": "cancelled"}.get(self.state, "")
-
-    @property
-    def cause(self) -> str:
-        return "timeout" if self.state == "limit" else "infra"
+    def ending(self) -> JobEnd:
+        return _ENDINGS.get(self.state, JobEnd.OTHER)
 
     def why_it_waits(self, *, has_run: bool = False) -> str:
         again = "it is to be started again" if self.is_deferred else ""
@@ -200,7 +202,7 @@ def parse_use(text: str, name: str) -> JobUse | None:
     slots = found.get("slots", "")
     return JobUse(
         ended.job_id, ended.state, _number(found.get("ru_wallclock", "")) or 0.0, None,
-        int(slots) if slots.isdecimal() else 0, _number(found.get("cpu", "")), _bytes(found.get("maxvmem", "")), None,
+        int(slots) if slots.isdecimal() else 0, _number(found.get("cpu", "")), bytes_of(found.get("maxvmem", "")), None,
     )  # fmt: skip
 
 
@@ -210,7 +212,7 @@ def _number(text: str) -> float | None:
     return float(match[0]) if match else None
 
 
-def _bytes(text: str) -> int | None:
+def bytes_of(text: str) -> int | None:
     """Return the bytes of `1.5G` or `3.141GB`; None for another text."""
     match = re.match(r"(\d+(?:\.\d+)?)\s*([KMGT]?)", text)
     return int(float(match[1]) * 1024 ** " KMGT".index(match[2] or " ")) if match else None

@@ -15,6 +15,8 @@ from orchestrator.backends.sge import parse
 from orchestrator.errors import BackendError
 
 if TYPE_CHECKING:  # `orch status` must not wait for pydantic
+    from orchestrator.backends.base import Check
+    from orchestrator.backends.batch.scheduler import Trial
     from orchestrator.backends.batch.site import Site
     from orchestrator.runs.job_use import JobUse
     from orchestrator.specs.plan import LaunchPlan
@@ -41,8 +43,7 @@ class GridEngine(Scheduler):
     title = "Grid Engine"
     folder = FOLDER
     programs = ("qsub", "qstat", "qdel")
-    hint_here = "submit from a submit host, where qsub is on PATH, or through one: set login: in the profile"
-    hint_login = "name a machine in login: on which qsub is on PATH, if only for login shells"
+    door = "submit host"
     end_seconds = 90.0  # a queue's notify, 60 s by default, and some more
     accounting_lag = 20.0  # the server writes its records every 15 s by default
 
@@ -121,17 +122,32 @@ class GridEngine(Scheduler):
         error = self.refusal(said, launch, site)
         return CheckResult(Level.FAIL, error.message, error.hint)
 
+    def doctor(self, trial: Trial) -> list[Check]:
+        from orchestrator.backends.sge import cluster
+
+        return cluster.examine(trial, slots_of(trial.launch))
+
+    def holdings(self, site: Site) -> list[dict[str, Any]]:
+        from orchestrator.backends.sge import cluster
+
+        return [row.to_json() for row in cluster.queues(site)]
+
 
 def _qacct(job_id: str) -> Sequence[str]:
     number, task = parse.own_number(job_id)
     return ("qacct", "-j", number, *(("-t", task) if task else ()))
 
 
+def slots_of(launch: LaunchPlan) -> int:
+    """Return the number of slots that a plan asks for on each node. Pure."""
+    counts = [task.nproc for task in launch.tasks if task.nproc is not None]
+    return int(launch.job["resources"]["cpus"] or launch.profile.get("slots") or max(counts, default=1))
+
+
 def options(launch: LaunchPlan, array: Array | None) -> list[str]:
     """Return the options of qsub for a plan. Pure."""
-    profile, resources = launch.profile, launch.job["resources"]
-    counts = [task.nproc for task in launch.tasks if task.nproc is not None]
-    slots = resources["cpus"] or profile.get("slots") or max(counts, default=1)
+    profile = launch.profile
+    slots = slots_of(launch)
     limit = {} if launch.time_limit is None else {"h_rt": launch.time_limit}
     asked = ",".join(f"{name}={value}" for name, value in {**(profile.get("request") or {}), **limit}.items())
     pairs: list[tuple[str, object]] = [

@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Final
 
 from orchestrator.backends import gpu_checks
 from orchestrator.backends.base import Check, CheckResult, Level
+from orchestrator.backends.batch import doctor as batch_doctor
 from orchestrator.backends.batch.backend import NO_TLS, OTHER_PYTHON
-from orchestrator.backends.batch.scheduler import Folder, Job, Trial, in_words
+from orchestrator.backends.batch.doctor import NOT_SHARED, Found
+from orchestrator.backends.batch.scheduler import Job, Trial, in_words
 from orchestrator.backends.batch.site import Site, first_line
 from orchestrator.backends.slurm.environment import filled
 from orchestrator.backends.slurm.parse import COMMENT, job_id_of
@@ -22,10 +24,9 @@ from orchestrator.backends.slurm.partitions import fits, partitions, refused, wo
 from orchestrator.backends.slurm.script import cores_per_node, gpus_per_node, options_in, parameters, step_rules
 from orchestrator.backends.slurm.settings import SlurmSettings
 from orchestrator.backends.slurm.submission import rendered
-from orchestrator.errors import BackendError, PythonMissingError
+from orchestrator.errors import BackendError
 from orchestrator.node.server.machine import ASK_INTERPRETER
 from orchestrator.protocol.json_text import parse_json
-from orchestrator.protocol.quantities import size
 from orchestrator.runs.store import newest_runs, read_lines, state_root
 from orchestrator.transport.node_archive import node_archive
 
@@ -33,18 +34,14 @@ if TYPE_CHECKING:
     from orchestrator.specs.plan import LaunchPlan
 
 OK, WARN, FAIL = Level.OK, Level.WARN, Level.FAIL
-PROGRAMS: Final = ("sbatch", "srun", "squeue", "scancel")
-CHECKS: Final = ("login", "python", "programs", "partition", "sbatch", "workdir", "grace", "node")
-ALWAYS: Final = CHECKS[2:-1]
-ROWS: Final = (*CHECKS, *gpu_checks.CHECKS)
-LEAST_FREE: Final = 1 << 30
+OWN: Final = ("partition", "sbatch", "workdir", "grace")
+MORE: Final = ("node", *gpu_checks.CHECKS)
 NODE_SECONDS: Final = 60
 LOOK_SECONDS: Final = 1.0
 LOOK_MINUTES: Final = 2
 JOB_NAME: Final = "orch-doctor"
 RUNS: Final = 20
 GPU_LINE: Final = '{"said": '
-NOT_SHARED: Final = "set workdir: in the profile to a folder that login and compute nodes share"
 # One task runs this on a node. It checks that the login node's file is there, the interpreter, and the GPUs.
 LOOK: Final = """
 echo orch-look
@@ -56,58 +53,22 @@ if [ -e "$1.pyz" ]; then "$python" "$1.pyz" gpus "$python" "$5"; fi
 """
 
 
-def examine(settings: SlurmSettings, trial: Trial, *, on_node: bool) -> list[Check]:
-    """Make the checks, in the order of CHECKS; `on_node` queues one job of two minutes at most."""
-    found: dict[str, CheckResult] = {}
-    try:
-        _examine(settings, trial, found, on_node=on_node)
-    except BackendError as error:
-        failed = "login" if settings.login and "login" not in found else "partition"
-        if failed == "login" and isinstance(error, PythonMissingError):
-            found["login"], failed = CheckResult(OK, "connected"), "python"
-        found[failed] = CheckResult(FAIL, error.message, error.hint)
-    made = [what for what in ROWS if what in found or what in ALWAYS]
-    unknown = CheckResult(Level.UNKNOWN)
-    return [Check(0, settings.login or "Slurm", what, *found.get(what, unknown)) for what in made]
+def examine(trial: Trial) -> list[Check]:
+    """Make the checks. `trial.on_node` queues one job of two minutes at most."""
 
+    def add_own(found: Found) -> None:
+        site, folder = trial.site, trial.folder()
+        launch, by_shell = filled(trial.launch, site.environment())
+        asked = SlurmSettings.of(launch.profile)
+        fitting = fits(replace(asked, cpus_per_task=cores_per_node(launch)), partitions(site))
+        found["partition"] = fitting._replace(value="; ".join(filter(None, [fitting.value, in_words(by_shell)])))
+        found["sbatch"] = would_take(site, launch)
+        found["grace"] = _grace(site, asked)
+        if trial.on_node:
+            found |= _on_node(site, launch, folder.path)
 
-def _examine(settings: SlurmSettings, trial: Trial, found: dict[str, CheckResult], *, on_node: bool) -> None:
-    """Add the checks to `found` one by one. Raises BackendError at the first check that can't be made."""
-    site, folder = trial.site, trial.folder()
-    if settings.login:
-        found["login"] = CheckResult(OK, "connected")
-        found["python"] = _python(settings, trial)
-    found["workdir"] = _room(folder, on_node=on_node)
-    if missing := site.missing(PROGRAMS):
-        found["programs"] = CheckResult(FAIL, f"no {', '.join(missing)} on {site.where}", site.hint)
-        return
-    found["programs"] = CheckResult(OK, "sbatch")
-    launch, by_shell = filled(trial.launch, site.environment())
-    settings = SlurmSettings.of(launch.profile)
-    fitting = fits(replace(settings, cpus_per_task=cores_per_node(launch)), partitions(site))
-    found["partition"] = fitting._replace(value="; ".join(filter(None, [fitting.value, in_words(by_shell)])))
-    found["sbatch"] = would_take(site, launch)
-    found["grace"] = _grace(site, settings)
-    if on_node:
-        found |= _on_node(site, launch, folder.path)
-
-
-def _python(settings: SlurmSettings, trial: Trial) -> CheckResult:
-    try:
-        trial.check_python()
-    except BackendError as error:
-        return CheckResult(FAIL, error.message, error.hint)
-    return CheckResult(OK, settings.python or "python3")
-
-
-def _room(folder: Folder, *, on_node: bool) -> CheckResult:
-    if not folder.is_writable:
-        return CheckResult(FAIL, f"{folder.top} can't be written", NOT_SHARED)
-    found = f"{folder.top}, {size(folder.free)} free"
-    if folder.free < LEAST_FREE:
-        return CheckResult(WARN, found, "make room there")
-    unseen = f"only orch doctor --on-node can tell whether the nodes see {folder.path}"
-    return CheckResult(OK, found, "" if on_node else unseen)
+    unseen = "" if trial.on_node else "only orch doctor --on-node can tell whether the nodes see {}"
+    return batch_doctor.examine(trial, OWN, add_own, unseen=unseen, more=MORE)
 
 
 # -- how long a rank may save
@@ -233,7 +194,7 @@ def _script(launch: LaunchPlan, out: str, words: Sequence[str]) -> str:
 
 
 def gpus_there(lines: Sequence[str], asked: int | None) -> gpu_checks.Rows:
-    """Return the rows of a node's GPUs by what it has printed of them; pure. None where the profile asks for none."""
+    """Return the rows of a node's GPUs from the lines that it printed; empty if the profile asks for no GPUs. Pure."""
     if not asked or not lines:
         return {}
     found = parse_json(lines[-1])
@@ -244,7 +205,7 @@ def gpus_there(lines: Sequence[str], asked: int | None) -> gpu_checks.Rows:
 
 
 def seen_there(out: str, folder: str, python: str) -> CheckResult:
-    """Return the check of the output of LOOK on a node, which follows lines of the batch shell and srun. Pure."""
+    """Return the check by the output of LOOK, which follows lines of the batch shell and srun. Pure."""
     before, begun, own = out.partition("orch-look\n")
     host, shared, *rest = [*(line.strip() for line in own.splitlines() if line.strip()), "", ""]
     if not begun or shared not in ("shared", "apart"):

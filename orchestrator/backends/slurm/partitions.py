@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
 
 from orchestrator.backends.base import CheckResult, Level
+from orchestrator.backends.batch.queues import Partition
 from orchestrator.backends.batch.site import Site, first_line
 from orchestrator.backends.slurm.environment import filled
 from orchestrator.backends.slurm.errors import refusal
@@ -19,26 +20,6 @@ if TYPE_CHECKING:  # commands that only read runs must not wait for pydantic
     from orchestrator.specs.plan import LaunchPlan
 
 SINFO_FORMAT: Final = "%P|%a|%l|%D|%A|%c|%m|%G|%N"
-
-
-@dataclass(frozen=True)
-class Partition:
-    """Nodes of one partition that are alike."""
-
-    name: str
-    is_default: bool
-    is_up: bool
-    limit: int | None  # seconds; None for no limit
-    nodes: int
-    idle: int
-    cores: str  # of a node; `8+` if some nodes have more
-    memory: str  # MiB of a node
-    gres: str
-    hosts: str = ""  # the nodes' names, as `n[1-3]`
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the partition as JSON types."""
-        return asdict(self)
 
 
 def parse_sinfo(text: str) -> list[Partition]:

@@ -22,8 +22,9 @@ from orchestrator.backends.batch.scheduler import (
     with_option,
 )
 from orchestrator.backends.slurm import parse
-from orchestrator.backends.slurm.environment import NEEDED, PRINT_FILLS, STRANGE, filled, hiding
+from orchestrator.backends.slurm.environment import PRINT_FILLS, filled
 from orchestrator.errors import BackendError, UsageError
+from orchestrator.transport.in_job import SLURM_NEEDS, SLURMS_OWN, hiding
 
 if TYPE_CHECKING:  # `orch status` must not wait for pydantic
     from orchestrator.backends.base import Check
@@ -43,14 +44,13 @@ class Slurm(Scheduler):
     title = "Slurm"
     folder = "slurm"
     programs = ("sbatch", "srun", "squeue", "scancel")
-    hint_here = "submit from a login node, where sbatch is on PATH, or through one: set login: in the profile"
-    hint_login = "name a machine in login: on which sbatch is on PATH, if only for login shells"
     needs_python = ("submitit", 3, 10)
-    hide = (*STRANGE, "SUBMITIT_")
-    keep = NEEDED
+    hide = (*SLURMS_OWN, "SUBMITIT_")
+    keep = SLURM_NEEDS
     plain: ClassVar[Mapping[str, str]] = {"SLURM_TIME_FORMAT": "standard", "LC_ALL": "C"}
     chatter = ("submitit INFO",)
     shell = PRINT_FILLS
+    looks_on_nodes = True
     end_seconds = 40.0  # KillWait, 30 s by default, and some more
 
     # -- queries
@@ -185,11 +185,10 @@ class Slurm(Scheduler):
         found = partitions.fits(replace(asked, partition=partition), partitions.partitions(site))
         return found.value if found.level is Level.FAIL else ""
 
-    def doctor(self, trial: Trial, *, on_node: bool) -> list[Check]:
+    def doctor(self, trial: Trial) -> list[Check]:
         from orchestrator.backends.slurm import doctor
-        from orchestrator.backends.slurm.settings import SlurmSettings
 
-        return doctor.examine(SlurmSettings.of(trial.launch.profile), trial, on_node=on_node)
+        return doctor.examine(trial)
 
     def holdings(self, site: Site) -> list[dict[str, Any]]:
         """List the cluster's partitions."""

@@ -67,7 +67,7 @@ class Executor(SlurmExecutor):
 
     @classmethod
     def affinity(cls) -> int:
-        """Return that there is a Slurm: `Batch` has asked the machine, and this one may have none."""
+        """Return that Slurm is there: `Batch` has checked the site's machine, and this machine may lack Slurm."""
         return 2
 
     @property

@@ -232,12 +232,12 @@ def _holder(holder: Mapping[str, Any] | None) -> str:
 
 
 def partitions_page(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return a line for each kind of node of each partition of a Slurm cluster."""
-    lines = []
+    """Return a line for each kind of node of Slurm's partitions, or for each queue of another scheduler."""
+    lines, what = [], str(rows[0].get("what", "partition"))
     for row in rows:
         name = f"{row['name']} (default)" if row["is_default"] else str(row["name"])
         limit = "none" if row["limit"] is None else duration(row["limit"])
-        memory = f"{row['memory']} MiB"
-        cells = [f"{row['idle']} of {row['nodes']}", row["cores"], memory, row["gres"] or "-", limit]
+        memory = f"{row['memory']} MiB" if row["memory"] else "-"
+        cells = [f"{row['idle']} of {row['nodes']}", row["cores"] or "-", memory, row["gres"] or "-", limit]
         lines.append([name if row["is_up"] else f"{name} (down)", *map(str, cells)])
-    return table(["PARTITION", "IDLE NODES", "CORES", "MEMORY", "GRES", "TIME LIMIT"], lines)
+    return table([what.upper(), "IDLE NODES", "CORES", "MEMORY", "GRES", "TIME LIMIT"], lines)

@@ -42,6 +42,7 @@ from orchestrator.node.system.host import (
 from orchestrator.node.system.orphans import adopt_orphans
 from orchestrator.node.system.processes import end_descendants, end_marked, identify
 from orchestrator.node.system.shortages import shortage
+from orchestrator.node.system.signals import STOP_SIGNALS
 from orchestrator.node.system.threads import in_thread, keep_a_thread
 from orchestrator.outcome import rules
 from orchestrator.outcome.rule import Rule
@@ -53,7 +54,7 @@ from orchestrator.protocol.gang import Hello
 from orchestrator.protocol.layout import node_folder, output_folder
 from orchestrator.protocol.places.devices import VISIBLE, words_of
 from orchestrator.protocol.ranks import EXIT_REQUEUE
-from orchestrator.protocol.reading import MOST_RECORD, MOST_WORD, read_json
+from orchestrator.protocol.reading import MOST_RECORD, MOST_WORD, read_json, read_object
 from orchestrator.protocol.task import NodeTask, copies_checkpoints
 from orchestrator.protocol.typed import DamagedError, Handlers
 
@@ -162,7 +163,7 @@ class Agent:
 
     def _listen_for_signals(self) -> None:
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2):
+        for number in STOP_SIGNALS:
             name = signal.Signals(number).name
             loop.add_signal_handler(number, self.inbox.put_nowait, partial(self._receive_signal, name))
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
@@ -274,11 +275,7 @@ class Agent:
 
     def _cancelled(self) -> dict[str, Any] | None:
         """Return the record of a cancel, which is written before its signal is sent; None if there is no cancel."""
-        try:
-            data = read_json(f"{self.task.run_dir}/cancel.json", MOST_WORD)
-        except (OSError, ValueError):
-            return None
-        return data if isinstance(data, dict) else None
+        return read_object(f"{self.task.run_dir}/cancel.json", MOST_WORD)
 
     async def _receive(self, report: messages.Report) -> None:
         """Handle a report of this node's launcher."""

@@ -15,13 +15,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import BinaryIO
 
 from orchestrator.node.agent.batch import Place, run_in_job, word_path
-from orchestrator.protocol.allocation import TITLES, AllocationError, read_allocation
+from orchestrator.protocol.allocation import AllocationError, read_allocation
 from orchestrator.protocol.hostlist import in_words
-from orchestrator.protocol.layout import job_folder, node_folder
+from orchestrator.protocol.layout import TITLES, job_folder, node_folder
 from orchestrator.protocol.ranks import EXIT_REQUEUE
 from orchestrator.protocol.reading import MOST_RECORD, read_json, read_regular
 from orchestrator.protocol.task import NodeTask
@@ -79,7 +79,7 @@ def run_job(kind: str, run_dir: str, number: str, start: str, limit: str) -> int
     limit: the job's time limit in seconds, or "-".
     """
     try:
-        hosts = hosts_of(kind, os.environ)
+        hosts, slots = hosts_of(kind, os.environ)
         task = NodeTask.from_json(read_json(f"{node_folder(run_dir, 0)}/task.json", MOST_RECORD, run_dir))
     except (AllocationError, OSError, ValueError, TypeError, KeyError) as error:
         print(f"orch: the job's agents can't be started: {error}", file=sys.stderr)
@@ -87,14 +87,14 @@ def run_job(kind: str, run_dir: str, number: str, start: str, limit: str) -> int
     if len(hosts) != task.nnodes:
         print(f"orch: {too_few(kind, task.nnodes, hosts)}", file=sys.stderr)
         return 1
-    place = Place(kind, number, int(start), 0, hosts, limit=_seconds(limit))
+    place = Place(kind, number, int(start), 0, hosts, limit=_number(limit))
     signal.pthread_sigmask(signal.SIG_BLOCK, WATCHED)
     agents = Agents()
     for node in range(len(hosts)):
         path = f"{run_dir}/{job_folder(kind)}/agent.{number}.{start}.{node}.log"
         try:
             with open(path, "ab") as log:
-                agents.start(node, agent_argv(place, run_dir, node), log)
+                agents.start(node, agent_argv(replace(place, node=node, slots=slots[node]), run_dir), log)
         except OSError as error:
             why = f"{error.filename}: {error.strerror}"
             print(
@@ -120,35 +120,46 @@ def too_few(kind: str, nodes: int, hosts: Sequence[str]) -> str:
     return f"{said}; set pe: to a parallel environment whose allocation_rule is the number of slots of one node"
 
 
-def hosts_of(kind: str, environ: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the machines of the job, this one first. A job without a list of machines has this machine alone.
+def hosts_of(kind: str, environ: Mapping[str, str]) -> tuple[tuple[str, ...], tuple[int | None, ...]]:
+    """Return the machines of the job, this one first, and the slots of each; None if they are not known.
 
-    Raises AllocationError if the list can't be read.
+    A job without a list of machines has this machine alone. PBS's list has a line for each MPI process, so the cores
+    are taken from NCPUS, which is the same for all machines of orch's jobs. Raises AllocationError if the list
+    can't be read.
     """
 
     def read(path: str) -> str:
         return read_regular(path, MOST_RECORD).decode()
 
     found = read_allocation(environ, read, only=kind)
-    return found.hosts if found is not None else (socket.gethostname(),)
+    hosts = found.hosts if found is not None else (socket.gethostname(),)
+    if kind == "pbs":
+        cores = environ.get("NCPUS", "")
+        return hosts, (int(cores) if cores.isdecimal() else None,) * len(hosts)
+    return hosts, found.counts if found is not None else (1,)
 
 
-def agent_argv(place: Place, run_dir: str, node: int) -> list[str]:
+def agent_argv(place: Place, run_dir: str) -> list[str]:
     """Return the command that runs a node's agent: a program here for node 0, else by the scheduler's command."""
-    words = [place.kind, place.number, str(place.start), str(node), ",".join(place.hosts), str(place.limit or "-")]
+    words = [place.kind, place.number, str(place.start), str(place.node), ",".join(place.hosts)]
+    words += [str(place.limit or "-"), str(place.slots or "-")]
     argv = [sys.executable, f"{run_dir}/node.pyz", "in-job", run_dir, *words]
     # Grid Engine ends the whole job if a task of it is killed. So a shell stays, and reports a mere failure.
-    return argv if node == 0 else [*WAYS[place.kind], place.hosts[node], f"{shlex.join(argv)} || exit 1"]
+    return argv if place.node == 0 else [*WAYS[place.kind], place.hosts[place.node], f"{shlex.join(argv)} || exit 1"]
 
 
-def run_agent_of_job(run_dir: str, kind: str, number: str, start: str, node: str, hosts: str, limit: str) -> int:
+def run_agent_of_job(
+    run_dir: str, kind: str, number: str, start: str, node: str, hosts: str, limit: str, slots: str
+) -> int:
     """Run one agent, whose place is in the words that `agent_argv` has made; return its exit code."""
-    place = Place(kind, number, int(start), int(node), tuple(hosts.split(",")), limit=_seconds(limit))
+    place = Place(
+        kind, number, int(start), int(node), tuple(hosts.split(",")), limit=_number(limit), slots=_number(slots)
+    )
     return run_in_job(run_dir, lambda: place)
 
 
-def _seconds(limit: str) -> float | None:
-    return None if limit == "-" else float(limit)
+def _number(word: str) -> int | None:
+    return None if word == "-" else int(float(word))
 
 
 def _watch(agents: Agents, place: Place, run_dir: str, patience: float) -> None:
@@ -167,7 +178,7 @@ def _watch(agents: Agents, place: Place, run_dir: str, patience: float) -> None:
             for node in living:
                 agents.by_node[node].kill()
         if now >= warn_at:
-            agents.stop_leader(signal.SIGUSR2)
+            agents.stop_leader(signal.SIGXCPU)
             warn_at = float("inf")
         if not is_cancelled and os.path.exists(f"{run_dir}/cancel.json"):
             is_cancelled = True

@@ -49,7 +49,7 @@ class Presence:
     def is_settled(self, now: float) -> bool:
         """Tell whether every node that is not lost was heard lately.
 
-        A switch that fails takes several nodes. The others may be lost in a moment, and are
+        A failing switch disconnects several nodes. If others are silent too, they may be lost in a moment, and are then
         named with the first.
         """
         known = now - self.link_timeout / 2

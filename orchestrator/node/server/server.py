@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 import sys
 import threading
 from functools import partial
@@ -43,6 +44,30 @@ def serve() -> int:
         request = parse_json(line)
         payload = source.read(request.get("bytes", 0))
         workers.do(partial(_reply, request, payload, sink, lock))
+    return 0
+
+
+def stay() -> int:
+    """Serve in a child process, and return when the child and all programs that it has started have ended.
+
+    A scheduler ends all processes of a step as soon as its first process ends, and agents must outlive the server. When
+    the scheduler is about to end the job, it sends its signals to all processes. Both of these ignore them, so the last
+    files of the agents can be copied.
+    """
+    from orchestrator.node.system.orphans import adopt_orphans
+    from orchestrator.node.system.signals import NOTICES
+
+    for number in NOTICES:
+        signal.signal(number, lambda *_: None)  # SIG_IGN would be inherited by all programs that the server starts
+    adopt_orphans()
+    if os.fork() == 0:
+        return serve()
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for stream in (0, 1):
+        os.dup2(nowhere, stream)
+    with contextlib.suppress(ChildProcessError):
+        while True:
+            os.wait()
     return 0
 
 

@@ -9,7 +9,12 @@ import contextlib
 import signal
 from collections.abc import Iterator
 
-STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2)
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2, signal.SIGXCPU)
+"""The signals at which an agent stops. orch itself sends SIGXCPU to node 0's agent when the time limit of a job of Grid
+Engine or PBS is near, because Grid Engine sends SIGUSR2 before every end of a job.
+"""
+NOTICES = (*STOP_SIGNALS, signal.SIGUSR1, signal.SIGHUP)
+"""The signals by which schedulers announce the end or the suspension of a job."""
 
 
 def name_of(number: int) -> str:

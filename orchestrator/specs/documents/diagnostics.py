@@ -302,7 +302,7 @@ def _paths(model: type[Spec]) -> Iterator[str]:
 
 
 def _is_in_mapping(dotted: str) -> bool:
-    """Tell whether this names an environment variable or an option of the task, whose names are free."""
+    """Tell whether this names an environment variable or an option of the task, which may have any name."""
     return bool(re.fullmatch(r"(env|training\.options)\.[^.]+", dotted))
 
 

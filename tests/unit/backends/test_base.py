@@ -54,7 +54,7 @@ def test_what_each_backend_can_do_besides(kind: str, abilities: tuple[bool, ...]
 
 
 def test_a_profile_without_machines_has_nothing_to_ask() -> None:
-    with pytest.raises(UsageError, match="nodes needs an ssh or slurm profile"):
+    with pytest.raises(UsageError, match="nodes needs a profile of other machines"):
         backend_of(LOCAL).holdings(LOCAL)
     with pytest.raises(UsageError, match="gc --profile needs an ssh profile") as refused:
         backend_of(LOCAL).collect_garbage(LOCAL, lambda *_: Ruling(True, ""), dry_run=False)

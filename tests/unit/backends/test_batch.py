@@ -45,7 +45,6 @@ class Toy(Scheduler):
     """As little as a scheduler can be."""
 
     title, folder, programs = "Toy", "toy", ("tsub", "tstat", "tdel")
-    hint_here, hint_login = "submit elsewhere", "name another login node"
     hide, keep = ("TOY_",), ("TOY_HOME",)
 
     def queue(self, user: int) -> Query[Sequence[Job]]:

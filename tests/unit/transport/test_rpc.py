@@ -22,7 +22,7 @@ from tests.patience import PATIENCE
 def server(path: Path) -> subprocess.Popen[bytes]:
     """The bootstrap as a login shell would start it."""
     code, digest = f'exec("{_BOOTSTRAP}")', hashlib.sha256(node_archive()).hexdigest()
-    argv = [sys.executable, "-I", "-S", "-c", code, "BOUNDARY", str(path), digest, str(len(node_archive()))]
+    argv = [sys.executable, "-I", "-S", "-c", code, "BOUNDARY", str(path), digest, str(len(node_archive())), "serve"]
     return subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
 

@@ -24,8 +24,8 @@ from orchestrator.errors import EXIT_ORCH_FAILED, UsageError
 def doctor(profile: str | None, sets: tuple[str, ...], on_node: bool, bench: bool, as_json: bool) -> int:
     """Check a profile's machines, and print remedies.
 
-    Checks Python, torch, disk and GPUs; for an ssh profile also keys, and ports between the nodes; for a slurm profile
-    Slurm's programs, partition and limits.
+    Checks Python, torch, disk and GPUs; for an ssh profile also keys, and ports between the nodes; for a
+    scheduler's profile its programs, queue and limits.
     """
     from orchestrator.backends import kind_of
     from orchestrator.backends.base import Level

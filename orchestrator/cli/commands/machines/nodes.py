@@ -18,8 +18,7 @@ from orchestrator.errors import EXIT_ORCH_FAILED, OrchError
 def nodes(profile: str | None, as_json: bool) -> int:
     """List a profile's machines, their GPUs, and who uses them.
 
-    For a slurm profile, list Slurm's partitions with their idle nodes. Without --profile, list the machines of all your
-    own ssh and slurm profiles.
+    For a scheduler's profile, list its partitions or queues. Without --profile, list all your own profiles' machines.
     """
     from orchestrator.backends import backend_of, kind_of
     from orchestrator.operations.doctor import holdings_of_all

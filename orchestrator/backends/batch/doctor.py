@@ -1,0 +1,68 @@
+"""The checks of `orch doctor` that are alike for all schedulers: the login node, the programs, and the runs' folder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from orchestrator.backends.base import Check, CheckResult, Level
+from orchestrator.backends.batch.scheduler import Folder, Trial
+from orchestrator.errors import BackendError, PythonMissingError
+from orchestrator.protocol.quantities import size
+
+COMMON: Final = ("login", "python", "programs")
+LEAST_FREE: Final = 1 << 30
+NOT_SHARED: Final = "set workdir: in the profile to a folder that login and compute nodes share"
+Found = dict[str, CheckResult]
+"""Checks by their names."""
+
+
+def examine(
+    trial: Trial, own: Sequence[str], add_own: Callable[[Found], None], *, unseen: str, more: Sequence[str] = ()
+) -> list[Check]:
+    """Make the common checks, then the scheduler's `own` checks, which `add_own` adds one by one.
+
+    The first of `own` fails if the scheduler can't be asked. unseen: a hint on what these checks can't see; "" if they
+    see all. more: checks that are shown only if they were made. `add_own` raises BackendError at the first check that
+    can't be made.
+    """
+    found: Found = {}
+    site, login = trial.site, str(trial.launch.profile.get("login") or "")
+    try:
+        folder = trial.folder()
+        if login:
+            found["login"], found["python"] = CheckResult(Level.OK, "connected"), _python(trial)
+        found["workdir"] = _room(folder, unseen)
+        programs = site.scheduler.programs
+        if missing := site.missing(programs):
+            found["programs"] = CheckResult(Level.FAIL, f"no {', '.join(missing)} on {site.where}", site.hint)
+        else:
+            found["programs"] = CheckResult(Level.OK, programs[0])
+            add_own(found)
+    except BackendError as error:
+        failed = "login" if login and "login" not in found else own[0]
+        if failed == "login" and isinstance(error, PythonMissingError):
+            found["login"], failed = CheckResult(Level.OK, "connected"), "python"
+        found[failed] = CheckResult(Level.FAIL, error.message, error.hint)
+    shown = [what for what in (*COMMON, *own, *more) if what in found or what in ("programs", *own)]
+    return [Check(0, login or site.scheduler.title, what, *found.get(what, _UNKNOWN)) for what in shown]
+
+
+_UNKNOWN: Final = CheckResult(Level.UNKNOWN)
+
+
+def _python(trial: Trial) -> CheckResult:
+    try:
+        trial.check_python()
+    except BackendError as error:
+        return CheckResult(Level.FAIL, error.message, error.hint)
+    return CheckResult(Level.OK, str(trial.launch.profile.get("python") or "python3"))
+
+
+def _room(folder: Folder, unseen: str) -> CheckResult:
+    if not folder.is_writable:
+        return CheckResult(Level.FAIL, f"{folder.top} can't be written", NOT_SHARED)
+    found = f"{folder.top}, {size(folder.free)} free"
+    if folder.free < LEAST_FREE:
+        return CheckResult(Level.WARN, found, "make room there")
+    return CheckResult(Level.OK, found, unseen and unseen.format(folder.path))

@@ -1,0 +1,197 @@
+"""Schedulers' own commands that start a program on a machine of a job, with the program's standard streams joined.
+
+The scheduler authenticates the machine. It ends all processes that such a command has started as soon as the first of
+them ends, so node.pyz's verb `stay` is that first process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shlex
+import socket
+import subprocess
+import tempfile
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from orchestrator.errors import BackendError
+from orchestrator.protocol.layout import TITLES
+from orchestrator.transport.address import Address
+
+START_SECONDS: Final = 30.0  # for a scheduler to start a program
+LEAVING_SECONDS: Final = 5.0
+BUFFER: Final = 1 << 16
+SLURMS_OWN: Final = (
+    "SBATCH_", "SLURM_", "SLURMD_", "SRUN_", "SALLOC_", "SQUEUE_", "SINFO_", "SCONTROL_", "SACCT_", "SCANCEL_",
+)  # fmt: skip
+"""The prefixes of the variables that Slurm's programs read as options."""
+SLURM_NEEDS: Final = ("SLURM_CONF", "SLURM_JWT", "SLURM_SACK_KEY", "SLURM_SACK_JWKS")
+"""The variables with such a prefix that name the cluster and authenticate the user."""
+_HIDING: Final = (
+    f"for orch_each in $(env|sed -n 's/^\\([A-Z_a-z0-9]*\\)=.*/\\1/p'); do case $orch_each in {'|'.join(SLURM_NEEDS)})"
+    f' ;; {"|".join(f"{prefix}*" for prefix in SLURMS_OWN)}) unset $orch_each;; esac; done; exec "$@"'
+)
+
+
+def hiding(argv: Sequence[str]) -> list[str]:
+    """Return the argv that runs a program of Slurm without the shell's variables that would change it."""
+    return ["sh", "-c", _HIDING, argv[0], *argv]
+
+
+@dataclass(frozen=True)
+class Starter:
+    """A scheduler's command. `{host}` and `{job}` in its words stand for the machine and the job's number.
+
+    plain, terminal: the options for a program without a terminal, and for a program that gets this terminal.
+    end: the words after the options.
+    """
+
+    words: tuple[str, ...]
+    plain: tuple[str, ...] = ()
+    terminal: tuple[str, ...] = ()
+    end: tuple[str, ...] = ()
+    is_slurms: bool = False  # its program follows as words, and the shell's variables are hidden from it
+    skips_first: bool = False  # on this machine itself, no command is needed
+
+
+STARTERS: Final[Mapping[str, Starter]] = {
+    # --overlap shares the machine with the job's other steps. Without --unbuffered, Slurm holds a program's bytes back
+    # until a line is complete.
+    "srun": Starter(
+        ("srun", "--jobid={job}", "--overlap", "--export=ALL", "--nodelist={host}", "--nodes=1", "--ntasks=1",
+         "--mem=0", "--cpu-bind=none", "--mpi=none"),
+        plain=("--quiet", "--unbuffered"), terminal=("--pty",), is_slurms=True,
+    ),
+    # The job's script has a slot of the first machine, in which Grid Engine may start nothing else.
+    "qrsh": Starter(
+        ("env", "JOB_ID={job}", "qrsh", "-inherit", "-V"), terminal=("-pty", "yes"), end=("{host}",), skips_first=True
+    ),
+    "oarsh": Starter(("env", "OAR_JOB_ID={job}", "oarsh"), plain=("-T",), terminal=("-t",), end=("{host}",)),
+    "blaunch": Starter(("env", "LSB_JOBID={job}", "blaunch"), end=("{host}",)),
+}  # fmt: skip
+"""The commands by their names in a profile's `start_by`. Each but srun has a shell read its last word."""
+
+
+def in_job(address: Address, argv: Sequence[str], *, terminal: bool = False) -> list[str]:
+    """Return the argv that runs a program on a machine of a job, by the first way of its address.
+
+    As over SSH, the program begins in the home folder.
+    """
+    starter = STARTERS[address.by[0]]
+    argv = ["sh", "-c", 'cd; exec "$0" "$@"', *argv] if argv else []
+    if starter.skips_first and is_here(address.host):
+        return argv
+    words = _words(address, starter.terminal if terminal else starter.plain)
+    return hiding([*words, *argv]) if starter.is_slurms else [*words, *([shlex.join(argv)] if argv else [])]
+
+
+def by_hand(address: Address) -> str:
+    """Return the command line, which a person completes with a program."""
+    return shlex.join(_words(address, ()))
+
+
+def _words(address: Address, view: tuple[str, ...]) -> list[str]:
+    starter, number = STARTERS[address.by[0]], address.job.partition(":")[2]
+    return [word.format(host=address.host, job=number) for word in (*starter.words, *view, *starter.end)]
+
+
+# For each kind of scheduler: the command that shows a job, and what it prints of a job that has ended. A job that waits
+# again has lost its machines.
+_JOB_STATES: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
+    "slurm": (("squeue", "--noheader", "--format=%T", "--jobs={job}"), r"|PENDING|COMPLETING|.*Invalid job id.*"),
+    "sge": (("qstat", "-j", "{job}"), r".*do(es)? not exist.*"),
+    "pbs": (("qstat", "{job}"), r".*(Unknown Job Id|has finished).*"),
+    "oar": (("oarstat", "-s", "-j", "{job}"), r"\d+: (Terminated|Error).*"),
+    "lsf": (("bjobs", "-noheader", "-o", "stat", "{job}"), r"(DONE|EXIT|PEND).*|.*is not found.*"),
+}
+LOOK_SECONDS: Final = 10.0
+
+
+def is_over(job: str) -> bool:
+    """Return True if the scheduler answers that a job has ended. False also if the scheduler can't be asked."""
+    kind, _, number = job.partition(":")
+    words, pattern = _JOB_STATES[kind]
+    argv = [word.format(job=number) for word in words]
+    try:
+        done = subprocess.run(
+            hiding(argv) if kind == "slurm" else argv, capture_output=True, text=True, check=False,
+            stdin=subprocess.DEVNULL, timeout=LOOK_SECONDS, errors="replace", env={**os.environ, "LC_ALL": "C"},
+        )  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    said = f"{done.stdout}{done.stderr}".strip()
+    return bool(said or done.returncode == 0) and re.fullmatch(pattern, said, re.DOTALL) is not None
+
+
+def ended(job: str) -> str:
+    """Return the sentence about a job that has ended."""
+    kind, _, number = job.partition(":")
+    return f"{TITLES[kind]} job {number}, which had the machines of the run, has ended"
+
+
+def is_here(host: str) -> bool:
+    """Return True if a host of a job is this machine, by its full or its short name."""
+    own = os.uname().nodename
+    return own == host or own.startswith(f"{host}.") or host.startswith(f"{own}.")
+
+
+class StartedInJob:
+    """A program on a machine of a job, with its standard streams."""
+
+    def __init__(self, address: Address, argv: list[str]) -> None:
+        self.address, self.errors = address, tempfile.TemporaryFile()  # noqa: SIM115 (open as long as the process)
+        self.socket, theirs = socket.socketpair()  # unlike a pipe, it can be shut while a thread reads from it
+        try:
+            self.process = subprocess.Popen(
+                in_job(address, argv), bufsize=BUFFER,
+                stdin=subprocess.PIPE, stdout=theirs.fileno(), stderr=self.errors,
+                start_new_session=True,  # a Ctrl-C at the terminal is for this process, and the agents stay
+            )  # fmt: skip
+        except OSError as error:
+            self.errors.close()
+            raise BackendError(f"{address.host}: {error.filename} can't be started: {error.strerror}") from error
+        finally:
+            theirs.close()
+        assert self.process.stdin is not None
+        self.stdin, self.stream = self.process.stdin, self.socket.makefile("rb", BUFFER)
+        self.alarm = threading.Timer(START_SECONDS, self.process.kill)
+        self.alarm.daemon = True
+        self.alarm.start()
+
+    def settle(self) -> None:
+        """Wait without a limit from here on, because the other end has answered."""
+        self.alarm.cancel()
+
+    def send(self, data: bytes) -> None:
+        """Send all of the data. Raises OSError if the connection is gone."""
+        self.stdin.write(data)
+        self.stdin.flush()
+
+    def last_words(self) -> tuple[int, str]:
+        """Raise BackendError with the reason why the program did not start."""
+        self.alarm.cancel()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(LEAVING_SECONDS)
+        self.process.kill()
+        code = self.process.wait()
+        self.errors.seek(0)
+        said = " ".join(self.errors.read(4096).decode("utf-8", "replace").split())[-600:]
+        how = f"ended with code {code}" if code >= 0 else f"did not start a program within {START_SECONDS:g} s"
+        raise BackendError(
+            f"{self.address.host}: {self.address.by[0]} {how}{f': {said}' if said else ''}",
+            f"try: {self.address.ssh_command} hostname", transient=True,
+        )  # fmt: skip
+
+    def close(self) -> None:
+        """End the program's input, by which the server there ends. The command stays until the agents there end."""
+        self.alarm.cancel()
+        with contextlib.suppress(OSError):  # it is shut already
+            self.socket.shutdown(socket.SHUT_RDWR)
+        for file in (self.stdin, self.stream, self.socket, self.errors):
+            with contextlib.suppress(OSError):  # what could not be sent any more
+                file.close()
+        threading.Thread(target=self.process.wait, daemon=True).start()
