@@ -50,7 +50,7 @@ def run_slurm_agent(run_dir: str) -> int:
         run_dir = f"{run_dir[:-2]}{os.environ.get('SLURM_ARRAY_TASK_ID')}"
     code = run_in_job(run_dir, lambda: place_in(os.environ))
     if code and START in os.environ:
-        _replace_script(run_dir, place_in(os.environ))
+        _requeue_without_script(run_dir, place_in(os.environ))
     return code
 
 
@@ -67,7 +67,7 @@ def answers(host: str) -> bool:
     return done.returncode == 0
 
 
-def _replace_script(run_dir: str, place: Place) -> None:
+def _requeue_without_script(run_dir: str, place: Place) -> None:
     """Queue the job again if the machine of its batch script is lost, because Slurm keeps such a job without a script.
 
     One of the agents that have left node 0 does it. If no start is left in the run's budget, then the next start ends
