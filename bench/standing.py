@@ -15,7 +15,7 @@ from pathlib import Path
 from pairs import Load, how_many
 
 from orchestrator.node.system.processes import Process, identify
-from orchestrator.protocol.events import EventKind
+from orchestrator.protocol.events import AgentStarted, Stalled, Submitted
 from orchestrator.runs.store import RunDir, append_lines, create_run
 from orchestrator.supervisor.reconcile import Reconciler
 
@@ -30,14 +30,14 @@ def standing_run(root: Path, nodes: int, events: int, agent: Process) -> RunDir:
         "submitter": {**who, "host": os.uname().nodename},
     }  # fmt: skip
     run = create_run(root, f"standing-{nodes}-{events}", record)
-    run.append_event(EventKind.SUBMITTED)
+    run.append_event(Submitted())
     run.write("handle.json", {"state": "submitted", "agents": {str(node): who for node in range(nodes)}})
     for node in range(nodes):
         run.node(node).mkdir(parents=True)
         run.write(f"nodes/{node}/agent.json", who)
-        said = [{"kind": EventKind.AGENT_STARTED, "node": node, "host": "localhost"}]
-        said += [{"kind": EventKind.STALL, "node": node, "rank": 0, "full": False, "seconds": 1.0}] * events
-        append_lines(run.node(node) / "events.jsonl", map(json.dumps, said))
+        said = [AgentStarted("localhost"), *[Stalled(0, 0, 1.0, full=False)] * events]
+        lines = [json.dumps({**event.to_json(), "node": node}) for event in said]
+        append_lines(run.node(node) / "events.jsonl", lines)
     return run
 
 

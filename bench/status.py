@@ -27,7 +27,7 @@ def fill(folder: Path, pattern: RunDir, count: int) -> Path:
         run = create_run(root, run_id, {**record, "run_id": run_id})
         run.write("plan.json", plan)
         for event in events:
-            run.append_event(**event)
+            run.append_event(event)
         run.write("verdict.json", verdict)
         retire(root, run)
     return root

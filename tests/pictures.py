@@ -270,7 +270,7 @@ def failed_run(root: Path, now: float) -> None:
         began + 310,
         attempt=0,
         culprit=culprit,
-        reason="rank 2 on node 0 (n1) ended with SIGKILL",
+        cause="infra",
     )
     tell(run, 0, "restart", began + 320, attempt=1, cause="infra", from_step=600)
     start(run, shape, began + 330, 1, resume_from="step_600")
@@ -417,7 +417,11 @@ class Camera:
         self.page.set_viewport_size({"width": size[0], "height": size[1]})
         self.page.emulate_media(color_scheme=scheme, reduced_motion="reduce")  # type: ignore[arg-type]
         self.page.goto(f"{self.page.url.partition('#')[0]}#{place}")
-        expect(self.page.locator("h1")).to_be_attached()
+        _, view, *words = place.partition("?")[0].split("/")
+        expect(self.page.locator(f"#main[data-shown={view or 'runs'}]")).to_be_attached()
+        if view == "run" and words[1:]:
+            expect(self.page.locator("h1")).to_contain_text(words[0])
+            expect(self.page.locator(f".tab[data-tab={words[1]}]")).to_be_attached()
         expect(self.page.get_by_text("Loading …")).to_have_count(0)
         self.page.wait_for_timeout(1200)  # until the charts of the view are drawn
         if do is not None:
@@ -478,7 +482,7 @@ def main() -> None:
     parser.add_argument("--only", default="", help="of all views, only those with this text in their name")
     parser.add_argument("--many", type=int, default=0, help="so many more runs")
     asked = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="orch-pictures-") as folder:
+    with tempfile.TemporaryDirectory(prefix="orch-") as folder:
         root, now = Path(folder), time.time()
         many_runs(root, asked.many, now)
         small_runs(root, now)

@@ -5,11 +5,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 from orchestrator.errors import UsageError
+from orchestrator.protocol.frozen import Value
 
 if TYPE_CHECKING:  # `orch status` must not wait for pydantic
     from pathlib import Path
@@ -28,8 +29,7 @@ if TYPE_CHECKING:  # `orch status` must not wait for pydantic
     from orchestrator.transport.pool import ConnectionPool
 
 
-@dataclass(frozen=True)
-class NodeProof:
+class NodeProof(Value):
     """The result of cleaning up one node: the number of processes that were ended, and those that are still there."""
 
     node: int
@@ -66,8 +66,7 @@ class CheckResult(NamedTuple):
     hint: str = ""
 
 
-@dataclass(frozen=True)
-class Check:
+class Check(Value):
     """One check of one node."""
 
     node: int
@@ -82,8 +81,7 @@ class Check:
         return asdict(self)
 
 
-@dataclass(frozen=True)
-class Finding:
+class Finding(Value):
     """Something that ended or crashed runs have left behind; `done` says what became of it."""
 
     kind: str  # process | container | run | mark | folder | file | host
@@ -96,8 +94,7 @@ class Finding:
         return asdict(self)
 
 
-@dataclass(frozen=True)
-class Ruling:
+class Ruling(Value):
     """The decision whether everything that is left of one run is removed, and the reason."""
 
     ends: bool
@@ -109,8 +106,7 @@ Judge = Callable[[str, bool], Ruling | None]
 """The ruling on a run, by its id and whether one of its agents lives; None for a run that may be going on."""
 
 
-@dataclass(frozen=True)
-class Sight:
+class Sight(Value):
     """All that a backend sees of a run at one moment."""
 
     alive: Mapping[int, bool | None] = field(default_factory=dict)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any, Final
 
+from orchestrator.protocol.frozen import Value
 from orchestrator.runs.store import RunDir
 from orchestrator.transport.address import HERE, SSH, Address
 
@@ -13,8 +14,7 @@ WORKDIR: Final = "~/.orch"
 CACHE_DAYS: Final = 30  # the age at which unused contents are removed from a cache
 
 
-@dataclass(frozen=True)
-class Host:
+class Host(Value):
     """The machine of a node: how to reach it, what the other nodes call it, and its own interpreter."""
 
     address: Address
@@ -42,8 +42,7 @@ class Host:
         return Host(Address(**address), data["addr"], data["python"])
 
 
-@dataclass(frozen=True)
-class AgentsSettings:
+class AgentsSettings(Value):
     """A local or ssh profile: its machines, and the rules for a start on them."""
 
     hosts: tuple[Host, ...]  # the nodes' machines
@@ -101,11 +100,6 @@ def workdir_of(profile: Mapping[str, Any]) -> str:
     return str(profile.get("workdir") or WORKDIR)
 
 
-def profile_of(run: RunDir) -> Mapping[str, Any]:
-    """Return the profile of a run as JSON types; empty if the run's record has lost it."""
-    return run.record().profile
-
-
 def remote_folder(run: RunDir) -> str:
     """Return the run's own folder in orch's folder on the machines, `~` unexpanded."""
-    return f"{workdir_of(profile_of(run))}/runs/{run.run_id}"
+    return f"{workdir_of(run.record().profile)}/runs/{run.run_id}"

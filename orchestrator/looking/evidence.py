@@ -1,26 +1,32 @@
-"""The facts from which a run's state follows, gathered at one moment. Nothing is decided or written here."""
+"""The facts from which a run's state follows, gathered at one moment, and that state. Nothing is written here.
+
+Status and the supervisor share the pure function from the facts to the state.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING
 
 from orchestrator.backends import backend
 from orchestrator.backends.base import Sight
 from orchestrator.errors import StoreError
-from orchestrator.outcome.restart import last_attempt
+from orchestrator.outcome.judge import what_follows
+from orchestrator.outcome.restart import Relaunch, last_attempt
+from orchestrator.protocol.events import Event, SubmitFailed, of
+from orchestrator.protocol.frozen import Value
 from orchestrator.runs.files.file_cache import FileCache
 from orchestrator.runs.record import RunRecord
-from orchestrator.runs.state import Event, Unreachable
+from orchestrator.runs.reducer import reduce
+from orchestrator.runs.state import NodeStatus, RunState, RunStatus, Unreachable, Verdict
 from orchestrator.runs.store import RunDir
 
 if TYPE_CHECKING:
     from orchestrator.outcome.scheduler import SchedulerStatus
 
 
-@dataclass(frozen=True)
-class Evidence:
+class Evidence(Value):
     """The facts from which a run's state follows."""
 
     record: RunRecord  # with the hosts that it has now
@@ -64,3 +70,40 @@ def _rank0_is_done(run: RunDir, events: tuple[Event, ...], known: FileCache) -> 
     except StoreError:
         return True
     return marker is not None and marker.get("attempt") in (last_attempt(events), None)
+
+
+# -- the state, pure
+
+
+def state_from(evidence: Evidence) -> RunState:
+    """Return the run's state, with the verdict that it would get now."""
+    return judged(evidence)[0]
+
+
+def judged(evidence: Evidence) -> tuple[RunState, Relaunch | None]:
+    """Return the run's state, with the verdict that it would get now, and the start that follows its end."""
+    state = _own_state(evidence)
+    if evidence.scheduler is not None:
+        from orchestrator.runs.scheduler_status import joined
+
+        return state if of(evidence.events, SubmitFailed) else joined(state, evidence.scheduler, evidence.events), None
+    if state.verdict is None or not evidence.relaunches:
+        return state, None
+    lost = any(node.state == NodeStatus.LOST for node in state.nodes)
+    after = what_follows(state.verdict, evidence.events, evidence.record.retry, lost=lost)
+    if isinstance(after, Verdict):
+        return replace(state, state=RunStatus(after.outcome.value), verdict=after), None
+    detail = f"start {after.start}: {after.reason}"
+    return replace(state, state=RunStatus.RESTARTING, verdict=None, ended=None, detail=detail), after
+
+
+def _own_state(evidence: Evidence) -> RunState:
+    """Return the state that the run's own files show."""
+    state = reduce(evidence.record, evidence.events, evidence.alive, rank0_done=evidence.rank0_done)
+    if evidence.other_machine and state.verdict is None:
+        told = f"started on {evidence.other_machine}, which knows more: ssh {evidence.other_machine} orch status"
+        return replace(state, detail="; ".join(filter(None, [told, state.detail])))
+    if not evidence.unreachable:
+        return state
+    nodes = [replace(node, unreachable=evidence.unreachable.get(node.node)) for node in state.nodes]
+    return replace(state, nodes=tuple(nodes))

@@ -9,30 +9,30 @@ from typing import Final
 from orchestrator.backends import backend, is_known
 from orchestrator.backends.base import Backend
 from orchestrator.errors import OrchError, StoreError
-from orchestrator.looking.evidence import Evidence, gather, with_hosts_now
-from orchestrator.looking.judge import state_from
-from orchestrator.protocol.events import EventKind
+from orchestrator.looking.evidence import Evidence, gather, state_from, with_hosts_now
+from orchestrator.outcome.judge import of_lost_record
+from orchestrator.protocol.events import GaveUp, LostNode, StartingAgain
 from orchestrator.runs.dependencies import why_it_waits
 from orchestrator.runs.files.file_cache import FileCache
 from orchestrator.runs.record import RunRecord
 from orchestrator.runs.reducer import reduce
-from orchestrator.runs.state import Cause, Ending, NodeStatus, Outcome, RunState, RunStatus, Verdict
+from orchestrator.runs.state import Ending, NodeStatus, Outcome, RunState, RunStatus, Verdict
 from orchestrator.runs.store import DELETED, RunDir, why_full
 
-SIGNS_OF_LOSS: Final = (EventKind.LOST_NODE, EventKind.GAVE_UP, EventKind.RELAUNCH)
+SIGNS_OF_LOSS: Final = (LostNode, GaveUp, StartingAgain)
 
 
 def state_of(run: RunDir, known: FileCache | None = None) -> RunState:
-    """Return the run's state. Of a run that has its verdict only the files are read.
+    """Return the run's state. If the run has its verdict, only its files are read.
 
     With a cache, only events that have changed are read again.
     """
     record, ending = run.record(), run.ending()
     if record.is_lost and ending is None:
         run.check_is_there()
-        reason = "its record run.json is not there: a submit or an rm was interrupted, or its folder was deleted"
-        verdict = Verdict(Outcome.FAILED, Cause.INFRA, reason, hint=DELETED)
-        return RunState(run.run_id, record.name, record.profile_name, 0.0, RunStatus.FAILED, verdict=verdict)
+        return RunState(
+            run.run_id, record.name, record.profile_name, 0.0, RunStatus.FAILED, verdict=of_lost_record(DELETED)
+        )
     check_kind(run, record)
     machine = backend(record.kind)
     if ending is not None:
@@ -55,7 +55,7 @@ def state_of(run: RunDir, known: FileCache | None = None) -> RunState:
 
 def _recovering(state: RunState, evidence: Evidence, run: RunDir, machine: Backend) -> RunState:
     """Return the state with its recovery, if nodes were lost and the supervisor can relaunch agents."""
-    if not any(event["kind"] in SIGNS_OF_LOSS for event in evidence.events):
+    if not any(isinstance(event, SIGNS_OF_LOSS) for event in evidence.events):
         return state
     if (reserves := machine.reserves(run)) is None:
         return state

@@ -9,7 +9,6 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from orchestrator.outcome.sentences import items
 from orchestrator.protocol.reading import read_regular
 from orchestrator.runs.files.logs import result_of
 from orchestrator.runs.leaving import redaction_of_message
@@ -121,7 +120,7 @@ def _facts(run: RunDir, state: RunState) -> dict[str, dict[str, Any]]:
         "code": {
             "commit": code.get("git"),
             "uncommitted changes": code.get("diff") and str(code["diff"])[:12],
-            "untracked files": len(items(code.get("untracked"))),
+            "untracked files": len(code.get("untracked", ())),
             "sha256": str(code.get("sha256", ""))[:12],
         },
         "versions": versions,

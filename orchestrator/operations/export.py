@@ -16,7 +16,7 @@ from orchestrator.errors import BackendError, OrchError, UsageError
 from orchestrator.looking.state import state_of
 from orchestrator.node.launcher.rank.argv import foreign_argv
 from orchestrator.operations.pull import choose
-from orchestrator.protocol.events import EventKind
+from orchestrator.protocol.events import AgentStarted, Go, Started, of
 from orchestrator.protocol.layout import archive_file, attempt_folder
 from orchestrator.protocol.masking import MASKED, secret_values
 from orchestrator.protocol.ranks import Binding, bind
@@ -146,18 +146,16 @@ def launch_of(run: RunDir) -> tuple[LaunchPlan, list[Binding], str]:
     launch = plan_of(run)
     events = run.events()
     bindings = bindings_of(launch)
-    for event in events:
-        if event["kind"] == EventKind.GO and len(event.get("nproc", ())) == launch.nnodes:
-            bindings = bind([int(count) for count in event["nproc"]])
+    for go in of(events, Go):
+        if len(go.nproc) == launch.nnodes:
+            bindings = bind(list(go.nproc))
     if bindings is None:
         raise UsageError(
             f"the nodes of {run.run_id} decide their number of ranks when they start, and have not started yet",
             "try again when it has started, or submit with --nproc-per-node N",
         )
-    found = [
-        event["master_addr"] for event in events if event["kind"] == EventKind.STARTED and event.get("master_addr")
-    ]
-    return launch, bindings, str(found[-1]) if found else launch.master_addr
+    found = [event.master_addr for event in of(events, Started) if event.master_addr]
+    return launch, bindings, found[-1] if found else launch.master_addr
 
 
 def _notes(launch: LaunchPlan, port: int) -> list[str]:
@@ -211,8 +209,8 @@ def task_by_hand(run: RunDir, task: NodeTask) -> tuple[NodeTask, list[str]]:
 
 def _has_no_gpus(run: RunDir) -> bool:
     """Tell whether all nodes of the run reported that they have no GPU."""
-    said = [event.get("gpus") for event in run.events() if event["kind"] == EventKind.AGENT_STARTED]
-    return bool(said) and not any(said)
+    agents = of(run.events(), AgentStarted)
+    return bool(agents) and not any(event.gpus for event in agents)
 
 
 def by_hand(task: NodeTask, argv: list[str], more: Mapping[str, str] = MappingProxyType({})) -> str:

@@ -2,20 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from orchestrator.outcome.restart import Budgets, Relaunch, is_limit_signal, next_start
-from orchestrator.outcome.sentences import culprit_in_words, items, kernel_words, memory_in_words, refused_saves
-from orchestrator.outcome.verdict import Cause, Event, NodeState, NodeStatus, Outcome, Party, Verdict, cause_of_event
-from orchestrator.protocol.events import EventKind
+from orchestrator.outcome.sentences import culprit_in_words, error_of, kernel_words, memory_in_words, refused_saves
+from orchestrator.outcome.verdict import Cause, NodeState, NodeStatus, Outcome, Party, Verdict, cause_named
+from orchestrator.protocol.events import (
+    AgentEnded,
+    AttemptFailed,
+    Cancel,
+    Dropped,
+    Event,
+    Found,
+    FoundLost,
+    GangEnded,
+    GaveUp,
+    GoingOnWithout,
+    Joined,
+    RankExit,
+    Slept,
+    StartingAgain,
+    Stopping,
+    SubmitFailed,
+    Troubled,
+    of,
+)
+from orchestrator.protocol.frozen import Value
 from orchestrator.protocol.hostlist import in_words, nodes_in_words
-from orchestrator.protocol.progress import progress_of
+from orchestrator.protocol.rank_reports import Culprit
 from orchestrator.protocol.str_enum import member_of
+from orchestrator.protocol.typed import to_json
 
 
-@dataclass(frozen=True)
-class Records:
+class Records(Value):
     """The facts about a run's newest start. Events of one node are in order; clocks of hosts are never compared."""
 
     own: Sequence[Event]  # of the submitting machine
@@ -27,29 +47,25 @@ class Records:
     run_id: str = ""
     saved_step: int | None = None  # of the run's newest checkpoint, also of an earlier start
 
-    def of(self, kind: str, node: int | None = None) -> Iterator[Event]:
-        """Return the nodes' events of this kind, or those of one node."""
+    def of(self, cls: type[Found], node: int | None = None) -> list[Found]:
+        """Return the nodes' events of this class, or those of one node."""
         parts = self.by_node.values() if node is None else [self.by_node.get(node, ())]
-        return (event for events in parts for event in events if event["kind"] == kind)
-
-    def by_us(self, kind: str) -> list[Event]:
-        """Return the submitting machine's events of this kind."""
-        return [event for event in self.own if event["kind"] == kind]
+        return [event for events in parts for event in of(events, cls)]
 
     @property
-    def end(self) -> Event | None:
-        """Return the leader's record of the gang's end; None if it left none."""
-        return next(iter([*self.of(EventKind.GANG_ENDED, 0)][-1:]), None)
+    def end(self) -> GangEnded | None:
+        """Return the leader's record of the gang's end; None if it left no record."""
+        return next(reversed(self.of(GangEnded, 0)), None)
 
     @property
     def was_given_up(self) -> bool:
         """Tell whether not all agents will ever report. Leftovers of the others have been ended."""
-        return bool(self.by_us(EventKind.FOUND_LOST))
+        return bool(of(self.own, FoundLost))
 
     @property
     def is_cancelled(self) -> bool:
         """Tell whether a cancel is recorded."""
-        return bool(self.by_us(EventKind.CANCEL))
+        return bool(of(self.own, Cancel))
 
     @property
     def lost(self) -> list[tuple[int, str]]:
@@ -59,7 +75,7 @@ class Records:
     @property
     def survivors(self) -> tuple[int, ...]:
         """Return the processes that agents could not end."""
-        return tuple(pid for event in self.of(EventKind.AGENT_ENDED) for pid in items(event.get("survivors")))
+        return tuple(pid for event in self.of(AgentEnded) for pid in event.survivors)
 
 
 def verdict_of(records: Records) -> Verdict | None:
@@ -71,7 +87,7 @@ def verdict_of(records: Records) -> Verdict | None:
         return verdict
     if not records.was_given_up and all(node.state == NodeStatus.WAITING for node in records.nodes):
         # A cancel ends a start that has no agent yet, as while the run waits for machines.
-        return cancelled(records.own) if records.is_cancelled and records.by_us(EventKind.RELAUNCH) else None
+        return cancelled(records.own) if records.is_cancelled and of(records.own, StartingAgain) else None
     verdict = next(verdict for judge in _JUDGES if (verdict := judge(records)) is not None)
     return verdict if verdict.hint else replace(verdict, hint=_how_to_resume(verdict, records))
 
@@ -91,7 +107,7 @@ def what_follows(verdict: Verdict, events: Iterable[Event], retry: Budgets, *, l
     if verdict.outcome is not Outcome.FAILED:
         return verdict
     events = list(events)
-    others = [event for event in events if event["kind"] != EventKind.CANCEL]
+    others = [event for event in events if not isinstance(event, Cancel)]
     again, is_cancelled = next_start(retry, others, verdict.cause, verdict.reason, lost=lost), len(others) < len(events)
     if isinstance(again, Relaunch):
         return cancelled(events, replace(verdict, reason="")) if is_cancelled else again
@@ -102,23 +118,29 @@ def what_follows(verdict: Verdict, events: Iterable[Event], retry: Budgets, *, l
 
 def cancelled(events: Iterable[Event], verdict: Verdict | None = None) -> Verdict:
     """Return the verdict as that of a cancelled run. A search gives the reason of its cancel."""
-    said = next((event.get("reason") for event in events if event["kind"] == EventKind.CANCEL), None)
+    reason = next((event.reason for event in of(events, Cancel)), None)
     verdict = verdict or Verdict(Outcome.CANCELLED)
     verdict = replace(verdict, outcome=Outcome.CANCELLED, cause=Cause.NONE, hint="", blames=Party.USER)
-    return replace(verdict, cause=Cause.STOPPED_EARLY, reason=said) if isinstance(said, str) else verdict
+    return verdict if reason is None else replace(verdict, cause=Cause.STOPPED_EARLY, reason=reason)
 
 
 # -- before any agent has to be heard
 
 
+def of_lost_record(hint: str) -> Verdict:
+    """Return the verdict on a run whose record is lost. `hint` names the command that ends what is left of it."""
+    reason = "its record run.json is not there: a submit or an rm was interrupted, or its folder was deleted"
+    return Verdict(Outcome.FAILED, Cause.INFRA, reason, hint=hint)
+
+
 def _refused(records: Records) -> Verdict | None:
-    refused = records.by_us(EventKind.SUBMIT_FAILED)
-    return Verdict(Outcome.FAILED, Cause.INFRA, str(refused[-1]["reason"])) if refused else None
+    refused = of(records.own, SubmitFailed)
+    return Verdict(Outcome.FAILED, Cause.INFRA, refused[-1].reason) if refused else None
 
 
 def _dropped(records: Records) -> Verdict | None:
-    dropped = records.by_us(EventKind.DROPPED)
-    return cancelled(records.own, Verdict(Outcome.CANCELLED, reason=str(dropped[-1]["reason"]))) if dropped else None
+    dropped = of(records.own, Dropped)
+    return cancelled(records.own, Verdict(Outcome.CANCELLED, reason=dropped[-1].reason)) if dropped else None
 
 
 def _may_change(records: Records) -> bool:
@@ -137,18 +159,19 @@ def _may_change(records: Records) -> bool:
 def _success(records: Records) -> Verdict | None:
     """Judge by the exit codes of all ranks. A cancel, or the loss of a node, changes nothing after the last exit."""
     end = records.end
-    is_reported = end is not None and end["outcome"] == Outcome.SUCCEEDED
-    if end is not None and is_reported and not records.rank0_done:
-        reason = "all nodes said done, but rank 0 left no done marker"
-        return _on_fewer_nodes(Verdict(Outcome.FAILED, Cause.INFRA, reason, end["attempt"]), records)
-    from orchestrator.outcome.success import successful_attempt
+    if end is not None and end.outcome == Outcome.SUCCEEDED:
+        attempt: int | None = end.attempt
+        if not records.rank0_done:
+            reason = "all nodes said done, but rank 0 left no done marker"
+            return _on_fewer_nodes(Verdict(Outcome.FAILED, Cause.INFRA, reason, end.attempt), records)
+    else:
+        from orchestrator.outcome.success import successful_attempt
 
-    exited = successful_attempt(records.by_node, rank0_done=records.rank0_done)
-    attempt = end["attempt"] if end is not None and is_reported else exited
+        attempt = successful_attempt(records.by_node, rank0_done=records.rank0_done)
     if attempt is None:
         return None
     lost = nodes_in_words(records.lost)
-    exits = [each for each in records.of(EventKind.RANK_EXIT) if each["rank"] == 0 and each.get("attempt") == attempt]
+    exits = [each for each in records.of(RankExit) if each.rank == 0 and each.attempt == attempt]
     words = [
         f"all ranks ended well; lost after that, and left behind: {lost}" if lost else "",
         refused_saves(exits[-1]) if exits else "",
@@ -161,32 +184,29 @@ def _success(records: Records) -> Verdict | None:
 
 def _in_vain(records: Records) -> Verdict | None:
     """Judge a start of Slurm's that node 0 gave up for want of progress. srun then ends the nodes that are left."""
-    said = [event for event in records.of(EventKind.GAVE_UP, 0) if event["cause"] == Cause.NO_PROGRESS]
-    return _failed(records, str(said[-1]["reason"]), Cause.NO_PROGRESS) if said and not records.is_cancelled else None
+    gave_up = [event for event in records.of(GaveUp, 0) if event.cause == Cause.NO_PROGRESS]
+    return _failed(records, gave_up[-1].reason, Cause.NO_PROGRESS) if gave_up and not records.is_cancelled else None
 
 
 def _by_leader(records: Records) -> Verdict | None:
     """Judge by the leader's record of the gang's end."""
     if (end := records.end) is None:
         return None
-    if end["outcome"] == Outcome.CANCELLED:
-        verdict = Verdict(Outcome.CANCELLED, reason=end["reason"], attempt=end["attempt"], survivors=records.survivors)
+    if end.outcome == Outcome.CANCELLED:
+        verdict = Verdict(Outcome.CANCELLED, reason=end.reason, attempt=end.attempt, survivors=records.survivors)
         return _on_fewer_nodes(cancelled(records.own, verdict), records)
-    failures = [each for each in records.of(EventKind.ATTEMPT_FAILED, 0) if each["attempt"] == end["attempt"]]
-    is_of_rank = failures and end["cause"] in (failures[-1]["cause"], Cause.NO_PROGRESS, Cause.NO_RETRY)
-    if end["outcome"] == Outcome.FAILED and is_of_rank:
-        verdict = _of_rank(records, failures[-1]["culprit"], end)
+    failures = [each for each in records.of(AttemptFailed, 0) if each.attempt == end.attempt]
+    is_of_rank = failures and end.cause in (failures[-1].cause, Cause.NO_PROGRESS, Cause.NO_RETRY)
+    if end.outcome == Outcome.FAILED and is_of_rank:
+        verdict = _of_rank(records, failures[-1].culprit, end)
     else:
         verdict = _of_no_rank(records, end)
     return _on_fewer_nodes(verdict, records)
 
 
 def _by_cancel(records: Records) -> Verdict | None:
-    return (
-        cancelled(records.own, Verdict(Outcome.CANCELLED, survivors=records.survivors))
-        if records.is_cancelled
-        else None
-    )
+    verdict = Verdict(Outcome.CANCELLED, survivors=records.survivors)
+    return cancelled(records.own, verdict) if records.is_cancelled else None
 
 
 def _by_those_who_left(records: Records) -> Verdict | None:
@@ -194,20 +214,20 @@ def _by_those_who_left(records: Records) -> Verdict | None:
 
     Node 0's own failure comes first, because it is why the others left. Otherwise a lost node explains more.
     """
-    given_up = list(records.of(EventKind.GAVE_UP))
-    in_vain = [event for event in given_up if event["cause"] == Cause.NO_PROGRESS]
-    leader = [event for event in given_up if event.get("node") == 0 and event["outcome"] == Outcome.FAILED]
+    given_up = records.of(GaveUp)
+    in_vain = [event for event in given_up if event.cause == Cause.NO_PROGRESS]
+    leader = [event for event in given_up if event.node == 0 and event.outcome == Outcome.FAILED]
     found = in_vain or leader or ([] if records.lost else given_up)
     if not found:
         return None
-    reason = found[0]["reason"] or f"{found[0]['cause']} before the ranks were started"
-    outcome = member_of(Outcome, found[0]["outcome"]) or Outcome.FAILED
-    return replace(_failed(records, reason, cause_of_event(found[0])), outcome=outcome)
+    reason = found[0].reason or f"{found[0].cause} before the ranks were started"
+    outcome = member_of(Outcome, found[0].outcome) or Outcome.FAILED
+    return replace(_failed(records, reason, cause_named(found[0].cause)), outcome=outcome)
 
 
 def _by_what_is_lost(records: Records) -> Verdict | None:
     """Judge if no node knows more: name the agents that are gone, and the reason of the first that left them."""
-    reasons = [str(event.get("reason", "")) for event in records.by_us(EventKind.FOUND_LOST)]
+    reasons = [event.reason for event in of(records.own, FoundLost)]
     if reasons:
         words = reasons[-1] or "no agent ever reported"
     elif records.lost:
@@ -216,7 +236,7 @@ def _by_what_is_lost(records: Records) -> Verdict | None:
         words = "the agents ended, but the record of how the attempt ended is lost"
     else:
         words = "no agent ever reported"
-    said = [event["reason"] for event in records.of(EventKind.GAVE_UP)][:1]
+    said = [event.reason for event in records.of(GaveUp)][:1]
     return _failed(records, "; ".join(filter(None, [words, *said])))
 
 
@@ -235,36 +255,34 @@ def _failed(records: Records, reason: str, cause: Cause = Cause.INFRA, attempt: 
     )  # fmt: skip
 
 
-def _of_rank(records: Records, culprit: Event, end: Event) -> Verdict:
+def _of_rank(records: Records, culprit: Culprit, end: GangEnded) -> Verdict:
     """Return the verdict on a rank's failure."""
     from orchestrator.outcome.rule import Seen
     from orchestrator.outcome.rules import hint_of, rule_of
 
-    seen = Seen.of(culprit)
-    error = culprit.get("error")
-    error = dict(error) if isinstance(error, Mapping) and error else None
-    lacks = [str(culprit["lacks"])] if culprit.get("lacks") else []  # the nodes that lack a module
-    words = [culprit_in_words(culprit), *lacks, *memory_in_words(error), *kernel_words(culprit), str(end["reason"])]
-    cause = cause_of_event(end)
+    seen, error, cause = Seen.of(culprit), error_of(culprit), cause_named(end.cause)
+    words = [
+        culprit_in_words(culprit), culprit.lacks, *memory_in_words(error), *kernel_words(culprit), end.reason,
+    ]  # fmt: skip
     return Verdict(
         Outcome.FAILED,
         cause,
-        str(end["reason"]) if cause is Cause.CHECKPOINT else "; ".join(filter(None, words)),
-        end["attempt"],
-        rank=culprit.get("rank"),
-        node=culprit.get("node"),
-        host=str(culprit.get("host", "?")),
-        code=culprit.get("code"),
-        signal=culprit.get("signal"),
-        error=error,
-        tail=tuple(str(line) for line in items(culprit.get("tail"))),
+        end.reason if cause is Cause.CHECKPOINT else "; ".join(filter(None, words)),
+        end.attempt,
+        rank=culprit.rank,
+        node=culprit.node,
+        host=culprit.host,
+        code=culprit.code,
+        signal=culprit.signal,
+        error=None if error is None else to_json(error),
+        tail=culprit.tail,
         hint=hint_of(seen),
         survivors=records.survivors,
         blames=rule_of(seen).culprit,
     )
 
 
-def _of_no_rank(records: Records, end: Event) -> Verdict:
+def _of_no_rank(records: Records, end: GangEnded) -> Verdict:
     """Return the verdict on an end that no rank caused, with the reason of whoever knows most about it.
 
     1. A node that left node 0 while that did not run (`slept`): node 0 itself knows only that it was left.
@@ -272,39 +290,37 @@ def _of_no_rank(records: Records, end: Event) -> Verdict:
     3. All nodes that reported the same problem as the node that failed.
     4. Node 0.
     """
-    words = [str(end["reason"] or _how_it_was_stopped(records, end)), _what_it_lacks(end)]
-    reason = "; ".join(filter(None, words))
-    failed = next((node for node in records.nodes if node.node == end.get("failed_node")), None)
-    others = [event for event in records.of(EventKind.GAVE_UP) if event.get("node")]
-    joined = {event.get("joined") for event in records.of(EventKind.JOINED, 0)}
-    absent = [each for each in others if each["node"] not in joined and each["outcome"] == Outcome.FAILED]
-    verdict = _failed(records, reason, cause_of_event(end), end["attempt"])
+    reason = "; ".join(filter(None, [end.reason or _how_it_was_stopped(records, end), _what_it_lacks(end)]))
+    failed = next((node for node in records.nodes if node.node == end.failed_node), None)
+    others = [event for event in records.of(GaveUp) if event.node]
+    joined = {event.joined for event in records.of(Joined, 0)}
+    absent = [each for each in others if each.node not in joined and each.outcome == Outcome.FAILED]
+    verdict = _failed(records, reason, cause_named(end.cause), end.attempt)
     if failed is not None:
         shared = _of_all_with(failed.node, records) or reason
-        tail = tuple(str(line) for line in items(end.get("tail")))
-        verdict = replace(verdict, reason=shared, node=failed.node, host=failed.host, tail=tail)
-    if others and any(records.of(EventKind.SLEPT, 0)):
-        return replace(verdict, reason=str(others[0]["reason"]))
+        verdict = replace(verdict, reason=shared, node=failed.node, host=failed.host, tail=end.tail)
+    if others and any(isinstance(event, Slept) for event in records.by_node.get(0, ())):
+        return replace(verdict, reason=others[0].reason)
     if absent:
-        said = str(absent[0]["reason"])
+        said = absent[0].reason
         return replace(verdict, reason=f"{said}; {verdict.reason}", hint=_failed(records, said).hint)
     return verdict
 
 
 def _of_all_with(failed: int, records: Records) -> str:
     """Return the node's problem with all nodes that reported the same; "" if no other node reported it."""
-    told = {event.get("node"): str(event.get("reason")) for event in records.of(EventKind.TROUBLE)}
+    told = {event.node: event.reason for event in records.of(Troubled)}
     same = [(node.node, node.host) for node in records.nodes if failed in told and told.get(node.node) == told[failed]]
     return f"{nodes_in_words(same)}: {told[failed]}" if len(same) > 1 else ""
 
 
-def _how_it_was_stopped(records: Records, end: Event) -> str:
+def _how_it_was_stopped(records: Records, end: GangEnded) -> str:
     """Return why a run ended if the leader has given no reason."""
-    if end["outcome"] == Cause.TIMEOUT:
+    if end.outcome == Cause.TIMEOUT:
         return "its time limit was reached"
-    if end["outcome"] != Cause.PREEMPTED:
-        return f"it {end['outcome']}, and what was recorded of why can't be read"
-    names = [str(event["signal"]) for event in records.of(EventKind.STOPPING, 0) if event.get("signal")]
+    if end.outcome != Cause.PREEMPTED:
+        return f"it {end.outcome}, and what was recorded of why can't be read"
+    names = [event.signal for event in records.of(Stopping, 0) if event.signal]
     if not names:
         return "its ranks stopped at a step boundary, and asked to be started again"
     if not records.scheduler:
@@ -313,12 +329,11 @@ def _how_it_was_stopped(records: Records, end: Event) -> str:
     return f"stopped by {names[0]} from {records.scheduler}{near}"
 
 
-def _what_it_lacks(end: Event) -> str:
+def _what_it_lacks(end: GangEnded) -> str:
     """Return a sentence if a stopped run has no checkpoint with a known step; "" otherwise."""
-    saved = progress_of(end)
-    if end["outcome"] not in (Cause.PREEMPTED, Cause.TIMEOUT) or "step" not in end or saved.step >= 0:
-        return ""
-    return "it can go on from the files that it has written" if saved.saved else "it has saved nothing to go on from"
+    if end.outcome not in (Cause.PREEMPTED, Cause.TIMEOUT) or end.step is not None:
+        return ""  # the step is known, or a version before its report wrote the event
+    return "it can go on from the files that it has written" if end.saved else "it has saved nothing to go on from"
 
 
 def _on_fewer_nodes(verdict: Verdict, records: Records) -> Verdict:
@@ -330,8 +345,7 @@ def _on_fewer_nodes(verdict: Verdict, records: Records) -> Verdict:
 
 def lacking(own: Iterable[Event], nodes: int) -> str:
     """Return which nodes this start lacks; "" if it has all of the plan's."""
-    said = [event for event in own if event["kind"] == EventKind.GOING_ON_WITHOUT]
-    if not said or said[-1].get("nodes") != nodes:  # the nodes were back before the start
+    decided = of(own, GoingOnWithout)
+    if not decided or decided[-1].nodes != nodes:  # the nodes were back before the start
         return ""
-    names = in_words(map(str, items(said[-1].get("hosts"))))
-    return f"on {said[-1].get('nodes')} of {said[-1].get('of')} nodes, without {names}"
+    return f"on {decided[-1].nodes} of {decided[-1].of} nodes, without {in_words(decided[-1].hosts)}"

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from orchestrator.outcome.verdict import Event
-from orchestrator.protocol.events import EventKind
+from orchestrator.protocol.events import AttemptFailed, Event, of
 
 Host = TypeVar("Host")
 
@@ -37,7 +36,5 @@ def nodes_to_avoid(events: Iterable[Event], attempt: int) -> set[int]:
     """Return the node, by its number then, whose GPU or driver ended the attempt before this one."""
     from orchestrator.outcome.rules import is_machines_fault
 
-    failed = [event for event in events if event.get("kind") == EventKind.ATTEMPT_FAILED]
-    culprits = [event["culprit"] for event in failed if event.get("attempt") == attempt - 1]
-    found = {each.get("node") for each in culprits if isinstance(each, Mapping) and is_machines_fault(each)}
-    return {node for node in found if type(node) is int}
+    culprits = [event.culprit for event in of(events, AttemptFailed) if event.attempt == attempt - 1]
+    return {each.node for each in culprits if each.node is not None and is_machines_fault(each)}

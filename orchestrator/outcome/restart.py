@@ -8,12 +8,30 @@ starts the agents over SSH after a lost node or a preemption. A scheduler requeu
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final, Optional
+from typing import Final, Optional
 
-from orchestrator.outcome.verdict import Cause, Event
-from orchestrator.protocol.events import EventKind
-from orchestrator.protocol.progress import Progress, progress_of
+from orchestrator.outcome.verdict import Cause
+from orchestrator.protocol.events import (
+    AgentStarted,
+    AttemptFailed,
+    Cancel,
+    CleanedUp,
+    Collected,
+    Event,
+    FolderLost,
+    FoundLost,
+    GangEnded,
+    Go,
+    LostNode,
+    OfAttempt,
+    Restart,
+    StartingAgain,
+    SubmitFailed,
+    of,
+)
+from orchestrator.protocol.frozen import Value
+from orchestrator.protocol.layout import TITLES
+from orchestrator.protocol.progress import Progress
 from orchestrator.protocol.str_enum import StrEnum
 
 Budgets = Mapping[str, Optional[int]]  # by cause; None: unlimited
@@ -72,9 +90,7 @@ def refusal(by: Restarter, cause: str, retry: Budgets, used: int, stalled: int =
 
 def times_used(events: Iterable[Event], cause: str) -> int:
     """Return how often the run was started again for this cause, by any party."""
-    return sum(
-        event.get("kind") in (EventKind.RELAUNCH, EventKind.RESTART) and event.get("cause") == cause for event in events
-    )
+    return sum(isinstance(event, (StartingAgain, Restart)) and event.cause == cause for event in events)
 
 
 def budget_left(retry: Budgets, events: Iterable[Event]) -> dict[str, int | None]:
@@ -98,24 +114,26 @@ def stalled(begun_at: Sequence[Progress], now: Progress) -> int:
     return count
 
 
+def progress_of(event: StartingAgain | AttemptFailed | GangEnded | Collected) -> Progress:
+    """Return how far the run had come at the event."""
+    if isinstance(event, Collected):
+        return Progress.of(event.step)
+    return Progress.of(event.step, event.beat, event.saved)
+
+
 def progress_of_starts(events: Iterable[Event]) -> list[Progress]:
     """Return the progress at each relaunch of the run's agents, in order."""
-    return [progress_of(event) for event in events if event.get("kind") == EventKind.RELAUNCH]
+    return [progress_of(event) for event in of(events, StartingAgain)]
 
 
 # -- the starts of the agents
 
-SAY_THE_STEP: Final = (EventKind.ATTEMPT_FAILED, EventKind.GANG_ENDED, EventKind.COLLECTED, EventKind.RELAUNCH)
-PASSES: Final = (
-    EventKind.FOUND_LOST,
-    EventKind.CLEANED_UP,
-)  # events of the submitting machine about one start, not about the run
-
-NEVER_AGAIN: Final = (EventKind.CANCEL, EventKind.SUBMIT_FAILED, EventKind.FOUND_LOST)  # no other start follows these
+SHOW_PROGRESS: Final = (StartingAgain, AttemptFailed, GangEnded, Collected)
+PASSES: Final = (FoundLost, CleanedUp)  # events of the submitting machine about one start, not about the run
+NEVER_AGAIN: Final = (Cancel, SubmitFailed, FoundLost)  # no other start follows these
 
 
-@dataclass(frozen=True)
-class Relaunch:
+class Relaunch(Value):
     """Another start of a run's agents: its number, its first attempt, and the reason."""
 
     start: int
@@ -130,52 +148,52 @@ class Relaunch:
 def newest_start(events: Iterable[Event]) -> list[Event]:
     """Return the events that count now: those of the newest start, and the submitting machine's about the run."""
     events = list(events)
-    start = max((_int(event.get("start")) or 0 for event in events if opens_start(event)), default=0)
+    start = max((each.start for event in events if (each := opened_start(event)) is not None), default=0)
     if start == 0:
         return events
-    now: dict[Any, bool] = {None: not any(opens_start(event) and "node" not in event for event in events)}
+    now: dict[int | None, bool] = {None: not decided_starts(events)}
     kept = []
     for event in events:
-        node = event.get("node")
-        if opens_start(event):
-            now[node] = (_int(event.get("start")) or 0) == start
-        if now.get(node) or (node is None and event.get("kind") not in PASSES):
+        if (opened := opened_start(event)) is not None:
+            now[event.node] = opened.start == start
+        if now.get(event.node) or (event.node is None and not isinstance(event, PASSES)):
             kept.append(event)
     return kept
 
 
-def opens_start(event: Event) -> bool:
-    """Tell whether a start of the agents begins with this event, for its node or for the submitting machine."""
-    return event.get("kind") == (EventKind.RELAUNCH if "node" not in event else EventKind.AGENT_STARTED)
+def opened_start(event: Event) -> StartingAgain | AgentStarted | None:
+    """Return the event if a start of the agents begins with it, for its node or for the submitting machine."""
+    if event.node is None:
+        return event if isinstance(event, StartingAgain) else None
+    return event if isinstance(event, AgentStarted) else None
+
+
+def decided_starts(events: Iterable[Event]) -> list[StartingAgain]:
+    """Return the starts that the submitting machine decided."""
+    return [event for event in of(events, StartingAgain) if event.node is None]
 
 
 def pending_start(events: Iterable[Event]) -> Relaunch | None:
     """Return the newest start that the submitting machine decided, or None before the first."""
-    found = [event for event in events if event.get("kind") == EventKind.RELAUNCH and "node" not in event]
-    if not found:
+    decided = decided_starts(events)
+    if not decided:
         return None
-    last = found[-1]
-    return Relaunch(
-        _int(last.get("start")) or 0,
-        _int(last.get("attempt")) or 0,
-        str(last.get("cause", "infra")),
-        str(last.get("reason", "")),
-        _int(last.get("step")),
-    )
+    last = decided[-1]
+    return Relaunch(last.start, last.attempt, last.cause, last.reason, progress_of(last).known_step)
 
 
-def last_attempt(events: Iterable[Event]) -> int:
+def last_attempt(events: Iterable[Event], default: int = 0) -> int:
     """Return the highest attempt number of the run."""
-    return max((_int(event.get("attempt")) or 0 for event in events), default=0)
+    return max((event.attempt for event in of(events, OfAttempt)), default=default)
 
 
 def newest_saved(events: Iterable[Event]) -> Progress:
     """Return the progress of the newest recorded checkpoint."""
-    return max((progress_of(event) for event in events if event.get("kind") in SAY_THE_STEP), default=Progress())
+    return max((progress_of(event) for event in events if isinstance(event, SHOW_PROGRESS)), default=Progress())
 
 
 def next_start(
-    retry: Mapping[str, Any], events: Iterable[Event], cause: str, reason: str, *, lost: bool = False
+    retry: Budgets, events: Iterable[Event], cause: str, reason: str, *, lost: bool = False
 ) -> Relaunch | str | None:
     """Return the start that follows an end with this cause. None if none follows; a sentence if it would be pointless.
 
@@ -184,10 +202,10 @@ def next_start(
     has removed the run's folder on a node are not started again, because checkpoints may have gone with the folder.
     """
     events = list(events)
-    if not lost and any(event.get("kind") == EventKind.FOLDER_LOST for event in events):
+    if not lost and of(events, FolderLost):
         return None
-    began = lost or any(event.get("kind") in (EventKind.GO, EventKind.LOST_NODE) for event in events)
-    ended = any(event.get("kind") in NEVER_AGAIN for event in events)
+    began = lost or any(isinstance(event, (Go, LostNode)) for event in events)
+    ended = any(isinstance(event, NEVER_AGAIN) for event in events)
     saved = newest_saved(events)
     in_vain = stalled(progress_of_starts(events), saved)
     no = refusal(Restarter.SUPERVISOR, cause, retry, times_used(events, cause), in_vain)
@@ -200,16 +218,10 @@ def next_start(
     return Relaunch(number, last_attempt(events) + 1, cause, reason, **saved.to_event())
 
 
-def _int(value: Any) -> int | None:
-    return value if type(value) is int else None
-
-
 def is_limit_signal(name: str, title: str) -> bool:
     """Return True if a signal announces the time limit of the scheduler's job.
 
     orch has Slurm send SIGUSR2. It sends SIGXCPU itself in jobs of other schedulers, because Grid Engine sends SIGUSR2
     before every end of a job, also after `qdel`.
     """
-    from orchestrator.protocol.allocation import TITLES  # a look at runs seldom needs it
-
     return name == "SIGXCPU" or (name == "SIGUSR2" and title != TITLES["sge"])

@@ -3,44 +3,47 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import Any, Callable, NamedTuple, Union
+from typing import Callable, NamedTuple, Union
 
-from orchestrator.outcome.verdict import Cause, Event, Outcome, Party
+from orchestrator.outcome.sentences import error_of
+from orchestrator.outcome.verdict import Cause, Outcome, Party
+from orchestrator.protocol.rank_reports import Culprit, RankEnd, RankError
 
 NO_TERMINAL = "Inappropriate ioctl for device"  # printed by a program that a rank started
 
 
 class Seen(NamedTuple):
-    """The facts about a failure: the exit report of the culprit, if it is a rank, and the error in words."""
+    """The facts about a failure: the end of the culprit, if it is a rank, and the error in words."""
 
-    exit: Event
+    exit: RankEnd | None
     words: str
     folder_lost: bool = False
 
     @staticmethod
-    def of(exit_report: Event, *, folder_lost: bool = False) -> Seen:
-        """Return what an exit report shows: the rank's error, else its last lines."""
-        if exit_report.get("unsaved"):
-            return Seen(exit_report, str(exit_report["unsaved"]), folder_lost)
-        seen = Seen(exit_report, "", folder_lost)
-        error, lines = seen.error, seen.tail
-        lacks = [str(exit_report["lacks"])] if exit_report.get("lacks") else []  # the nodes that lack a module
-        said = [str(error.get("type")), str(error.get("message"))] if error else lines[-5:]
-        terminal = [line for line in lines if NO_TERMINAL in line]
+    def of(end: RankEnd, *, folder_lost: bool = False) -> Seen:
+        """Return the facts that a rank's end shows: the rank's error, else its last lines."""
+        if end.unsaved:
+            return Seen(end, end.unsaved, folder_lost)
+        seen = Seen(end, "", folder_lost)
+        lacks = [seen.culprit.lacks] if seen.culprit is not None and seen.culprit.lacks else []
+        said = [str(seen.error.type), str(seen.error.message)] if seen.error is not None else end.tail[-5:]
+        terminal = [line for line in end.tail if NO_TERMINAL in line]
         return seen._replace(words=" ".join([*lacks, *terminal, *said]))
 
     @property
-    def tail(self) -> list[str]:
-        """Return the rank's last lines."""
-        tail = self.exit.get("tail")
-        return [str(line) for line in tail] if isinstance(tail, (list, tuple)) else []
+    def culprit(self) -> Culprit | None:
+        """Return the end as the leader knows it; None if only the node's launcher has reported it."""
+        return self.exit if isinstance(self.exit, Culprit) else None
 
     @property
-    def error(self) -> Mapping[str, Any]:
-        """Return the rank's error, or an empty mapping."""
-        error = self.exit.get("error")
-        return error if isinstance(error, Mapping) else {}
+    def error(self) -> RankError | None:
+        """Return the rank's error; None if the rank reported no error, or an empty one."""
+        return error_of(self.exit) if self.exit is not None else None
+
+    @property
+    def error_type(self) -> str | None:
+        """Return the name of the rank's error; None if there is no error."""
+        return self.error.type if self.error is not None else None
 
 
 Hint = Union[str, Callable[[Seen], str]]

@@ -7,35 +7,40 @@ hint decides the hint, so a rule may have either one alone. docs/failures.md is 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from typing import Callable
 
 from orchestrator.outcome.rule import NO_TERMINAL, Rule, Seen
-from orchestrator.outcome.verdict import Cause, Event, Party
+from orchestrator.outcome.verdict import Cause, Party
+from orchestrator.protocol.rank_reports import Culprit, RankEnd
 from orchestrator.protocol.ranks import EXIT_NO_RETRY
 
 
-def _has(name: str) -> Callable[[Seen], bool]:
-    return lambda seen: bool(seen.exit.get(name))
+def _rank(test: Callable[[RankEnd], object]) -> Callable[[Seen], bool]:
+    return lambda seen: seen.exit is not None and bool(test(seen.exit))
+
+
+def _culprit(test: Callable[[Culprit], object]) -> Callable[[Seen], bool]:
+    return lambda seen: seen.culprit is not None and bool(test(seen.culprit))
 
 
 def _code(code: int) -> Callable[[Seen], bool]:
-    return lambda seen: seen.exit.get("code") == code
+    return _rank(lambda end: end.code == code)
 
 
 def _signal(*names: str) -> Callable[[Seen], bool]:
-    return lambda seen: seen.exit.get("signal") in names
+    return _rank(lambda end: end.signal in names)
 
 
 def _raised(seen: Seen) -> bool:
     """Tell whether the rank raised an exception; orch itself reports a hang and a lost launcher as errors."""
-    return seen.error.get("type") not in (None, *_ERRORS_OF_ORCH)
+    return seen.error_type not in (None, *_ERRORS_OF_ORCH)
 
 
 def _lost_launcher(seen: Seen, words: str = "") -> bool:
     """Tell whether a signal ended the rank because its launcher was lost, as these words say."""
-    is_lost = seen.error.get("type") == "LauncherLost" and bool(seen.exit.get("signal"))
-    return is_lost and words in str(seen.error.get("message"))
+    if seen.error is None or seen.exit is None or not seen.exit.signal:
+        return False
+    return seen.error.type == "LauncherLost" and words in str(seen.error.message)
 
 
 def _says(pattern: str, hint: str) -> Rule:
@@ -65,27 +70,26 @@ def _gpu(pattern: str, culprit: Party, hint: str) -> Rule:
 
 def _gpu_words(seen: Seen) -> str:
     """Return the words of an error of CUDA or NCCL: the error, and the last lines if they belong to it."""
-    error, tail = seen.error, seen.tail
-    if seen.exit.get("oom") or error.get("type") in _ERRORS_OF_ORCH:
+    error, end = seen.error, seen.exit
+    if end is not None and (end.oom or seen.error_type in _ERRORS_OF_ORCH):
         return ""
-    if not error and not tail:
+    if end is None or (error is None and not end.tail):
         return seen.words
-    words = f"{error.get('type')}: {error.get('message')}" if error else ""
-    if not error or _QUOTES_NCCL.fullmatch(str(error.get("type"))):  # NCCL explains itself in lines of their own
-        words = "\n".join([words, *tail])
+    words = f"{error.type}: {error.message}" if error is not None else ""
+    if error is None or _QUOTES_NCCL.fullmatch(str(error.type)):  # NCCL explains itself in lines of their own
+        words = "\n".join([words, *end.tail])
     return words
 
 
 def _hint_on_module(seen: Seen) -> str:
     """Return which interpreter lacks a module, and other interpreters; "" if no module is missing."""
-    missed = seen.exit.get("missing")
-    if not isinstance(missed, Mapping) or not isinstance(missed.get("module"), str):
+    missed = seen.exit.missing if seen.exit is not None else None
+    if missed is None or not missed.module:
         return ""
-    module, python, found = missed["module"], str(missed.get("python")), missed.get("others")
-    others = ", ".join(map(str, found)) if isinstance(found, (list, tuple)) else ""
-    which = "these interpreters there have it" if missed.get("has_it") else "other interpreters there"
+    module, python, others = missed.module, missed.python, ", ".join(missed.others)
+    which = "these interpreters there have it" if missed.has_it else "other interpreters there"
     return (
-        f"{python} on {seen.exit.get('host', '?')} has no module {module}"
+        f"{python} on {seen.culprit.host if seen.culprit is not None else '?'} has no module {module}"
         f"{f'; {which}: {others}' if others else ''}; choose one with python: in the profile or "
         f"--set profile.python=PATH, install it ({python} -m pip install ...), or put the module into the code folder; "
         "orch doctor -p PROFILE shows each machine's interpreter"
@@ -93,7 +97,8 @@ def _hint_on_module(seen: Seen) -> str:
 
 
 def _hint_on_worker(seen: Seen) -> str:
-    why = "memory was short" if seen.exit.get("oom") else "the kernel does this if memory is short (dmesg shows it)"
+    is_short = seen.exit is not None and seen.exit.oom
+    why = "memory was short" if is_short else "the kernel does this if memory is short (dmesg shows it)"
     return (
         f"a worker process of that rank was killed; {why}: use fewer workers (num_workers) or ranks per node, a "
         "smaller batch, or more memory for the job (on Slurm: mem)"
@@ -249,24 +254,27 @@ _GPU_ERRORS = (
 
 RULES: tuple[Rule, ...] = (
     FOLDER_LOST,
-    Rule("the last checkpoint can't be written", Cause.CHECKPOINT, Party.MACHINE, test=_has("unsaved")),
+    Rule("the last checkpoint can't be written", Cause.CHECKPOINT, Party.MACHINE, test=_rank(lambda end: end.unsaved)),
     Rule(
         "a rank exits with 0 while others wait for it in a collective (uneven data, `os._exit(0)`, a handler of TERM)",
         Cause.USER_ERROR, Party.RANK,
         "every rank must take part in every collective: look for uneven data (drop_last, Join), for an exit on a "
         "single rank (sys.exit, os._exit), and for a handler of TERM that exits with 0",
-        _has("left_early"),
+        _culprit(lambda end: end.left_early is not None),
     ),
     Rule("a rank exits with 93", Cause.NO_RETRY, test=_code(EXIT_NO_RETRY)),
-    Rule("", Cause.INFRA, Party.NODE, test=_has("victim")),  # a peer went away, and no rank failed by itself
-    Rule("", hint=_hint_on_worker, test=_has("worker_killed")),
-    Rule("the kernel kills a rank for memory", Cause.INFRA, Party.RANK, _HINT_HOST_MEMORY, _has("oom")),
+    # a peer went away, and no rank failed by itself
+    Rule("", Cause.INFRA, Party.NODE, test=_rank(lambda end: end.victim)),
+    Rule("", hint=_hint_on_worker, test=_rank(lambda end: end.worker_killed)),
+    Rule(
+        "the kernel kills a rank for memory", Cause.INFRA, Party.RANK, _HINT_HOST_MEMORY, _rank(lambda end: end.oom)
+    ),
     *_GPU_ERRORS,
-    Rule("", hint=_hint_on_module, test=_has("missing")),
+    Rule("", hint=_hint_on_module, test=_rank(lambda end: end.missing is not None)),
     Rule(
         "a rank stands still", Cause.INFRA, Party.RANK,
         "orch stacks RUN shows where each rank of a running attempt stands; set hang: in the job to wait longer",
-        _has("hang"),
+        _culprit(lambda end: end.hang),
     ),
     Rule("", hint="the command was not found on that node: check its name and PATH", test=_code(127)),
     Rule("", hint="the command can't be executed: check its mode and its first line", test=_code(126)),
@@ -344,8 +352,8 @@ RULES: tuple[Rule, ...] = (
         "", hint="native code crashed: run the program with python -X faulthandler, which shows the line",
         test=_signal("SIGSEGV", "SIGABRT", "SIGILL"),
     ),
-    Rule("a rank is killed, or crashes", Cause.INFRA, test=_has("signal")),
-    Rule("a rank exits with 17", Cause.USER_ERROR, test=lambda seen: bool(seen.exit)),
+    Rule("a rank is killed, or crashes", Cause.INFRA, test=_rank(lambda end: end.signal)),
+    Rule("a rank exits with 17", Cause.USER_ERROR, test=lambda seen: seen.exit is not None),
     *_ENDS,
 )  # fmt: skip
 
@@ -359,16 +367,16 @@ def rule_of(seen: Seen) -> Rule:
     return next(rule for rule in rules if rule.applies(seen))
 
 
-def cause_of(exit_report: Event, *, folder_lost: bool = False) -> Cause:
+def cause_of(end: RankEnd, *, folder_lost: bool = False) -> Cause:
     """Return the cause of a rank's failure. A rank is not to blame if a node has lost the run's folder."""
-    return rule_of(Seen.of(exit_report, folder_lost=folder_lost)).cause
+    return rule_of(Seen.of(end, folder_lost=folder_lost)).cause
 
 
 def blamed(words: str, cause: Cause) -> Party:
     """Return the party to blame for an end that no rank caused."""
     if not cause:
         return Party.NOBODY
-    seen = Seen({}, words)
+    seen = Seen(None, words)
     of_cause = [rule for rule in RULES if rule.cause is cause and rule.test is None]
     rule = next((rule for rule in of_cause if rule.applies(seen)), None) or next(iter(of_cause), None)
     return rule.culprit if rule is not None else Party.NOBODY
@@ -382,16 +390,16 @@ def hint_of(seen: Seen) -> str:
 
 def hint_for(words: str) -> str:
     """Return one sentence of advice on an end that no rank caused, or "" if no rule has any."""
-    return hint_of(Seen({}, words))
+    return hint_of(Seen(None, words))
 
 
-def gpu_error_of(exit_report: Event) -> Rule | None:
+def gpu_error_of(end: RankEnd) -> Rule | None:
     """Return the rule for the error of CUDA or NCCL that ended a rank; None if it ended for another reason."""
-    seen = Seen.of(exit_report)
+    seen = Seen.of(end)
     return next((rule for rule in _GPU_ERRORS if rule.applies(seen)), None)
 
 
-def is_machines_fault(exit_report: Event) -> bool:
+def is_machines_fault(end: RankEnd) -> bool:
     """Tell whether a rank ended for its machine's GPU or driver, so that the next start should avoid the machine."""
-    rule = gpu_error_of(exit_report)
+    rule = gpu_error_of(end)
     return rule is not None and rule.culprit is Party.MACHINE

@@ -11,8 +11,21 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from orchestrator.outcome.judge import cancelled
-from orchestrator.outcome.verdict import Cause, Event, NodeState, NodeStatus, Outcome, Verdict
-from orchestrator.protocol.str_enum import member_of
+from orchestrator.outcome.verdict import Cause, NodeState, NodeStatus, Outcome, Verdict
+from orchestrator.protocol.events import Event
+from orchestrator.protocol.str_enum import StrEnum, member_of
+
+
+class JobEnd(StrEnum):
+    """How a job ended, as its scheduler reports it."""
+
+    COMPLETED = "completed"  # its script exited with 0
+    FAILED = "failed"  # its script failed
+    CANCELLED = "cancelled"  # by a user
+    TIMEOUT = "timeout"  # a limit or a deadline of the job was reached
+    PREEMPTED = "preempted"  # it had to give way to another job
+    OTHER = ""  # such as the loss of a node
+
 
 # Causes after which the scheduler may start the job again.
 MAY_GO_ON: Final = (Cause.PREEMPTED, Cause.TIMEOUT, Cause.INFRA)
@@ -29,6 +42,15 @@ class SchedulerStatus:
     outcome: str = ""  # after the end: failed or cancelled, if the scheduler caused it
     cause: str = ""
     reason: str = ""
+
+    @staticmethod
+    def of_end(end: JobEnd, reason: str) -> SchedulerStatus:
+        """Return the status of a job that ended in this way. The run's own files tell the rest of a completed job."""
+        if end is JobEnd.COMPLETED:
+            return SchedulerStatus("ended")
+        outcome = Outcome.CANCELLED if end is JobEnd.CANCELLED else Outcome.FAILED
+        cause = {JobEnd.TIMEOUT: Cause.TIMEOUT, JobEnd.PREEMPTED: Cause.PREEMPTED}.get(end, Cause.INFRA)
+        return SchedulerStatus("ended", outcome=outcome, cause=cause, reason=reason)
 
     def alive(self, nodes: int) -> dict[int, bool | None]:
         """Return whether each node's agent is alive, which is the same for all nodes of a job; empty without a job."""

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from typing import Any, Final
 
+from orchestrator.protocol.frozen import Value
 from orchestrator.protocol.str_enum import StrEnum, member_of
-
-Event = Mapping[str, Any]
 
 
 class Outcome(StrEnum):
@@ -55,9 +54,9 @@ class Party(StrEnum):
     USER = "user"  # a cancel, a limit of the job, or an error in the job or profile
 
 
-def cause_of_event(event: Event) -> Cause:
+def cause_named(name: object) -> Cause:
     """Return the cause that a node recorded, or NONE if this version does not know it."""
-    return member_of(Cause, event.get("cause")) or Cause.NONE
+    return member_of(Cause, name) or Cause.NONE
 
 
 _NONE: Final = type(None)
@@ -69,8 +68,7 @@ _FIELDS: Final = {
 _PLACED: Final = re.compile(r"(rank \d+ on node \d+ \([^()]*\)) ended with (.+)")
 
 
-@dataclass(frozen=True)
-class Verdict:
+class Verdict(Value):
     """How a run ended and why. The culprit's fields are empty if no rank is to blame."""
 
     outcome: Outcome
@@ -112,7 +110,7 @@ class Verdict:
         }
         return Verdict(
             member_of(Outcome, data.get("outcome")) or Outcome.FAILED,
-            cause_of_event(data),
+            cause_named(data.get("cause")),
             blames=member_of(Party, data.get("blames")) or Party.NOBODY,
             **{
                 **known,
@@ -120,11 +118,6 @@ class Verdict:
                 "survivors": tuple(known.get("survivors") or ()),
             },
         )
-
-
-def how_it_ended(code: int | None, signal: str | None) -> str:
-    """Return `exit code 17` or `SIGKILL`, for use in a message."""
-    return signal or f"exit code {code}"
 
 
 class NodeStatus(StrEnum):
@@ -143,17 +136,15 @@ class NodeStatus(StrEnum):
         return self in (NodeStatus.ENDED, NodeStatus.LOST)
 
 
-@dataclass(frozen=True)
-class Unreachable:
-    """Since when (wall clock) a node's machine can't be reached, and why. Its data is from that time."""
+class Unreachable(Value):
+    """A machine that can't be reached: since when (wall clock), and why. The node's data is from that time."""
 
     since: float
     why: str = ""
 
 
-@dataclass(frozen=True)
-class NodeState:
-    """One node."""
+class NodeState(Value):
+    """The state of a node."""
 
     node: int
     host: str

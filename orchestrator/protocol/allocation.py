@@ -12,11 +12,9 @@ from dataclasses import dataclass
 from typing import Callable
 
 from orchestrator.protocol.hostlist import expand
+from orchestrator.protocol.layout import TITLES
 
 ReadFile = Callable[[str], str]
-
-TITLES = {"slurm": "Slurm", "pbs": "PBS", "sge": "Grid Engine", "oar": "OAR", "lsf": "LSF"}
-"""The name of each scheduler in messages."""
 
 
 class AllocationError(Exception):

@@ -37,7 +37,7 @@ def stem_of(partial: str) -> str:
 
 
 class Arriving:
-    """One file on its way to `target`, whose folder exists.
+    """A file on its way to `target`, whose folder exists.
 
     version: what tells this version of the file from others, such as its hash. `most` is the size of that version. What
     an interrupted copy has left is kept and hashed, and `size` says how much that is. durable: the file is on the disk

@@ -5,7 +5,7 @@ ignored, so that an older orch can read the runs of a newer one. A field that th
 default, so that a newer orch can read the runs of an older one. docs/events.md describes the kinds for users.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
 from typing import Any, ClassVar, Optional, TypeVar
 
@@ -32,10 +32,6 @@ class Event(Fields):
         if kind:
             cls.kind = kind
             KINDS[kind] = cls
-
-    def __getitem__(self, name: str) -> Any:
-        """Return the kind, or the value of a field."""
-        return self.kind if name == "kind" else super().__getitem__(name)
 
     def to_json(self) -> dict[str, Any]:
         """Return the event as JSON types."""
@@ -66,9 +62,14 @@ def read_events(lines: Iterable[Any]) -> list[Event]:
     return [event for event in map(read_event, lines) if event is not None]
 
 
-def of(events: Iterable[Mapping[str, Any]], *classes: type[Found]) -> list[Found]:
+def of(events: Iterable[Event], *classes: type[Found]) -> list[Found]:
     """Return the events of these classes."""
     return [event for event in events if isinstance(event, classes)]
+
+
+def last_of(events: Sequence[Event], *classes: type[Found]) -> Optional[Found]:
+    """Return the last event of these classes; None if there is no such event."""
+    return next((event for event in reversed(events) if isinstance(event, classes)), None)
 
 
 class OfAttempt(Event):
@@ -155,7 +156,7 @@ class FoundLost(Event, kind="found_lost"):
 
 
 class StartingAgain(OfAttempt, kind="starting_again"):
-    """Another start of the agents was decided. Of a requeue by Slurm, node 0 writes this."""
+    """Another start of the agents was decided. Node 0 writes this event if Slurm requeued the job."""
 
     start: Count
     cause: str
@@ -585,70 +586,3 @@ class GangEnded(OfAttempt, kind="gang_ended"):
     step: Optional[int] = UNREPORTED
     beat: Optional[int] = None
     saved: Optional[float] = None
-
-
-class EventKind:
-    """The kinds by name, for readers of events that compare kinds instead of classes."""
-
-    SNAPSHOT = Snapshot.kind
-    QUEUED = Queued.kind
-    DROPPED = Dropped.kind
-    ENVIRONMENT = Environment.kind
-    SUBMITTED = Submitted.kind
-    NOT_RESTORED = NotRestored.kind
-    SUBMIT_FAILED = SubmitFailed.kind
-    START_PROBLEM = StartProblem.kind
-    CLOCK = Clock.kind
-    FOUND_LOST = FoundLost.kind
-    RELAUNCH = StartingAgain.kind
-    REPLACED = Replaced.kind
-    GOING_ON_WITHOUT = GoingOnWithout.kind
-    WAITING_FOR_HOSTS = WaitingForHosts.kind
-    CANCEL = Cancel.kind
-    COLLECTED = Collected.kind
-    LEFT_BEHIND = LeftBehind.kind
-    OUTPUTS_LEFT = OutputsLeft.kind
-    OUTPUTS_BROUGHT = OutputsBrought.kind
-    CLEANED_UP = CleanedUp.kind
-    SLURM_JOB = SlurmJob.kind
-    BATCH_JOB = BatchJob.kind
-    AGENT_STARTED = AgentStarted.kind
-    REACHED_LEADER = ReachedLeader.kind
-    CANT_REACH = CantReach.kind
-    CONTAINER = InContainer.kind
-    LAUNCHER_IMPORTED = LauncherImported.kind
-    LAUNCHER_STARTED = LauncherStarted.kind
-    LAUNCHER_LOG_ERROR = LauncherLogError.kind
-    REPORT_FAILED = ReportFailed.kind
-    LAUNCHER_KILLED = LauncherKilled.kind
-    LAUNCHER_GONE = LauncherGone.kind
-    STARTED = Started.kind
-    FIRST_STEPS = FirstStepsSeen.kind
-    SLEPT = Slept.kind
-    SAMPLING_FAILED = SamplingFailed.kind
-    METRICS_UNREAD = MetricsUnread.kind
-    STALL = Stalled.kind
-    RANK_EXIT = RankExit.kind
-    SIGNAL = SignalReceived.kind
-    TROUBLE = Troubled.kind
-    DISK_FULL = DiskFull.kind
-    GAVE_UP = GaveUp.kind
-    STRANGERS = Strangers.kind
-    AGENT_ENDED = AgentEnded.kind
-    LISTENING = Listening.kind
-    JOINED = Joined.kind
-    LOST_NODE = LostNode.kind
-    HANDED_OVER = HandedOver.kind
-    GO = Go.kind
-    STOPPING = Stopping.kind
-    TIME_LIMIT = TimeLimit.kind
-    UNUSED = Unused.kind
-    USED = Used.kind
-    MOVED = Moved.kind
-    FOLDER_LOST = FolderLost.kind
-    UNJOINED = Unjoined.kind
-    STACKS = Stacks.kind
-    ATTEMPT_FAILED = AttemptFailed.kind
-    RESTART = Restart.kind
-    SECOND_COPY_FAILED = SecondCopyFailed.kind
-    GANG_ENDED = GangEnded.kind

@@ -1,24 +1,22 @@
 """The ports of a run, which its agents know before they connect, and their first message (Hello). Python 3.9, pure."""
 
-from __future__ import annotations
-
 import hashlib
-from dataclasses import dataclass
+
+from orchestrator.protocol.typed import Fields, Node, Port
 
 GANG_PORT_COUNT = 16
 # Below Linux's ephemeral range, so that no client socket uses one by chance.
 GANG_PORT_RANGE = (15_000, 32_767)
 
 
-@dataclass(frozen=True)
-class Hello:
+class Hello(Fields):
     """A node's description of itself when it joins."""
 
-    node_rank: int
+    node_rank: Node
     host: str
     nproc: int
     addrs: tuple[str, ...] = ()  # the addresses of its neighbour server
-    neighbour_port: int = 0
+    neighbour_port: Port = 0
 
 
 def gang_ports(secret: str, port_range: tuple[int, int] = GANG_PORT_RANGE) -> tuple[int, ...]:

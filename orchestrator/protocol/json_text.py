@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 MOST_LEVELS = 100  # limit on nested lists and objects, so that recursive code does not overflow the stack
@@ -18,6 +20,15 @@ def parse_json(text: str | bytes) -> Any:
         raise ValueError("it is nested too deeply") from None
     _check_levels(text, value)
     return value
+
+
+def objects_in(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
+    """Yield the JSON object in each line. Other lines are skipped, such as a line that a full disk has cut off."""
+    for line in lines:
+        with contextlib.suppress(ValueError):
+            found = parse_json(line) if line.strip() else None
+            if isinstance(found, dict):
+                yield found
 
 
 def _check_levels(text: str, value: Any) -> None:

@@ -32,6 +32,10 @@ def node_folder(run_dir: str, node_rank: int) -> str:
     return f"{run_dir}/nodes/{node_rank}"
 
 
+TITLES = {"slurm": "Slurm", "pbs": "PBS", "sge": "Grid Engine", "oar": "OAR", "lsf": "LSF"}
+"""The name of each scheduler in messages."""
+
+
 def job_folder(kind: str) -> str:
     """Return the folder, in a run's folder, of the script and the logs of its job of a scheduler of this kind."""
     return "slurm" if kind == "slurm" else "batch"

@@ -1,17 +1,19 @@
 """The messages between leader, agents and launchers. Python 3.9, pure.
 
-Orders go from the leader to an agent, and from an agent to its launcher. Reports go the other way. A message is a line
-of JSON with the `kind` of its class. Each receiver has a table from class to handler, and ignores unknown kinds and
-unknown fields. A damaged message is reported as the trouble of its node, and ends no agent by itself.
+Orders go from the leader to an agent, and from an agent to its launcher. Reports go the other way. Requests go from an
+agent to another node's agent. A message is a line of JSON with the `kind` of its class, and an answer to a request has
+no kind. Each receiver has a table from class to handler, and ignores unknown kinds and unknown fields. A damaged
+message is reported as the trouble of its node, and ends no agent by itself.
 """
 
 from collections.abc import Mapping
 from dataclasses import field
-from typing import Any, ClassVar, Optional
+from typing import Annotated, Any, ClassVar, Optional
 
+from orchestrator.protocol.gang import Hello
 from orchestrator.protocol.rank_reports import ProcessGroup, RankEnd, RankStack
 from orchestrator.protocol.ranks import Binding
-from orchestrator.protocol.typed import Count, DamagedError, Fields, Kinds, Node, Port, Rank, Seconds, to_json
+from orchestrator.protocol.typed import Bounds, Count, DamagedError, Fields, Kinds, Node, Port, Rank, Seconds, to_json
 
 Strings = tuple[str, ...]
 INFRA = "infra"
@@ -21,10 +23,6 @@ class Message(Fields):
     """A message of any kind."""
 
     kind: ClassVar[str] = ""
-
-    def __getitem__(self, name: str) -> Any:
-        """Return the kind, or the value of a field."""
-        return self.kind if name == "kind" else super().__getitem__(name)
 
     def to_json(self) -> dict[str, Any]:
         """Return the message as JSON types."""
@@ -52,7 +50,20 @@ class Report(Message):
             REPORTS[kind] = cls
 
 
+class Request(Message):
+    """A request to the neighbour server of node `to`."""
+
+    to: Node
+
+    def __init_subclass__(cls, kind: str, **more: Any) -> None:
+        """Enter the class into the table of requests."""
+        super().__init_subclass__(**more)
+        cls.kind = kind
+        REQUESTS[kind] = cls
+
+
 ORDERS: Kinds[Order] = Kinds()
+REQUESTS: Kinds[Request] = Kinds()
 REPORTS: Kinds[Report] = Kinds()
 
 
@@ -62,6 +73,77 @@ def read_report(data: Any) -> Optional[Report]:
         return REPORTS.read(data)
     except DamagedError as error:
         return Trouble(f"the report {data['kind']!r} is not understood: {error}"[:500])
+
+
+# -- between agents of different nodes
+
+
+class Introduction(Fields):
+    """The first message of a node on its connection to the leader."""
+
+    to: str = ""
+    hello: Optional[Hello] = None
+
+
+class Admission(Fields):
+    """The leader's answer: the number of the node that has joined, or why it is refused."""
+
+    joined: Optional[Node] = None
+    refused: str = ""
+
+
+class Probe(Request, kind="probe"):
+    """Send the padding back, which shows whether large packets arrive."""
+
+    padding: str
+
+
+class Keep(Request, kind="keep"):
+    """Receive a checkpoint, whose list of files follows as `listing` bytes. FilesWanted and Kept answer it."""
+
+    checkpoint: str
+    listing: Annotated[int, Bounds(0, 64 << 20)]
+    replaces: bool = False  # also if the node's own ranks have written something there
+    keeps: Optional[Strings] = None  # the earlier checkpoints that the node keeps; None: all
+
+
+class Answer(Fields):
+    """An answer of a neighbour server, with the problem if it can't do what was requested."""
+
+    problem: str = ""
+
+
+class Probed(Answer):
+    """The answer to a probe."""
+
+    node: Optional[Node] = None
+    padding: str = ""
+
+
+class FilesWanted(Answer):
+    """The files of the checkpoint that the node lacks."""
+
+    wanted: Strings = ()
+
+
+class Kept(Answer):
+    """The checkpoint is in its place."""
+
+    kept: str = ""
+
+
+class Hashed(Fields):
+    """The hash of the file that was just sent, if it is not in the list."""
+
+    sha256: str
+
+
+class Again(Fields):
+    """The request of one start of a scheduler's job for the next, which the agents leave in a file of the run."""
+
+    cause: str
+    reason: str = ""
+    node: Optional[Node] = None  # whose agent requested it
 
 
 # -- orders
@@ -171,14 +253,14 @@ class SignalReceived(Report, kind="signal"):
 
 
 class StacksFound(Report, kind="stacks"):
-    """Where the node's ranks stand, and the process groups in their flight recorders."""
+    """The positions of the node's ranks, and the process groups in their flight recorders."""
 
     ranks: Mapping[int, RankStack] = field(default_factory=dict)
     recorders: Mapping[int, Mapping[str, ProcessGroup]] = field(default_factory=dict)
 
 
 class ModuleSought(Report, kind="found"):
-    """Whether the ranks' interpreter finds the module."""
+    """The answer to FindModule: whether the ranks' interpreter finds the module."""
 
     module: str
     is_there: bool = False
@@ -261,7 +343,7 @@ class RanksIdle(OfAttempt, kind="idle"):
 
 
 class HandedOver(OfAttempt, kind="handed_over"):
-    """Which nodes received the checkpoint, and which could not, with the reason."""
+    """The nodes that received the checkpoint, and those that could not, with the reason."""
 
     given: tuple[Node, ...] = ()
     failed: tuple[tuple[Node, str], ...] = ()

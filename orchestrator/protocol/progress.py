@@ -17,6 +17,18 @@ class Progress(NamedTuple):
     beat: int = -1
     saved: float = 0.0
 
+    @staticmethod
+    def of(step: int | None, beat: int | None = None, saved: float | None = None) -> Progress:
+        """Return the progress of which None says that there is no step, no heartbeat or no write."""
+        return Progress(-1 if step is None else step, -1 if beat is None else beat, saved or 0.0)
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> Progress:
+        """Return the progress that another machine reports by `to_event`."""
+        step, beat = (each if type(each := data.get(name)) is int else None for name in ("step", "beat"))
+        saved = data.get("saved")
+        return Progress.of(step, beat, saved if isinstance(saved, float) else None)
+
     @property
     def known_step(self) -> int | None:
         """Return the checkpoint's step, or None if there is none."""
@@ -26,10 +38,3 @@ class Progress(NamedTuple):
         """Return the fields that describe the progress in an event."""
         signs = {} if self.step >= 0 else {"beat": self.beat if self.beat >= 0 else None, "saved": self.saved or None}
         return {"step": self.known_step, **{name: value for name, value in signs.items() if value is not None}}
-
-
-def progress_of(event: Mapping[str, Any]) -> Progress:
-    """Return the progress that an event describes."""
-    step, beat = (each if type(each := event.get(name)) is int else -1 for name in ("step", "beat"))
-    saved = event.get("saved")
-    return Progress(step, beat, saved if isinstance(saved, float) else 0.0)

@@ -1,4 +1,4 @@
-"""The launcher's reports on its ranks: how a rank ended, and where it stands. Python 3.9, pure."""
+"""The launcher's reports on its ranks: how a rank ended, and which line it has reached. Python 3.9, pure."""
 
 from collections.abc import Mapping
 from dataclasses import field
@@ -48,9 +48,9 @@ class RankEnd(Fields):
     kernel: tuple[str, ...] = ()  # the kernel's messages about the node's GPUs
 
     @property
-    def ended_well(self) -> bool:
-        """Return whether the rank exited with 0, was not stopped by orch, and has saved its last checkpoint."""
-        return self.code == 0 and not self.signal and not self.stopped and not self.unsaved
+    def how(self) -> str:
+        """Return `exit code 17` or `SIGKILL`, for use in a message."""
+        return self.signal or f"exit code {self.code}"
 
 
 class LeftEarly(Fields):
@@ -75,7 +75,7 @@ class Culprit(RankEnd):
 
 
 class RankStack(Fields):
-    """Where a rank's main thread stands."""
+    """The position of a rank's main thread."""
 
     state: str = ""  # of its process, as in /proc; T and t: it is stopped
     in_collective: Optional[bool] = None  # whether it waits in a collective; None: unknown

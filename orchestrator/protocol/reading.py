@@ -161,6 +161,15 @@ def read_json(path: _Path, most: int, below: _Path | None = None) -> Any:
     return parse_json(read_regular(path, most, below))
 
 
+def read_object(path: _Path, most: int, below: _Path | None = None) -> dict[str, Any] | None:
+    """Return the JSON object in an ordinary file; None if the file is missing, damaged or just being written."""
+    try:
+        value = read_json(path, most, below)
+    except (OSError, ValueError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
 def _seen(path: str, top: str) -> int:
     """Return a descriptor that only names the file at the path. No link below `top` is followed."""
     if top == "." and not path.startswith("/"):

@@ -3,8 +3,8 @@
 Other machines and processes may have written any JSON. `read` checks the type and the bounds of each field, and ignores
 fields that the class does not have. A class states its bounds by `Annotated[int, Bounds(0, 10)]`.
 
-A subclass of `Fields` is a frozen dataclass without a decorator. It becomes one when it is first used, because making
-all of them takes longer than the whole of `orch status`.
+A subclass of `Fields` is a frozen dataclass without a decorator. It becomes a dataclass when it is first used, because
+a process uses few of the classes.
 """
 
 import contextlib
@@ -12,20 +12,16 @@ import dataclasses
 import enum
 import threading
 import typing
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from functools import cache, partial
 from typing import TYPE_CHECKING, Annotated, Any, Callable, TypeVar, Union
 
+from orchestrator.protocol.frozen import Frozen, default_of
+
 if TYPE_CHECKING:
-    from typing import dataclass_transform
-
-    Base = Mapping[str, Any]
+    from typing_extensions import dataclass_transform
 else:
-    Base = object  # ABCMeta would double the time in which the classes are made
-
-    def dataclass_transform(**_):
-        return lambda cls: cls
+    from orchestrator.protocol.frozen import dataclass_transform
 
 
 Made = TypeVar("Made")
@@ -39,12 +35,11 @@ class DamagedError(ValueError):
     """A value has another type than its field, or is out of the field's bounds."""
 
 
-@dataclass(frozen=True)
 class Bounds:
     """The least and the greatest value of a number, or the least and the greatest length of a text or a list."""
 
-    least: float
-    most: float
+    def __init__(self, least: float, most: float) -> None:
+        self.least, self.most = least, most
 
 
 Count = Annotated[int, Bounds(0, 1 << 63)]
@@ -55,53 +50,23 @@ Seconds = Annotated[float, Bounds(0.0, 1e300)]  # a job may set any limit
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field,))
-class Fields(Base):
-    """A frozen dataclass whose fields can be read by name, too. A field with its default value counts as missing."""
+class Fields(Frozen):
+    """The base of messages and events: a frozen dataclass that `read` and `to_json` know."""
 
-    def __new__(cls, *_: Any, **__: Any) -> "Any":
-        """Make the class a dataclass before its first instance."""
-        _fields_of(cls)
-        return object.__new__(cls)
+    def __init_subclass__(cls, **_: Any) -> None:
+        """Leave the class as it is until its first use."""
 
-    def __getitem__(self, name: str) -> Any:
-        """Return the value of a field."""
-        try:
-            return getattr(self, name)
-        except AttributeError:
-            raise KeyError(name) from None
-
-    def __iter__(self) -> Iterator[str]:
-        """Yield the names of the fields that have no default, or another value than their default."""
-        return (each.name for each in _fields_of(type(self)) if each.is_told(getattr(self, each.name)))
-
-    def __contains__(self, name: object) -> bool:
-        """Tell whether `__iter__` yields the name."""
-        readers, defaults, _ = _plan_of(type(self))
-        return name in readers and bool(getattr(self, str(name)) != defaults.get(str(name), _MISSING))
-
-    def __len__(self) -> int:
-        """Return the number of names that `__iter__` yields."""
-        return sum(1 for _ in self)
-
-    if not TYPE_CHECKING:
-
-        def get(self, name: str, default: Any = None) -> Any:
-            """Return the value of a field; the default if the class has no such field, or if the value is None."""
-            value = getattr(self, name, None)
-            return default if value is None else value
-
-        keys, items, values = Mapping.keys, Mapping.items, Mapping.values
+    def __init__(self, *first: Any, **values: Any) -> None:
+        """Set the fields. Raises TypeError for a field that is unknown, or that is missing and has no default."""
+        cls: Any = type(self)
+        _plan_of(cls)
+        super().__init__(*first, **values)
 
 
-Mapping.register(Fields)
-
-
-@dataclass(frozen=True)
 class _Field:
-    name: str
-    read: _Reader
-    default: Any
-    is_stamp: bool  # whether the constructor does not take the field
+    def __init__(self, field: "dataclasses.Field[Any]", hint: Any) -> None:
+        self.name, self.read, self.default = field.name, _reader_of(hint), default_of(field)
+        self.is_stamp = not field.init  # whether the constructor does not take the field
 
     def is_told(self, value: Any) -> bool:
         return self.default is _MISSING or bool(value != self.default)
@@ -116,23 +81,29 @@ def read(cls: type[Made], data: Any, *, lenient: bool = False) -> Made:
     if not isinstance(data, Mapping):
         raise DamagedError(f"it is no object of {cls.__name__}")
     plan: Any = cls
-    readers, defaults, required = _plan_of(plan)
-    values = dict(defaults)
+    fields, defaults = _plan_of(plan)
+    values = dict(defaults)  # in the order of the fields
     for name, value in data.items():
-        reader = readers.get(name)
-        if reader is None:
+        if name not in fields:
             continue
         try:
-            values[name] = reader(value)
+            values[name] = fields[name].read(value)
         except DamagedError as error:
-            if not lenient or name not in defaults:
+            if not lenient or fields[name].default is _MISSING:
                 raise DamagedError(f"{name}: {error}") from None
-    for name in required:
-        if name not in values:
+    for name, value in values.items():
+        if value is _MISSING:
             raise DamagedError(f"{name} is missing")
     made: Made = object.__new__(cls)
     made.__dict__.update(values)  # a frozen dataclass sets its fields one by one, which takes five times as long
     return made
+
+
+def converted(value: Fields, cls: type[Made], **more: Any) -> Made:
+    """Return an instance of another class: with `more`, and the value's fields that this class takes too."""
+    target: Any = cls
+    taken = {name for name, each in _plan_of(target)[0].items() if not each.is_stamp}
+    return cls(**{**{name: held for name, held in vars(value).items() if name in taken}, **more})
 
 
 def to_json(value: Any, *, stamps: bool = True, whole: bool = False) -> dict[str, Any]:
@@ -142,7 +113,7 @@ def to_json(value: Any, *, stamps: bool = True, whole: bool = False) -> dict[str
     that the constructor takes are in the result, for readers that don't know the defaults.
     """
     found = {}
-    for each in _fields_of(value.__class__):
+    for each in _plan_of(value.__class__)[0].values():
         held = getattr(value, each.name)
         if (stamps and each.is_told(held)) if each.is_stamp else (whole or each.is_told(held)):
             found[each.name] = _plain(held, whole)
@@ -154,7 +125,7 @@ def _plain(value: Any, whole: bool) -> Any:
         return value
     if isinstance(value, (tuple, list)):
         return [_plain(each, whole) for each in value]
-    if isinstance(value, Mapping) and not isinstance(value, Fields):
+    if isinstance(value, Mapping):
         return {str(name): _plain(each, whole) for name, each in value.items()}
     return to_json(value, whole=whole)
 
@@ -202,31 +173,22 @@ def _named(name: str, names: Mapping[str, Any]) -> Any:
 
 
 @cache
-def _fields_of(cls: Any) -> tuple[_Field, ...]:
+def _plan_of(cls: Any) -> tuple[dict[str, _Field], dict[str, Any]]:
+    """Return the fields and their defaults, by name. The class and its bases become dataclasses if they are not yet."""
     with _making:
         for each in reversed(cls.__mro__):
-            if issubclass(each, Fields) and each is not Fields and "__dataclass_fields__" not in each.__dict__:
-                dataclass(frozen=True)(each)
-    hints = typing.get_type_hints(cls, include_extras=True)
-    return tuple(
-        _Field(each.name, _reader_of(hints[each.name]), _default_of(each), not each.init)
-        for each in dataclasses.fields(cls)
-    )
+            if issubclass(each, Fields) and "__dataclass_fields__" not in vars(each):
+                dataclasses.dataclass(init=False, repr=False, eq=False)(each)
+    fields = dataclasses.fields(cls)
+    if any(isinstance(each.type, str) for each in fields):
+        hints = typing.get_type_hints(cls, include_extras=True)
+    else:
+        hints = {each.name: each.type for each in fields}
+    plan = {each.name: _Field(each, hints[each.name]) for each in fields}
+    return plan, {name: each.default for name, each in plan.items()}
 
 
 @cache
-def _plan_of(cls: Any) -> tuple[dict[str, _Reader], dict[str, Any], tuple[str, ...]]:
-    """Return the readers of all fields, the defaults, and the names of the fields without a default."""
-    fields = _fields_of(cls)
-    required = tuple(each.name for each in fields if each.default is _MISSING)
-    defaults = {each.name: each.default for each in fields if each.name not in required}
-    return {each.name: each.read for each in fields}, defaults, required
-
-
-def _default_of(field: "dataclasses.Field[Any]") -> Any:
-    return field.default_factory() if callable(field.default_factory) else field.default
-
-
 def _reader_of(hint: Any) -> _Reader:
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if origin is Annotated:

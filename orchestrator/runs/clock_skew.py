@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from orchestrator.outcome.restart import opens_start
-from orchestrator.protocol.events import AgentStarted, Clock, Event, StartingAgain, of
+from orchestrator.outcome.restart import opened_start
+from orchestrator.protocol.events import Clock, Event, of
 
 
 def correct_clock_skew(events: Sequence[Event]) -> list[Event]:
@@ -17,8 +17,8 @@ def correct_clock_skew(events: Sequence[Event]) -> list[Event]:
     start: dict[int | None, int] = {}
     timed = []
     for event in events:
-        if isinstance(event, StartingAgain | AgentStarted) and opens_start(event):
-            start[event.node] = event.start
+        if (opened := opened_start(event)) is not None:
+            start[event.node] = opened.start
         off = ahead.get((event.node, start.get(event.node, -1)))
         timed.append(event if off is None else event.timed(round(event.time - off, 3)))
     return timed

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
 from orchestrator.errors import StoreError
-from orchestrator.protocol.events import EventKind
+from orchestrator.protocol.events import Queued, of
+from orchestrator.protocol.frozen import Value
 from orchestrator.runs.files.file_cache import Signature, signature_of
 from orchestrator.runs.record import Dependency, RunRecord
 from orchestrator.runs.run_id import sweep_of
@@ -25,8 +25,7 @@ CANCELLED: Final = "it was cancelled before it was started"
 REMOVED: Final = "removed"
 
 
-@dataclass(frozen=True)
-class Wait:
+class Wait(Value):
     """The reason why a queued run waits for other runs. `is_unsatisfiable` means that it can never start."""
 
     reason: str
@@ -51,7 +50,7 @@ def queue_place(run: RunDir) -> Mapping[str, Any] | None:
 
 def was_queued(run: RunDir) -> bool:
     """Tell whether the submit left the start of the run to the supervisor. The start may have begun since."""
-    return any(event["kind"] == EventKind.QUEUED for event in run.events())
+    return bool(of(run.events(), Queued))
 
 
 # -- runs that can start

@@ -14,10 +14,10 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final
 
 from orchestrator.errors import UsageError
-from orchestrator.protocol.events import EventKind
+from orchestrator.protocol.events import Event, Restart, Stalled, StartingAgain, Unused
 from orchestrator.runs.outbox import journal_of, write_journal
 from orchestrator.runs.record import NotifyEntry
-from orchestrator.runs.state import Event, drop_invalid_fields
+from orchestrator.runs.state import drop_invalid_fields
 from orchestrator.runs.store import Record, RunDir
 
 if TYPE_CHECKING:
@@ -101,16 +101,14 @@ def due(
     """Return every notification that is due so far, in order. Pure."""
     happened: dict[str, tuple[str, str]] = {}
     for event in events:
-        attempt = event.get("attempt")
-        if event.get("kind") == EventKind.RELAUNCH or (
-            event.get("kind") == EventKind.RESTART and event.get("node") == 0
-        ):
-            happened[f"restarted/{attempt}"] = ("restarted", f"attempt {attempt} after {event.get('cause')}")
-        elif event.get("kind") == EventKind.STALL and event.get("full") is True:
-            where = f"rank {event.get('rank')} stands still in {event.get('phase')} at step {event.get('step')}"
-            happened.setdefault(f"hung/{attempt}", ("hung", where))
-        elif event.get("kind") == EventKind.UNUSED:
-            happened.setdefault(f"idle/{attempt}", ("idle", f"all nodes are idle: {event.get('use')}"))
+        if isinstance(event, StartingAgain) or (isinstance(event, Restart) and event.node == 0):
+            words = f"attempt {event.attempt} after {event.cause}"
+            happened[f"restarted/{event.attempt}"] = ("restarted", words)
+        elif isinstance(event, Stalled) and event.full:
+            where = f"rank {event.rank} stands still in {event.phase} at step {event.step}"
+            happened.setdefault(f"hung/{event.attempt}", ("hung", where))
+        elif isinstance(event, Unused):
+            happened.setdefault(f"idle/{event.attempt}", ("idle", f"all nodes are idle: {event.use}"))
     if outcome is not None:
         happened[outcome] = (outcome, "")
     return [

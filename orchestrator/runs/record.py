@@ -7,10 +7,11 @@ profile remain JSON documents, and properties of RunRecord read their fields.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any, Final
 
-from orchestrator.protocol.frozen import Frozen
+from orchestrator.protocol.frozen import Frozen, Value
+from orchestrator.protocol.layout import TITLES
 from orchestrator.runs.state import drop_invalid_fields
 
 if TYPE_CHECKING:
@@ -22,8 +23,7 @@ UNKNOWN: Final = "?"
 _NONE: Final = type(None)
 
 
-@dataclass(frozen=True)
-class Dependency:
+class Dependency(Value):
     """The run or sweep that must end, or succeed, before this run is started."""
 
     run: str
@@ -43,8 +43,7 @@ class Dependency:
         return Dependency(known.get("run") or UNKNOWN, known.get("if") == "ok")
 
 
-@dataclass(frozen=True)
-class SweepPoint:
+class SweepPoint(Value):
     """A run's place in a sweep: its number, the value of each key, and how many points may run at a time."""
 
     sweep: str = ""
@@ -76,8 +75,7 @@ class SweepPoint:
         )
 
 
-@dataclass(frozen=True)
-class NotifyEntry:
+class NotifyEntry(Value):
     """One of the job's `notify` entries: the events, and the receiver."""
 
     on: tuple[str, ...] = ()
@@ -185,8 +183,6 @@ class RunRecord(Frozen):
             del known["nnodes"]
         kind = known.get("kind", LOCAL)
         if "scheduler" not in known and kind not in (LOCAL, "ssh"):  # written by orch 0.1, or damaged
-            from orchestrator.protocol.allocation import TITLES
-
             scheduler = kind.partition("-")[0]
             known["scheduler"] = TITLES.get(scheduler, scheduler.capitalize())
         return RunRecord(
@@ -206,8 +202,7 @@ _TASK_KINDS: Final[dict[str, tuple[type, ...]]] = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True)
-class PlannedTask:
+class PlannedTask(Value):
     """The fields of a node's task in plan.json that readers need without starting anything."""
 
     code_dir: str = ""
@@ -230,8 +225,7 @@ class PlannedTask:
         return PlannedTask(**known, env=env)
 
 
-@dataclass(frozen=True)
-class PlanRecord:
+class PlanRecord(Value):
     """The parts of plan.json that readers need. Code that starts something reads a LaunchPlan."""
 
     document: Mapping[str, Any] = field(default_factory=dict)

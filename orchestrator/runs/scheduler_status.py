@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from orchestrator.outcome.scheduler import SchedulerStatus, verdict_with
-from orchestrator.runs.state import Event, RunState, RunStatus
+from orchestrator.protocol.events import Event
+from orchestrator.runs.state import RunState, RunStatus
 
 __all__ = ["SchedulerStatus", "joined"]
 

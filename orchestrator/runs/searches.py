@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from orchestrator.errors import StoreError
-from orchestrator.protocol.json_text import parse_json
+from orchestrator.protocol.json_text import objects_in
 from orchestrator.protocol.metric import Better
 from orchestrator.protocol.reading import MOST_LINES, read_part
 from orchestrator.protocol.str_enum import member_of
@@ -219,16 +219,8 @@ def entries_from(folder: Path, search: Search, offset: int) -> tuple[list[Entry]
     except OSError as error:
         raise StoreError(f"{folder / JOURNAL} can't be read: {error.strerror}") from error
     whole = data[: data.rfind(b"\n") + 1]
-    found = (_entry_in(search, line) for line in whole.splitlines())
+    found = (entry_of(search, row) for row in objects_in(whole.splitlines()))
     return [entry for entry in found if entry is not None], offset + len(whole)
-
-
-def _entry_in(search: Search, line: bytes) -> Entry | None:
-    try:
-        found = parse_json(line)
-    except ValueError:
-        return None
-    return entry_of(search, found) if isinstance(found, dict) else None
 
 
 def journal(folder: Path, search: Search) -> list[Entry]:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from enum import StrEnum
 from typing import Any, Final
 
-from orchestrator.outcome.verdict import Cause, Event, NodeState, NodeStatus, Outcome, Unreachable, Verdict
+from orchestrator.outcome.verdict import Cause, NodeState, NodeStatus, Outcome, Unreachable, Verdict
+from orchestrator.protocol.frozen import Value
 from orchestrator.protocol.str_enum import member_of
 
 # The values of `outcome` that a state is made of.
-__all__ = ["Cause", "Event", "NodeState", "NodeStatus", "Outcome", "Unreachable", "Verdict"]
+__all__ = ["Cause", "NodeState", "NodeStatus", "Outcome", "Unreachable", "Verdict"]
 
 
 class RunStatus(StrEnum):
@@ -60,8 +61,7 @@ def drop_invalid_fields(data: object, kinds: Mapping[str, tuple[type, ...]]) -> 
     return {name: data.get(name) for name, types in kinds.items() if type(data.get(name)) in types}
 
 
-@dataclass(frozen=True)
-class Ending:
+class Ending(Value):
     """The content of verdict.json: the verdict, and the wall-clock time of the end (None if unknown)."""
 
     verdict: Verdict
@@ -83,8 +83,7 @@ class Ending:
         return Ending(Verdict.from_json(data), None if ended is None else float(ended))
 
 
-@dataclass(frozen=True)
-class LeftOutputs:
+class LeftOutputs(Value):
     """Outputs of a run that are on a machine and not here. `files` is None if they could not be counted."""
 
     node: int
@@ -95,8 +94,7 @@ class LeftOutputs:
     reason: str
 
 
-@dataclass(frozen=True)
-class Attempt:
+class Attempt(Value):
     """One start of a run's ranks: wall-clock times of begin and end, how it ended, and its checkpoint.
 
     A checkpoint that was offered (`ORCH_RESUME_FROM`) counts as `resumed_from` only if the program has loaded it: the
@@ -112,8 +110,7 @@ class Attempt:
     first_step: int | None = None  # the first reported step, if the program was offered a checkpoint
 
 
-@dataclass(frozen=True)
-class Recovery:
+class Recovery(Value):
     """The machines that a run has lost, since when (wall clock), and the next step."""
 
     lost: tuple[str, ...]
@@ -122,8 +119,7 @@ class Recovery:
     restarts: bool = True
 
 
-@dataclass(frozen=True)
-class RunState:
+class RunState(Value):
     """A run at one moment."""
 
     run_id: str

@@ -28,7 +28,7 @@ from orchestrator.errors import RunNotFoundError, StoreError
 from orchestrator.node.system.private import make_private, remedy, why_exposed, why_unsafe
 from orchestrator.protocol import files
 from orchestrator.protocol.events import Clock, Event, read_event, read_events
-from orchestrator.protocol.json_text import parse_json
+from orchestrator.protocol.json_text import objects_in
 from orchestrator.protocol.reading import MOST_LINES, MOST_RECORD, read_json, read_regular
 from orchestrator.protocol.str_enum import member_of
 from orchestrator.runs.files.file_cache import FileCache, Signature, signature_of
@@ -261,11 +261,7 @@ def read_lines(path: Path | str, below: Path | None = None) -> Iterator[Record]:
         return
     except OSError as error:
         raise StoreError(f"{path} can't be read: {error.strerror}") from error
-    for line in data.split(b"\n"):
-        with contextlib.suppress(ValueError):
-            record = parse_json(line) if line.strip() else None
-            if isinstance(record, dict):
-                yield record
+    yield from objects_in(data.split(b"\n"))
 
 
 def write_durably(path: Path, data: bytes, *, private: bool = False) -> None:

@@ -2,11 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from orchestrator.outcome.verdict import Event, how_it_ended
-from orchestrator.protocol.events import EventKind, Started, read_events
+from orchestrator.protocol.events import (
+    AgentEnded,
+    AgentStarted,
+    AttemptFailed,
+    Event,
+    GangEnded,
+    GaveUp,
+    Go,
+    Joined,
+    LauncherImported,
+    RankExit,
+    Snapshot,
+    Started,
+    Submitted,
+    of,
+)
+from orchestrator.protocol.typed import to_json
 from orchestrator.runs.record import RunRecord
 
 if TYPE_CHECKING:  # a submit needs only one line of this
@@ -19,7 +34,7 @@ def run_record(
     run: RunRecord,
     events: Iterable[Event],
     plan: Mapping[str, Any] | None = None,
-    metrics: Iterable[Event] = (),
+    metrics: Iterable[Mapping[str, Any]] = (),
     now: float | None = None,
     samples: Iterable[NodeSamples] = (),
 ) -> dict[str, Any]:
@@ -27,7 +42,7 @@ def run_record(
 
     Durations within the gang come from node 0's monotonic clock. Only `queued` compares two hosts' clocks.
     """
-    events = [*read_events(events)]
+    events = list(events)
     nodes = _nodes(events)
     return {
         "job": run.job,
@@ -36,7 +51,7 @@ def run_record(
         "profile_file": run.profile_file,
         "repeats": run.repeats,
         "plan": plan,
-        "hosts": [str(node.get("host", "?")) for node in nodes.values()],
+        "hosts": [node.host for node in nodes.values()],
         "versions": _versions(run, events, nodes),
         "code": code_of(events),
         "phases": _phases(run, events, metrics),
@@ -49,27 +64,24 @@ def hours_of(
     events: Iterable[Event], now: float | None = None, samples: Iterable[NodeSamples] = ()
 ) -> dict[str, float | None]:
     """Return the hours of ranks, cores and GPUs that the run used, and the GPUs' watt-hours."""
-    events = [*read_events(events)]
+    events = list(events)
     return {**_hours(events, _nodes(events), now), "gpu_watt_hours": _watt_hours(events, samples)}
 
 
 def code_of(events: Iterable[Event]) -> dict[str, Any] | None:
     """Return the facts about the snapshot: files, bytes, sha256, and the state in git."""
-    for event in events:
-        if event.get("kind") == EventKind.SNAPSHOT:
-            return {key: value for key, value in event.items() if key not in ("kind", "time")}
-    return None
+    return next((to_json(event, stamps=False) for event in of(events, Snapshot)), None)
 
 
 def code_note(events: Iterable[Event]) -> str:
     """Return a note if the code that was sent is not in a commit; empty otherwise."""
-    code = code_of(events)
-    if not code or not code.get("dirty"):
+    code = next(iter(of(events, Snapshot)), None)
+    if code is None or not code.dirty:
         return ""
-    parts = ["uncommitted changes"] if code.get("diff") else []
-    if untracked := code.get("untracked"):
+    parts = ["uncommitted changes"] if code.diff else []
+    if untracked := code.untracked:
         parts.append(f"{len(untracked)} untracked file{'s' * (len(untracked) != 1)}")
-    commit = str(code.get("git") or "")[:9]
+    commit = (code.git or "")[:9]
     what = f"is commit {commit} with {' and '.join(parts) or 'changes'}" if commit else "has no git commit"
     return f"note: the code folder {what}; a snapshot of it is stored with the run"
 
@@ -79,39 +91,31 @@ def left_out_note(events: Iterable[Event]) -> str:
 
     For a run on this machine, the note lists checkpoints that are links to the user's own files.
     """
-    code = code_of(events) or {}
-    if "left_out" in code:
+    code = next(iter(of(events, Snapshot)), None)
+    if code is not None and code.left_out is not None:
         from orchestrator.runs.files.ignore_rules import left_out_words
 
-        return left_out_words(code["left_out"])
-    if "linked" in code:
+        return left_out_words(code.left_out)
+    if code is not None and code.linked is not None:
         from orchestrator.runs.files.laid_files import words_on_links
 
-        return words_on_links(code["linked"])
+        return words_on_links(code.linked)
     return ""
 
 
-def _nodes(events: list[Event]) -> dict[int, Event]:
-    """Return the last AGENT_STARTED event of each node."""
-    found = {event["node"]: event for event in events if event["kind"] == EventKind.AGENT_STARTED and _is_node(event)}
-    return dict(sorted(found.items()))
+def _nodes(events: list[Event]) -> dict[int, AgentStarted]:
+    """Return the event of the last agent of each node."""
+    found = {event.node: event for event in of(events, AgentStarted) if event.node is not None}
+    return {node: found[node] for node in sorted(found)}
 
 
-def _is_node(event: Event) -> bool:
-    return type(event.get("node")) is int
-
-
-def _versions(run: RunRecord, events: list[Event], nodes: Mapping[int, Event]) -> dict[str, Any]:
-    torch = {
-        event["node"]: event.get("torch")
-        for event in events
-        if event["kind"] == EventKind.LAUNCHER_IMPORTED and _is_node(event)
-    }
+def _versions(run: RunRecord, events: list[Event], nodes: Mapping[int, AgentStarted]) -> dict[str, Any]:
+    torch = {event.node: event.torch for event in of(events, LauncherImported)}
     return {
         "orch": run.orch,
         "python": run.python,
         "nodes": [
-            {"node": node, "host": event.get("host"), "python": event.get("python"), "torch": torch.get(node)}
+            {"node": node, "host": event.host, "python": event.python, "torch": torch.get(node)}
             for node, event in nodes.items()
         ],
     }
@@ -120,81 +124,58 @@ def _versions(run: RunRecord, events: list[Event], nodes: Mapping[int, Event]) -
 # -- phases
 
 
-def _phases(run: RunRecord, events: list[Event], metrics: Iterable[Event]) -> list[dict[str, Any]]:
+def _phases(run: RunRecord, events: list[Event], metrics: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return (name, attempt, seconds) of a run's phases, in order. Phases that did not occur are left out."""
-    own = [event for event in events if "node" not in event]
-    first = [event for event in events if event.get("node") == 0]
+    submits = [event.time for event in of(events, Submitted)]
+    first = [event for event in events if event.node == 0]
+    agents = of(first, AgentStarted)
     phases: list[dict[str, Any]] = []
 
     def add(name: str, seconds: float | None, attempt: int = 0) -> None:
         if seconds is not None:
             phases.append({"phase": name, "attempt": attempt, "seconds": round(max(0.0, seconds), 3)})
 
-    submitted = _time(_first(own, EventKind.SUBMITTED), "time")
+    submitted = submits[0] if submits else None
     add("submitting", _between(run.created or None, submitted))
-    add("queued", _between(submitted, _time(_first(first, EventKind.AGENT_STARTED), "time")))
-    up, joined = _time(_first(first, EventKind.AGENT_STARTED)), _time(_last(first, EventKind.JOINED))
-    add("joining", _between(up, joined))
-    imports = [event for event in events if event["kind"] == EventKind.LAUNCHER_IMPORTED]
-    add("importing", max((_number(event.get("seconds")) or 0.0 for event in imports), default=None))
+    add("queued", _between(submitted, agents[0].time if agents else None))
+    joined = _last_mono(of(first, Joined))
+    add("joining", _between(agents[0].mono if agents else None, joined))
+    add("importing", max((event.seconds or 0.0 for event in of(events, LauncherImported)), default=None))
     saves = _seconds_by_attempt(metrics, "save")
     evaluations = _seconds_by_attempt(metrics, "eval")
     before = joined
-    for go in (event for event in first if event["kind"] == EventKind.GO):
-        attempt = _attempt_of(go)
-        add("starting", _between(before, _time(go)), attempt)
-        end = _end_of(first, attempt)
-        add("running", _between(_time(go), end), attempt)
+    for go in of(first, Go):
+        attempt, end = go.attempt, _end_of(first, go.attempt)
+        add("starting", _between(before, go.mono), attempt)
+        add("running", _between(go.mono, end), attempt)
         add("saving", saves.get(attempt), attempt)
         add("evaluating", evaluations.get(attempt), attempt)
         before = end
-    add("ending", _between(before, _time(_last(first, EventKind.AGENT_ENDED))), phases[-1]["attempt"] if phases else 0)
+    add("ending", _between(before, _last_mono(of(first, AgentEnded))), phases[-1]["attempt"] if phases else 0)
     return phases
 
 
 def _end_of(first: list[Event], attempt: int) -> float | None:
-    ends = [
-        e
-        for e in first
-        if e["kind"] in (EventKind.GANG_ENDED, EventKind.ATTEMPT_FAILED) and e.get("attempt") == attempt
-    ]
-    return _time(ends[0]) if ends else None
+    ends = (event for event in first if isinstance(event, GangEnded | AttemptFailed) and event.attempt == attempt)
+    return next((event.mono for event in ends), None)
 
 
-def _seconds_by_attempt(metrics: Iterable[Event], kind: str) -> dict[int, float]:
+def _seconds_by_attempt(metrics: Iterable[Mapping[str, Any]], kind: str) -> dict[int, float]:
     found: dict[int, float] = {}
-    for event in metrics:
-        seconds = _number(event.get("seconds"))
-        if event.get("kind") == kind and seconds is not None:
-            number = _attempt_of(event)
-            found[number] = found.get(number, 0.0) + seconds
+    for line in metrics:
+        seconds, attempt = line.get("seconds"), line.get("attempt")
+        if line.get("kind") == kind and isinstance(seconds, int | float):
+            number = attempt if type(attempt) is int else 0
+            found[number] = found.get(number, 0.0) + float(seconds)
     return found
 
 
-def _attempt_of(event: Event) -> int:
-    attempt = event.get("attempt")
-    return attempt if type(attempt) is int else 0
+def _last_mono(events: Sequence[Event]) -> float | None:
+    return events[-1].mono if events else None
 
 
-def _first(events: list[Event], kind: str) -> Event | None:
-    return next((event for event in events if event["kind"] == kind), None)
-
-
-def _last(events: list[Event], kind: str) -> Event | None:
-    return next((event for event in reversed(events) if event["kind"] == kind), None)
-
-
-def _time(event: Event | None, clock: str = "mono") -> float | None:
-    return None if event is None else _number(event.get(clock))
-
-
-def _number(value: Any) -> float | None:
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
-
-
-def _between(start: Any, end: float | None) -> float | None:
-    begun = _number(start)
-    return None if begun is None or end is None else end - begun
+def _between(start: float | None, end: float | None) -> float | None:
+    return None if start is None or end is None else end - start
 
 
 # -- ends and use
@@ -203,34 +184,30 @@ def _between(start: Any, end: float | None) -> float | None:
 def _attempts(events: list[Event]) -> list[dict[str, Any]]:
     """Return for each attempt how every rank ended."""
     ends: dict[int, dict[str, Any]] = {}
-    for event in events:
-        attempt, rank = event.get("attempt"), event.get("rank")
-        if event["kind"] == EventKind.RANK_EXIT and type(attempt) is int and type(rank) is int:
-            end = {"code": event.get("code"), "signal": event.get("signal")}
-            ends.setdefault(attempt, {})[str(rank)] = {**end, "how": how_it_ended(end["code"], end["signal"])}
+    for event in of(events, RankExit):
+        if event.attempt is not None:
+            end = {"code": event.code, "signal": event.signal, "how": event.how}
+            ends.setdefault(event.attempt, {})[str(event.rank)] = end
     return [
         {"attempt": attempt, "exits": dict(sorted(exits.items(), key=lambda item: int(item[0])))}
         for attempt, exits in sorted(ends.items())
     ]
 
 
-def _hours(events: list[Event], nodes: Mapping[int, Event], now: float | None) -> dict[str, float]:
+def _hours(events: list[Event], nodes: Mapping[int, AgentStarted], now: float | None) -> dict[str, float]:
     """Return the hours of ranks, and of the hosts' cores and GPUs while agents ran, each host counted once."""
-    spans: dict[str, tuple[float, float, float, float]] = {}
+    spans: dict[str, tuple[float, float, int, int]] = {}
     named: dict[str, set[str]] = {}  # nodes on one host may have different GPUs
-    last_words = (EventKind.AGENT_ENDED, EventKind.GAVE_UP)
-    ends = {event["node"]: event for event in events if event["kind"] in last_words and _is_node(event)}
+    ends = {event.node: event.time for event in events if isinstance(event, AgentEnded | GaveUp)}
     for node, event in nodes.items():
-        begun, ended = _number(event.get("time")), _time(ends[node], "time") if node in ends else now
-        if begun is None or ended is None:
+        ended = ends.get(node, now)
+        if ended is None:
             continue
-        host = str(event.get("host", node))
-        first, last, cores, gpus = spans.get(host, (begun, ended, 0.0, 0.0))
-        names = event.get("gpu_names")
-        named.setdefault(host, set()).update(map(str, names) if isinstance(names, list | tuple) else ())
-        cores = max(cores, _number(event.get("cores")) or 0)
-        gpus = max(gpus, _number(event.get("gpus")) or 0, len(named[host]))
-        spans[host] = (min(first, begun), max(last, ended), cores, gpus)
+        first, last, cores, gpus = spans.get(event.host, (event.time, ended, 0, 0))
+        names = named.setdefault(event.host, set())
+        names.update(event.gpu_names)
+        cores, gpus = max(cores, event.cores or 0), max(gpus, event.gpus or 0, len(names))
+        spans[event.host] = (min(first, event.time), max(last, ended), cores, gpus)
     held = [(max(0.0, last - first), cores, gpus) for first, last, cores, gpus in spans.values()]
     return {
         "rank_hours": round(_rank_seconds(events, now) / HOUR, 6),
@@ -242,28 +219,25 @@ def _hours(events: list[Event], nodes: Mapping[int, Event], now: float | None) -
 def gpus_of(events: Iterable[Event]) -> int:
     """Return how many GPUs the run's hosts have given it, each host counted once."""
     by_host: dict[str, int] = {}
-    for event in events:
-        if event.get("kind") == EventKind.AGENT_STARTED and (count := _number(event.get("gpus"))):
-            host = str(event.get("host", event.get("node")))
-            by_host[host] = max(by_host.get(host, 0), int(count))
+    for event in of(events, AgentStarted):
+        by_host[event.host] = max(by_host.get(event.host, 0), event.gpus or 0)
     return sum(by_host.values())
 
 
 def _watt_hours(events: list[Event], samples: Iterable[NodeSamples]) -> float | None:
     """Return the energy of the GPUs while agents ran on their nodes, or None if no GPU reports it."""
-    starts: dict[str, str] = {}  # texts, because a damaged value may be anything
-    joules: dict[tuple[str, str], float] = {
-        (str(node.node), str(sample.start)): sample.joules
+    starts: dict[int | None, int] = {}
+    joules: dict[tuple[int | None, int], float] = {
+        (node.node, sample.start): sample.joules
         for node in samples
         for sample in node.samples
         if sample.joules is not None
     }
     for event in events:
-        node = str(event.get("node"))
-        if event["kind"] == EventKind.AGENT_STARTED:
-            starts[node] = str(event.get("start", 0))
-        elif event["kind"] == EventKind.AGENT_ENDED and (told := _number(event.get("joules"))) is not None:
-            joules[node, starts.get(node, "0")] = told  # the agent's last report, which the samples may lack
+        if isinstance(event, AgentStarted):
+            starts[event.node] = event.start
+        elif isinstance(event, AgentEnded) and event.joules is not None:
+            joules[event.node, starts.get(event.node, 0)] = event.joules  # the last report, which samples may lack
     return round(sum(joules.values()) / HOUR, 3) if joules else None
 
 
@@ -272,14 +246,10 @@ def _rank_seconds(events: list[Event], now: float | None) -> float:
     starts: dict[tuple[int, int], float] = {}
     total = 0.0
     for event in events:
-        moment, attempt = _number(event.get("time")), event.get("attempt")
-        if moment is None or type(attempt) is not int:
-            continue
-        rank = event.get("rank")
         if isinstance(event, Started):
-            starts |= {(attempt, each): moment for each in range(*event.ranks)}
-        elif event["kind"] == EventKind.RANK_EXIT and type(rank) is int and (attempt, rank) in starts:
-            total += max(0.0, moment - starts.pop((attempt, rank)))
+            starts |= {(event.attempt, rank): event.time for rank in range(*event.ranks)}
+        elif isinstance(event, RankExit) and event.attempt is not None and (event.attempt, event.rank) in starts:
+            total += max(0.0, event.time - starts.pop((event.attempt, event.rank)))
     newest = max((attempt for attempt, _ in starts), default=0)
     living = [begun for (attempt, _), begun in starts.items() if attempt == newest]
     return total + sum(max(0.0, (now or begun) - begun) for begun in living)

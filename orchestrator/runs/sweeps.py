@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator.errors import RunNotFoundError, StoreError
 from orchestrator.node.system.private import make_private
+from orchestrator.protocol.frozen import Value
 from orchestrator.runs.run_id import index_of, point_id, sweep_of
 from orchestrator.runs.store import (
     Record,
@@ -109,8 +109,7 @@ def newest_sweep(root: Path) -> str:
     )
 
 
-@dataclass(frozen=True)
-class Point:
+class Point(Value):
     """One run of a sweep: a value for each of its keys."""
 
     index: int

@@ -6,7 +6,8 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from orchestrator.protocol.allocation import TITLES, Allocation, AllocationError, read_allocation
+from orchestrator.protocol.allocation import Allocation, AllocationError, read_allocation
+from orchestrator.protocol.layout import TITLES
 from orchestrator.protocol.reading import MOST_RECORD, read_regular
 
 OWN_WAYS = {"slurm": "srun", "sge": "qrsh", "oar": "oarsh", "lsf": "blaunch"}

@@ -8,12 +8,13 @@ status` imports it.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 from orchestrator.errors import OrchError
+from orchestrator.protocol.frozen import Value
 
 if TYPE_CHECKING:
     from orchestrator.specs.profile import ProfileBase
@@ -22,8 +23,7 @@ GROUP: Final = "orchestrator.backends"
 LOGIN: Final = "-login"  # the end of the name under which runs through a login node are recorded
 
 
-@dataclass(frozen=True)
-class Nodes:
+class Nodes(Value):
     """The nodes that a plan names."""
 
     names: tuple[str, ...]
@@ -35,8 +35,7 @@ class Nodes:
     """MASTER_ADDR, or a description of it if it is known later."""
 
 
-@dataclass(frozen=True)
-class Kind:
+class Kind(Value):
     """One kind of profile. `model`, `backend` and `login_backend` are `module:Name` and are imported when needed.
 
     The methods get a profile of this kind.

@@ -6,14 +6,23 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from orchestrator.looking.judge import judged
+from orchestrator.looking.evidence import judged
 from orchestrator.outcome.restart import Relaunch, newest_start, pending_start
-from orchestrator.protocol.events import EventKind
-from orchestrator.runs.state import Event, HandleStatus, Verdict
+from orchestrator.protocol.events import (
+    AgentEnded,
+    AgentStarted,
+    Dropped,
+    Event,
+    FoundLost,
+    GaveUp,
+    SignalReceived,
+    SubmitFailed,
+    of,
+)
+from orchestrator.runs.state import HandleStatus, Verdict
 from orchestrator.supervisor.observe import Observation
 
-SAY_WHY: Final = (EventKind.FOUND_LOST, EventKind.SUBMIT_FAILED, EventKind.DROPPED)  # no agent will ever report
-LAST_WORDS: Final = (EventKind.AGENT_ENDED, EventKind.GAVE_UP)
+SAY_WHY: Final = (FoundLost, SubmitFailed, Dropped)  # no agent will ever report
 
 
 @dataclass(frozen=True)
@@ -73,7 +82,7 @@ def decide(seen: Observation) -> tuple[Action, ...]:
     if state.verdict is not None:
         return (Finish(state.verdict, state.ended),)
     told = (PassOnCancel(),) if seen.is_cancelled and not _was_passed_on(evidence.events) else ()
-    if seen.wait is not None and seen.wait.is_unsatisfiable and not _has(evidence.events, EventKind.AGENT_STARTED):
+    if seen.wait is not None and seen.wait.is_unsatisfiable and not of(evidence.events, AgentStarted):
         return (*told, Drop(seen.wait.reason))
     if evidence.scheduler is None and seen.is_quiet and _is_over(evidence.events):  # a job may wait long for its start
         return (*told, CleanUp())
@@ -96,22 +105,19 @@ def _who_is_missing(seen: Observation) -> str:
         return ""
     if seen.is_being_started or seen.is_queued or seen.may_turn_up:
         return ""
-    if pending_start(evidence.events) is not None or any(_has(evidence.events, kind) for kind in SAY_WHY):
+    if pending_start(evidence.events) is not None or any(isinstance(event, SAY_WHY) for event in evidence.events):
         return ""
     what = f"{started} of {nodes} agents" if started else "an agent"
     return f"the submit ended before it had started {what}"
 
 
 def _was_passed_on(events: Iterable[Event]) -> bool:
-    return any(event["kind"] == EventKind.SIGNAL and event.get("cancelled") for event in events)
+    return any(event.cancelled for event in of(events, SignalReceived))
 
 
 def _is_over(events: Iterable[Event]) -> bool:
     """Tell whether node 0's agent has left, or another agent has given it up. An agent that stays is frozen."""
     now = newest_start(events)
-    left = any(event["kind"] in LAST_WORDS and event.get("node") == 0 for event in now)
-    return left or any(event["kind"] == EventKind.GAVE_UP and event.get("node") for event in now)
-
-
-def _has(events: Iterable[Event], kind: str) -> bool:
-    return any(event["kind"] == kind for event in events)
+    return any(event.node == 0 for event in of(now, AgentEnded)) or any(
+        event.node is not None for event in of(now, GaveUp)
+    )

@@ -16,7 +16,7 @@ from typing import Any, Final
 from urllib.parse import urlencode
 
 from orchestrator.errors import BackendError
-from orchestrator.protocol.events import EventKind
+from orchestrator.protocol.events import Snapshot, of
 from orchestrator.protocol.json_text import parse_json
 from orchestrator.protocol.layout import GIVEN
 from orchestrator.protocol.masking import mask, masked_json
@@ -193,8 +193,8 @@ class Mlflow:
                 "mlflow.source.type": "JOB", "orch.profile": self.record.profile_name}  # fmt: skip
         if self.record.job_file:
             tags["mlflow.source.name"] = PurePath(self.record.job_file).name
-        commits = [each.get("git") for each in self.run.events() if each["kind"] == EventKind.SNAPSHOT]
-        if commits and isinstance(commits[-1], str):
+        commits = [each.git for each in of(self.run.events(), Snapshot)]
+        if commits and commits[-1] is not None:
             tags["mlflow.source.git.commit"] = commits[-1]
         if before := self._given_run():
             tags |= {"orch.offered_from": before.run_id}  # it is not known yet whether the run loads that checkpoint

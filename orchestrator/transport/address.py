@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass
 from typing import Final
+
+from orchestrator.protocol.frozen import Value
 
 NO_CONNECTION: Final = 255  # the exit code of ssh if the command did not run
 SSH: Final = "ssh"  # the one way of starting a program on a machine that needs no scheduler
 HERE: Final = "this machine"  # the name of the computer that this process runs on
 
 
-@dataclass(frozen=True)
-class Address:
+class Address(Value):
     """A machine, and how programs are started there. SSH's configuration decides the fields that are None."""
 
     host: str

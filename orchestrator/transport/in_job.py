@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from orchestrator.errors import BackendError
-from orchestrator.protocol.allocation import TITLES
+from orchestrator.protocol.layout import TITLES
 from orchestrator.transport.address import Address
 
 START_SECONDS: Final = 30.0  # for a scheduler to start a program

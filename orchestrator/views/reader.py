@@ -13,15 +13,16 @@ from orchestrator.errors import StoreError, UsageError
 from orchestrator.looking.run import state_or_why_not
 from orchestrator.operations import diff, ranking
 from orchestrator.operations.watched_logs import WatchedLogs
+from orchestrator.protocol.events import Event
 from orchestrator.protocol.metric import better_of
 from orchestrator.runs.files.file_cache import FileCache
 from orchestrator.runs.files.logs import beat_of, beats_of, last_line, result_of
 from orchestrator.runs.files.metrics import Series, default_metric, metric_of_job, metric_that_exists, metrics_of
 from orchestrator.runs.files.sample_looks import SampleLooks
 from orchestrator.runs.files.written_metrics import is_number, last_values
-from orchestrator.runs.findings import findings, in_words
+from orchestrator.runs.findings import FindingKind, findings, in_words
 from orchestrator.runs.labels import Relabelled, labels_of
-from orchestrator.runs.state import Event, RunState
+from orchestrator.runs.state import RunState
 from orchestrator.runs.store import RunDir, find_run, newest_ids
 from orchestrator.runs.summary import code_of, gpus_of, hours_of
 from orchestrator.runs.sweeps import points_in
@@ -32,12 +33,13 @@ from orchestrator.views.logs import RankLog
 from orchestrator.views.pace import Pace, pace_of
 from orchestrator.views.run import RunView, run_view
 from orchestrator.views.runs import RunFilter, RunRow, RunsView, row_of, runs_view
-from orchestrator.views.step_times import Histogram, StepTimes, histogram_of, step_spans
+from orchestrator.views.step_times import Histogram, StepTimes, histogram_of, step_spans, step_times_of
 from orchestrator.views.sweep import SweepView, sweep_view
 from orchestrator.views.use import Totals, UseView, totals_of, use_view, uses_of_ranks
 
 FIRST_SECONDS: Final = 0.1  # after this time, a look at all runs leaves further unknown runs to the next look
 LEAST_SLOWER: Final = 1.5  # the colour scale of step times ends at this multiple of the fastest step, or above
+OF_PACE: Final = (FindingKind.DATA, FindingKind.SLOW)  # the sentence about the pace already reports these of a rank
 Note = Callable[[RunState, Mapping[str, Any] | None, float, str], str]
 """Returns the most important fact about a run, from its state, rank 0's heartbeat, the time now and its last line."""
 
@@ -116,14 +118,15 @@ class Reader:
             if not state.is_final and all_beats:
                 steps.look(state.attempt, beats)
             row, last = self._row(run, state, beats.get(0)), last_line(run, state.attempt)
-            uses = {} if state.is_final else uses_of_ranks(self._sampled(run).look())
+            sampled = () if state.is_final else self._sampled(run).look()
             try:
                 events = self.events(run)
             except StoreError:  # the state reports the error
                 events = ()
             return run_view(
                 state, row, str(run.path), events, self._clock(), beats=beats,
-                step_times={} if state.is_final else steps.newest, uses=uses, last_line=last,
+                step_times={} if state.is_final else step_times_of(sampled) | steps.newest,
+                uses=uses_of_ranks(sampled), last_line=last,
                 result=result_of(run),
             )  # fmt: skip
 
@@ -177,13 +180,17 @@ class Reader:
             return pace_of(self._sampled(run).look(), hosts)
 
     def findings(self, run: RunDir) -> list[str]:
-        """Return the findings in the newest samples of a live run, a sentence each; empty if the run has ended."""
+        """Return the findings in the newest samples of a live run, a sentence each, without those in `pace`."""
         with self._lock:
             state = self._state(run)
             if state.is_final:
                 return []
-            hosts = {node.node: node.host for node in state.nodes}
-            return in_words(findings(self._sampled(run).look()), hosts)
+            hosts, samples = {node.node: node.host for node in state.nodes}, self._sampled(run).look()
+            pace = pace_of(samples, hosts)
+            slow = pace.rank if pace is not None and pace.why else -1
+            return in_words(
+                [each for each in findings(samples) if each.rank != slow or each.kind not in OF_PACE], hosts
+            )
 
     def totals(self, run: RunDir) -> Totals:
         """Return the resources that a run has used in total."""

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final
 
-from orchestrator.runs.state import Attempt, Event, NodeState, NodeStatus, RunState, Verdict
+from orchestrator.protocol.events import Event
+from orchestrator.runs.state import Attempt, NodeState, NodeStatus, RunState, Verdict
 from orchestrator.views.runs import RunRow
 from orchestrator.views.timeline import Timeline, timeline_of
 

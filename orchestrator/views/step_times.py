@@ -38,6 +38,12 @@ class StepTimes:
                 self._seen[rank] = (step, time)
 
 
+def step_times_of(nodes: Iterable[NodeSamples]) -> dict[int, float]:
+    """Return the seconds that a step of each rank took by the newest sample of its node."""
+    ranks = (rank for node in nodes for rank in node.samples[-1].ranks)
+    return {rank.rank: rank.step_seconds for rank in ranks if rank.step_seconds is not None}
+
+
 def step_spans(nodes: Iterable[NodeSamples]) -> Iterator[Span]:
     """Yield the step times as spans over the time of each sample, or over the whole step if it is longer than a sample.
 

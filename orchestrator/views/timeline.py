@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from orchestrator.protocol.events import EventKind
-from orchestrator.runs.state import Event, RunState, RunStatus
+from orchestrator.protocol.events import AgentStarted, Event, Joined, Submitted, of
+from orchestrator.runs.state import RunState, RunStatus
 
 
 class SpanKind(StrEnum):
@@ -41,22 +41,20 @@ class Timeline:
 
 def timeline_of(state: RunState, events: Iterable[Event], now: float) -> Timeline:
     """Return the phases and the attempts of a run."""
-    events = [event for event in events if isinstance(event.get("time"), int | float)]
     end = (state.ended or now) if state.is_final else now
-    spans = (*_phases(state, events), *_attempts(state))
+    spans = (*_phases(state, list(events)), *_attempts(state))
     return Timeline(state.created or min((span.start for span in spans), default=end), end, spans)
 
 
 def _phases(state: RunState, events: Sequence[Event]) -> list[Span]:
-    own = [event for event in events if "node" not in event]
-    first = [event for event in events if event.get("node") == 0]
+    first = [event for event in events if event.node == 0]
     begun = [each for each in state.attempts if each.began is not None]
-    joined = [event["time"] for event in first if event["kind"] == EventKind.JOINED]
+    joined = [event.time for event in of(first, Joined)]
     went = begun[0].began if begun else None
     marks: list[tuple[str, float | None, int | None]] = [
         ("submitting", state.created or None, None),
-        ("queued", _first(own, EventKind.SUBMITTED), None),
-        ("joining", _first(first, EventKind.AGENT_STARTED), None),
+        ("queued", _first(of(events, Submitted)), None),
+        ("joining", _first(of(first, AgentStarted)), None),
         ("starting", max((at for at in joined if went is None or at <= went), default=None), None),
     ]
     for each in begun:
@@ -84,5 +82,5 @@ def _attempts(state: RunState) -> list[Span]:
     ]  # fmt: skip
 
 
-def _first(events: Sequence[Event], kind: str) -> float | None:
-    return next((float(event["time"]) for event in events if event["kind"] == kind), None)
+def _first(events: Sequence[Event]) -> float | None:
+    return events[0].time if events else None

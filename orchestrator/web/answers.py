@@ -73,6 +73,7 @@ def run_page(reader: Reader, name: str) -> Json:
         **shown,
         "row": row_json(view.row),
         "nodes": len(view.nodes),
+        "scheduler_job": view.job,
         "seen": seen,
         "problems": list(dict.fromkeys(problems)),
         "final": view.row.is_final,

@@ -76,7 +76,7 @@ class Orch:
         return find_run(self.home, reference)
 
     def events(self, run: RunDir, kind: str) -> list[dict[str, Any]]:
-        return [event for event in run.events() if event["kind"] == kind]
+        return [event for event in run.event_lines() if event["kind"] == kind]
 
 
 def files_with(folder: Path, needle: bytes) -> list[Path]:

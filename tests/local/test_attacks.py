@@ -69,7 +69,7 @@ def test_seventy_idle_strangers_and_garbage_at_every_port_change_nothing(
         strangers.append(socket.create_connection(("127.0.0.1", gang)))
     for _, port in set().union(*ports.values()):
         with socket.create_connection(("127.0.0.1", port)) as sock:
-            sock.sendall(b'{"to": 1, "do": "keep"}\n{"to": "leader", "hello": {}}\n')
+            sock.sendall(b'{"to": 1, "kind": "keep", "checkpoint": "a", "listing": 0}\n{"to": "leader", "hello": {}}\n')
             said = b""
             with contextlib.suppress(ConnectionError):
                 said = sock.recv(1 << 16)

@@ -163,7 +163,7 @@ def launcher_of(run: RunDir, node: int) -> Process:
     """The parent of the node's first rank."""
 
     def started() -> list[dict[str, int]]:
-        return [e["pids"] for e in run.events() if e["kind"] == "launcher_started" and e["node"] == node]
+        return [e["pids"] for e in run.event_lines() if e["kind"] == "launcher_started" and e["node"] == node]
 
     wait_until(started, "the ranks' process ids")  # a rank may speak before its agent has heard of it
     stat = Path(f"/proc/{next(iter(started()[-1].values()))}/stat").read_text()
@@ -361,7 +361,7 @@ def test_a_launcher_that_dies_after_its_ranks_exits_takes_nothing_back(
     for rank in range(4):
         wait_for_line(run, "is up", rank)
     launcher = launcher_of(run, 0)
-    pids = next(e["pids"] for e in run.events() if e["kind"] == "launcher_started" and e["node"] == 0).values()
+    pids = next(e["pids"] for e in run.event_lines() if e["kind"] == "launcher_started" and e["node"] == 0).values()
     if not reaped:
         os.kill(launcher.pid, signal.SIGSTOP)
     (tmp_path / "0").touch()
@@ -487,7 +487,7 @@ def test_one_rank_that_asks_for_a_requeue_stops_them_all(orch: Orch, project) ->
     for rank in range(4):
         wait_for_line(run, "is up", rank)
     wait_until(lambda: len(orch.events(run, "launcher_started")) == 2, "the ranks' process ids")
-    pids = [e["pids"] for e in run.events() if e["kind"] == "launcher_started" and e["node"] == 1][-1]
+    pids = [e["pids"] for e in run.event_lines() if e["kind"] == "launcher_started" and e["node"] == 1][-1]
     os.kill(pids[2], signal.SIGTERM)
     state = wait(run, timeout=PATIENCE)
     assert state.verdict is not None

@@ -96,7 +96,7 @@ def test_digits_train_on_two_nodes_and_the_dry_run_was_the_run(orch: Orch) -> No
     assert list(run.path.glob("checkpoints/step_*/COMMIT"))
     assert (run.path / "metrics.jsonl").read_text().count("\n") > 1
     started = orch.events(run, "started")
-    assert [event["ranks"] for event in started] == [(0, 2), (2, 4)]
+    assert [event["ranks"] for event in started] == [[0, 2], [2, 4]]
     assert {event["master_port"] for event in started} == {started[0]["master_port"]}
 
 

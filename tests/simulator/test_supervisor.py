@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-from typing import Any
 
 import pytest
 
-from orchestrator.looking.evidence import Evidence
-from orchestrator.looking.judge import state_from
+from orchestrator.looking.evidence import Evidence, state_from
 from orchestrator.outcome import restart
-from orchestrator.protocol.events import EventKind
+from orchestrator.protocol.events import Event
 from orchestrator.runs import reducer
 from orchestrator.runs.record import RunRecord
 from orchestrator.runs.state import Cause, HandleStatus, NodeStatus, Outcome, RunStatus
@@ -18,6 +16,7 @@ from orchestrator.supervisor import decide as deciding
 from orchestrator.supervisor.decide import Action, Finish, StartAgents, decide
 from orchestrator.supervisor.observe import Observation
 from tests.counting import instructions
+from tests.events import typed
 from tests.simulator.gang import Gang
 from tests.simulator.stories import assert_named, nodes_lose_power, told
 
@@ -32,23 +31,23 @@ def gang(tmp_path_factory: pytest.TempPathFactory) -> Gang:
     return told(nodes_lose_power, tmp_path_factory.mktemp("run"), 100, SEED)
 
 
-def recorded(gang: Gang, nodes: int) -> tuple[dict[str, Any], ...]:
+def recorded(gang: Gang, nodes: int) -> tuple[Event, ...]:
     """What the first nodes have recorded, by the time; as many nodes more as are asked for have recorded the same."""
-    submitted = {"kind": EventKind.SUBMITTED, "time": 0.0}
+    submitted = {"kind": "submitted", "time": 0.0}
     events = [
         {**event, "node": node, "time": event["mono"]}
         for node in range(nodes)
         for event in gang.events(node % gang.nodes if node else 0)
         if node < gang.nodes or event["kind"] not in ("gang_ended", "lost_node", "joined")
     ]
-    return (submitted, *sorted(events, key=lambda event: event["time"]))
+    return tuple(typed([submitted, *sorted(events, key=lambda event: event["time"])]))
 
 
 def observed(gang: Gang, nodes: int, until: float, *, alive: bool, relaunches: bool = True) -> Observation:
     record = RunRecord(
         "r-234567", nnodes=nodes, hosts=tuple(f"n{n + 1}" for n in range(nodes)), job={"retry": {"infra": 1}}
     )
-    events = tuple(event for event in recorded(gang, nodes) if event["time"] <= until)
+    events = tuple(event for event in recorded(gang, nodes) if event.time <= until)
     evidence = Evidence(record, events, dict.fromkeys(range(nodes), alive), False, None, relaunches)
     return Observation(evidence, handle=HandleStatus.SUBMITTED)
 

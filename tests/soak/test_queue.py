@@ -23,7 +23,6 @@ from orchestrator.backends.agents import start
 from orchestrator.backends.agents.over_ssh import AgentsOverSsh
 from orchestrator.backends.mirror import given, upload
 from orchestrator.protocol import files
-from orchestrator.protocol.events import EventKind
 from orchestrator.protocol.places.tickets import FRESH_SECONDS
 from orchestrator.protocol.task import NodeTask, Program
 from orchestrator.runs.dependencies import QUEUE, QUEUED, is_queued
@@ -173,7 +172,7 @@ class Schedule:
             process.problem = None
         if name not in self.going | self.ended and not is_queued(run):
             self.going.add(name)
-            failed = [event for event in run.events() if event["kind"] == EventKind.SUBMIT_FAILED]
+            failed = [event for event in run.events() if event.kind == "submit_failed"]
             if failed:
                 self.problems.append(f"{name} failed: {failed}")
             held = {host: len(each.agents.get((name, uid), [])) for host, each in self.world.hosts.items()}

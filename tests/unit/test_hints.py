@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 
 from orchestrator.specs.job import Job
+from orchestrator.specs.pbs_profile import PbsProfile
 from orchestrator.specs.profile import LocalProfile, SshProfile
+from orchestrator.specs.sge_profile import SgeProfile
 from orchestrator.specs.slurm_profile import SlurmProfile
 from orchestrator.specs.spec import names_of
 from tests.messages import LIST, listed, messages
@@ -26,7 +28,9 @@ END = re.compile(
 FOREIGN = re.compile(
     r"\b(ssh|ssh-keygen|ssh-keyscan|sinfo|sbatch|srun|squeue|scontrol|sacctmgr|pip|uv|chmod|docker|podman|nvidia-smi|tar)\b"
 )
-FIELDS = {name for model in (Job, LocalProfile, SshProfile, SlurmProfile) for name in names_of(model)} | {"addr"}
+FIELDS = {
+    name for model in (Job, LocalProfile, SshProfile, SlurmProfile, SgeProfile, PbsProfile) for name in names_of(model)
+} | {"addr"}
 
 
 def hints() -> Iterator[tuple[str, str]]:

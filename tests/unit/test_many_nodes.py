@@ -19,6 +19,7 @@ from orchestrator.backends.slurm.scheduler import Slurm
 from orchestrator.node.agent.listener import Stranger, Strangers
 from orchestrator.node.agent.missing_rank import missing_rank
 from orchestrator.node.container.argv import odd_image
+from orchestrator.protocol.events import OutputsBrought, OutputsLeft, of
 from orchestrator.protocol.rank_reports import ProcessGroup
 from orchestrator.protocol.samples import RankSample, Sample
 from orchestrator.protocol.task import NodeTask, Program, task_json
@@ -32,6 +33,7 @@ from orchestrator.runs.store import RunDir
 from orchestrator.runs.summary import run_record
 from orchestrator.transport.address import Address
 from tests.counting import Counted, Word, instructions
+from tests.events import event
 from tests.unit.node.agent.test_leader import FINE, Gang
 
 NODES = 200
@@ -104,7 +106,7 @@ def hosts_of(nodes: int) -> tuple[Host, ...]:
 
 def counting_hours(nodes: int) -> None:
     events = [
-        {"kind": kind, "node": node, "time": time, "host": f"n{node}", "cores": 4, "outcome": "succeeded"}
+        event(kind, node, time=time, host=f"n{node}", cores=4, outcome="succeeded")
         for kind, time in (("agent_started", 0.0), ("agent_ended", 3600.0))
         for node in range(nodes)
     ]
@@ -188,7 +190,10 @@ def test_the_events_of_all_nodes_are_read_once_to_record_what_was_left(run: RunD
     record_left(run, {node: Left(2 if node == 3 else 0, 5) for node in hosts}, hosts, "~/.orch/runs/r-1")
     record_left(run, {node: Left() for node in hosts}, hosts, "~/.orch/runs/r-1")
     assert len(looks) == 2
-    assert [(event["kind"], event["left"]) for event in run.events()] == [("outputs_left", 3), ("outputs_brought", 3)]
+    assert [(each.kind, each.left) for each in of(run.events(), OutputsLeft, OutputsBrought)] == [
+        ("outputs_left", 3),
+        ("outputs_brought", 3),
+    ]
 
 
 def test_they_are_read_once_to_prove_the_end_of_a_slurm_job(run: RunDir, looks: list[str]) -> None:

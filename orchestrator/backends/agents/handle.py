@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Final
 
-from orchestrator.backends.settings import AgentsSettings, Host, profile_of
+from orchestrator.backends.settings import AgentsSettings, Host
 from orchestrator.errors import StoreError
 from orchestrator.node.system.processes import Process
+from orchestrator.protocol.frozen import Value
 from orchestrator.runs.state import HandleStatus
 from orchestrator.runs.store import RunDir
 from orchestrator.transport.address import HERE, Address
@@ -19,8 +20,7 @@ SECRETS: Final = "secrets.json"  # the secrets for another start; mode 0600, rem
 NOBODY: Final = Process(0, 0)  # an agent that was started and whose record is damaged
 
 
-@dataclass(frozen=True)
-class Handle:
+class Handle(Value):
     """One start of a run's agents.
 
     A node of the plan keeps its number through all starts. A start numbers its own nodes: the machine with the newest
@@ -81,7 +81,7 @@ def read_handle(run: RunDir) -> Handle | None:
         return run.made_of("handle.json", _handle_of)
     except (StoreError, KeyError, TypeError, ValueError, AttributeError):
         try:
-            profile = profile_of(run)
+            profile = run.record().profile
         except StoreError:
             return None
         if not profile:
@@ -99,7 +99,7 @@ def _handle_of(run: RunDir) -> Handle | None:
     if data is None:
         return None
     agents = {int(node): (int(each["pid"]), int(each["started"])) for node, each in data["agents"].items()}
-    if "hosts" in data or profile_of(run).get("hosts"):
+    if "hosts" in data or run.record().profile.get("hosts"):
         hosts = tuple(map(Host.from_json, data["hosts"]))
     else:  # a local run of an older orch
         hosts = (Host(Address(HERE)),) * max(1, run.record().nnodes)

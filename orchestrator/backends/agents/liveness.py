@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final
 
 from orchestrator.backends.agents.handle import Handle, read_handle
 from orchestrator.backends.settings import Host
 from orchestrator.errors import StoreError
-from orchestrator.outcome.restart import newest_start, pending_start
-from orchestrator.outcome.success import successful_attempt
-from orchestrator.protocol.events import Cancel, GangEnded, GaveUp
-from orchestrator.runs.state import Event, HandleStatus, Unreachable
+from orchestrator.outcome.restart import pending_start
+from orchestrator.outcome.unreachable import counted_out
+from orchestrator.protocol.events import read_events
+from orchestrator.runs.state import HandleStatus, Unreachable
 from orchestrator.runs.store import RunDir, read_lines
-
-UNREACHABLE_SECONDS: Final = 12.0  # an agent without its gang has ended its ranks by then
 
 
 @dataclass(frozen=True)
@@ -86,7 +83,7 @@ def alive_agents(run: RunDir) -> Mapping[int, bool | None]:
 
     A node out of reach counts as gone once the gang has ended or continued without it, or if a cancel's grace is over.
     """
-    handle, decided = read_handle(run), pending_start(read_lines(run.path / "events.jsonl"))
+    handle, decided = read_handle(run), pending_start(read_events(read_lines(run.path / "events.jsonl")))
     if handle is None or (decided is not None and decided.start > handle.start):
         return {}  # the records are about the agents of the start before
     seen = seen_now(run, handle)
@@ -96,35 +93,20 @@ def alive_agents(run: RunDir) -> Mapping[int, bool | None]:
             found[node] = seen[node].alive
         elif node in handle.agents or handle.state == HandleStatus.SUBMITTED:
             found[node] = None
-    if any(alive is None for alive in found.values()):
-        _count_out(run, seen, found)
+    unknown = [node for node, alive in found.items() if alive is None]
+    if unknown:
+        since = {node: at for node in unknown if node in seen and (at := seen[node].unreachable_since) is not None}
+        gone = counted_out(
+            since, len(found), run.events(), marked=_marked_attempt(run), grace=run.record().grace, now=time.time()
+        )
+        found.update(dict.fromkeys(gone, False))
     return found
 
 
-def _is_grace_over(run: RunDir, cancel: Mapping[str, Any]) -> bool:
-    """Return True if a machine that received this cancel would have saved by now; a cancel waits no longer."""
-    said, grace = cancel.get("time"), 0.0 if cancel.get("now") else run.record().grace
-    return isinstance(said, float) and time.time() - said > grace
-
-
-def _has_succeeded(run: RunDir, events: Sequence[Event], nodes: int) -> bool:
-    """Return True if every exit of a success is recorded here, so that no unreachable node can change the outcome."""
+def _marked_attempt(run: RunDir) -> object:
+    """Return the attempt in rank 0's marker; None if there is no marker, or it can't be read."""
     try:
         marker = run.read("rank0.done")
     except StoreError:
-        return False
-    by_node = {node: [event for event in events if event.get("node") == node] for node in range(nodes)}
-    return marker is not None and marker.get("attempt") == successful_attempt(by_node, rank0_done=True)
-
-
-def _count_out(run: RunDir, seen: Mapping[int, Seen], found: dict[int, bool | None]) -> None:
-    events = newest_start(run.events())
-    over = any(isinstance(event, GangEnded) and event.node == 0 for event in events)
-    over = over or _has_succeeded(run, events, len(found))
-    deserted = any(isinstance(event, GaveUp) and event.node != 0 for event in events)
-    over = over or any(_is_grace_over(run, event) for event in events if isinstance(event, Cancel))
-    for node, alive in found.items():
-        since = seen[node].unreachable_since if node in seen else None
-        is_long = since is not None and time.time() - since > UNREACHABLE_SECONDS
-        if alive is None and is_long and (over or (node == 0 and deserted)):
-            found[node] = False
+        return None
+    return marker.get("attempt") if marker is not None else None

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from orchestrator.backends.agents.backend import Agents
 from orchestrator.backends.agents.handle import SECRETS, SENDING, first_handle, read_handle
 from orchestrator.backends.base import Finding, Judge, NodeProof, Sight
-from orchestrator.backends.settings import AgentsSettings, profile_of, remote_folder, workdir_of
+from orchestrator.backends.settings import AgentsSettings, remote_folder, workdir_of
 from orchestrator.errors import BackendError, StoreError
 
 if TYPE_CHECKING:  # `orch status` must wait neither for pydantic nor for fabric
@@ -80,7 +80,7 @@ class AgentsOverSsh(Agents):
             return
         from orchestrator.backends.hosts import on_all
 
-        settings = AgentsSettings.of(profile_of(run))
+        settings = AgentsSettings.of(run.record().profile)
 
         def one(_: int, host: Host) -> None:
             session = self.pool.session(host.address, settings.workdir)
@@ -109,7 +109,7 @@ class AgentsOverSsh(Agents):
         """Return the machines for the next start, by the rules of `relaunch.machines`. No machine is contacted."""
         from orchestrator.runs.restarts.recovery import Reserves
 
-        settings = AgentsSettings.of(profile_of(run))
+        settings = AgentsSettings.of(run.record().profile)
         handle = read_handle(run) or first_handle(settings)
         hosts, free = handle.hosts_of_plan(settings).values(), handle.free_machines(settings)
         return Reserves(
@@ -165,14 +165,14 @@ class AgentsOverSsh(Agents):
         handle = read_handle(run)
         if handle is None:
             raise BackendError(f"run {run.run_id} has reached no machine yet")
-        address = self.pool.way(handle.hosts[node].address, workdir_of(profile_of(run)))
+        address = self.pool.way(handle.hosts[node].address, workdir_of(run.record().profile))
         return (over_ssh if address.is_by_ssh else in_job)(address, argv, terminal=terminal)
 
     def stage_replay(self, run: RunDir, node: int, name: str, checkpoint: Path | None, order: Order) -> list[str]:
         """Put the files into a folder beside the runs' on the node's machine."""
         from orchestrator.backends.mirror.upload import stage_replay
 
-        handle, workdir = read_handle(run), workdir_of(profile_of(run))
+        handle, workdir = read_handle(run), workdir_of(run.record().profile)
         assert handle is not None, "reach() has refused"
         session = self.pool.session(handle.hosts[node].address, workdir)
         return stage_replay(session, run, workdir, name, checkpoint, order)
@@ -190,7 +190,7 @@ class AgentsOverSsh(Agents):
         from orchestrator.backends.hosts import on_all
 
         handle = read_handle(run)
-        if handle is None or not (profile := profile_of(run)):
+        if handle is None or not (profile := run.record().profile):
             return {}, {}
         workdir, folder = workdir_of(profile), remote_folder(run)
         hosts = {node: host for node, host in enumerate(handle.hosts) if node not in without}

@@ -18,7 +18,7 @@ from orchestrator.backends.hosts import MachinesError, on_all
 from orchestrator.backends.mirror.given import newest_here, newest_there, with_given_checkpoint
 from orchestrator.backends.mirror.growing import Copy, update_all
 from orchestrator.backends.mirror.upload import SERVER_PYTHON, check_machine
-from orchestrator.backends.settings import AgentsSettings, Host, profile_of, remote_folder
+from orchestrator.backends.settings import AgentsSettings, Host, remote_folder
 from orchestrator.errors import BackendError
 from orchestrator.outcome.machines import choose, nodes_to_avoid
 from orchestrator.outcome.restart import Relaunch, budget_left
@@ -39,7 +39,7 @@ def relaunch(run: RunDir, pool: Machines, again: Relaunch) -> bool:
     A machine that refuses for any reason counts as lost, and the machines are chosen again without it. Raises
     BackendError, which is not transient, if the scheduler's job that had the machines has ended.
     """
-    settings = AgentsSettings.of(profile_of(run))
+    settings = AgentsSettings.of(run.record().profile)
     if (job := settings.hosts[0].address.job) and is_over(job):
         raise BackendError(f"{again.reason}; {ended(job)}")
     plan = run.read("plan.json") or {}

@@ -13,7 +13,7 @@ from orchestrator.backends.agents.relaunch import relaunch
 from orchestrator.backends.mirror.checkpoints import remote_checkpoints
 from orchestrator.backends.mirror.growing import Copy
 from orchestrator.backends.mirror.watching import LONGEST_PAUSE, POLL_SECONDS, Follower, RunWatcher, Source, Update
-from orchestrator.backends.settings import AgentsSettings, Host, profile_of, remote_folder, workdir_of
+from orchestrator.backends.settings import AgentsSettings, Host, remote_folder, workdir_of
 from orchestrator.errors import BackendError, JobOverError
 from orchestrator.outcome.restart import Relaunch
 from orchestrator.protocol.events import StartProblem, SubmitFailed
@@ -60,7 +60,7 @@ class NodeFollower(Follower):
 
     def __init__(self, run: RunDir, node: int, pool: Machines) -> None:
         self.run, self.node, self.pool = run, node, pool
-        self.workdir = workdir_of(profile_of(run))
+        self.workdir = workdir_of(run.record().profile)
         self.handle = read_handle(run)
         self.copy: Copy | None = None
         self.machine: Host | None = None
@@ -109,7 +109,7 @@ class NodeFollower(Follower):
 
 def sources(run: RunDir, pool: Machines) -> list[Source]:
     """Return the machine of each node in this start; an empty list before the first start."""
-    handle, workdir = read_handle(run), workdir_of(profile_of(run))
+    handle, workdir = read_handle(run), workdir_of(run.record().profile)
     return [
         Source(host.name, (node,), functools.partial(pool.session, host.address, workdir))
         for node, host in enumerate(handle.hosts if handle is not None else ())
@@ -125,7 +125,7 @@ def current_sources(run: RunDir, pool: Machines) -> list[Source]:
             raise BackendError(f"node {node} has no machine now", transient=True)
         return pool.session(handle.hosts[node].address, workdir)
 
-    handle, workdir = read_handle(run), workdir_of(profile_of(run))
+    handle, workdir = read_handle(run), workdir_of(run.record().profile)
     nodes = range(max(run.record().nnodes, len(handle.hosts) if handle else 0))
     return [Source(f"node {node}", (node,), functools.partial(session, node)) for node in nodes]
 
@@ -135,7 +135,7 @@ def former_sources(run: RunDir, pool: Machines) -> list[Source]:
 
     Their outputs get node numbers after the plan's. If the folder is shared, they have no outputs of their own.
     """
-    handle, settings = read_handle(run), AgentsSettings.of(profile_of(run))
+    handle, settings = read_handle(run), AgentsSettings.of(run.record().profile)
     if handle is None or settings.shared:
         return []
     numbers = {host: len(settings.hosts) + number for number, host in settings.machines.items()}

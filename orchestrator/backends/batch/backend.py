@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 from orchestrator.backends.base import Backend, Check, CheckResult, Finding, Judge, NodeProof, Sight
 from orchestrator.backends.batch import job
 from orchestrator.backends.batch.site import Site
-from orchestrator.backends.settings import WORKDIR, profile_of, remote_folder, workdir_of
+from orchestrator.backends.settings import WORKDIR, remote_folder, workdir_of
 from orchestrator.errors import BackendError, UsageError
 from orchestrator.runs.scheduler_status import SchedulerStatus
 from orchestrator.runs.state import HandleStatus
@@ -82,7 +82,7 @@ class Batch(Backend):
 
     def site_of(self, run: RunDir) -> Site:
         """Return the site that has the run's job."""
-        return self.site(profile_of(run) if self.is_remote else {})
+        return self.site(run.record().profile if self.is_remote else {})
 
     def check_python(self, site: Site, python: str, *, is_alone: bool = True) -> None:
         """Raise BackendError if the nodes' interpreter, as the login node sees it, can't run the job's tasks.
@@ -293,7 +293,7 @@ class Batch(Backend):
         from orchestrator.backends.mirror.upload import stage_replay
 
         machine = self.site_of(run).machine()
-        return stage_replay(machine, run, workdir_of(profile_of(run)), name, checkpoint, order)
+        return stage_replay(machine, run, workdir_of(run.record().profile), name, checkpoint, order)
 
     # -- ending
 

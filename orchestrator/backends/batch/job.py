@@ -8,15 +8,16 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from orchestrator.backends.base import NodeProof
 from orchestrator.backends.batch.site import SNAPSHOT_SECONDS, array_of
 from orchestrator.errors import BackendError, StoreError
-from orchestrator.protocol.events import AgentEnded, AgentStarted, BatchJob, SlurmJob
+from orchestrator.outcome.scheduler import JobEnd
+from orchestrator.protocol.events import AgentEnded, AgentStarted, BatchJob, SlurmJob, last_of, of
 from orchestrator.runs.scheduler_status import SchedulerStatus
 from orchestrator.runs.state import HandleStatus
 from orchestrator.runs.store import Record, RunDir
@@ -24,7 +25,7 @@ from orchestrator.runs.store import Record, RunDir
 if TYPE_CHECKING:  # commands that only read runs must not wait for pydantic
     from orchestrator.backends.batch.scheduler import ByShell, Job, Scheduler
     from orchestrator.backends.batch.site import Site
-    from orchestrator.runs.state import Event
+    from orchestrator.protocol.events import Event
     from orchestrator.specs.plan import LaunchPlan
 
 ROUNDS: Final = 5  # in which a job in the queue is looked at once, because hundreds may wait
@@ -108,15 +109,14 @@ def scheduler_status(site: Site, run: RunDir, ident: Ident | None = None) -> Sch
         return SchedulerStatus(phase, f"{kind.title} can't be asked: {site.queue().problem}")
     if phase == "ended" and (run.path / "cancel.json").exists():  # also if it waited for its next start
         return SchedulerStatus(phase, outcome="cancelled")
-    if job is None or job.ending == "completed":
-        return SchedulerStatus(phase)  # the run's own files tell the rest
+    if job is None or job.ending is JobEnd.COMPLETED:
+        return SchedulerStatus(phase)
     with contextlib.suppress(BackendError):  # without more details, the queue's word counts
         job = site.ended(job.job_id, ident.name, job) or job
     reason = job.how_it_ended(site.user_name(job.by))
-    if job.ending == "failed":
+    if job.ending is JobEnd.FAILED:
         reason += _last_words(run, job.job_id, kind)
-    outcome = "cancelled" if job.ending == "cancelled" else "failed"
-    return SchedulerStatus(phase, outcome=outcome, cause=job.cause, reason=reason)
+    return SchedulerStatus.of_end(job.ending, reason)
 
 
 def step_argv(site: Site, run: RunDir, node: int, argv: Sequence[str], *, terminal: bool) -> list[str]:
@@ -208,11 +208,8 @@ def end(site: Site, run: RunDir) -> list[NodeProof]:
             f"{site.scheduler.title} job {job.job_id} ({job.state})" if job and phase in ("waiting", "active") else ""
         )
     unknown = f"{site.scheduler.title} can't be asked: {site.snapshot.problem}" if phase == "unknown" else ""
-    said: dict[Any, list[Event]] = {}
-    for event in _newest_start(run):
-        said.setdefault(event.get("node"), []).append(event)
-    nodes = range(max(1, run.record().nnodes))
-    return [_proof(node, said.get(node, []), left, unknown=unknown) for node in nodes]
+    events, nodes = _newest_start(run), range(max(1, run.record().nnodes))
+    return [_proof(node, [each for each in events if each.node == node], left, unknown=unknown) for node in nodes]
 
 
 def _newest_start(run: RunDir) -> list[Event]:
@@ -274,8 +271,8 @@ def _goes_by_itself(run: RunDir, phase: str) -> bool:
     if phase == "waiting" or (run.path / "cancel.json").exists():
         return False
     now = _newest_start(run)
-    started = {event.get("node") for event in now if isinstance(event, AgentStarted)}
-    ended = {event.get("node") for event in now if isinstance(event, AgentEnded)}
+    started = {event.node for event in of(now, AgentStarted)}
+    ended = {event.node for event in of(now, AgentEnded)}
     return bool(started) and started <= ended
 
 
@@ -315,15 +312,14 @@ def _proof(node: int, own: Sequence[Event], left: str, *, unknown: str) -> NodeP
 
     unknown: why the scheduler does not answer. A node is then unreachable unless its agent reported its end.
     """
-    hosts = [str(event.get("host")) for event in own if isinstance(event, AgentStarted)]
-    ends = [event for event in own if isinstance(event, AgentEnded)]
-    said: Mapping[str, Any] = ends[-1] if ends else {}
-    stuck = tuple(f"process {pid}" for pid in said.get("survivors") or ())
-    stuck += tuple(f"container {each}" for each in said.get("containers") or ())
-    ended = said.get("swept", 0)
-    survivors = (*stuck, *([left] if left else []))
-    host = hosts[-1] if hosts else "?"
-    return NodeProof(node, host, ended if isinstance(ended, int) else 0, survivors, bool(unknown) and not ends, unknown)
+    agent, end = last_of(own, AgentStarted), last_of(own, AgentEnded)
+    host, ended, survivors = agent.host if agent is not None else "?", 0, [left] if left else []
+    if end is not None:
+        ended = end.swept
+        survivors = [
+            *(f"process {pid}" for pid in end.survivors), *(f"container {each}" for each in end.containers), *survivors,
+        ]  # fmt: skip
+    return NodeProof(node, host, ended, tuple(survivors), bool(unknown) and end is None, unknown)
 
 
 # -- what the scheduler reported last of a run behind a login node, so that `orch status` asks no machine

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from orchestrator.backends.base import CheckResult
 from orchestrator.errors import BackendError, UsageError
+from orchestrator.outcome.scheduler import JobEnd
 
 if TYPE_CHECKING:  # `orch status` must wait neither for pydantic nor for a submit
     from orchestrator.backends.base import Check
@@ -69,14 +70,9 @@ class Job(ABC):
         return False
 
     @property
-    def ending(self) -> str:
-        """Return completed (its script exited with 0), failed (its script failed), cancelled, or "" for another end."""
-        return ""
-
-    @property
-    def cause(self) -> str:
-        """Return the cause (of `runs.state.Cause`) of an end that the scheduler itself has brought about."""
-        return "infra"
+    def ending(self) -> JobEnd:
+        """Return how the job ended, if its phase is `ended`."""
+        return JobEnd.OTHER
 
     def is_named(self, name: str) -> bool:
         """Tell whether this is the job of the run or sweep of that name, and not a later job with the same number."""

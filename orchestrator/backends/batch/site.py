@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from orchestrator.errors import BackendError
+from orchestrator.outcome.scheduler import JobEnd
 from orchestrator.transport.address import HERE
 
 if TYPE_CHECKING:  # a look at recorded runs runs no program
@@ -207,7 +208,7 @@ class Site:
             if not is_known and not _has_end(found):
                 self._wait_for_record(job_id)
                 found = self.scheduler.lost(job_id, name)
-        elif found.ending == "cancelled":
+        elif found.ending is JobEnd.CANCELLED:
             found = replace(found, by=self._cancelled_by(job_id, name))
         if found is not None and found.phase == "ended":
             self.snapshot.ended[job_id] = found
@@ -286,7 +287,7 @@ def array_of(job_id: str) -> str:
 
 def _has_end(listed: Job | None) -> bool:
     """Tell whether the accounting has the end of a job. A job that the server lost is cancelled by nobody in time."""
-    return listed is not None and listed.phase == "ended" and (listed.ending != "cancelled" or listed.by != "")
+    return listed is not None and listed.phase == "ended" and (listed.ending is not JobEnd.CANCELLED or listed.by != "")
 
 
 def first_line(text: str) -> str:

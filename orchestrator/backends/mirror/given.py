@@ -16,7 +16,7 @@ from orchestrator.protocol.checkpoints.of_run import progress_of_saved
 from orchestrator.protocol.checkpoints.search import Saved, at, files_of
 from orchestrator.protocol.layout import given_folder, output_folder
 from orchestrator.protocol.outputs import CHECKPOINTS, CODE, OUTPUTS
-from orchestrator.protocol.progress import Progress, progress_of
+from orchestrator.protocol.progress import Progress
 from orchestrator.protocol.task import NodeTask
 from orchestrator.runs.files.checkpoints import saved_by
 from orchestrator.runs.store import RunDir
@@ -105,7 +105,7 @@ def _ask_saved(session: Machine, run: RunDir, given: str = "") -> tuple[Progress
         "saved", run_dir=remote_folder(run), code_dir=task.code_dir or f"{remote_folder(run)}/code", given=given,
         checkpoints=remote_checkpoints(run), format=task.checkpoint_format, glob=task.checkpoint_glob,
     )  # fmt: skip
-    return progress_of(reply["newest"]), bool(reply["given"])
+    return Progress.from_json(reply["newest"]), bool(reply["given"])
 
 
 def give(session: Machine, run: RunDir, given: Given) -> None:

@@ -83,7 +83,8 @@ class Outputs:
             for number in range(ROUNDS if final else 1):
                 found = _Listing.of(session, self.run, self.node) if number else found
                 beside = sizes.beside(self.node) if sizes and self.node else 0  # node 0 comes first
-                wanted = self._wanted(found, beside) if limited else set(found.files)
+                most = self.run.plan().outputs.max_size - beside
+                wanted = chosen(found.files, most) if limited else set(found.files)
                 try:
                     self._bring_once(session, home, found, wanted, final=final)
                 finally:
@@ -98,10 +99,6 @@ class Outputs:
                 sync_filesystem(self.run.path)
         count = len(missing) + len(found.unreadable)
         return Left(count, sum(found.files[name].size for name in missing), self._why(missing, wanted, found))
-
-    def _wanted(self, found: _Listing, beside: int) -> set[str]:
-        """Return the files that fit into the job's limit, of which other nodes have used `beside` bytes."""
-        return chosen(found.files, self.run.plan().outputs.max_size - beside)
 
     def _bring_once(
         self, session: Machine, home: Home, found: _Listing, wanted: Collection[str], *, final: bool

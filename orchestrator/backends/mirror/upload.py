@@ -16,7 +16,6 @@ from orchestrator.backends.mirror.fetch import read_small
 from orchestrator.backends.mirror.given import Given, give
 from orchestrator.backends.mirror.send import give_checkpoint, give_files
 from orchestrator.backends.replay_stage import Order, replay_argv
-from orchestrator.backends.settings import profile_of
 from orchestrator.errors import BackendError
 from orchestrator.protocol.events import Clock, of
 from orchestrator.protocol.quantities import size
@@ -70,7 +69,7 @@ def stage_replay(
 ) -> list[str]:
     """Send the files that one rank needs to run again, and return the command that replays it there."""
     folder, resume = f"{workdir}/runs/{name}", "never"
-    session.call("hello", workdir=workdir, shared_parent=bool(profile_of(run).get("shared_parent")))
+    session.call("hello", workdir=workdir, shared_parent=bool(run.record().profile.get("shared_parent")))
     send_code(session, run, workdir, f"{folder}/code")
     if checkpoint is not None:
         resume = f"{folder}/given"
@@ -128,7 +127,7 @@ def check_machine(session: Machine, run: RunDir, task: NodeTask, workdir: str) -
     No file is sent to the machine. Raises BackendError if the machine can't take part.
     """
     host = session.name
-    hello, _ = session.call("hello", workdir=workdir, shared_parent=bool(profile_of(run).get("shared_parent")))
+    hello, _ = session.call("hello", workdir=workdir, shared_parent=bool(run.record().profile.get("shared_parent")))
     hello["answered"] = time.time()
     if "nccl" in task.backend and hello["gpus"] < (ranks := task.nproc or 1):
         raise BackendError(

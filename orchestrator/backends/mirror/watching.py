@@ -18,7 +18,7 @@ from orchestrator.backends.mirror.checkpoints import bring_newest, remote_checkp
 from orchestrator.backends.mirror.growing import Copy, update_all
 from orchestrator.backends.mirror.output_record import Left, Sizes, record_left
 from orchestrator.backends.mirror.outputs import Outputs
-from orchestrator.backends.settings import profile_of, remote_folder
+from orchestrator.backends.settings import remote_folder
 from orchestrator.errors import BackendError, OrchError, StoreError
 from orchestrator.protocol.events import LeftBehind
 from orchestrator.protocol.files import locked
@@ -113,7 +113,7 @@ class RunWatcher:
     def _sources_of_outputs(self) -> Sequence[Source]:
         """Return the machines with outputs of their own. If the folder is shared, node 0's machine has all outputs."""
         sources = self.sources()
-        return [each for each in sources if each.nodes[0] == 0] if profile_of(self.run).get("shared") else sources
+        return [each for each in sources if each.nodes[0] == 0] if self.run.record().profile.get("shared") else sources
 
     def wait(self, timeout: float) -> None:
         """Return when something has changed, or after `timeout` seconds."""
@@ -305,7 +305,7 @@ def bring_home(
     left: dict[int, Left] = {}
     sizes = Sizes(run, machines)
     # Node 0's first, for the others' are held against them; of nodes that share a folder, node 0's are all.
-    stages = [{0}] if profile_of(run).get("shared") else [{0}, set(machines) - {0}]
+    stages = [{0}] if run.record().profile.get("shared") else [{0}, set(machines) - {0}]
     for stage in stages:
         found, lost = on_all(outputs, {node: each for node, each in of_those(failed).items() if node in stage})
         left |= found
@@ -314,7 +314,7 @@ def bring_home(
         raise all_of(vital)
     record_left(run, left, {node: machines[node].name for node in left}, remote)
     held = {node for node, each in left.items() if each.is_something}
-    is_whole = not profile_of(run).get("shared") or not ({0} & (held | failed.keys()))
+    is_whole = not run.record().profile.get("shared") or not ({0} & (held | failed.keys()))
     _, kept = on_all(remove, of_those({*failed, *held}) if is_whole else {})
     for node, error in {**failed, **kept}.items():
         _record_left_behind(run, machines[node], error.message)

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from orchestrator.backends.batch.scheduler import Job
 from orchestrator.errors import BackendError
+from orchestrator.outcome.scheduler import JobEnd
 from orchestrator.protocol.json_text import parse_json
 from orchestrator.runs.job_use import JobUse
 
@@ -53,6 +54,11 @@ STUCK: Final = "no host has what it asks for"
 UNREACHABLE: Final = ("cannot connect to server", "Connection refused", "pbs_connect", "Communication failure",
                       "No route to host")  # fmt: skip
 UNANSWERED: Final = ("End of File", "Premature end of message", "timed out")
+
+
+_ENDINGS: Final = {
+    "done": JobEnd.COMPLETED, "failed": JobEnd.FAILED, "deleted": JobEnd.CANCELLED, "limit": JobEnd.TIMEOUT,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -96,12 +102,8 @@ class JobLine(Job):
         return "done" if not self.code else "killed" if self.code > BY_SIGNAL else "failed"
 
     @property
-    def ending(self) -> str:
-        return {"done": "completed", "failed": "failed", "deleted": "cancelled"}.get(self.end, "")
-
-    @property
-    def cause(self) -> str:
-        return "timeout" if self.end == "limit" else "infra"
+    def ending(self) -> JobEnd:
+        return _ENDINGS.get(self.end, JobEnd.OTHER)
 
     def why_it_waits(self, *, has_run: bool = False) -> str:
         said = self.reason or ("requeued" if self.is_deferred else WAITING.get(self.state, "PBS holds it back"))

@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar
 
 from orchestrator.backends.hosts import on_each
 from orchestrator.backends.places.needs import Need
-from orchestrator.backends.settings import AgentsSettings, Host, profile_of
+from orchestrator.backends.settings import AgentsSettings, Host
 from orchestrator.errors import BackendError
 from orchestrator.protocol.places import tickets
 from orchestrator.protocol.places.holders import why_reserved, why_taken
@@ -49,7 +49,7 @@ class Waiting:
             for number, count in counts.items()
             if type(count) is int
         }
-        return Waiting(machines, run, AgentsSettings.of(profile_of(run)), known)
+        return Waiting(machines, run, AgentsSettings.of(run.record().profile), known)
 
     @property
     def hosts(self) -> dict[int, Host]:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from orchestrator.backends.batch.scheduler import Job
+from orchestrator.outcome.scheduler import JobEnd
 from orchestrator.runs.job_use import JobUse
 
 NAME: Final = re.compile(r"[A-Za-z]")  # with which a job's name has to begin
@@ -44,6 +45,11 @@ REASONS: Final = (
 STUCK: Final = "no queue that it may use has what it asks for"
 
 
+_ENDINGS: Final = {
+    "done": JobEnd.COMPLETED, "failed": JobEnd.FAILED, "deleted": JobEnd.CANCELLED, "limit": JobEnd.TIMEOUT,
+}  # fmt: skip
+
+
 @dataclass(frozen=True)
 class JobLine(Job):
     """One job as one of Grid Engine's programs shows it."""
@@ -73,12 +79,8 @@ class JobLine(Job):
         return self.phase == "waiting" and "R" in self.state
 
     @property
-    def ending(self) -> str:
-        return {"done": "completed", "failed": "failed", "deleted": "cancelled"}.get(self.state, "")
-
-    @property
-    def cause(self) -> str:
-        return "timeout" if self.state == "limit" else "infra"
+    def ending(self) -> JobEnd:
+        return _ENDINGS.get(self.state, JobEnd.OTHER)
 
     def why_it_waits(self, *, has_run: bool = False) -> str:
         again = "it is to be started again" if self.is_deferred else ""

@@ -13,6 +13,8 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from orchestrator.backends.batch.scheduler import Job
+from orchestrator.outcome.scheduler import JobEnd
+from orchestrator.protocol.str_enum import member_of
 from orchestrator.runs.job_use import JobUse
 
 SQUEUE_FORMAT: Final = "%i|%T|%r|%S|%N|%j|%k|%o"
@@ -118,12 +120,8 @@ class JobLine(Job):
         return self.reason == "BeginTime"
 
     @property
-    def ending(self) -> str:
-        return self.state.lower() if self.state in ("COMPLETED", "FAILED", "CANCELLED") else ""
-
-    @property
-    def cause(self) -> str:
-        return {"TIMEOUT": "timeout", "DEADLINE": "timeout", "PREEMPTED": "preempted"}.get(self.state, "infra")
+    def ending(self) -> JobEnd:
+        return JobEnd.TIMEOUT if self.state == "DEADLINE" else member_of(JobEnd, self.state.lower()) or JobEnd.OTHER
 
     def why_it_waits(self, *, has_run: bool = False) -> str:
         """Return a sentence about why the job waits; it shows a reason that is not known in Slurm's own word."""

@@ -54,7 +54,7 @@ from orchestrator.protocol.gang import Hello
 from orchestrator.protocol.layout import node_folder, output_folder
 from orchestrator.protocol.places.devices import VISIBLE, words_of
 from orchestrator.protocol.ranks import EXIT_REQUEUE
-from orchestrator.protocol.reading import MOST_RECORD, MOST_WORD, read_json
+from orchestrator.protocol.reading import MOST_RECORD, MOST_WORD, read_json, read_object
 from orchestrator.protocol.task import NodeTask, copies_checkpoints
 from orchestrator.protocol.typed import DamagedError, Handlers
 
@@ -275,11 +275,7 @@ class Agent:
 
     def _cancelled(self) -> dict[str, Any] | None:
         """Return the record of a cancel, which is written before its signal is sent; None if there is no cancel."""
-        try:
-            data = read_json(f"{self.task.run_dir}/cancel.json", MOST_WORD)
-        except (OSError, ValueError):
-            return None
-        return data if isinstance(data, dict) else None
+        return read_object(f"{self.task.run_dir}/cancel.json", MOST_WORD)
 
     async def _receive(self, report: messages.Report) -> None:
         """Handle a report of this node's launcher."""

@@ -9,11 +9,12 @@ from orchestrator.node.agent.fitness import where_missing
 from orchestrator.node.agent.hang import HangSearch
 from orchestrator.node.agent.missing_module import missing_module_of
 from orchestrator.node.agent.roster import Roster
+from orchestrator.outcome.success import exited_well
 from orchestrator.outcome.verdict import Cause
 from orchestrator.protocol.messages import RankEnded, Ready, Unused
 from orchestrator.protocol.rank_reports import Culprit, RankEnd
 from orchestrator.protocol.samples import lasting
-from orchestrator.protocol.typed import read, to_json
+from orchestrator.protocol.typed import converted
 
 
 @dataclass
@@ -41,8 +42,8 @@ class Attempt:
         """
         after_stop = is_stopping and (is_any_lost or report.stopped is not False)
         by_order = is_stopping or bool(report.stopped)  # or by the signal that the agent received
-        where = {"node": node, "host": self.roster.host_of(node), "after_stop": after_stop, "stopped": by_order}
-        self.note(read(Culprit, {**to_json(report), **where}))
+        host = self.roster.host_of(node)
+        self.note(converted(report, Culprit, node=node, host=host, after_stop=after_stop, stopped=by_order))
         self.hang.standstill.forget(report.rank)
         if report.left == 0:
             self.done.add(node)
@@ -51,7 +52,7 @@ class Attempt:
     def note(self, end: Culprit) -> None:
         """Note a rank's end."""
         self.exits.append(end)
-        if not end.ended_well and end.node is not None:
+        if not exited_well(end) and end.node is not None:
             self.bad.add(end.node)
 
     def ended_well(self, node: int) -> bool:

@@ -8,43 +8,43 @@ which requeues the job.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Callable
+from typing import Any, Callable
 
 from orchestrator.node.agent.agent import Agent
 from orchestrator.node.agent.checkpoints import saved
-from orchestrator.node.system.event_log import EventLog
+from orchestrator.node.system.event_log import EventLog, events_in
 from orchestrator.node.system.host import gpus_of, nproc_here
 from orchestrator.node.system.signals import hold_back_for_good
-from orchestrator.outcome import requeue, restart
+from orchestrator.outcome import requeue, restart, success
 from orchestrator.outcome.restart import Refusal
-from orchestrator.outcome.success import successful_attempt
-from orchestrator.outcome.verdict import Cause, Event, Outcome, cause_of_event
-from orchestrator.protocol.allocation import TITLES, AllocationError
+from orchestrator.outcome.verdict import Cause, Outcome, cause_named
+from orchestrator.protocol.allocation import AllocationError
 from orchestrator.protocol.events import (
     AgentEnded,
     AgentStarted,
     BatchJob,
-    EventKind,
+    Event,
     GaveUp,
+    LostNode,
     Replaced,
     SlurmJob,
     StartingAgain,
+    last_of,
+    of,
 )
 from orchestrator.protocol.files import write_json
 from orchestrator.protocol.hostlist import in_words
-from orchestrator.protocol.json_text import parse_json
-from orchestrator.protocol.layout import job_folder, node_folder
+from orchestrator.protocol.layout import TITLES, job_folder, node_folder
+from orchestrator.protocol.messages import Again
 from orchestrator.protocol.progress import Progress
 from orchestrator.protocol.ranks import EXIT_REQUEUE
-from orchestrator.protocol.reading import MOST_LINES, MOST_RECORD, MOST_WORD, read_json, read_regular
+from orchestrator.protocol.reading import MOST_RECORD, MOST_WORD, read_json, read_object
 from orchestrator.protocol.task import NodeTask
-
-_JOBS = (EventKind.SLURM_JOB, EventKind.BATCH_JOB)  # by which node 0 records the job at each start
+from orchestrator.protocol.typed import DamagedError, read, to_json
 
 
 @dataclass(frozen=True)
@@ -72,32 +72,33 @@ class History:
     """The records of earlier starts: node 0's events, and the last start's request for this one."""
 
     events: tuple[Event, ...]
-    word: Event | None
+    word: Again | None
 
     @property
     def all_starts(self) -> list[Event]:
-        """Return the events, with the last start's request for this start as one of them."""
-        return [*self.events, *([{**self.word, "kind": EventKind.RELAUNCH}] if self.word else [])]
+        """Return the events, and this start as one of them if the last start requested it."""
+        word = self.word
+        return [*self.events, *([StartingAgain(self.next_attempt, 0, word.cause, word.reason)] if word else [])]
 
     @property
     def next_attempt(self) -> int:
         """Return the first number that no attempt has had."""
-        attempts = [event["attempt"] for event in self.events if type(event.get("attempt")) is int]
-        return max(attempts, default=-1) + 1
+        return restart.last_attempt(self.events, default=-1) + 1
 
-    def last_in_job(self, place: Place) -> Event | None:
-        """Return the last start since the scheduler gave the job its nodes; None if this is the first."""
-        last = next((event for event in reversed(self.events) if event.get("kind") in _JOBS), {})
-        is_same = last.get("job") == place.number and last.get("requeues") == place.requeues
-        return last if is_same and place.requeues is not None else None
+    def last_in_job(self, place: Place) -> SlurmJob | None:
+        """Return the last start since Slurm gave a job with spares its nodes; None if this is the first."""
+        last = last_of(self.events, SlurmJob)
+        if last is None or last.requeues is None or (last.job, last.requeues) != (place.number, place.requeues):
+            return None
+        return last
 
     def replaced(self, place: Place) -> list[Replaced]:
         """Return which spares have the places of lost nodes in this start."""
-        before = list((self.last_in_job(place) or {}).get("hosts") or place.hosts)
+        last = self.last_in_job(place)
+        before = list(last.hosts if last is not None and last.hosts else place.hosts)
         gone, spares = (host for host in before if host not in place.hosts), (h for h in place.hosts if h not in before)
-        lost = (event for event in self.events if event.get("kind") == EventKind.LOST_NODE)
-        why = {event.get("host"): str(event.get("reason")) for event in lost}
-        by_word = str((self.word or {}).get("reason") or "")
+        why = {event.host: event.reason for event in of(self.events, LostNode)}
+        by_word = self.word.reason if self.word is not None else ""
         return [
             Replaced(place.start, before.index(host), host, by, why.get(host, by_word))
             for host, by in zip(gone, spares)
@@ -127,24 +128,25 @@ def placed(task: NodeTask, place: Place) -> NodeTask:
 
 def history_of(run_dir: str, place: Place) -> History:
     """Return what earlier starts left in node 0's record, which is on the shared folder whichever host wrote it."""
-    events = read_events(f"{node_folder(run_dir, 0)}/events.jsonl", run_dir)
-    is_now = (event.get("kind") in _JOBS and event.get("start") == place.start for event in events)
+    events = recorded(run_dir, 0)
+    is_now = (isinstance(event, (SlurmJob, BatchJob)) and event.start == place.start for event in events)
     before = next((index for index, found in enumerate(is_now) if found), len(events))  # node 0 may have begun before
     return History(events[:before], read_word(word_path(run_dir, place.kind, place.start - 1)))
 
 
-def read_events(path: str, run_dir: str) -> tuple[Event, ...]:
-    """Return the events of a node's record without lines that a crash cut off; empty if there is no record."""
+def recorded(run_dir: str, node: int) -> tuple[Event, ...]:
+    """Return the events of a node's record; empty if there is no record."""
     try:
-        return tuple(_events_in(path, run_dir))
+        return tuple(events_in(f"{node_folder(run_dir, node)}/events.jsonl"))
     except OSError:
         return ()
 
 
 def events_of(run_dir: str, node: int, start: int) -> list[Event]:
     """Return what a node's agent has recorded in this start, which is its newest; empty if it has not begun."""
-    now = restart.newest_start(read_events(f"{node_folder(run_dir, node)}/events.jsonl", run_dir))
-    return now if any(restart.opens_start(each) and (each.get("start") or 0) == start for each in now) else []
+    now = restart.newest_start(recorded(run_dir, node))
+    opened = (each for each in map(restart.opened_start, now) if each is not None)
+    return now if any(each.start == start for each in opened) else []
 
 
 def word_path(run_dir: str, kind: str, start: int) -> str:
@@ -170,20 +172,16 @@ def has_succeeded(task: NodeTask) -> bool:
 
     The record of every node is on the shared folder. It is read only if rank 0's marker is there.
     """
-    marker = read_word(f"{task.run_dir}/rank0.done")
+    marker = read_small_record(f"{task.run_dir}/rank0.done")
     if marker is None:
         return False
-    by_node = {
-        node: read_events(f"{node_folder(task.run_dir, node)}/events.jsonl", task.run_dir)
-        for node in range(task.nnodes)
-    }
-    attempt = successful_attempt(by_node, rank0_done=True)
-    return attempt is not None and attempt == marker.get("attempt")
+    by_node = {node: recorded(task.run_dir, node) for node in range(task.nnodes)}
+    return success.has_succeeded(by_node, marker.get("attempt"))
 
 
 def wants_another(
-    task: NodeTask, events: tuple[Event, ...], code: int, title: str, *, has_whole_limit: bool = True
-) -> tuple[str, str] | Refusal | None:
+    task: NodeTask, events: Sequence[Event], code: int, title: str, *, has_whole_limit: bool = True
+) -> tuple[Cause, str] | Refusal | None:
     """Return (cause, reason) if the run is to be started again after this agent's end; see `requeue.start_after`.
 
     A cancelled run is not started again. Neither is a run that has succeeded, because node 0's agent may die before it
@@ -223,23 +221,23 @@ def run_in_job(run_dir: str, find: Callable[[], Place]) -> int:
     if start and (forbidden := forbidden_start(asked, history, title)):
         return _give_up(log, task, forbidden, Cause.PREEMPTED)
     if history.word and (spent := requeue.overdrawn(asked.retry, history.all_starts, history.word)):
-        return _give_up(log, task, spent, cause_of_event(history.word))
+        return _give_up(log, task, spent, cause_named(history.word.cause))
     stalled = history.stalled(saved.progress(task)) if start else 0
-    if in_vain := requeue.without_progress(stalled, history.word or {}, title):
+    if in_vain := requeue.without_progress(stalled, history.word, title):
         return _give_up(log, task, in_vain, Cause.NO_PROGRESS)
     word = word_path(run_dir, place.kind, start)
-    is_first, another = history.last_in_job(place) is None, list[tuple[str, str]]()
+    is_first, another = history.last_in_job(place) is None, list[tuple[Cause, str]]()
 
     def leave_word(agent: Agent, code: int) -> None:
         """Request another start at once: after a node is lost, Slurm sends KILL in KillWait seconds."""
         try:
-            found = wants_another(task, _own_events(log, before), code, title, has_whole_limit=is_first)
+            found = wants_another(task, _own_events(run_dir, node, before), code, title, has_whole_limit=is_first)
             if found is Refusal.NO_PROGRESS and node == 0:
                 reason = _in_vain(place.limit)
                 agent.events.write(GaveUp(Outcome.FAILED.value, Cause.NO_PROGRESS.value, reason))
             if isinstance(found, tuple):
                 if not os.path.exists(word):  # who wakes up late knows only that it was left
-                    write_json(word, {"cause": found[0], "reason": found[1], "node": node}, durable=False)
+                    write_json(word, to_json(Again(found[0].value, found[1], node), whole=True), durable=False)
                 another.append(found)
         except OSError as error:  # the ranks are to be ended all the same
             print(f"orch: {word} can't be written, so nobody starts again: {error}", file=sys.stderr)
@@ -260,9 +258,8 @@ def _record_start(log: EventLog, task: NodeTask, history: History, place: Place)
     log.write(SlurmJob(*job, place.requeues) if place.kind == "slurm" else BatchJob(*job))
     if task.start:
         by_itself = f"{place.title} stopped the job and started it again by itself"
-        word = history.word or {"cause": Cause.PREEMPTED, "reason": by_itself}
-        cause, reason = str(word.get("cause")), str(word.get("reason") or "")
-        log.write(StartingAgain(task.attempt, task.start, cause, reason, **saved.progress(task).to_event()))
+        word = history.word or Again(Cause.PREEMPTED.value, by_itself)
+        log.write(StartingAgain(task.attempt, task.start, word.cause, word.reason, **saved.progress(task).to_event()))
         for each in history.replaced(place):
             log.write(each)
 
@@ -286,25 +283,19 @@ def _give_up(log: EventLog, task: NodeTask, reason: str, cause: Cause) -> int:
     return code
 
 
-def _own_events(log: EventLog, after: int) -> tuple[Event, ...]:
-    """Return what this start has written of this node: the lines after that number."""
-    found = read_events(log.path, log.path.rpartition("/nodes/")[0])
-    return tuple(event for event in found if event.get("seq", -1) >= after)
+def _own_events(run_dir: str, node: int, after: int) -> list[Event]:
+    """Return the events that this start has written on this node, whose numbers begin with `after`."""
+    return [event for event in recorded(run_dir, node) if event.seq is not None and event.seq >= after]
 
 
-def _events_in(path: str, run_dir: str) -> Iterator[Event]:
-    """Return a node's events without lines that a crash cut off."""
-    for line in read_regular(path, MOST_LINES, run_dir).splitlines():
-        with contextlib.suppress(ValueError):
-            event = parse_json(line)
-            if isinstance(event, dict):
-                yield event
-
-
-def read_word(path: str) -> Event | None:
-    """Return a request for another start, or another small record; None if it is missing or damaged."""
+def read_word(path: str) -> Again | None:
+    """Return the request for another start; None if there is no request, or it is damaged."""
     try:
-        data = read_json(path, MOST_WORD)
-    except (OSError, ValueError):
+        return read(Again, read_small_record(path))
+    except DamagedError:
         return None
-    return data if isinstance(data, dict) else None
+
+
+def read_small_record(path: str) -> dict[str, Any] | None:
+    """Return a JSON object of at most MOST_WORD bytes; None if it is missing or damaged."""
+    return read_object(path, MOST_WORD)

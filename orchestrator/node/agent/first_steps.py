@@ -13,7 +13,7 @@ from typing import Any
 from orchestrator.node.agent.stall_detector import read_heartbeat
 from orchestrator.protocol.checkpoints.of_run import Places
 from orchestrator.protocol.checkpoints.search import Saved
-from orchestrator.protocol.json_text import parse_json
+from orchestrator.protocol.json_text import objects_in
 from orchestrator.protocol.reading import read_part
 from orchestrator.protocol.task import NodeTask
 
@@ -51,7 +51,7 @@ class FirstSteps:
             lines = read_part(self.metrics, self.offset, MOST_METRICS, os.path.dirname(self.metrics)).split(b"\n")[:-1]
         except OSError:
             return []
-        return [_step_in(line) for line in lines]
+        return [row.get("step") for row in objects_in(lines)]
 
 
 def first_saved(task: NodeTask, offered: Saved, before: Mapping[str, Saved]) -> int | None:
@@ -70,11 +70,3 @@ def _two(steps: list[Any]) -> Message | None:
     known = [step for step in steps if type(step) is int and step >= 0]
     later = next((step for step in known if step > known[0]), None)
     return None if later is None else {"steps": [known[0], later]}
-
-
-def _step_in(line: bytes) -> Any:
-    try:
-        value = parse_json(line)
-    except ValueError:
-        return None
-    return value.get("step") if isinstance(value, dict) else None

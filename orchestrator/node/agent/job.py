@@ -19,9 +19,9 @@ from dataclasses import dataclass, field, replace
 from typing import BinaryIO
 
 from orchestrator.node.agent.batch import Place, run_in_job, word_path
-from orchestrator.protocol.allocation import TITLES, AllocationError, read_allocation
+from orchestrator.protocol.allocation import AllocationError, read_allocation
 from orchestrator.protocol.hostlist import in_words
-from orchestrator.protocol.layout import job_folder, node_folder
+from orchestrator.protocol.layout import TITLES, job_folder, node_folder
 from orchestrator.protocol.ranks import EXIT_REQUEUE
 from orchestrator.protocol.reading import MOST_RECORD, read_json, read_regular
 from orchestrator.protocol.task import NodeTask

@@ -11,7 +11,7 @@ from typing import Any, Callable
 from orchestrator.node.agent import hang
 from orchestrator.node.agent.attempt import Attempt
 from orchestrator.node.agent.fitness import checksum_for, offered, unfit, without_it
-from orchestrator.node.agent.phases import Phase, Row
+from orchestrator.node.agent.phases import Course, Phase, Row, Stage
 from orchestrator.node.agent.presence import Presence
 from orchestrator.node.agent.roster import Roster
 from orchestrator.outcome import gang, restart, rules
@@ -49,14 +49,22 @@ class Leader:
         started: float,
     ) -> None:
         self.task, self.send, self.record, self.progress, self.strangers = task, send, record, progress, strangers
-        self.phase, self.waiting = Phase.JOINING, set(range(task.nnodes))  # the nodes that owe an answer in the phase
-        self.patience, self.deadline = task.join_timeout, started + task.join_timeout
+        self.stage = Stage.begin(Phase.JOINING, range(task.nnodes), started, task.join_timeout)
         self.time_limit = started + task.time_limit if task.time_limit else None
         self.presence, self.roster = Presence(started, task.link_timeout), Roster(task)
-        self.folders_lost: dict[int, str] = {}  # the run's folder, on each node that lost it
-        self.attempt, self.restarts, self.begun_at = task.attempt, list[str](), [progress()]  # progress at each begin
+        self.course = Course(task.attempt, (), (progress(),))
         self.ranks = self._new_attempt()
         self.bye: messages.Bye | None = None
+
+    @property
+    def phase(self) -> Phase:
+        """Return the present phase."""
+        return self.stage.phase
+
+    @property
+    def attempt(self) -> int:
+        """Return the number of the present attempt."""
+        return self.course.attempt
 
     def _new_attempt(self) -> Attempt:
         search = hang.HangSearch(self.task.hang, self.attempt, self._send_all, self.record)
@@ -105,8 +113,9 @@ class Leader:
         for node, reason in self.presence.silent(now):
             self._count_out(node, reason, now)
         self._end_before_the_ranks(now)
-        if PHASES[self.phase].late and now >= self.deadline and not self.presence.lost:
-            late = f"{self.roster.names(sorted(self.waiting))} {PHASES[self.phase].late} within {self.patience:g} s"
+        if PHASES[self.phase].late and now >= self.stage.deadline and not self.presence.lost:
+            who, seconds = self.roster.names(sorted(self.stage.waiting)), self.stage.patience
+            late = f"{who} {PHASES[self.phase].late} within {seconds:g} s"
             self._fail(rules.NOT_JOINED, "; ".join(filter(None, [late, self.strangers()])))
         elif self.phase is not Phase.RUNNING:
             return
@@ -124,7 +133,7 @@ class Leader:
         late = self.presence.pause(now)
         if late:
             self.record(events.Slept(round(late, 1)))
-            self.deadline += late
+            self.stage = self.stage._replace(deadline=self.stage.deadline + late)
             self.time_limit = self.time_limit and self.time_limit + late
             self.ranks.settle_at = self.ranks.settle_at and self.ranks.settle_at + late
             self.ranks.hang.slept(late)
@@ -150,8 +159,8 @@ class Leader:
 
     def _answered(self, node: int, now: float) -> None:
         """Go on to what follows the phase, if this was the last node that owed an answer."""
-        self.waiting.discard(node)
-        if not self.waiting and (self.phase in RANKS_RUN or not self.presence.lost):
+        self.stage = self.stage._replace(waiting=self.stage.waiting - {node})
+        if not self.stage.waiting and (self.phase in RANKS_RUN or not self.presence.lost):
             PHASES[self.phase].then(self, now)
 
     def _check_ways(self, now: float) -> None:
@@ -159,14 +168,13 @@ class Leader:
         if self.task.nnodes == 1:
             self._prepare(now)
             return
-        self.phase, self.waiting = Phase.CHECKING, self.roster.nodes  # until the deadline of joining
+        self.stage = self.stage.after(Phase.CHECKING, self.roster.nodes)  # until the deadline of joining
         for node in self.roster.hellos:
             self.send(node, self.roster.check_for(node))
 
     def _prepare(self, now: float) -> None:
         """Have each node get its launcher ready, for the first attempt or another."""
-        self.phase, self.waiting = Phase.PREPARING, self.roster.nodes
-        self.patience, self.deadline = self.task.join_timeout, now + self.task.join_timeout
+        self.stage = Stage.begin(Phase.PREPARING, self.roster.nodes, now, self.task.join_timeout)
         self.ranks = self._new_attempt()
         self._send_all(messages.Prepare(self.attempt, self.roster.store_addr()))
 
@@ -177,13 +185,12 @@ class Leader:
         elif not (lacking := without_it(self.ranks.ready)):
             self._go(now)
         else:
-            self.phase, self.waiting = Phase.HANDING_OVER, {0}
-            self.patience, self.deadline = SAVE_GRACE, now + SAVE_GRACE
+            self.stage = Stage.begin(Phase.HANDING_OVER, {0}, now, SAVE_GRACE)
             self.send(0, messages.HandOver(self.attempt, offered(self.ranks.ready), self.roster.servers(lacking)))
 
     def _go(self, now: float) -> None:
         """Number the ranks and start them."""
-        self.phase, self.waiting = Phase.RUNNING, self.roster.nodes
+        self.stage = self.stage.after(Phase.RUNNING, self.roster.nodes)
         bindings, port, resume_from = self.roster.bindings(), self.ranks.ready[0].port, offered(self.ranks.ready)
         checksum = checksum_for(self.task, self.ranks.ready)
         nproc, world = tuple(each.nproc for each in bindings), bindings[0].world_size
@@ -192,10 +199,13 @@ class Leader:
             addr = self.roster.master_addr(each.node_rank)
             self.send(each.node_rank, messages.Go(self.attempt, each, addr, port, resume_from, checksum))
 
-    def _stop(self, cause: Cause = Cause.NONE, grace: float = FAILURE_GRACE) -> None:
-        """Have the ranks stop at a step boundary, for a failure if there is no other cause."""
-        if self.phase is Phase.RUNNING:
-            self.phase, self.ranks.stopped = Phase.STOPPING, cause
+    def _stop(self, cause: Cause = Cause.NONE, grace: float = FAILURE_GRACE, *, outranks: bool = False) -> None:
+        """Have the ranks stop at a step boundary, for a failure if there is no other cause.
+
+        A cause that outranks the present one stops ranks again that are stopping.
+        """
+        if self.phase is Phase.RUNNING or outranks:
+            self.stage, self.ranks.stopped = self.stage._replace(phase=Phase.STOPPING), cause
             self._send_all(messages.Stop(self.attempt, grace))
 
     def _end_attempt(self, now: float) -> None:
@@ -204,8 +214,8 @@ class Leader:
         end = gang.end_of(
             gang.Attempt(
                 ranks.exits, all(map(ranks.ended_well, self.roster.hellos)), ranks.stopped,
-                self.presence.who_was_lost(self.roster.names), self.roster.how_folders_were_lost(self.folders_lost),
-                ranks.how_idle(), self.task.retry, self.restarts, restart.stalled(self.begun_at, saved),
+                self.presence.who_was_lost(self.roster.names), self.roster.how_folders_were_lost(),
+                ranks.how_idle(), self.task.retry, self.course.restarts, restart.stalled(self.course.begun_at, saved),
                 self.task.has_spares,
             )
         )  # fmt: skip
@@ -215,9 +225,7 @@ class Leader:
         if not end.again:
             self._end(end.outcome, end.cause, end.reason)
             return
-        self.restarts.append(end.cause)
-        self.begun_at.append(saved)
-        self.attempt += 1
+        self.course = self.course.again(end.cause, saved)
         self.record(events.Restart(self.attempt, end.cause.value, saved.known_step))
         self._prepare(now)
 
@@ -227,7 +235,7 @@ class Leader:
 
     def _end(self, outcome: str, cause: str, reason: str, **more: Any) -> None:
         """Record the outcome, and send every node away. A node that joins later is sent away too."""
-        self.phase = Phase.ENDED
+        self.stage = self.stage._replace(phase=Phase.ENDED)
         ended = events.GangEnded(self.attempt, str(outcome), str(cause), reason, **more, **self.progress().to_event())
         self.record(ended)
         again = outcome in (Cause.PREEMPTED, Cause.TIMEOUT)
@@ -311,8 +319,7 @@ class Leader:
         self.record(events.Stopping(cause.value, report.name, node))
         outranks = cause is Cause.CANCELLED and (self.ranks.stopped is not Cause.CANCELLED or grace == 0.0)
         if self.phase is Phase.RUNNING or (self.phase is Phase.STOPPING and outranks):
-            self.phase = Phase.RUNNING
-            self._stop(cause, grace)
+            self._stop(cause, grace, outranks=outranks)
         elif self.phase is not Phase.STOPPING:
             self._end(cause, cause, f"{cause} before the ranks were started")
         elif self.ranks.stopped is Cause.NONE and not self.presence.lost:
@@ -321,7 +328,7 @@ class Leader:
     @_HANDLERS.add
     def _on_folder_lost(self, node: int, report: messages.FolderLost, now: float) -> None:
         """Note that a node lost the run's folder or a part of it, perhaps with the heartbeats of its ranks."""
-        self.folders_lost[node] = report.path
+        self.roster.folders_lost[node] = report.path
         if report.with_heartbeats:
             self.ranks.hang.lose_heartbeats(node)
         self.record(events.FolderLost(self.roster.host_of(node), report.path, node, report.with_heartbeats))

@@ -6,8 +6,8 @@ from typing import Callable
 
 from orchestrator.node.agent.channel import Channel, ChannelError, Message
 from orchestrator.protocol.gang import Hello
-from orchestrator.protocol.messages import Order, Report, read_report
-from orchestrator.protocol.typed import DamagedError, read
+from orchestrator.protocol.messages import Admission, Introduction, Order, Report, read_report
+from orchestrator.protocol.typed import read, to_json
 
 HELLO_SECONDS = 20.0
 LEADER = "leader"
@@ -30,9 +30,9 @@ class Members:
         try:
             hello = self._admitted(channel, await channel.answer(HELLO_SECONDS))
         except ChannelError as error:
-            channel.send({"refused": str(error)})
+            channel.send(to_json(Admission(refused=str(error))))
             return
-        channel.send({"joined": hello.node_rank})
+        channel.send(to_json(Admission(hello.node_rank)))
         node, reason = hello.node_rank, "its agent closed the connection"
         self.on_join(hello, channel.own_addr)
         try:
@@ -44,15 +44,12 @@ class Members:
         self.on_left(node, reason)
 
     def _admitted(self, channel: Channel, first: Message) -> Hello:
-        """Return the hello of a node that has not joined yet. A second agent must not replace the first."""
-        if first.get("to") != LEADER or not isinstance(first.get("hello"), dict):
-            raise ChannelError(
-                "the connection was not meant for node 0"
-            )  # it was meant for another listener, whose address was redirected to this one
-        try:
-            member = read(Hello, first["hello"])
-        except DamagedError as error:
-            raise ChannelError("its hello is of another version") from error
+        """Return the hello of a node that is not here yet; a second agent must not displace the first."""
+        said = read(Introduction, first, lenient=True)
+        if said.to != LEADER:  # it was meant for another listener, whose address was redirected to this one
+            raise ChannelError("the connection was not meant for node 0")
+        if (member := said.hello) is None:
+            raise ChannelError("its hello is of another version")
         if self.members.setdefault(member.node_rank, channel) is not channel:
             raise ChannelError("this node has joined already")
         return member
@@ -65,7 +62,7 @@ class Members:
 
 async def introduce(channel: Channel, hello: Hello) -> None:
     """Introduce this node to the leader. Raises ChannelError, with the reason, if the leader does not admit it."""
-    channel.send({"to": LEADER, "hello": dict(hello.__dict__)})
-    answer = await channel.answer(HELLO_SECONDS)
-    if answer.get("joined") != hello.node_rank:
-        raise ChannelError(f"node 0: {answer.get('refused', 'something else answers')}")
+    channel.send(to_json(Introduction(LEADER, hello)))
+    answer = read(Admission, await channel.answer(HELLO_SECONDS), lenient=True)
+    if answer.joined != hello.node_rank:
+        raise ChannelError(f"node 0: {answer.refused or 'something else answers'}")

@@ -7,17 +7,18 @@ import contextlib
 from collections.abc import Awaitable, Mapping
 from typing import Callable
 
-from orchestrator.node.agent.channel import Channel, ChannelError, Message, NoAnswerError
+from orchestrator.node.agent.channel import Channel, ChannelError, NoAnswerError
 from orchestrator.node.agent.listener import Listener
 from orchestrator.node.agent.tls import ANSWER_SECONDS, Tls, in_words
 from orchestrator.node.system.sockets import ANY_PORT, PADDING, listen, padding_lost, port_of
+from orchestrator.protocol.messages import REQUESTS, Keep, Probe, Probed, Request
+from orchestrator.protocol.typed import DamagedError, read, to_json
 
-Taker = Callable[[Message, Channel], Awaitable[None]]
-PROBE = "probe"
+Taker = Callable[[Keep, Channel], Awaitable[None]]
 
 
 class NeighbourServer:
-    """The server of one node. `take` gets each request except probes, and the channel for the answers."""
+    """The server of one node. `take` receives the checkpoints, with the channel for the answers."""
 
     def __init__(
         self,
@@ -35,16 +36,14 @@ class NeighbourServer:
         self.listener = Listener(tls, socks, self._serve, tell=tell)
 
     async def _serve(self, channel: Channel) -> None:
-        with contextlib.suppress(ChannelError, OSError):  # a neighbour that is gone
-            message = await channel.answer(ANSWER_SECONDS)
-            if (
-                message.get("to") != self.node_rank
-            ):  # the peer has connected to another node, whose address was redirected to this one
-                channel.send({"node": self.node_rank, "problem": f"this is node {self.node_rank}"})
-            elif message.get("do") == PROBE:
-                channel.send({"node": self.node_rank, "padding": message.get("padding")})
-            elif self.take is not None:
-                await self.take(message, channel)
+        with contextlib.suppress(ChannelError, DamagedError, OSError):  # a neighbour that is gone
+            asked = REQUESTS.read(await channel.answer(ANSWER_SECONDS))
+            if asked is None or asked.to != self.node_rank:  # the peer connected to another node's address
+                channel.send(to_json(Probed(f"this is node {self.node_rank}", self.node_rank)))
+            elif isinstance(asked, Probe):
+                channel.send(to_json(Probed(node=self.node_rank, padding=asked.padding)))
+            elif isinstance(asked, Keep) and self.take is not None:
+                await self.take(asked, channel)
 
     async def close(self) -> None:
         """Stop listening, and end the requests that are under way."""
@@ -54,24 +53,25 @@ class NeighbourServer:
 async def probe(tls: Tls, addrs: tuple[str, ...], port: int, node_rank: int) -> str | None:
     """Return None if the neighbour answers at one of its addresses, else the problem of each address."""
     try:
-        channel = await request(tls, addrs, port, node_rank, {"do": PROBE, "padding": PADDING})
+        channel = await request(tls, addrs, port, Probe(node_rank, PADDING))
     except ChannelError as error:
         return str(error)
     where = f"{channel.peer_addr}:{port}"
     try:
-        answer = await channel.answer(ANSWER_SECONDS)
+        answer = read(Probed, await channel.answer(ANSWER_SECONDS))
     except NoAnswerError as error:
         return f"{where}: {padding_lost(str(error))}"
-    except ChannelError as error:
+    except (ChannelError, DamagedError) as error:
         return f"{where}: {error}"
     finally:
         await channel.close()
-    is_it = answer.get("node") == node_rank and not answer.get("problem")
-    return None if is_it else f"{where}: another node of this run answers there"
+    return (
+        None if answer.node == node_rank and not answer.problem else f"{where}: another node of this run answers there"
+    )
 
 
-async def request(tls: Tls, addrs: tuple[str, ...], port: int, node_rank: int, asked: Message) -> Channel:
-    """Return the channel on which the neighbour got this request. Raises ChannelError if it can't be reached."""
+async def request(tls: Tls, addrs: tuple[str, ...], port: int, asked: Request) -> Channel:
+    """Return the channel on which the neighbour has this request. Raises ChannelError if it can't be reached."""
     problems = []
     for addr in addrs:
         try:
@@ -79,6 +79,6 @@ async def request(tls: Tls, addrs: tuple[str, ...], port: int, node_rank: int, a
         except (OSError, ChannelError, asyncio.TimeoutError) as error:
             problems.append(f"{addr}:{port}: {in_words(error)}")
         else:
-            channel.send({**asked, "to": node_rank})
+            channel.send(asked.to_json())
             return channel
     raise ChannelError("; ".join(problems) or "it reported no address")

@@ -49,7 +49,7 @@ from orchestrator.protocol.rank_reports import RankError
 from orchestrator.protocol.reading import read_regular
 from orchestrator.protocol.samples import Sample
 from orchestrator.protocol.task import NodeTask, copies_checkpoints
-from orchestrator.protocol.typed import Handlers, read, to_json
+from orchestrator.protocol.typed import Handlers, converted, read, to_json
 
 KILL_MARGIN = 5.0
 SILENT_TIMES = 6  # times the time-out of a link: a launcher that imports torch from a slow disk answers late
@@ -219,7 +219,7 @@ class Ranks:
                     # The program chooses the phase's name.
                     news = replace(news, phase=self.launcher.masked(news.phase))  # noqa: PLW2901
                     if not news.full:  # the leader records a full stall
-                        self.events.write(read(events.Stalled, {**to_json(news), "full": news.full}))
+                        self.events.write(converted(news, events.Stalled))
                 self.tell(news)
         if self.stop_deadline is not None and now > self.stop_deadline:
             self.stop_deadline = None
@@ -281,7 +281,7 @@ class Ranks:
             return
         if self.launcher.container:
             self._look_into_container(report)
-        self.events.write(events.LauncherImported(**to_json(report)))
+        self.events.write(converted(report, events.LauncherImported))
 
     @_HANDLERS.add
     def _ready(self, report: messages.Ready) -> None:
@@ -327,7 +327,7 @@ class Ranks:
         with self._going_on("a GPU's error"):
             if report.code != 0 and gpu_error_of(report) is not None:
                 report = replace(report, kernel=tuple(newest_gpu_faults()))
-        self.events.write(read(events.RankExit, to_json(report)))
+        self.events.write(converted(report, events.RankExit))
         self.tell(replace(report, left=len(self.running)))
 
     @contextlib.contextmanager
@@ -461,7 +461,7 @@ class Ranks:
             ended = messages.RankEnded(
                 self.attempt, rank, code if code > 0 else None, name or "SIGKILL", error, report.tail, oom=is_oom
             )
-            self.events.write(read(events.RankExit, to_json(ended)))
+            self.events.write(converted(ended, events.RankExit))
             self.tell(ended)
         self.running, self.started = set(), Started(self.attempt)
         await self._became_idle(messages.RanksIdle(self.attempt))

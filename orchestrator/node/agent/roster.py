@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 from orchestrator.protocol.gang import Hello
 from orchestrator.protocol.hostlist import nodes_in_words
@@ -18,6 +18,7 @@ class Roster:
         self.task = task
         self.hellos: dict[int, Hello] = {}
         self.reached_at: dict[int, str] = {}  # node 0's address on each other node's connection
+        self.folders_lost: dict[int, str] = {}  # the run's folder, on each node that lost it
 
     def add(self, hello: Hello, reached_at: str) -> None:
         """Add a node, and the address of node 0 that it has reached."""
@@ -38,11 +39,11 @@ class Roster:
         """Return the node's own host name; before it has joined, the host's name in the plan."""
         return self.hellos[node].host if node in self.hellos else self.task.hosts[node]
 
-    def how_folders_were_lost(self, folders: Mapping[int, str]) -> str:
-        """Return a sentence about the nodes that have lost the run's folder; "" if none has."""
-        if not (nodes := sorted(folders)):
+    def how_folders_were_lost(self) -> str:
+        """Return a sentence about the nodes that have lost the run's folder; "" if no node has."""
+        if not (nodes := sorted(self.folders_lost)):
             return ""
-        return f"{self.names(nodes)} lost the run's folder: {folders[nodes[0]]} was removed during the run"
+        return f"{self.names(nodes)} lost the run's folder: {self.folders_lost[nodes[0]]} was removed during the run"
 
     def check_for(self, node: int) -> Check:
         """Return the order to try the way to the next node."""

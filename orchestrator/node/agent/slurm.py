@@ -9,8 +9,10 @@ from collections.abc import Mapping
 
 from orchestrator.node.agent.batch import Place, events_of, read_word, run_in_job, word_path
 from orchestrator.protocol.allocation import expand_nodes
-from orchestrator.protocol.events import EventKind
+from orchestrator.protocol.events import GaveUp, of
 from orchestrator.protocol.files import write_json
+from orchestrator.protocol.messages import Again
+from orchestrator.protocol.typed import to_json
 
 START = "SLURM_ORCH_START"
 """The variable with the number of the start, in a job with spares. orch hides variables of this prefix from sbatch, so
@@ -72,15 +74,16 @@ def _replace_script(run_dir: str, place: Place) -> None:
     at once, because an agent can't end the job in any other way that Slurm would call a failure.
     """
     path = word_path(run_dir, place.kind, place.start)
-    last = [each for each in events_of(run_dir, place.node, place.start) if each.get("kind") == EventKind.GAVE_UP][-1:]
-    is_others = (read_word(path) or {}).get("node", place.node) != place.node
+    last = of(events_of(run_dir, place.node, place.start), GaveUp)[-1:]
+    word = read_word(path)
+    is_others = word is not None and word.node not in (None, place.node)
     if place.node == 0 or not last or is_others or os.path.exists(f"{run_dir}/cancel.json") or answers(place.hosts[0]):
         return
     lost = f"{place.hosts[0]} ran the batch script, so Slurm starts the job again on other nodes"
-    again = {"cause": str(last[0].get("cause")), "reason": f"{last[0].get('reason')}; {lost}", "node": place.node}
-    write_json(path, again, durable=False)
+    again = Again(last[0].cause, f"{last[0].reason}; {lost}", place.node)
+    write_json(path, to_json(again, whole=True), durable=False)
     job, array = place.number, os.environ.get("SLURM_ARRAY_JOB_ID")
     job = f"{array}_{os.environ.get('SLURM_ARRAY_TASK_ID')}" if array else job
-    print(f"orch: {again['reason']}", file=sys.stderr, flush=True)
+    print(f"orch: {again.reason}", file=sys.stderr, flush=True)
     for argv in (["scontrol", "update", f"jobid={job}", "requeue=1"], ["scontrol", "requeue", job]):
         subprocess.run(argv, stdin=subprocess.DEVNULL, check=False)

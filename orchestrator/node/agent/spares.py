@@ -17,15 +17,16 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Callable
 
-from orchestrator.node.agent.batch import events_of, read_events, read_word, word_path
+from orchestrator.node.agent.batch import events_of, read_small_record, read_word, recorded, word_path
 from orchestrator.node.agent.slurm import START, answers, start_number
 from orchestrator.node.system.processes import identify
 from orchestrator.outcome.machines import candidates, nodes_to_avoid
 from orchestrator.outcome.restart import last_attempt
-from orchestrator.outcome.verdict import Cause, Event
+from orchestrator.outcome.verdict import Cause
 from orchestrator.protocol.allocation import AllocationError, expand_nodes
-from orchestrator.protocol.events import EventKind
+from orchestrator.protocol.events import AgentEnded, LostNode, SlurmJob, of
 from orchestrator.protocol.layout import job_folder, node_folder
+from orchestrator.protocol.messages import Again
 from orchestrator.protocol.ranks import EXIT_REQUEUE
 from orchestrator.protocol.reading import MOST_RECORD, read_json
 from orchestrator.protocol.task import NodeTask
@@ -48,22 +49,21 @@ class Start:
         """Return the file by which an agent asks for another start."""
         return word_path(self.run_dir, "slurm", self.number)
 
-    def end(self, node: int) -> Event | None:
+    def end(self, node: int) -> AgentEnded | None:
         """Return the last event of a node's agent; None if the agent has not left."""
-        events = events_of(self.run_dir, node, self.number)
-        return next((event for event in events if event.get("kind") == EventKind.AGENT_ENDED), None)
+        return next(iter(of(events_of(self.run_dir, node, self.number), AgentEnded)), None)
 
     def lost(self) -> set[int]:
         """Return the nodes that node 0's agent has lost, and the node whose GPU or driver has failed."""
         events = events_of(self.run_dir, 0, self.number)
-        losses = [event for event in events if event.get("kind") == EventKind.LOST_NODE]
-        lost = {event.get("lost") for event in losses if event.get("slept") is None}  # else node 0 itself was stopped
+        losses = of(events, LostNode)
+        lost = {event.lost for event in losses if event.slept is None}  # else node 0 itself was stopped
         lost |= nodes_to_avoid(events, last_attempt(events) + 1)
         return {node for node in range(1, len(self.hosts)) if node in lost}
 
     def has_ended(self) -> bool:
         """Tell whether node 0's agent, which runs on this machine, is gone, or another agent has given it up."""
-        agent = read_word(f"{node_folder(self.run_dir, 0)}/agent.json") or {}
+        agent = read_small_record(f"{node_folder(self.run_dir, 0)}/agent.json") or {}
         if agent.get("start") != self.number or type(agent.get("pid")) is not int:
             return os.path.exists(self.word)
         living = identify(agent["pid"])
@@ -94,9 +94,8 @@ def run_starts(run_dir: str, log: str, *srun: str) -> int:
 
 def first_number(run_dir: str) -> int:
     """Return the number of this job's first start: no earlier start has it, in this job or before a requeue."""
-    events = read_events(f"{node_folder(run_dir, 0)}/events.jsonl", run_dir)
-    before = [event.get("start") for event in events if event.get("kind") == EventKind.SLURM_JOB]
-    number = max([start_number(os.environ), *(each + 1 for each in before if type(each) is int)])
+    before = of(recorded(run_dir, 0), SlurmJob)
+    number = max([start_number(os.environ), *(each.start + 1 for each in before)])
     while os.path.exists(word_path(run_dir, "slurm", number)):  # node 0's agent could record nothing in that start
         number += 1
     return number
@@ -109,12 +108,12 @@ def argv_of(start: Start, log: str, srun: Sequence[str]) -> list[str]:
     return [srun[0], *where, f"--output={start.run_dir}/{job_folder('slurm')}/{name}", *srun[1:]]
 
 
-def following(start: Start, nodes: Sequence[str], word: Event, answers: Callable[[str], bool]) -> Start | None:
+def following(start: Start, nodes: Sequence[str], word: Again, answers: Callable[[str], bool]) -> Start | None:
     """Return the start that follows in the same job; None if that needs a requeue.
 
     Other nodes take the places of lost nodes if they answer. Nodes that were lost before come last.
     """
-    if word.get("cause") != Cause.INFRA:  # a preemption or the time limit ends the job
+    if word.cause != Cause.INFRA:  # a preemption or the time limit ends the job
         return None
     lost = [start.hosts[node] for node in sorted(start.lost())]
     kept, former = [host for host in start.hosts if host not in lost], (*start.former, *lost)
@@ -143,7 +142,8 @@ def _run(start: Start, argv: Sequence[str]) -> int:
         present = [node for node in range(len(start.hosts)) if node not in lost and start.end(node) is None]
         if (lost and not present) or time.monotonic() > late:
             step.send_signal(signal.SIGTERM)  # it kills what is left of the step, for which the next srun need not wait
-            return int((start.end(0) or {}).get("code", 1))
+            end = start.end(0)
+            return 1 if end is None or end.code is None else end.code
         signal.sigtimedwait({signal.SIGCHLD}, LOOK_SECONDS)
     return step.returncode
 

@@ -17,7 +17,7 @@ from orchestrator.node.agent.missing_rank import Missing
 from orchestrator.node.agent.standstill import Silence
 from orchestrator.protocol.messages import Moved, OfAttempt, Patience, Stalled
 from orchestrator.protocol.rank_reports import RankStack
-from orchestrator.protocol.reading import info_of, read_json
+from orchestrator.protocol.reading import info_of, read_object
 
 STEPS_REMEMBERED = 50
 MOST_HEARTBEAT = 1 << 16
@@ -208,9 +208,4 @@ def output(folder: str, rank: int) -> dict[str, Any] | None:
 
 def read_heartbeat(path: str) -> dict[str, Any] | None:
     """Return the last heartbeat of a rank; None if it has none, or if it is being written at this moment."""
-    try:
-        # RUN/nodes/0/attempt_0/beat_0
-        heartbeat = read_json(path, MOST_HEARTBEAT, path.rsplit("/", 4)[0])
-    except (OSError, ValueError):
-        return None
-    return heartbeat if isinstance(heartbeat, dict) else None
+    return read_object(path, MOST_HEARTBEAT, path.rsplit("/", 4)[0])  # RUN/nodes/0/attempt_0/beat_0

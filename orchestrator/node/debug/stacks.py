@@ -8,9 +8,8 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import Any
 
 from orchestrator.node.debug.py_spy import NotSeenError, dump
 from orchestrator.node.launcher.stacks import (
@@ -22,6 +21,7 @@ from orchestrator.node.launcher.stacks import (
     threads_of,
     would_answer,
 )
+from orchestrator.node.system.event_log import events_in
 from orchestrator.node.system.private import user_in_words
 from orchestrator.node.system.processes import (
     STOPPED,
@@ -34,10 +34,8 @@ from orchestrator.node.system.processes import (
     status_of,
     variable_of,
 )
-from orchestrator.protocol.events import EventKind
-from orchestrator.protocol.json_text import parse_json
+from orchestrator.protocol.events import InContainer, LauncherStarted, RankExit
 from orchestrator.protocol.layout import attempt_folder, node_folder
-from orchestrator.protocol.reading import MOST_LINES, read_regular
 
 ANSWER_SECONDS = 3.0
 LAUNCHERS = "node.pyz/orchestrator/node/launcher/rank/forked.py"
@@ -59,7 +57,7 @@ class Started:
     """The ranks that the node's launcher has started last, according to the node's events."""
 
     attempt: int
-    pids: dict[int, int]  # rank -> pid in the launcher's container
+    pids: Mapping[int, int]  # rank -> pid in the launcher's container
     exits: dict[int, str]  # rank -> how it ended
     in_container: bool
 
@@ -117,29 +115,18 @@ def _who_answers(rank: int, process: Process) -> dict[int, Process]:
 def started_last(path: str) -> Started | None:
     """Return the ranks of the newest attempt in the node's events, or None if no launcher has started."""
     newest, in_container = None, False
-    for event in _events(path):
-        if event.get("kind") == EventKind.CONTAINER:
-            in_container = True
-        elif event.get("kind") == EventKind.LAUNCHER_STARTED:
-            pids = {int(rank): int(pid) for rank, pid in event["pids"].items()}
-            newest = Started(int(event["attempt"]), pids, {}, in_container)
-        elif event.get("kind") == EventKind.RANK_EXIT and newest is not None and event["attempt"] == newest.attempt:
-            newest.exits[int(event["rank"])] = event["signal"] or f"exit code {event['code']}"
-    return newest
-
-
-def _events(path: str) -> Iterator[dict[str, Any]]:
     try:
-        lines = read_regular(path, MOST_LINES, path.rpartition("/nodes/")[0]).splitlines()
+        events = events_in(path)
     except FileNotFoundError:
-        return
-    for line in lines:
-        try:
-            event = parse_json(line)
-        except ValueError:  # a full disk cut the line
-            continue
-        if isinstance(event, dict):
-            yield event
+        return None
+    for event in events:
+        if isinstance(event, InContainer):
+            in_container = True
+        elif isinstance(event, LauncherStarted):
+            newest = Started(event.attempt, event.pids, {}, in_container)
+        elif isinstance(event, RankExit) and newest is not None and event.attempt == newest.attempt:
+            newest.exits[event.rank] = event.how
+    return newest
 
 
 def _inner_pid(pid: int) -> int:

@@ -39,8 +39,12 @@ from orchestrator.protocol.checkpoints.checksum import installed
 from orchestrator.protocol.json_text import parse_json
 from orchestrator.protocol.layout import archive_file, attempt_folder, node_folder
 from orchestrator.protocol.masking import masker, secret_values
+from orchestrator.protocol.messages import (
+    RankEnded,
+)
+from orchestrator.protocol.rank_reports import RankEnd
 from orchestrator.protocol.task import NodeTask
-from orchestrator.protocol.typed import Handlers, read
+from orchestrator.protocol.typed import Handlers, converted, read
 
 CHUNK = 1 << 16
 LOOK_SECONDS = 0.1
@@ -405,28 +409,27 @@ class Launcher:
         start, status = process.start, process.exit_status
         assert status is not None
         code = os.waitstatus_to_exitcode(status)
-        report = failure_report(start, code, masker(secret_values(self.task.secrets, self.task.env)))
-        if report["signal"] != "SIGKILL" and lost_a_process(report):
-            report["worker_killed"] = True
-        if (report["signal"] == "SIGKILL" or "worker_killed" in report) and (count := oom_kills()) > self.oom_kills:
-            report["oom"] = True
+        end = failure_report(start, code, masker(secret_values(self.task.secrets, self.task.env)))
+        is_killed = end.signal == "SIGKILL"
+        worker_killed, is_oom, missing = not is_killed and lost_a_process(end), False, None
+        if (is_killed or worker_killed) and (count := oom_kills()) > self.oom_kills:
+            is_oom = True
             self.oom_kills = count  # this kill is used up, so another rank needs another kill to be blamed on memory
-        if code > 0 and "No module named" in (words := _last_words(report)):
+        if code > 0 and "No module named" in (words := _last_words(end)):
             from orchestrator.node.launcher.rank.missing_module import missing_module
 
-            report["missing"] = missing_module(words)
-        if process.log.lost:
-            report["log_bytes_lost"] = process.log.lost
+            missing = missing_module(words)
         # A rank that was sent TERM and then died of KILL may have been killed by somebody else before it got the TERM.
-        stopped = process.sent == signal.SIGKILL or (process.sent != 0 and report["signal"] != "SIGKILL")
-        self.report(
-            read(messages.RankEnded, {**report, "attempt": self.attempt, "rank": start.rank, "stopped": stopped})
-        )
+        stopped = process.sent == signal.SIGKILL or (process.sent != 0 and not is_killed)
+        end = replace(
+            end, worker_killed=worker_killed, oom=is_oom, missing=missing, log_bytes_lost=process.log.lost,
+            stopped=stopped,
+        )  # fmt: skip
+        self.report(converted(end, RankEnded, attempt=self.attempt))
 
 
-def _last_words(report: dict[str, Any]) -> str:
-    error, tail = report.get("error") or {}, report.get("tail", [])
-    return f"{error['type']}: {error['message']}" if error else "\n".join(tail[-3:])
+def _last_words(end: RankEnd) -> str:
+    return f"{end.error.type}: {end.error.message}" if end.error is not None else "\n".join(end.tail[-3:])
 
 
 def has_ended(pid: int) -> bool:

@@ -13,15 +13,13 @@ import socket
 import sys
 import time
 from dataclasses import dataclass
-from typing import Any
 
 from orchestrator.node.server.machine import agent_of
+from orchestrator.node.system.event_log import events_in
 from orchestrator.node.system.processes import Process, identify, is_alive, marked_processes, send_signal
 from orchestrator.protocol.debugging.fault import Fault
-from orchestrator.protocol.events import EventKind
-from orchestrator.protocol.json_text import parse_json
+from orchestrator.protocol.events import LauncherStarted, last_of
 from orchestrator.protocol.layout import node_folder
-from orchestrator.protocol.reading import MOST_LINES, read_regular
 
 ROUNDS = 100  # searches for processes that were forked while others were stopped
 ENDS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
@@ -99,30 +97,12 @@ def _ranks(run_dir: str, node: int, marked: list[Process]) -> dict[int, Process]
     In a container, the launcher knows them by the container's own process numbers.
     """
     inside = {(_status(process, "NSpid") or [process.pid])[-1]: process for process in marked}
-    recorded = _recorded_pids(f"{node_folder(run_dir, node)}/events.jsonl", run_dir)
-    return {rank: inside[pid] for rank, pid in recorded.items() if pid in inside}
-
-
-def _recorded_pids(path: str, run_dir: str) -> dict[int, int]:
-    """Return the ranks' process numbers in the newest event that has some."""
-    found: dict[int, int] = {}
     try:
-        lines = read_regular(path, MOST_LINES, run_dir).splitlines()
+        recorded = last_of(events_in(f"{node_folder(run_dir, node)}/events.jsonl"), LauncherStarted)
     except OSError:
-        return found
-    for line in lines:
-        event = _event(line)
-        if event.get("kind") == EventKind.LAUNCHER_STARTED and isinstance(event.get("pids"), dict):
-            found = {int(rank): pid for rank, pid in event["pids"].items()}
-    return found
-
-
-def _event(line: bytes) -> dict[str, Any]:
-    try:
-        event = parse_json(line)
-    except ValueError:
         return {}
-    return event if isinstance(event, dict) else {}
+    pids = recorded.pids if recorded is not None else {}
+    return {rank: inside[pid] for rank, pid in pids.items() if pid in inside}
 
 
 def _status(process: Process, name: str) -> list[int]:

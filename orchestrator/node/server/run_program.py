@@ -37,11 +37,8 @@ def run_program(request: Request, payload: bytes) -> Answer:
 
 def missing_programs(request: Request, _: bytes) -> Answer:
     """Return which of these programs are not here."""
-    return {"missing": [each for each in request["names"] if _which(each) is None]}, b""
-
-
-def _which(name: str) -> str | None:
-    return shutil.which(name, path=_environment(name).get("PATH"))
+    names = [name for name in request["names"] if shutil.which(name, path=_environment(name).get("PATH")) is None]
+    return {"missing": names}, b""
 
 
 def _environment(name: str) -> dict[str, str]:

@@ -10,9 +10,10 @@ import socket
 import sys
 import time
 
-from orchestrator.protocol.events import DiskFull, Event
+from orchestrator.protocol.events import DiskFull, Event, read_events
 from orchestrator.protocol.files import open_own
-from orchestrator.protocol.reading import opened
+from orchestrator.protocol.json_text import parse_json
+from orchestrator.protocol.reading import MOST_LINES, opened, read_regular
 from orchestrator.protocol.typed import to_json
 
 MOST_KEPT = 1 << 20  # bytes of the record that are kept in memory
@@ -98,6 +99,18 @@ class EventLog:
     def close(self) -> None:
         """Free the reserved disk space. Events can still be written."""
         self._give_reserve_back()
+
+
+def events_in(path: str) -> list[Event]:
+    """Return the events of a node's record (RUN/nodes/N/events.jsonl), without lines that a crash or a full disk cut.
+
+    Raises OSError if the record is missing or can't be read.
+    """
+    lines = []
+    for line in read_regular(path, MOST_LINES, path.rpartition("/nodes/")[0]).splitlines():
+        with contextlib.suppress(ValueError):
+            lines.append(parse_json(line))
+    return read_events(lines)
 
 
 def _written(path: str) -> tuple[int, bytes]:

@@ -37,7 +37,7 @@ from orchestrator.operations.submission import submit
 from orchestrator.prepare.prepare import Prepared, plan_for
 from orchestrator.protocol.checkpoints.checkpoint_dir import newest
 from orchestrator.protocol.debugging.fault import KILLS, Fault
-from orchestrator.protocol.events import EventKind
+from orchestrator.protocol.events import LeftBehind, of
 from orchestrator.protocol.json_text import parse_json
 from orchestrator.protocol.layout import archive_file
 from orchestrator.runs.files.checkpoints import checkpoint_folder
@@ -322,8 +322,7 @@ def _left(run: RunDir) -> tuple[str, ...]:
             found.append(f"{proof.host} is out of reach")
         elif proof.ended and machine.look(run).scheduler is None:  # under a scheduler, agents count what they end
             found.append(f"{proof.ended} processes on {proof.host}, which were killed now")
-    folders = [event for event in run.events() if event["kind"] == EventKind.LEFT_BEHIND]
-    return (*found, *(f"the run's folder on {event.get('host')}" for event in folders))
+    return (*found, *(f"the run's folder on {event.host}" for event in of(run.events(), LeftBehind)))
 
 
 def _in_words(order: Order, injection: Injection) -> str:

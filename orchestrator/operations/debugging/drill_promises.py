@@ -13,8 +13,8 @@ from typing import Any, Final
 
 from orchestrator.outcome.sentences import culprit_in_words
 from orchestrator.protocol.debugging.fault import Fault
-from orchestrator.protocol.events import EventKind
-from orchestrator.runs.state import Event, Outcome, RunState
+from orchestrator.protocol.events import AttemptFailed, Event, FoundLost, GaveUp, LostNode, Restart, StartingAgain, of
+from orchestrator.runs.state import Outcome, RunState
 
 KILL_SECONDS: Final = 10.0  # within which the kill of a process is noticed
 WAKING_SECONDS: Final = 5.0  # after limits.link, within which a silence is noticed; two heartbeats take less
@@ -138,7 +138,7 @@ class Account:
     ends: tuple[str, ...] = ()  # how each attempt ended that was followed by another
 
 
-_NOTICED: Final = (EventKind.ATTEMPT_FAILED, EventKind.LOST_NODE, EventKind.GAVE_UP, EventKind.FOUND_LOST)
+_NOTICED: Final = (AttemptFailed, LostNode, GaveUp, FoundLost, StartingAgain)
 
 
 def account(
@@ -146,21 +146,20 @@ def account(
     left: tuple[str, ...] = (),
 ) -> Account:  # fmt: skip
     """Return an Account of a run's events after a fault at the time `at`."""
-    after = [event for event in events if event.get("time", 0.0) >= at - 1.0]  # nodes' clocks may differ by this much
-    ends = (*_NOTICED, EventKind.RELAUNCH)
-    noticed = min((event["time"] for event in after if event["kind"] in ends), default=None)
+    after = [event for event in events if event.time >= at - 1.0]  # nodes' clocks may differ by this much
+    noticed = min((event.time for event in after if isinstance(event, _NOTICED)), default=None)
     ended = state.ended if state.ended and state.ended > at else now
     if noticed is None and state.verdict and state.verdict.outcome is Outcome.FAILED:
         noticed = ended  # no agent was left, so the supervisor noticed the fault when it ended the run
-    again = [event for event in after if event["kind"] in (EventKind.RESTART, EventKind.RELAUNCH)]
-    steps = [event.get("from_step", event.get("step")) for event in again]
+    again = [event for event in after if isinstance(event, Restart | StartingAgain)]
+    step = (again[-1].from_step if isinstance(again[-1], Restart) else again[-1].step) if again else None
     counted = result if result is not None and {"steps", "ledger"} <= result.keys() else None
     return Account(
         outcome=state.verdict.outcome if state.verdict else None,
         restarts=len(again),
         noticed=None if noticed is None else max(0.0, noticed - at),
         said=_said(state, after),
-        went_on_from=steps[-1] if steps and type(steps[-1]) is int else None,
+        went_on_from=step,
         took=ended - at,
         ledger=(int(counted["steps"]), int(counted["ledger"])) if counted is not None else None,
         left=left,
@@ -170,12 +169,10 @@ def account(
 
 def _said(state: RunState, after: list[Event]) -> str:
     """Return the reason that was reported first: for a relaunch, for a failed attempt, or for the run's end."""
-    for event in after:
-        if event["kind"] == EventKind.RELAUNCH:
-            return str(event.get("reason", ""))
-    for event in after:
-        if event["kind"] == EventKind.ATTEMPT_FAILED and isinstance(event.get("culprit"), Mapping):
-            return culprit_in_words(event["culprit"])
+    for again in of(after, StartingAgain):
+        return again.reason
+    for failed in of(after, AttemptFailed):
+        return culprit_in_words(failed.culprit)
     return state.verdict.reason if state.verdict else state.detail
 
 

@@ -9,7 +9,6 @@ import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from orchestrator.backends import backend, kind_of
 from orchestrator.backends.mirror.checkpoints import newest_checkpoint
@@ -17,7 +16,7 @@ from orchestrator.errors import UsageError
 from orchestrator.node.environments.folder import interpreter
 from orchestrator.operations.debugging.shell import Way, environment_of, host_of
 from orchestrator.operations.export import by_hand, launch_of, notes_on_secrets, redacted, task_by_hand
-from orchestrator.protocol.events import EventKind
+from orchestrator.protocol.events import Started, last_of
 from orchestrator.protocol.ranks import Binding, rank_argv, rank_environment
 from orchestrator.protocol.task import NodeTask
 from orchestrator.runs.files.checkpoints import checkpoint_folder
@@ -54,15 +53,12 @@ def recall(run: RunDir, rank: int) -> Rank:
     if not 0 <= rank < world_size:
         raise UsageError(f"run {run.run_id} has no rank {rank}", f"its ranks are 0 to {world_size - 1}: --rank N")
     binding = next(each for each in bindings if each.rank_offset <= rank < each.rank_offset + each.nproc)
-    started = [event for event in run.events() if event["kind"] == EventKind.STARTED]
-    last: Mapping[str, Any] = started[-1] if started else {}
+    last = last_of(run.events(), Started)
     task = launch.tasks[binding.node_rank]
     if folder := environment_of(run, binding.node_rank):
         task = replace(task, environment=folder, python=interpreter(folder))
-    return Rank(
-        run, launch, task, binding, rank, address,
-        int(last.get("master_port") or 0), int(last.get("attempt") or 0),
-    )  # fmt: skip
+    port, attempt = ((last.master_port or 0), last.attempt) if last is not None else (0, 0)
+    return Rank(run, launch, task, binding, rank, address, port, attempt)
 
 
 def as_it_was(one: Rank) -> str:

@@ -19,7 +19,7 @@ from typing import IO, TYPE_CHECKING, Any, Final
 
 from orchestrator.errors import BackendError, StoreError, UsageError
 from orchestrator.node.system.private import make_private
-from orchestrator.protocol.json_text import parse_json
+from orchestrator.protocol.json_text import objects_in, parse_json
 from orchestrator.runs.run_id import is_run_id, run_id_from, sweep_of
 from orchestrator.runs.store import RunDir, check_own, newest_runs
 from orchestrator.transport.address import NO_CONNECTION, gateway_of
@@ -92,11 +92,7 @@ def hand_over(
 
 def _answered_id(answer: bytes) -> object:
     """Return the run id in the other machine's answer, or None if the answer is not valid."""
-    try:
-        told = parse_json(answer)
-    except ValueError:
-        return None
-    return told.get("run_id") if isinstance(told, dict) else None
+    return next(objects_in([answer]), {}).get("run_id")
 
 
 def _packed(prepared: Prepared, folder: Path, tell: Callable[[str], None]) -> bytes:

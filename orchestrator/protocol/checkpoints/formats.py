@@ -25,7 +25,7 @@ from typing import Any
 from orchestrator.protocol.checkpoints import checkpoint_dir
 from orchestrator.protocol.checkpoints.stat_cache import cached_by_stat
 from orchestrator.protocol.checkpoints.weight_files import global_step, is_whole, names_weights, stem_of
-from orchestrator.protocol.reading import read_json, read_part
+from orchestrator.protocol.reading import read_object, read_part
 from orchestrator.protocol.str_enum import StrEnum
 
 STATE_OF_TRAINER = "trainer_state.json"
@@ -228,8 +228,4 @@ def _trained_steps(path: str) -> object:
 
 def _json_in(path: str) -> Mapping[str, Any]:
     """Return the object in a JSON file; empty if it can't be read."""
-    try:
-        value = read_json(path, MAX_TEXT)
-    except (OSError, ValueError):
-        return {}
-    return value if isinstance(value, dict) else {}
+    return read_object(path, MAX_TEXT) or {}

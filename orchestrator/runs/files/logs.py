@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from orchestrator.errors import StoreError
 from orchestrator.protocol import reading
-from orchestrator.protocol.events import EventKind
+from orchestrator.protocol.events import Go, of, read_events
+from orchestrator.protocol.frozen import Value
 from orchestrator.protocol.json_text import parse_json
 from orchestrator.protocol.terminal_lines import TerminalLines
 from orchestrator.runs.files.file_cache import FileCache
@@ -39,8 +40,7 @@ _NOISE = re.compile(
 _PATH = re.compile(r"nodes/(\d+)/attempt_(\d+)/rank_(\d+)\.log")
 
 
-@dataclass(frozen=True)
-class LogFile:
+class LogFile(Value):
     """The output of one rank in one attempt or, with rank NO_RANK, of a node's launcher in all attempts."""
 
     attempt: int
@@ -62,8 +62,7 @@ class LogFile:
             raise StoreError(f"{path} can't be read: {error.strerror}") from error
 
 
-@dataclass(frozen=True)
-class Selection:
+class Selection(Value):
     """Which ranks' logs to read; rank 0 by default."""
 
     rank: int | None = None
@@ -141,13 +140,11 @@ def nodes_with(run: RunDir, selection: Selection, known: FileCache) -> set[int] 
     if selection.node is not None:
         return {selection.node}
     path, rank, found = f"{run.node(0)}/events.jsonl", selection.rank or 0, set[int]()
-    for event in known.of_file(
-        path, lambda: [each for each in read_lines(path, run.path) if each.get("kind") == EventKind.GO]
-    ):
-        nproc = event.get("nproc")
-        if not isinstance(nproc, list) or any(type(each) is not int for each in nproc):
+    lines = (each for each in read_lines(path, run.path) if each.get("kind") == Go.kind)
+    for go in known.of_file(path, lambda: of(read_events(lines), Go)):
+        if not go.nproc:  # the field is damaged
             return None
-        found |= {each.node_rank for each in bind(nproc) if 0 <= rank - each.rank_offset < each.nproc}
+        found |= {each.node_rank for each in bind(list(go.nproc)) if 0 <= rank - each.rank_offset < each.nproc}
     return found
 
 

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any, Final, TypeGuard
 
-from orchestrator.protocol.json_text import parse_json
+from orchestrator.protocol.json_text import objects_in
 from orchestrator.protocol.layout import metrics_file, node_folder, read_metrics_file
 from orchestrator.protocol.reading import read_part
 from orchestrator.runs.store import RunDir
@@ -38,10 +38,9 @@ def newest_metrics(run: RunDir, attempt: int) -> dict[str, Any] | None:
         lines = read_part(files_of_metrics(run)[1], -_TAIL, _TAIL, run.path).split(b"\n")
     except OSError:
         return None
-    for line in lines:
+    for row in objects_in(lines):
         with contextlib.suppress(ValueError):
-            row = parse_json(line) if line else None
-            if isinstance(row, dict) and row.get("attempt") == attempt and is_number(row.get("step")):
+            if row.get("attempt") == attempt and is_number(row.get("step")):
                 step = int(row["step"])
                 values |= {name: value for name, value in row.items() if name not in OF_LINE and is_number(value)}
     return None if step is None else {"step": step, "metrics": values}
@@ -52,13 +51,9 @@ def last_values(run: RunDir) -> dict[str, float]:
     values: dict[str, float] = {}
     for path in reversed(files_of_metrics(run)):
         with contextlib.suppress(OSError):
-            for line in read_part(path, -_TAIL, _TAIL, run.path).split(b"\n"):
-                with contextlib.suppress(ValueError):
-                    row = parse_json(line) if line else None
-                    if isinstance(row, dict):
-                        values |= {
-                            key: float(value) for key, value in row.items() if key not in OF_LINE and is_number(value)
-                        }
+            for row in objects_in(read_part(path, -_TAIL, _TAIL, run.path).split(b"\n")):
+                numbers = {key: value for key, value in row.items() if key not in OF_LINE and is_number(value)}
+                values |= {key: float(value) for key, value in numbers.items()}
     return values
 
 

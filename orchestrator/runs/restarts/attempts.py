@@ -4,77 +4,91 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from itertools import pairwise
+from typing import TypeVar
 
 from orchestrator.outcome.sentences import culprit_in_words
-from orchestrator.protocol.events import EventKind
-from orchestrator.runs.state import Attempt, Event, Outcome
+from orchestrator.protocol.events import (
+    AttemptFailed,
+    Event,
+    FirstStepsSeen,
+    GangEnded,
+    Go,
+    OfAttempt,
+    Replaced,
+    Restart,
+    StartingAgain,
+    of,
+)
+from orchestrator.runs.state import Attempt, Outcome
 
-_KINDS = (
-    EventKind.GO, EventKind.FIRST_STEPS, EventKind.ATTEMPT_FAILED, EventKind.GANG_ENDED, EventKind.RELAUNCH,
-    EventKind.RESTART,
-)  # fmt: skip
+_Found = TypeVar("_Found", bound=OfAttempt)
+End = AttemptFailed | GangEnded | StartingAgain | Restart
 
 
 def attempts_of(events: Iterable[Event]) -> tuple[Attempt, ...]:
     """Return the attempts in order. An attempt whose ranks were never started has no `began`."""
-    found: dict[str, dict[int, Event]] = {kind: {} for kind in _KINDS}
-    spares: dict[object, list[str]] = {}  # by the start that uses them
-    for event in events:
-        if event["kind"] == EventKind.REPLACED:
-            spares.setdefault(event["start"], []).append(f"{event['by']} took the place of {event['host']}")
-        if event["kind"] in found and type(event.get("attempt")) is int:
-            found[event["kind"]][event["attempt"]] = event
-    again = {**found[EventKind.RELAUNCH], **found[EventKind.RESTART]}
-    begun = found[EventKind.GO]
+    every = of(events, OfAttempt)
+    spares: dict[int, list[str]] = {}  # by the start that uses them
+    for event in of(events, Replaced):
+        spares.setdefault(event.start, []).append(f"{event.by} took the place of {event.host}")
+    begun, first, failed, ended = (
+        _by_attempt(every, Go), _by_attempt(every, FirstStepsSeen), _by_attempt(every, AttemptFailed),
+        _by_attempt(every, GangEnded),
+    )  # fmt: skip
+    again: dict[int, StartingAgain | Restart] = {**_by_attempt(every, StartingAgain), **_by_attempt(every, Restart)}
     numbers = sorted({*begun, *again, *({0} if again else ())})
-    first, failed = found[EventKind.FIRST_STEPS], found[EventKind.ATTEMPT_FAILED]
-    ended = found[EventKind.GANG_ENDED]
     return tuple(
         _attempt(
-            number, begun.get(number, {}), first.get(number, {}),
-            [failed.get(number), ended.get(number), again.get(after)],
-            spares.get(again.get(after, {}).get("start"), []),
+            number, begun.get(number), first.get(number), [failed.get(number), ended.get(number), again.get(after)],
+            spares.get(next_start.start, []) if isinstance(next_start := again.get(after), StartingAgain) else [],
         )
         for number, after in pairwise([*numbers, -1])
     )  # fmt: skip
 
 
-def _attempt(number: int, begun: Event, first: Event, ends: list[Event | None], spares: list[str]) -> Attempt:
+def _by_attempt(events: Iterable[OfAttempt], cls: type[_Found]) -> dict[int, _Found]:
+    return {event.attempt: event for event in events if isinstance(event, cls)}
+
+
+def _attempt(
+    number: int, begun: Go | None, first: FirstStepsSeen | None, ends: Iterable[End | None], spares: list[str]
+) -> Attempt:
     """Return one attempt. `ends` are events about its end, the most specific first; `spares` what followed from it."""
     known = [event for event in ends if event is not None]
-    offered = str(name) if (name := begun.get("resume_from")) else None
-    steps = first.get("steps")
+    offered = begun.resume_from or None if begun is not None else None
     return Attempt(
         number,
-        begun.get("time"),
-        known[0].get("time") if known else None,
+        begun.time if begun is not None else None,
+        known[0].time if known else None,
         "; ".join(filter(None, [_why(known), *spares])),
-        offered if continues(first) else None,
+        offered if first is not None and continues(first) else None,
         offered,
-        steps[0] if isinstance(steps, list | tuple) and steps and type(steps[0]) is int else None,
+        first.steps[0] if first is not None and first.steps is not None else None,
     )
 
 
-def continues(first: Event) -> bool:
+def continues(first: FirstStepsSeen) -> bool:
     """Tell whether the program resumed from the checkpoint that it was offered, by the event of its first steps.
 
     The first checkpoint that a resumed program saves has a greater step than the offered one. If the program reports
     steps, the distance between the first two counts. For example, a program that reports every tenth step begins with
     10 and 20, and a resumed program with 60 and 70.
     """
-    if type(first.get("loaded")) is int:
+    if first.loaded is not None:
         return True
-    steps, saved, offered = first.get("steps"), first.get("saved"), first.get("offered_step")
-    if type(saved) is int:
-        return type(offered) is int and saved > offered
-    if not isinstance(steps, list | tuple) or [type(step) for step in steps] != [int, int]:
+    if first.saved is not None:
+        return first.offered_step is not None and first.saved > first.offered_step
+    if first.steps is None:
         return False
-    return steps[0] > steps[1] - steps[0] and (type(offered) is not int or steps[0] >= offered)
+    one, two = first.steps
+    return one > two - one and (first.offered_step is None or one >= first.offered_step)
 
 
-def _why(ends: list[Event]) -> str:
+def _why(ends: list[End]) -> str:
     """Return why an attempt ended or, without a reason, how."""
-    culprits = (event["culprit"] for event in ends if event["kind"] == EventKind.ATTEMPT_FAILED)
-    said = [*map(culprit_in_words, culprits), *(str(event.get("reason") or "") for event in ends)]
-    outcomes = (str(event["outcome"]) for event in ends if event["kind"] == EventKind.GANG_ENDED)
-    return next(filter(None, said), "") or next((each for each in outcomes if each != Outcome.FAILED), "")
+    for event in ends:
+        if isinstance(event, AttemptFailed):
+            return culprit_in_words(event.culprit)
+    reasons = [event.reason for event in ends if isinstance(event, (GangEnded, StartingAgain)) and event.reason]
+    outcomes = [event.outcome for event in ends if isinstance(event, GangEnded) and event.outcome != Outcome.FAILED]
+    return next(iter([*reasons, *outcomes]), "")

@@ -7,12 +7,24 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from orchestrator.outcome.machines import choose
-from orchestrator.outcome.restart import Relaunch, newest_start, next_start
-from orchestrator.outcome.sentences import items
-from orchestrator.protocol.events import EventKind, read_events
+from orchestrator.outcome.restart import decided_starts, newest_start, next_start, progress_of
+from orchestrator.protocol.events import (
+    UNREPORTED,
+    Cancel,
+    Event,
+    GangEnded,
+    GaveUp,
+    Go,
+    GoingOnWithout,
+    LostNode,
+    Replaced,
+    WaitingForHosts,
+    last_of,
+    of,
+)
 from orchestrator.protocol.hostlist import by_words, in_words
 from orchestrator.runs.record import RunRecord
-from orchestrator.runs.state import Cause, Event, Recovery, RunState
+from orchestrator.runs.state import Cause, Recovery, RunState
 
 
 @dataclass(frozen=True)
@@ -46,22 +58,23 @@ def recovery_of(
     Until the next start is decided, the next step is the decision that would follow if nothing changes. `newest` is
     called only if no event has the step of a checkpoint.
     """
-    events = [*read_events(events)]
-    attempt = max((event["attempt"] for event in events if event["kind"] == EventKind.GO), default=-1)
-    relaunch = next((event for event in events if _opens(event) and event["attempt"] > attempt), None)
-    said = [event for event in events if relaunch is not None and event.get("start") == relaunch["start"]]
+    events = list(events)
+    attempt = max((event.attempt for event in of(events, Go)), default=-1)
+    relaunch = next((event for event in decided_starts(events) if event.attempt > attempt), None)
+    decisions = [event for event in events if isinstance(event, (Replaced, GoingOnWithout, WaitingForHosts))]
+    said = [event for event in decisions if relaunch is not None and event.start == relaunch.start]
     away = {node.host: node.unreachable.since for node in state.nodes if node.unreachable is not None}
     if not (lost := _losses(events) or (away if relaunch is not None or _has_given_up(events) else {})):
-        at = _left_at(events) or float(relaunch.get("time", 0.0)) if relaunch is not None else 0.0
-        lost = dict.fromkeys(_hosts_in(said), at)
-    if state.is_final or not lost or _of(events, EventKind.CANCEL):
+        at = _left_at(events) or relaunch.time if relaunch is not None else 0.0
+        lost = dict.fromkeys(_gone(said), at)
+    if state.is_final or not lost or of(events, Cancel):
         return None
     since = min(lost.values())
     plan = relaunch or next_start(record.retry, events, Cause.INFRA, "it was lost", lost=True)
     if plan is None or isinstance(plan, str):
         return Recovery(tuple(lost), since, plan or "no restart is left", restarts=False)
     where = _where(sorted(lost.keys() & away.keys()), said, has)
-    step = plan.step if isinstance(plan, Relaunch) else plan.get("step")
+    step = progress_of(relaunch).known_step if relaunch is not None else plan.step
     from_what = f"from step {step}" if step is not None else _from_what(events, newest())
     return Recovery(tuple(lost), since, f"{where} {from_what}")
 
@@ -74,8 +87,8 @@ def _from_what(events: Sequence[Event], newest: Newest | None) -> str:
     """
     if newest is not None:
         return f"from {newest.name} of {time.strftime('%H:%M:%S', time.localtime(newest.time))} or a newer one"
-    last = next((event for event in reversed(events) if event["kind"] in (EventKind.GO, EventKind.GANG_ENDED)), {})
-    has_none = last.get("kind") == EventKind.GANG_ENDED and "step" in last and not last.get("saved")
+    last = last_of(events, Go, GangEnded)
+    has_none = isinstance(last, GangEnded) and last.step != UNREPORTED and not last.saved
     return "without a checkpoint" if has_none else "from the newest checkpoint, if its machines have one"
 
 
@@ -85,11 +98,11 @@ def _losses(events: Sequence[Event]) -> dict[str, float]:
     A node that left because the leader itself did not run (`slept`) is not lost.
     """
     found: dict[str, float] = {}
-    for event in (event for event in events if event.get("node") == 0):
-        if event["kind"] == EventKind.GO:
+    for event in (event for event in events if event.node == 0):
+        if isinstance(event, Go):
             found = {}
-        elif event["kind"] == EventKind.LOST_NODE and event.get("host") and "slept" not in event:
-            found.setdefault(str(event["host"]), float(event.get("time", 0.0)))
+        elif isinstance(event, LostNode) and event.host and event.slept is None:
+            found.setdefault(event.host, event.time)
     return found
 
 
@@ -97,21 +110,20 @@ def _left_at(events: Sequence[Event]) -> float:
     """Return when the first node of the newest attempt left because it had lost node 0; 0 if no node did."""
     at = 0.0
     for event in events:
-        if event["kind"] == EventKind.GO:
+        if isinstance(event, Go):
             at = 0.0
-        elif event["kind"] == EventKind.GAVE_UP and event.get("node"):
-            at = at or float(event.get("time", 0.0))
+        elif isinstance(event, GaveUp) and event.node:
+            at = at or event.time
     return at
 
 
 def _where(away: Sequence[str], said: Sequence[Event], has: Reserves) -> str:
     """Return what is done on which machines: as it was decided, or as it will be with those `away` now."""
-    if waits := _of(said, EventKind.WAITING_FOR_HOSTS):
-        names = in_words(map(str, items(waits[-1].get("hosts"))))
-        return f"waiting for {names}{_reasons(waits[-1])}, at most {has.node_wait:g} s, then restarting"
-    replaced = {event.get("lost"): str(event.get("by")) for event in _of(said, EventKind.REPLACED)}
-    is_decided = bool(replaced or _of(said, EventKind.GOING_ON_WITHOUT))
-    gone = _hosts_in(said) or list(away)
+    if (waits := last_of(said, WaitingForHosts)) is not None:
+        return f"waiting for {in_words(waits.hosts)}{_reasons(waits)}, at most {has.node_wait:g} s, then restarting"
+    replaced = {event.lost: event.by for event in of(said, Replaced)}
+    is_decided = bool(replaced or of(said, GoingOnWithout))
+    gone = _gone(said) or list(away)
     lost = [node for node, host in enumerate(has.hosts) if host in gone]
     choice = choose(range(len(has.hosts)), lost, () if is_decided else has.free, has.min_nodes)
     taken = list((replaced if is_decided else choice.replaced).values())
@@ -127,29 +139,20 @@ def _where(away: Sequence[str], said: Sequence[Event], has: Reserves) -> str:
     return f"restarting on {in_words(map(words, on))}"
 
 
-def _reasons(waits: Event) -> str:
+def _reasons(waits: WaitingForHosts) -> str:
     """Return why the hosts can't take part, in brackets; without host names if all have the same reason."""
-    first_lines = (str(why).partition("\n")[0].partition(": ") for why in items(waits.get("why")))
+    first_lines = (why.partition("\n")[0].partition(": ") for why in waits.why)
     told = [(host, words) for host, _, words in first_lines if words]
     same = {words for _, words in told}
     shown = same if len(same) == 1 else by_words(told)
     return f" ({'; '.join(shown)})" if told else ""
 
 
-def _hosts_in(said: Sequence[Event]) -> list[str]:
+def _gone(said: Sequence[Event]) -> list[str]:
     """Return the hosts that the next start leaves out or replaces."""
-    replaced = [str(event.get("host")) for event in _of(said, EventKind.REPLACED)]
-    left_out = [str(host) for event in _of(said, EventKind.GOING_ON_WITHOUT) for host in items(event.get("hosts"))]
-    return [*replaced, *left_out]
+    replaced = [event.host for event in of(said, Replaced)]
+    return [*replaced, *(host for event in of(said, GoingOnWithout) for host in event.hosts)]
 
 
 def _has_given_up(events: Sequence[Event]) -> bool:
-    return any(event["kind"] == EventKind.GAVE_UP and event.get("node") for event in newest_start(events))
-
-
-def _opens(event: Event) -> bool:
-    return event["kind"] == EventKind.RELAUNCH and "node" not in event
-
-
-def _of(events: Sequence[Event], kind: str) -> list[Event]:
-    return [event for event in events if event["kind"] == kind]
+    return any(event.node for event in of(newest_start(events), GaveUp))

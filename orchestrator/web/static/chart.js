@@ -33,7 +33,7 @@ export function whenLookChanges(element, resize, redraw) {
 
 // `lines` are {label, colour, values, dash, width, alpha}, all over the same `xs`; `x` is step, epoch, time, clock or share.
 // When the cursor moves on any chart of the same `group`, `onpoint` receives the index of each line's point, or null.
-export function chart(place, { xs, lines, x = "step", log = false, format = number, height = 220, group, onpoint, range = null }) {
+export function chart(place, { xs, lines, x = "step", log = false, format = number, height = 220, group, onpoint, range = null, marks: distances }) {
   const grid = { stroke: variable("--line"), width: 1 };
   const axis = { stroke: variable("--muted"), grid, ticks: grid, font: FONT, labelFont: FONT };
   const plot = new uPlot({
@@ -42,7 +42,7 @@ export function chart(place, { xs, lines, x = "step", log = false, format = numb
     scales: { x: { time: x === "clock" }, y: { distr: log ? 3 : 1, range: range && !log ? range : undefined } },
     axes: [
       { ...axis, label: LABELS[x], labelSize: 18, size: 34, values: (_, marks, _at, _space, step) => marks.map((mark) => (x === "clock" ? moment(mark, step) : atX(mark, x))) },
-      { ...axis, size: (_, words) => 16 + 7 * Math.max(3, ...(words ?? []).map((each) => each.length)), values: (_, marks) => marks.map((mark) => (mark === null ? "" : format(mark))) },
+      { ...axis, incrs: distances, size: (_, words) => 16 + 7 * Math.max(3, ...(words ?? []).map((each) => each.length)), values: (_, marks) => marks.map((mark) => (mark === null ? "" : format(mark))) },
     ],
     cursor: { sync: { key: group, scales: ["x", null] }, points: { size: (self, at) => (self.series[at].alpha === 1 ? 7 : 0) }, dataIdx: nearest },
     series: [{}, ...lines.map((line) => ({

@@ -68,6 +68,6 @@ function histogram({ low, high, counts, above, median: middle }) {
   const mark = svg("path", { d: `M${where} 0v${height}`, class: "median" });
   const picture = svg("svg", { viewBox: `0 0 ${width} ${height}`, preserveAspectRatio: "none", class: "histogram", role: "img", "aria-label": `Histogram of step times from ${seconds(low)} to ${seconds(high)}; half of all steps took less than ${seconds(middle)}` }, ...bars, mark);
   const total = Math.round(counts.reduce((sum, count) => sum + count, above));
-  return make("div", {}, picture, make("div", { class: "heat-times" }, [0, 0.25, 0.5, 0.75, 1].map((share) => make("span", {}, seconds(low + share * (high - low))))),
+  return make("div", { class: "steps" }, picture, make("div", { class: "heat-times" }, [0, 0.25, 0.5, 0.75, 1].map((share) => make("span", {}, seconds(low + share * (high - low))))),
     make("p", { class: "muted small" }, `About ${number(total)} steps of all ranks; half of them took less than ${seconds(middle)} (the line).${above ? ` ${number(Math.round(above))} took longer than shown.` : ""} First steps are left out.`));
 }

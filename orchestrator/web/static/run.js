@@ -178,7 +178,7 @@ async function overviewTab(place, { name, path, run, onlink }) {
     fill(time, timeline(run()));
     fill(result, run().result ? section("Result", facts(Object.entries(run().result))) : null);
     const trouble = run().ranks;
-    fill(ranks, trouble.length ? section("Ranks with trouble", table("The first ones", ["Rank", "Host", "State", "End"], trouble.map((each) => [each.rank, each.host, stateBadge(each.state), each.end || "-"]))) : null);
+    fill(ranks, trouble.length ? section("Ranks with trouble", table("At most five of them", ["Rank", "Host", "State", "End"], trouble.map((each) => [each.rank, each.host, stateBadge(each.state), each.end || "-"]))) : null);
     fill(about, section("About", facts(aboutOf(run()))));
   }
 
@@ -277,7 +277,7 @@ function attemptsOf({ attempts, verdict, row, final }) {
     const end = isLast && each.number === verdict?.attempt ? (verdict.outcome === "failed" ? "failed, as said above" : verdict.outcome) : each.end || "-";
     return [each.number, clock(each.began), duration((until ?? Date.now() / 1000) - each.began), resumed(each), isLast && !final ? "still running" : end];
   });
-  const said = started.length > 1 ? `Attempts: orch restarted the run ${row.restarts === 1 ? "once" : `${row.restarts} times`}` : "Attempts: orch has not restarted the run";
+  const said = row.restarts ? `orch restarted this run ${row.restarts === 1 ? "once" : `${row.restarts} times`}` : "orch has not restarted this run";
   return section("Attempts", table(said, ["Attempt", "Began", "Took", "Started from", "End"], rows));
 }
 
@@ -291,7 +291,7 @@ function resumed({ resumed_from: loaded, offered }) {
 function aboutOf(run) {
   const { row } = run;
   const found = [["Profile", row.profile], ["Nodes", run.nodes || "?"], ["Ranks", row.world_size ?? "?"], ["Submitted", `${clock(row.created)} (${ago(row.created)})`], ["Folder", run.folder]];
-  if (run.job) found.push(["Job", run.job]);
+  if (run.scheduler_job) found.push(["Job of the scheduler", run.scheduler_job]);
   if (run.repeats) found.push(["Repeats", runLink(run.repeats)]);
   if (run.sweep) found.push(["Sweep", sweepLink(run.sweep)]);
   for (const each of run.notes) found.push(["Note", each]);

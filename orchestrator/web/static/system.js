@@ -10,6 +10,8 @@ const MOST_NEWEST = 100;
 const HEIGHT = 160; // CSS pixels of a panel's chart or map
 const AGAIN = 2000; // ms: an agent takes a sample every 2 s
 const UNITS = { "%": (value) => `${Math.round(value)} %`, "B/s": (value) => `${bytes(Math.round(value))}/s`, W: (value) => `${Math.round(value)} W`, "°C": (value) => `${Math.round(value)} °C` };
+const OF_BYTES = [1, 2, 5, 10, 20, 50, 100, 200, 500]; // distances of marks, times a power of 1,024
+const MARKS = { "B/s": [0, 1, 2, 3, 4, 5].flatMap((power) => OF_BYTES.map((each) => each * 1024 ** power)) };
 const GROUP = "system";
 
 export async function systemTab(place, { path, run }) {
@@ -85,7 +87,7 @@ function panelOf(path, measure, title) {
       return make("span", { class: "entry" }, colourKey(line.colour), `${line.label} `, make("b", {}, value === undefined || value === null ? "-" : words(value)));
     }));
     const top = map.unit === "%" ? (_, low, high) => [0, Math.max(100, high ?? 0)] : (_, low, high) => [0, (high || 1) * 1.05];
-    drawn = chart(view, { xs: map.times, lines, x: "clock", height: HEIGHT, group: GROUP, format: words, onpoint: tell, range: top });
+    drawn = chart(view, { xs: map.times, lines, x: "clock", height: HEIGHT, group: GROUP, format: words, onpoint: tell, range: top, marks: MARKS[map.unit] });
     tell(null);
   }
 

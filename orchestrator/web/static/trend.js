@@ -18,5 +18,5 @@ export function drawTrend(place, found) {
   const y = (value) => (high > low ? HEIGHT - 2 - ((HEIGHT - 4) * (value - low)) / (high - low) : HEIGHT / 2);
   const points = means.map((value, at) => `${((WIDTH * at) / (means.length - 1)).toFixed(1)},${y(value).toFixed(1)}`).join(" ");
   const picture = svg("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, width: WIDTH, height: HEIGHT, preserveAspectRatio: "none", role: "img", "aria-label": `${metric} by step, from ${number(means[0], 4)} to ${number(means.at(-1), 4)}; ${sentence}` }, svg("polyline", { points }));
-  return fill(place, picture, make("span", { class: `small ${kind}`, "aria-hidden": "true", title: `${metric}: ${sentence}` }, isLevel ? `≈ level in ${over}` : `${change < 0 ? "▼" : "▲"} ${percent} in ${over}`));
+  return fill(place, picture, make("span", { class: `small ${kind}`, "aria-hidden": "true", title: `${metric}: ${sentence}` }, isLevel ? "≈ level" : `${change < 0 ? "▼" : "▲"} ${percent}`, make("span", { class: "over" }, ` in ${over}`)));
 }

@@ -385,7 +385,7 @@ def test_events_are_shown_in_the_order_of_time_and_chosen_by_node_and_kind(orch)
     run = make_run("r-abc234", Verdict("succeeded"))  # of a live run a supervisor would be started
     run.node(0).mkdir(parents=True, exist_ok=True)
     run.append_event(event("submitted"))
-    start = run.events()[-1]["time"]
+    start = run.events()[-1].time
     of_node = [
         {"kind": kind, "seq": seq, "time": start + after, "mono": float(seq), "node": 0}
         for seq, (kind, after) in enumerate([("agent_started", 1.0), ("restart", 3.0)])

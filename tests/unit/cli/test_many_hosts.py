@@ -13,6 +13,7 @@ from orchestrator.cli.render import plans, results, runs
 from orchestrator.errors import BackendError
 from orchestrator.operations.diff import Comparison, Row
 from orchestrator.operations.submission.init import profile_from_hosts
+from orchestrator.protocol.events import read_events
 from orchestrator.runs.record import RunRecord
 from orchestrator.runs.reducer import reduce
 from orchestrator.runs.state import Cause, NodeState, NodeStatus, Outcome, RunStatus, Verdict
@@ -41,12 +42,17 @@ def test_who_is_waited_for() -> None:
     run = RunRecord.from_json("x-234567", {"nnodes": 62, "hosts": HOSTS, "kind": "ssh"})
     submitted = {"kind": "submitted"}
     away = {"kind": "waiting_for_hosts", "start": 1, "hosts": sorted(HOSTS), "why": ["n1: no answer"]}
-    assert reduce(run, [submitted, away], {}, rank0_done=False).detail == "waiting for n[1-62]: n1: no answer"
+    assert (
+        reduce(run, read_events([submitted, away]), {}, rank0_done=False).detail == "waiting for n[1-62]: n1: no answer"
+    )
     begun = [{"kind": "agent_started", "node": node, "host": HOSTS[node]} for node in range(62)]
     joined = {"kind": "joined", "node": 0, "joined": 0}
     alive = dict.fromkeys(range(62), True)
-    assert reduce(run, [submitted, *begun, joined], alive, rank0_done=False).detail == "waiting for nodes 1-61"
-    gone = reduce(run, [submitted, *begun], dict.fromkeys(range(62), False), rank0_done=False)
+    assert (
+        reduce(run, read_events([submitted, *begun, joined]), alive, rank0_done=False).detail
+        == "waiting for nodes 1-61"
+    )
+    gone = reduce(run, read_events([submitted, *begun]), dict.fromkeys(range(62), False), rank0_done=False)
     assert gone.verdict is not None
     assert gone.verdict.reason.startswith("the agent of nodes 0-61 (n[1-62]) vanished")
     assert gone.to_json()["nodes"][61]["host"] == "n62"  # programs are told each by itself

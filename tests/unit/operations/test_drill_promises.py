@@ -23,6 +23,7 @@ from orchestrator.operations.debugging.drill_promises import (
 )
 from orchestrator.protocol.debugging.fault import KILLS, Fault
 from orchestrator.runs.state import Cause, Outcome, RunState, RunStatus, Verdict
+from tests.events import event
 
 PAGE = Path(__file__).parents[3] / "docs" / "failures.md"
 LINK = 10.0
@@ -121,9 +122,9 @@ def test_the_ledger_tells_a_step_that_was_lost_or_doubled_or_out_of_order() -> N
 def test_an_account_of_the_ranks_started_again() -> None:
     culprit = {"rank": 1, "node": 1, "host": "n2", "signal": "SIGKILL", "code": None}
     events = [
-        {"kind": "go", "time": 92.0, "attempt": 0},
-        {"kind": "attempt_failed", "time": 100.4, "attempt": 0, "culprit": culprit},
-        {"kind": "restart", "time": 100.6, "attempt": 1, "from_step": 10},
+        event("go", time=92.0, attempt=0, world_size=2),
+        event("attempt_failed", time=100.4, attempt=0, culprit=culprit, cause="infra"),
+        event("restart", time=100.6, attempt=1, cause="infra", from_step=10),
     ]
     result = {"steps": 100, "ledger": 7}
     assert account(run(), events, result, 100.0, 140.0) == Account(
@@ -132,12 +133,13 @@ def test_an_account_of_the_ranks_started_again() -> None:
 
 
 def test_an_account_of_other_agents_and_of_a_run_that_ended() -> None:
+    why = "node 1 (n2) was lost: no heartbeat for 10 s"
     events = [
-        {"kind": "lost_node", "time": 110.0},
-        {"kind": "starting_again", "time": 112.0, "reason": "node 1 (n2) was lost: no heartbeat for 10 s", "step": 20},
+        event("lost_node", time=110.0, lost=1),
+        event("starting_again", time=112.0, start=1, attempt=1, cause="infra", reason=why, step=20),
     ]
     again = account(run(), events, None, 100.0, 140.0)
-    assert (again.noticed, again.said, again.went_on_from) == (10.0, "node 1 (n2) was lost: no heartbeat for 10 s", 20)
+    assert (again.noticed, again.said, again.went_on_from) == (10.0, why, 20)
     ended = account(run(Outcome.FAILED, "node 1 (vm) was lost"), events[:1], {"accuracy": 1}, 100.0, 140.0)
     assert (ended.outcome, ended.said, ended.restarts, ended.ledger) == (
         Outcome.FAILED,
@@ -153,7 +155,7 @@ def test_a_run_of_one_node_that_ended_without_a_word_was_noticed_by_its_verdict(
 
 
 def test_what_went_wrong_before_the_fault_is_not_its_doing() -> None:
-    earlier = [{"kind": "restart", "time": 50.0, "from_step": 5}]
+    earlier = [event("restart", time=50.0, attempt=1, cause="infra", from_step=5)]
     assert account(run(), earlier, None, 100.0, 140.0).restarts == 0
 
 

@@ -6,6 +6,7 @@ import pytest
 
 from orchestrator.outcome.rule import Seen
 from orchestrator.outcome.rules import hint_for, hint_of
+from tests.events import culprit
 
 
 @pytest.mark.parametrize(
@@ -70,7 +71,7 @@ def test_words(words: str, advice: str) -> None:
     ],
 )
 def test_codes_and_signals(code: int | None, signal: str | None, advice: str) -> None:
-    assert advice in hint_of(Seen({"code": code, "signal": signal}, ""))
+    assert advice in hint_of(Seen(culprit(code=code, signal=signal), ""))
 
 
 @pytest.mark.parametrize("words", ["ValueError boom", "KeyError 'finance'", "", "AssertionError banana"])

@@ -14,6 +14,7 @@ from orchestrator.runs.record import RunRecord
 from orchestrator.runs.state import HandleStatus
 from orchestrator.supervisor.decide import Finish, decide
 from orchestrator.supervisor.observe import Evidence, Observation
+from tests.events import typed
 from tests.unit.runs.test_last_moments import BUDGET, LAST, NODES, event
 
 Event = dict[str, Any]
@@ -23,8 +24,9 @@ CULPRIT = {"rank": 2, "node": 1, "host": "n1", "code": 1, "signal": None, "victi
 # What can be recorded after the ranks of an attempt have started, by whom: None is the submitting machine.
 LATER: dict[int | None, list[Event]] = {
     None: [
-        event("cancel", now=False), event("cancel", reason="another trial was better"), event("clock", of=1, start=0),
-        event("found_lost", reason="no agent ever reported"), event("swept", ended=2),
+        event("cancel", now=False), event("cancel", reason="another trial was better"),
+        event("clock", of=1, start=0, ahead=0.0), event("found_lost", reason="no agent ever reported"),
+        event("swept", ended=2),
     ],
     0: [
         event("slept", 0, seconds=40.0), event("lost_node", 0, lost=1, host="n1", reason="closed", slept=40.0),
@@ -66,7 +68,7 @@ def two_orders(draw: st.DrawFn) -> tuple[list[Event], list[Event]]:
 
 def seen(events: list[Event], **values: Any) -> Observation:
     record = RunRecord("r-1", nnodes=NODES, hosts=("n0", "n1", "n2"), job={"retry": BUDGET})
-    return Observation(Evidence(record, tuple(events), GONE, True, **values), handle=HandleStatus.SUBMITTED)
+    return Observation(Evidence(record, tuple(typed(events)), GONE, True, **values), handle=HandleStatus.SUBMITTED)
 
 
 @given(two_orders(), st.booleans())

@@ -19,7 +19,9 @@ from orchestrator.outcome.restart import (
     stalled,
     times_used,
 )
-from orchestrator.protocol.progress import Progress, progress_of
+from orchestrator.protocol.events import Event
+from orchestrator.protocol.progress import Progress
+from tests.events import event
 
 RETRY = {"user_error": 0, "infra": 2, "preempted": None, "timeout": None}
 LEADER, SUPERVISOR, SCHEDULER = Restarter.LEADER, Restarter.SUPERVISOR, Restarter.SCHEDULER
@@ -95,7 +97,7 @@ def test_files_without_a_step_are_told_apart_by_their_time_and_any_step_counts_f
 
 @given(st.builds(Progress, st.integers(-1, 9), st.integers(-1, 9), st.floats(0, 1e10)))
 def test_an_event_tells_all_of_it_that_counts(progress: Progress) -> None:
-    told = progress_of(json.loads(json.dumps(progress.to_event())))
+    told = Progress.from_json(json.loads(json.dumps(progress.to_event())))
     assert told == (progress if progress.step < 0 else Progress(progress.step))
 
 
@@ -107,12 +109,12 @@ def test_the_third_start_in_a_row_without_progress_is_the_last() -> None:
 
 
 def test_all_who_restart_draw_on_one_budget() -> None:
-    def event(kind: str, cause: str, **values: Any) -> dict[str, Any]:
-        return {"kind": kind, "cause": cause, **values}
+    def begun(kind: str, cause: str, **values: Any) -> Event:
+        return event(kind, cause=cause, start=1, attempt=1, reason="", **values)
 
     events = [
-        event("restart", "infra", node=0), event("starting_again", "infra", step=4), event("gang_ended", "infra"),
-        event("starting_again", "preempted", step="?"), event("restart", "user_error"),
+        begun("restart", "infra"), begun("starting_again", "infra", step=4), begun("gang_ended", "infra", outcome="-"),
+        begun("starting_again", "preempted", step="?"), begun("restart", "user_error"),
     ]  # fmt: skip
     assert [times_used(events, cause) for cause in ("infra", "preempted", "user_error", "timeout")] == [2, 1, 1, 0]
     assert budget_left(RETRY, iter(events)) == {"user_error": 0, "infra": 0, "preempted": None, "timeout": None}

@@ -81,7 +81,7 @@ def test_the_same_again_without_what_the_run_wrote(root: Path, run: RunDir, tmp_
     assert [plan["shared"]["env"] for plan in plans] == [
         {"A": "1", "B": "from the shell", "C": "3", "FROM_SHELL": x} for x in "xy"
     ]
-    snapshots = [next(e for e in each.events() if e["kind"] == "snapshot") for each in (run, again)]
+    snapshots = [next(e for e in each.event_lines() if e["kind"] == "snapshot") for each in (run, again)]
     assert {**snapshots[0], "time": 0} == {**snapshots[1], "time": 0}
     assert again.read("code.json") == run.read("code.json")
     third = recorded(root, Request("", "", again="job-second"), "job-third")

@@ -6,7 +6,7 @@ import ast
 import itertools
 from pathlib import Path
 
-from orchestrator.protocol.events import KINDS, EventKind
+from orchestrator.protocol.events import KINDS
 
 PACKAGE = Path(__file__).parents[3] / "orchestrator"
 WRITERS = {"write", "record", "append_event", "_event"}  # of an EventLog, of the leader, of a RunDir
@@ -34,7 +34,3 @@ def test_no_event_is_written_by_the_name_of_its_kind() -> None:
 
 def test_what_a_launcher_reports_is_recorded_under_a_kind_of_its_own() -> None:
     assert {f"launcher_{word}" for word in OF_THE_LAUNCHER} <= KINDS.keys()
-
-
-def test_no_two_names_are_one_kind() -> None:
-    assert len(KINDS) == sum(name.isupper() for name in vars(EventKind))

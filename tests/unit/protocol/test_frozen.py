@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from orchestrator.protocol.frozen import Frozen, default_of, setting
+from orchestrator.protocol.frozen import Frozen, Value, default_of, setting
 
 
 class Box(Frozen):
@@ -57,3 +57,16 @@ def test_a_field_whose_type_alone_is_stated_again_keeps_its_default_and_meaning(
     assert (fields["height"].type, default_of(fields["height"])) == ("float", 3)
     assert dict(fields["height"].metadata) == {"description": "in cm", "ge": 1}
     assert default_of(fields["width"]) is dataclasses.MISSING
+
+
+class Tag(Value):
+    """A tag."""
+
+    name: str
+    note: str = dataclasses.field(default="", compare=False)
+
+
+def test_a_value_is_built_by_position_and_compared_by_its_compared_fields() -> None:
+    assert Tag("a", "x") == Tag("a") != Tag("b")
+    assert hash(Tag("a", "x")) == hash(Tag("a"))
+    assert dataclasses.replace(Tag("a", "x"), name="b").note == "x"

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.protocol.json_text import parse_json
+from orchestrator.protocol.json_text import objects_in, parse_json
 
 
 @pytest.mark.parametrize("text", ["[" * 100_000, '{"a":' * 100_000, b"\xff", "1" * 5000, "", "{"])
@@ -33,3 +33,9 @@ def test_values_are_nested_no_deeper_than_code_that_walks_them_bears(text: str) 
 def test_many_values_beside_each_other_are_no_depth() -> None:
     assert parse_json("[" + ",".join(["[{}]"] * 1000) + "]") == [[{}]] * 1000
     assert parse_json('"' + "[" * 1000 + '"') == "[" * 1000
+
+
+def test_of_lines_only_whole_objects_count() -> None:
+    deep = b"[" * 10_000
+    lines = [b'{"a": 1}', b"", b"  ", b"[1]", b'{"a": 2', b"\xff", deep, b"null", b'{"a": 3}']
+    assert list(objects_in(lines)) == [{"a": 1}, {"a": 3}]

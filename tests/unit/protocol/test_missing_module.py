@@ -24,4 +24,5 @@ from orchestrator.protocol.rank_reports import RankEnd, RankError
 def test_the_top_level_module_is_read_and_a_module_that_is_there_is_not_missing(words: str, module: str) -> None:
     assert missing_module_in(words) == module
     assert missing_module_of(RankEnd(0, 1, error=RankError("ModuleNotFoundError", words))) == module
-    assert missing_module(words, {}).get("module", "") == module
+    found = missing_module(words, {})
+    assert (found.module if found is not None else "") == module

@@ -61,6 +61,16 @@ READERS = {
 }
 
 
+def test_an_object_is_read_whole_or_not_at_all(tmp_path: Path) -> None:
+    path = tmp_path / "beat_0"
+    assert reading.read_object(path, 100) is None
+    for text in ('{"a": ', "[1]", '{"a": "' + 100 * "x" + '"}'):
+        path.write_text(text)
+        assert reading.read_object(path, 100, tmp_path) is None
+    path.write_text('{"a": 1}')
+    assert reading.read_object(path, 100, tmp_path) == {"a": 1}
+
+
 @pytest.mark.parametrize("name", READERS)
 def test_anything_else_in_the_place_of_a_file_is_an_error_that_names_it(run: Path, odd: Path, name: str) -> None:
     before = os.listdir("/proc/self/fd")

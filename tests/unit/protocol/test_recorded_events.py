@@ -29,7 +29,7 @@ def test_each_event_is_read_with_all_its_fields(record: Path) -> None:
     for line in lines_of(record):
         event = read_event(line)
         assert event is not None, line
-        found = {**{name: event[name] for name in line}, **event.to_json()}
+        found = {**{name: getattr(event, name) for name in line}, **event.to_json()}
         for name, value in line.items():
             if name not in ("culprit", "error"):
                 assert json.loads(json.dumps(found[name])) in (value, str(value)), (line["kind"], name)

@@ -8,26 +8,28 @@ from typing import Any
 
 import pytest
 
+from orchestrator.protocol.events import Event
 from orchestrator.runs.record import RunRecord
 from orchestrator.runs.reducer import reduce
 from orchestrator.runs.restarts.attempts import attempts_of
 from orchestrator.runs.restarts.recovery import Newest, Reserves, recovery_of
 from orchestrator.runs.state import Attempt, Recovery, Unreachable
+from tests import events as made
 
 RECORD = RunRecord("r-1", nnodes=3, hosts=("n1", "n2", "n3"), job={"retry": {"infra": 1}})
 LOSS = "node 2 (n3) was lost: no heartbeat for 10 s"
 CULPRIT = {"rank": 1, "node": 0, "host": "n1", "code": None, "signal": "SIGKILL"}
 
 
-def event(kind: str, time: float, node: int | None = 0, **values: Any) -> dict[str, Any]:
-    return {"kind": kind, "time": time, **({} if node is None else {"node": node}), **values}
+def event(kind: str, time: float, node: int | None = 0, **values: Any) -> Event:
+    return made.event(kind, node, time=time, **values)
 
 
-def go(attempt: int, time: float, resume_from: str | None = None) -> dict[str, Any]:
+def go(attempt: int, time: float, resume_from: str | None = None) -> Event:
     return event("go", time, attempt=attempt, world_size=3, resume_from=resume_from)
 
 
-def relaunch(start: int, attempt: int, time: float, step: int | None = 300) -> dict[str, Any]:
+def relaunch(start: int, attempt: int, time: float, step: int | None = 300) -> Event:
     return event("starting_again", time, None, start=start, attempt=attempt, cause="infra", reason=LOSS, step=step)
 
 
@@ -55,7 +57,7 @@ REPLACED = [*DECIDED, event("replaced", 131.0, None, start=1, lost=2, host="n3",
         ([relaunch(1, 0, 130.0), relaunch(2, 1, 140.0)], (Attempt(0, None, 140.0, LOSS), Attempt(1))),
     ],
 )  # fmt: skip
-def test_the_history_of_attempts(events: list[dict[str, Any]], attempts: tuple[Attempt, ...]) -> None:
+def test_the_history_of_attempts(events: list[Event], attempts: tuple[Attempt, ...]) -> None:
     assert attempts_of(events) == attempts
 
 
@@ -89,7 +91,7 @@ def test_a_checkpoint_that_was_offered_counts_as_resumed_only_if_something_tells
 
 
 def recovery(
-    events: list[dict[str, Any]], has: Reserves, away: tuple[str, ...] = ("n3",), record: RunRecord = RECORD
+    events: list[Event], has: Reserves, away: tuple[str, ...] = ("n3",), record: RunRecord = RECORD
 ) -> Recovery | None:
     state = reduce(record, events, {0: True, 1: True, 2: None}, rank0_done=False)
     nodes = [replace(node, unreachable=Unreachable(115.0) if node.host in away else None) for node in state.nodes]
@@ -117,7 +119,7 @@ WAITING = event("waiting_for_hosts", 131.0, None, start=1, hosts=["n3"], why=["n
          "waiting for n3 (No route to host), at most 60 s, then restarting from step 300"),
     ],
 )  # fmt: skip
-def test_what_is_lost_and_what_follows(events: list[dict[str, Any]], has: Reserves, words: str) -> None:
+def test_what_is_lost_and_what_follows(events: list[Event], has: Reserves, words: str) -> None:
     assert recovery(events, has) == Recovery(("n3",), 120.0, words)
 
 
@@ -178,7 +180,7 @@ def test_a_loss_of_node_0_is_as_old_as_the_first_node_that_noticed_it_also_once_
 AT = time.strftime("%H:%M:%S", time.localtime(110.5))
 
 
-def ended(**progress: Any) -> list[dict[str, Any]]:
+def ended(**progress: Any) -> list[Event]:
     return [*CUT, event("gang_ended", 123.0, outcome="failed", cause="infra", reason=LOSS, attempt=0, **progress)]
 
 
@@ -193,9 +195,7 @@ def ended(**progress: Any) -> list[dict[str, Any]]:
         (ENDED, Newest("last.pt", 110.5), "from step 300"),
     ],
 )
-def test_a_checkpoint_without_a_step_is_a_checkpoint(
-    events: list[dict[str, Any]], newest: Newest | None, words: str
-) -> None:
+def test_a_checkpoint_without_a_step_is_a_checkpoint(events: list[Event], newest: Newest | None, words: str) -> None:
     state = reduce(RECORD, events, {0: True, 1: True, 2: None}, rank0_done=False)
     found = recovery_of(RECORD, events, state, SPARE, lambda: newest)
     assert found is not None
@@ -216,7 +216,7 @@ def test_a_node_that_can_not_reach_node_0_is_named_with_the_reason_until_it_join
         event("cant_reach", 119.0, 2, why="10.0.0.1: timed out (16 ports from 15000 to 15015)"),
     ]  # fmt: skip
 
-    def detail(events: list[dict[str, Any]]) -> str:
+    def detail(events: list[Event]) -> str:
         return reduce(RECORD, events, {0: True, 1: True, 2: True}, rank0_done=False).detail
 
     why = "10.0.0.1: timed out (16 ports from 15000 to 15015)"

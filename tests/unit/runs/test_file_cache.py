@@ -64,9 +64,9 @@ def test_events_are_the_same_object_until_one_is_added(tmp_path: Path) -> None:
     assert run.events(cache) == ()
     run.append_event(event("submitted"))
     first = run.events(cache)
-    assert [event["kind"] for event in first] == ["submitted"]
+    assert [event.kind for event in first] == ["submitted"]
     assert run.events(cache) is first
     run.node(1).mkdir()
     (run.node(1) / "events.jsonl").write_text('{"kind": "go", "node": 1, "attempt": 0, "world_size": 2}\n')
-    assert [event["kind"] for event in run.events(cache)] == ["submitted", "go"]
+    assert [event.kind for event in run.events(cache)] == ["submitted", "go"]
     assert run.events(cache) == run.events() == RunDir(run.path).events(FileCache())

@@ -21,6 +21,7 @@ from orchestrator.runs.scheduler_status import SchedulerStatus
 from orchestrator.runs.state import HandleStatus, Outcome
 from orchestrator.supervisor.decide import Finish, StartAgents, decide
 from orchestrator.supervisor.observe import Observation
+from tests.events import typed
 
 NODES = 3
 Event = dict[str, Any]
@@ -114,7 +115,7 @@ every_moment = pytest.mark.parametrize("events", ALL)
 
 def seen(events: list[Event], *, done: bool = True, **values: Any) -> Observation:
     record = RunRecord("r-1", nnodes=NODES, hosts=("n0", "n1", "n2"), job={"retry": BUDGET})
-    evidence = Evidence(record, tuple(events), dict.fromkeys(range(NODES), False), done, **values)
+    evidence = Evidence(record, tuple(typed(events)), dict.fromkeys(range(NODES), False), done, **values)
     return Observation(evidence, handle=HandleStatus.SUBMITTED)
 
 
@@ -190,7 +191,7 @@ def test_no_agent_of_slurm_asks_for_another_start(tmp_path: Path, events: list[E
     write_down(tmp_path, events)
     for node in range(NODES):
         own = tuple(each for each in events if each.get("node") == node)
-        assert wants_another(task_of(tmp_path, node), own, 1, "Slurm") is None
+        assert wants_another(task_of(tmp_path, node), typed(own), 1, "Slurm") is None
 
 
 @every_moment
@@ -251,7 +252,7 @@ def test_without_rank_0s_marker_of_this_attempt_it_runs_again(tmp_path: Path, ma
     write_down(tmp_path, events, marker)
     assert not has_succeeded(task_of(tmp_path, 1))
     own = tuple(each for each in events if each.get("node") == 1)
-    assert wants_another(task_of(tmp_path, 1), own, 1, "Slurm") is not None
+    assert wants_another(task_of(tmp_path, 1), typed(own), 1, "Slurm") is not None
 
 
 def test_torchrun_has_one_exit_for_all_ranks_of_its_node() -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from orchestrator.cli.render.runs import left_lines
+from orchestrator.protocol.events import read_events
 from orchestrator.runs.files.outputs import outputs_of, passed_over
 from orchestrator.runs.reducer import left_outputs
 from orchestrator.runs.state import LeftOutputs, RunState, RunStatus
@@ -14,25 +16,33 @@ from orchestrator.runs.store import RunDir, create_run
 from orchestrator.supervisor.supervisor import prune
 from tests.events import event
 
-LEFT = {"kind": "outputs_left", "left": 1, "host": "n2", "folder": "~/r", "files": 3, "bytes": 2048, "reason": "large"}
-AWAY = {"kind": "left_behind", "left": 0, "host": "n1", "folder": "~/r", "reason": "n1: no route"}
+LEFT: dict[str, Any] = {
+    "kind": "outputs_left",
+    "left": 1,
+    "host": "n2",
+    "folder": "~/r",
+    "files": 3,
+    "bytes": 2048,
+    "reason": "large",
+}
+AWAY = event("left_behind", left=0, host="n1", folder="~/r", reason="n1: no route")
 
 
 def test_what_is_left_is_what_was_said_last_of_each_node() -> None:
-    assert left_outputs([AWAY, LEFT]) == (
+    assert left_outputs([AWAY, event(**LEFT)]) == (
         LeftOutputs(0, "n1", "~/r", None, 0, "n1: no route"),
         LeftOutputs(1, "n2", "~/r", 3, 2048, "large"),
     )
-    assert [each.node for each in left_outputs([LEFT, AWAY, {"kind": "outputs_brought", "left": 1}])] == [0]
+    assert [each.node for each in left_outputs([event(**LEFT), AWAY, event("outputs_brought", left=1)])] == [0]
 
 
 @pytest.mark.parametrize("damage", [{"left": "1"}, {"left": None}, {"kind": 3}])
 def test_a_damaged_event_says_nothing(damage: dict[str, object]) -> None:
-    assert left_outputs([{**LEFT, **damage}]) == ()
+    assert left_outputs(read_events([{**LEFT, **damage}])) == ()
 
 
 def test_a_page_says_where_it_is_why_and_how_it_is_fetched() -> None:
-    state = RunState("r-1", "r", "p", 0.0, RunStatus.SUCCEEDED, left=left_outputs([AWAY, LEFT]))
+    state = RunState("r-1", "r", "p", 0.0, RunStatus.SUCCEEDED, left=left_outputs([AWAY, event(**LEFT)]))
     assert left_lines(state)[1:] == [
         "  some outputs are still on its machines:",
         "    n1:~/r: files not counted: n1: no route",
@@ -62,8 +72,7 @@ def test_a_run_whose_machines_hold_outputs_is_not_pruned(tmp_path: Path) -> None
     runs = [create_run(tmp_path, f"job-aaaaa{number}", {}) for number in range(3)]
     for run in runs:
         run.write("verdict.json", {"outcome": "succeeded"})
-    values = dict(LEFT)
-    runs[0].append_event(event(**values))
+    runs[0].append_event(event(**LEFT))
     assert prune(tmp_path, 1) == [runs[1]]
 
 

@@ -15,49 +15,45 @@ from orchestrator.outcome.restart import (
     next_start,
     pending_start,
 )
-from orchestrator.protocol.events import read_events
+from orchestrator.protocol.events import Event, read_events
 from orchestrator.protocol.progress import Progress
 from orchestrator.runs.clock_skew import correct_clock_skew
 from orchestrator.runs.record import RunRecord
 from orchestrator.runs.reducer import reduce
+from tests.events import event, typed
 
 RETRY = {"user_error": 0, "infra": 2, "preempted": None, "timeout": None}
-GO = {"kind": "go", "node": 0, "attempt": 0, "world_size": 2}
+GO = event("go", 0, attempt=0, world_size=2)
 
 
-def again(start: int, attempt: int, cause: str = "infra", step: int | None = None) -> dict[str, Any]:
-    return {
-        "kind": "starting_again",
-        "start": start,
-        "attempt": attempt,
-        "cause": cause,
-        "reason": "lost",
-        "step": step,
-    }
+def again(start: int, attempt: int, cause: str = "infra", step: int | None = None) -> Event:
+    return event("starting_again", start=start, attempt=attempt, cause=cause, reason="lost", step=step)
 
 
-def agent(node: int, start: int = 0) -> dict[str, Any]:
-    return {"kind": "agent_started", "node": node, "start": start, "host": f"n{node}"}
+def agent(node: int, start: int = 0, **values: Any) -> Event:
+    return event("agent_started", node, start=start, host=f"n{node}", **values)
 
 
 def test_before_a_second_start_every_event_counts() -> None:
-    events = [{"kind": "submitted"}, agent(0), GO, {"kind": "found_lost"}]
+    events = [event("submitted"), agent(0), GO, event("found_lost")]
     assert newest_start(events) == events
 
 
 def test_a_decided_start_hides_what_the_one_before_it_left() -> None:
-    events = [{"kind": "submitted"}, {"kind": "found_lost"}, again(1, 3), agent(0), GO, agent(1), agent(1, 1)]
-    assert newest_start(events) == [{"kind": "submitted"}, again(1, 3), agent(1, 1)]
+    events = [event("submitted"), event("found_lost"), again(1, 3), agent(0), GO, agent(1), agent(1, 1)]
+    assert newest_start(events) == [event("submitted"), again(1, 3), agent(1, 1)]
 
 
 def test_a_requeued_agent_alone_opens_a_start() -> None:
-    ended = {"kind": "agent_ended", "node": 0, "outcome": "preempted"}
+    ended = event("agent_ended", 0, outcome="preempted")
     assert newest_start([agent(0), ended, agent(0, 1), agent(1)]) == [agent(0, 1)]
 
 
 def test_the_next_start_follows_the_last_attempt() -> None:
-    events = [GO, {"kind": "restart", "node": 0, "attempt": 1, "cause": "infra"}, {**GO, "attempt": 1},
-              {"kind": "attempt_failed", "node": 0, "attempt": 0, "step": 40}]  # fmt: skip
+    events = [
+        GO, event("restart", 0, attempt=1, cause="infra"), event("go", 0, attempt=1, world_size=2),
+        event("attempt_failed", 0, attempt=0, step=40, cause="infra", culprit={"rank": 0}),
+    ]  # fmt: skip
     assert last_attempt(events) == 1
     assert newest_saved(events) == Progress(40)
     assert next_start(RETRY, events, "infra", "node 2 was lost") == Relaunch(1, 2, "infra", "node 2 was lost", 40)
@@ -70,28 +66,32 @@ def test_the_next_start_follows_the_last_attempt() -> None:
         ([], "infra"),  # it never ran: nothing that another start would mend
         ([GO], "user_error"),
         ([GO], "timeout"),
-        ([GO, {"kind": "cancel"}], "infra"),
+        ([GO, event("cancel")], "infra"),
         ([GO, again(1, 1), again(2, 2)], "infra"),
-        ([GO, again(1, 1), {"kind": "restart", "cause": "infra"}], "infra"),
-        ([GO, again(1, 1), {"kind": "submit_failed", "reason": "n2 did not come back"}], "infra"),
+        ([GO, again(1, 1), event("restart", attempt=2, cause="infra")], "infra"),
+        ([GO, again(1, 1), event("submit_failed", reason="n2 did not come back")], "infra"),
     ],
 )
-def test_no_further_start(events: list[dict[str, Any]], cause: str) -> None:
+def test_no_further_start(events: list[Event], cause: str) -> None:
     assert next_start(RETRY, events, cause, "why") is None
 
 
 def test_a_run_that_never_began_is_started_again_only_where_a_node_was_lost() -> None:
-    lost = {"kind": "lost_node", "node": 0, "lost": 1}
+    lost = event("lost_node", 0, lost=1)
     assert next_start(RETRY, [lost], "infra", "why") == Relaunch(1, 1, "infra", "why")
     assert next_start(RETRY, [], "infra", "why", lost=True) == Relaunch(1, 1, "infra", "why")
-    assert next_start(RETRY, [{"kind": "submit_failed"}], "infra", "why", lost=True) is None
+    assert next_start(RETRY, [event("submit_failed", reason="no")], "infra", "why", lost=True) is None
+
+
+def ended(step: int) -> Event:
+    return event("gang_ended", 0, attempt=3, outcome="preempted", cause="preempted", reason="", step=step)
 
 
 def test_preemptions_have_no_budget_but_need_progress() -> None:
     three = [GO, *(again(number, number, "preempted", 10) for number in (1, 2, 3))]
-    moved = [*three, {"kind": "gang_ended", "node": 0, "step": 20}]
+    moved = [*three, ended(20)]
     assert isinstance(next_start(RETRY, moved, "preempted", "why"), Relaunch)
-    stuck = [*three, {"kind": "gang_ended", "node": 0, "step": 10}]
+    stuck = [*three, ended(10)]
     assert (
         next_start(RETRY, stuck, "preempted", "why")
         == "3 starts in a row ended without a new checkpoint; the last: why"
@@ -100,13 +100,13 @@ def test_preemptions_have_no_budget_but_need_progress() -> None:
 
 def test_a_start_on_fewer_nodes_says_so() -> None:
     record = RunRecord("r-1", nnodes=2, hosts=("n0", "n2"))
-    said = {"kind": "going_on_without", "start": 1, "hosts": ["n1"], "nodes": 2, "of": 3}
-    go = {**GO, "attempt": 1}
-    events = [again(1, 1), said, agent(0, 1), go, agent(1, 1), {**agent(2), "kind": "agent_started"}]
+    said = event("going_on_without", start=1, hosts=["n1"], nodes=2, of=3)
+    go = event("go", 0, attempt=1, world_size=2)
+    events = [again(1, 1), said, agent(0, 1), go, agent(1, 1), agent(2)]
     running = reduce(record, events, {0: True, 1: True}, rank0_done=False)
     assert (running.detail, len(running.nodes)) == ("on 2 of 3 nodes, without n1", 2)
-    end = {"kind": "gang_ended", "node": 0, "outcome": "succeeded", "cause": "", "reason": "", "attempt": 1}
-    words = [{"kind": "agent_ended", "node": node, "outcome": "succeeded"} for node in (0, 1)]
+    end = event("gang_ended", 0, outcome="succeeded", cause="", reason="", attempt=1)
+    words = [event("agent_ended", node, outcome="succeeded") for node in (0, 1)]
     verdict = reduce(record, [*events, end, *words], {}, rank0_done=True).verdict
     assert verdict is not None
     assert (verdict.outcome, verdict.reason) == ("succeeded", "on 2 of 3 nodes, without n1")
@@ -114,9 +114,8 @@ def test_a_start_on_fewer_nodes_says_so() -> None:
 
 def test_the_reducer_waits_for_the_agents_of_a_decided_start() -> None:
     record = RunRecord("r-1", nnodes=2, hosts=("n0", "n1"))
-    lost = {"kind": "gang_ended", "node": 0, "outcome": "failed", "cause": "infra", "reason": "lost", "attempt": 0}
-    ended = {"kind": "agent_ended", "node": 0, "outcome": "failed"}
-    before = [agent(0), GO, agent(1), lost, ended]
+    lost = event("gang_ended", 0, outcome="failed", cause="infra", reason="lost", attempt=0)
+    before = [agent(0), GO, agent(1), lost, event("agent_ended", 0, outcome="failed")]
     assert reduce(record, before, {1: False}, rank0_done=False).state == "failed"
     between = reduce(record, [again(1, 1), *before], {}, rank0_done=False)
     assert (between.state, between.verdict, between.attempt, between.restarts) == ("restarting", None, 1, 1)
@@ -125,28 +124,22 @@ def test_the_reducer_waits_for_the_agents_of_a_decided_start() -> None:
     assert [node.state for node in after.nodes] == ["starting", "waiting"]
 
 
-def corrected(*events: dict[str, Any]) -> list[float]:
-    """Return the corrected times of the events that can be read."""
-    return [event.time for event in correct_clock_skew(read_events(events))]
+def corrected(*events: Event) -> list[float]:
+    return [event.time for event in correct_clock_skew(events)]
 
 
 def test_times_of_a_node_whose_clock_is_off_are_shown_as_this_machine_would_have_told_them() -> None:
     clock = {"kind": "clock", "of": 1, "start": 0, "ahead": 7200.0, "time": 100.0}
-    events = [
-        clock,
-        {**agent(0), "time": 101.0},
-        {**agent(1), "time": 7301.0},
-        {"kind": "reached_leader", "node": 1, "time": 7302.5},
-    ]
+    events = [*typed([clock]), agent(0, time=101.0), agent(1, time=7301.0), event("reached_leader", 1, time=7302.5)]
     assert corrected(*events) == [100.0, 101.0, 101.0, 102.5]
-    replaced = [*events, {**agent(1, start=1), "time": 120.0}]  # by a machine with another clock
+    replaced = [*events, agent(1, start=1, time=120.0)]  # by a machine with another clock
     assert corrected(*replaced)[-1] == 120.0
     assert corrected(*events[1:]) == [101.0, 7301.0, 7302.5]
-    assert corrected({**clock, "ahead": "?"}, {**agent(1), "time": None}) == [0.0]
+    assert corrected(*read_events([{**clock, "ahead": "?"}]), agent(1, time=None)) == [0.0]
 
 
 def test_ranks_that_fail_after_the_runs_folder_was_removed_are_not_started_again() -> None:
-    events = [{"kind": "go", "attempt": 0, "node": 0}, {"kind": "folder_lost", "node": 0, "of": 0}]
+    events = [GO, event("folder_lost", 0, of=0, host="n0", path="/r")]
     assert isinstance(next_start(RETRY, events[:1], "infra", "why"), Relaunch)
     assert next_start(RETRY, events, "infra", "why") is None
     assert isinstance(next_start(RETRY, events, "infra", "why", lost=True), Relaunch)

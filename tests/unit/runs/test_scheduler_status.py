@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from orchestrator.outcome.scheduler import JobEnd
 from orchestrator.runs.scheduler_status import SchedulerStatus, joined
 from orchestrator.runs.state import Cause, NodeState, NodeStatus, Outcome, RunState, RunStatus, Verdict
 
@@ -94,3 +95,21 @@ def test_a_job_whose_agents_never_spoke_has_the_schedulers_reason_alone() -> Non
 def test_slurm_that_cannot_be_asked_ends_nothing() -> None:
     assert joined(LIVE, UNKNOWN) == replace(LIVE, detail="can't be asked")
     assert joined(LIVE, SchedulerStatus("none")) == LIVE
+
+
+@pytest.mark.parametrize(
+    ("end", "outcome", "cause"),
+    [
+        (JobEnd.FAILED, "failed", "infra"),
+        (JobEnd.OTHER, "failed", "infra"),  # such as the loss of a node
+        (JobEnd.TIMEOUT, "failed", "timeout"),
+        (JobEnd.PREEMPTED, "failed", "preempted"),
+        (JobEnd.CANCELLED, "cancelled", "infra"),
+    ],
+)
+def test_the_end_of_a_job_has_an_outcome_and_a_cause(end: JobEnd, outcome: str, cause: str) -> None:
+    assert SchedulerStatus.of_end(end, "why") == SchedulerStatus("ended", outcome=outcome, cause=cause, reason="why")
+
+
+def test_the_runs_own_files_tell_the_rest_of_a_job_whose_script_ended_well() -> None:
+    assert SchedulerStatus.of_end(JobEnd.COMPLETED, "why") == SchedulerStatus("ended")

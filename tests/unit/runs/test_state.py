@@ -13,9 +13,11 @@ from orchestrator.outcome.judge import what_follows
 from orchestrator.outcome.rule import Seen
 from orchestrator.outcome.rules import hint_of
 from orchestrator.outcome.sentences import culprit_in_words
+from orchestrator.protocol.events import read_events
 from orchestrator.runs.record import RunRecord
 from orchestrator.runs.reducer import reduce
 from orchestrator.runs.state import FINAL, RunState, Verdict
+from tests.events import culprit, typed
 
 RECORD = {
     "run_id": "r-1", "name": "r", "profile_name": "local-2x2", "created": 1000.0, "nnodes": 2, "hosts": ["a", "b"],
@@ -67,7 +69,7 @@ def without(events: list[dict[str, Any]], *gone: dict[str, Any]) -> list[dict[st
 
 
 def state(events: list[dict[str, Any]], alive: Any = GONE, *, done: bool = True, **record: Any) -> RunState:
-    return reduce(RunRecord.from_json("r-1", {**RECORD, **record}), events, alive, rank0_done=done)
+    return reduce(RunRecord.from_json("r-1", {**RECORD, **record}), read_events(events), alive, rank0_done=done)
 
 
 def verdict(events: list[dict[str, Any]], alive: Any = GONE, *, done: bool = True) -> Verdict:
@@ -103,7 +105,7 @@ def test_a_node_that_is_lost_after_all_ranks_ended_well_is_named_and_takes_nothi
         "succeeded", reason=f"all ranks ended well; lost after that, and left behind: {name}"
     )
     assert [each.state for each in found.nodes] == ["lost" if each == node else "ended" for each in (0, 1)]
-    assert what_follows(found.verdict, unsaid, {"infra": 3}, lost=True) == found.verdict
+    assert what_follows(found.verdict, typed(unsaid), {"infra": 3}, lost=True) == found.verdict
     assert verdict(unsaid, done=False).reason == "all nodes said done, but rank 0 left no done marker"
 
 
@@ -168,7 +170,7 @@ def test_missing_fields_never_raise(events: list[dict[str, Any]], data: st.DataO
 @given(st.sets(st.sampled_from(sorted(RECORD))))
 def test_a_record_that_lacks_fields_never_raises(gone: set[str]) -> None:
     record = {name: value for name, value in RECORD.items() if name not in gone - {"run_id"}}
-    assert reduce(RunRecord.from_json("r-1", record), SUCCESS, GONE, rank0_done=True).run_id == "r-1"
+    assert reduce(RunRecord.from_json("r-1", record), typed(SUCCESS), GONE, rank0_done=True).run_id == "r-1"
 
 
 def test_events_of_a_node_that_the_run_does_not_have_are_no_node() -> None:
@@ -547,10 +549,9 @@ def test_a_run_that_was_ended_for_idleness_is_cancelled_with_its_reason() -> Non
     ],
 )
 def test_a_command_line_that_the_program_refused_is_the_reason(last: str, words: str) -> None:
-    culprit = {"rank": 0, "node": 0, "host": "vm", "code": 2, "tail": ["usage: t.py [-h]", last, ""]}
-    assert culprit_in_words(culprit) == f"rank 0 on node 0 (vm) ended with {words}"
+    end = culprit(node=0, host="vm", code=2, tail=["usage: t.py [-h]", last, ""])
+    assert culprit_in_words(end) == f"rank 0 on node 0 (vm) ended with {words}"
 
 
 def test_a_hang_has_a_hint_with_the_command_that_shows_stacks() -> None:
-    hang = {"rank": 0, "node": 0, "host": "vm", "code": None, "signal": "SIGKILL", "hang": True}
-    assert "orch stacks" in hint_of(Seen.of(hang))
+    assert "orch stacks" in hint_of(Seen.of(culprit(node=0, host="vm", signal="SIGKILL", hang=True)))

@@ -294,7 +294,7 @@ def test_a_torn_line_costs_only_itself(root: Path) -> None:
     path = run.path / "events.jsonl"
     path.write_bytes(path.read_bytes() + b'{"kind": "torn", "ti')
     run.append_event(event("cancel", now=True))
-    assert [event["kind"] for event in run.events()] == ["submitted", "cancel"]
+    assert [event.kind for event in run.events()] == ["submitted", "cancel"]
 
 
 def test_events_of_all_nodes_in_their_own_order(root: Path) -> None:
@@ -305,9 +305,8 @@ def test_events_of_all_nodes_in_their_own_order(root: Path) -> None:
             "".join(json.dumps({"kind": "slept", "node": node, "seconds": n}) + "\n" for n in range(2))
         )
     run.append_event(event("submitted"))
-    assert [(each.node, each.get("seconds")) for each in run.events()] == [
-        (None, None), (2, 0), (2, 1), (10, 0), (10, 1),
-    ]  # fmt: skip
+    assert [each.node for each in run.events()] == [None, 2, 2, 10, 10]
+    assert [each.seconds for each in of(run.events(), Slept)] == [0, 1, 0, 1]
 
 
 def test_a_node_speaks_for_itself_alone(root: Path) -> None:

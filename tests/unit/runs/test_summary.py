@@ -8,8 +8,10 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from orchestrator.protocol.events import read_events
 from orchestrator.runs.record import RunRecord
 from orchestrator.runs.summary import code_note, code_of, run_record
+from tests.events import typed
 
 RUN = RunRecord("r-1", orch="0.1.0", python="3.11.7", created=1000.0, job={"name": "r"})
 SNAPSHOT = {"kind": "snapshot", "time": 1000.1, "files": 2, "bytes": 10, "sha256": "aa", "git": "c0ffee" * 7,
@@ -47,7 +49,7 @@ METRICS = [{"kind": "save", "seconds": 0.5, "attempt": 1}, {"kind": "save", "sec
 
 
 def test_phases_in_their_order() -> None:
-    phases = run_record(RUN, EVENTS, metrics=METRICS)["phases"]
+    phases = run_record(RUN, typed(EVENTS), metrics=METRICS)["phases"]
     assert [(each["phase"], each["attempt"], each["seconds"]) for each in phases] == [
         ("submitting", 0, 0.5), ("queued", 0, 0.5), ("joining", 0, 2.0), ("importing", 0, 3.5), ("starting", 0, 2.0),
         ("running", 0, 11.0), ("starting", 1, 4.0), ("running", 1, 11.0), ("saving", 1, 0.75), ("ending", 1, 6.0),
@@ -55,7 +57,7 @@ def test_phases_in_their_order() -> None:
 
 
 def test_ends_versions_and_hours() -> None:
-    record = run_record(RUN, EVENTS)
+    record = run_record(RUN, typed(EVENTS))
     assert [(each["attempt"], list(each["exits"])) for each in record["attempts"]] == [
         (0, ["0", "1", "2", "3"]), (1, ["0", "1", "2", "3"])
     ]  # fmt: skip
@@ -70,22 +72,22 @@ def test_ends_versions_and_hours() -> None:
 
 def test_a_host_with_two_agents_counts_once_and_a_live_run_counts_so_far() -> None:
     one_host = [{**e, "host": "a"} if e["kind"] == "agent_started" else e for e in EVENTS]
-    assert run_record(RUN, one_host)["hours"]["cpu_hours"] == round(36 * 8 / 3600, 6)
+    assert run_record(RUN, typed(one_host))["hours"]["cpu_hours"] == round(36 * 8 / 3600, 6)
     living = [e for e in EVENTS if e["time"] <= 1025]
-    hours = run_record(RUN, living, now=1031.0)["hours"]
+    hours = run_record(RUN, typed(living), now=1031.0)["hours"]
     assert hours["cpu_hours"] == round(2 * 30 * 8 / 3600, 6)
     assert hours["rank_hours"] == round(4 * (10 + 11) / 3600, 6)
 
 
 def test_the_note_on_code_that_is_in_no_commit() -> None:
-    assert code_note(EVENTS) == (
+    assert code_note(typed(EVENTS)) == (
         "note: the code folder is commit c0ffeec0f with uncommitted changes and 2 untracked files; "
         "a snapshot of it is stored with the run"
     )
-    assert code_note([{**SNAPSHOT, "dirty": False}]) == ""
+    assert code_note(typed([{**SNAPSHOT, "dirty": False}])) == ""
     assert code_note([]) == ""
-    assert "has no git commit" in code_note([{**SNAPSHOT, "git": None, "diff": None}])
-    code = code_of(EVENTS)
+    assert "has no git commit" in code_note(typed([{**SNAPSHOT, "git": None, "diff": None}]))
+    code = code_of(typed(EVENTS))
     assert code is not None
     assert code["sha256"] == "aa"
 
@@ -103,6 +105,6 @@ DAMAGED = st.fixed_dictionaries(
 @settings(max_examples=300, deadline=None)
 @given(st.lists(DAMAGED, max_size=8), st.integers(0, len(EVENTS)))
 def test_damaged_events_break_nothing(damaged: list[dict[str, Any]], cut: int) -> None:
-    record = run_record(RunRecord("r-1"), [*EVENTS[:cut], *damaged, *EVENTS[cut:]], metrics=damaged, now=2000.0)
-    json.dumps(record)
-    code_note(damaged)
+    events = read_events([*EVENTS[:cut], *damaged, *EVENTS[cut:]])
+    json.dumps(run_record(RunRecord("r-1"), events, metrics=damaged, now=2000.0))
+    code_note(read_events(damaged))

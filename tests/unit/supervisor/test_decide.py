@@ -7,40 +7,43 @@ from typing import Any
 
 import pytest
 
-from orchestrator.looking.evidence import Evidence
-from orchestrator.looking.judge import state_from
+from orchestrator.looking.evidence import Evidence, state_from
 from orchestrator.outcome.restart import Relaunch
-from orchestrator.protocol.events import EventKind
+from orchestrator.protocol.events import Event
 from orchestrator.runs.dependencies import Wait
 from orchestrator.runs.record import RunRecord
 from orchestrator.runs.scheduler_status import SchedulerStatus
 from orchestrator.runs.state import Cause, HandleStatus, Outcome, RunStatus, Verdict
 from orchestrator.supervisor.decide import Action, CleanUp, Drop, Finish, PassOnCancel, RecordLost, StartAgents, decide
 from orchestrator.supervisor.observe import Observation
+from tests import events as made
 
 RECORD = RunRecord("r-234567", nnodes=2, hosts=("n0", "n1"), job={"retry": {"infra": 1}})
 ALIVE, GONE = {0: True, 1: True}, {0: False, 1: False}
 
 
-def event(kind: str, node: int | None = None, **values: Any) -> dict[str, Any]:
-    return {"kind": kind, "time": 5.0, **({} if node is None else {"node": node}), **values}
+def event(kind: str, node: int | None = None, **values: Any) -> Event:
+    return made.event(kind, node, time=5.0, **values)
 
 
-AGENTS = tuple(event(EventKind.AGENT_STARTED, node, host=f"n{node}", start=0) for node in (0, 1))
-GO = event(EventKind.GO, 0, attempt=0, world_size=2)
-RUNNING = (event(EventKind.SUBMITTED), *AGENTS, GO, *(event(EventKind.STARTED, n, ranks=[n, n + 1]) for n in (0, 1)))
-END = event(EventKind.GANG_ENDED, 0, outcome="succeeded", cause="", reason="", attempt=0)
-LOST = event(EventKind.GANG_ENDED, 0, outcome="failed", cause="infra", reason="node 1 was lost", attempt=0)
-FAILED = event(EventKind.GANG_ENDED, 0, outcome="failed", cause="user_error", reason="no", attempt=0)
-PREEMPTED = event(EventKind.GANG_ENDED, 0, outcome="preempted", cause="preempted", reason="", attempt=0)
-LEFT = tuple(event(EventKind.AGENT_ENDED, node, outcome="succeeded") for node in (0, 1))
-LOST_0 = event(
-    EventKind.GAVE_UP, 1, outcome="failed", cause="infra", reason="node 1 lost node 0: no heartbeat for 10 s"
-)
+def agents(start: int) -> tuple[Event, ...]:
+    return tuple(event("agent_started", node, host=f"n{node}", start=start) for node in (0, 1))
+
+
+AGENTS = agents(0)
+GO = event("go", 0, attempt=0, world_size=2)
+RUNNING = (event("submitted"), *AGENTS, GO, *(event("started", n, attempt=0, ranks=[n, n + 1]) for n in (0, 1)))
+END = event("gang_ended", 0, outcome="succeeded", cause="", reason="", attempt=0)
+LOST = event("gang_ended", 0, outcome="failed", cause="infra", reason="node 1 was lost", attempt=0)
+FAILED = event("gang_ended", 0, outcome="failed", cause="user_error", reason="no", attempt=0)
+PREEMPTED = event("gang_ended", 0, outcome="preempted", cause="preempted", reason="", attempt=0)
+LEFT = tuple(event("agent_ended", node, outcome="succeeded") for node in (0, 1))
+NO_HEARTBEAT = "node 1 lost node 0: no heartbeat for 10 s"
+LOST_0 = event("gave_up", 1, outcome="failed", cause="infra", reason=NO_HEARTBEAT)
 FIRST = Relaunch(1, 1, "infra", "node 1 was lost")
-DECIDED = event(EventKind.RELAUNCH, start=1, attempt=1, cause="infra", reason="node 1 was lost", step=None)
-CANCEL = event(EventKind.CANCEL, now=False)
-PASSED_ON = event(EventKind.SIGNAL, 0, name="SIGTERM", cancelled=True)
+DECIDED = event("starting_again", start=1, attempt=1, cause="infra", reason="node 1 was lost", step=None)
+CANCEL = event("cancel", now=False)
+PASSED_ON = event("signal", 0, name="SIGTERM", cancelled=True)
 WAITING, ENDED = (
     SchedulerStatus("waiting", "(Priority)"),
     SchedulerStatus("ended", outcome="failed", cause="infra", reason="NODE_FAIL"),
@@ -73,17 +76,17 @@ TABLE: list[tuple[str, Observation, tuple[Action, ...]]] = [
      seen(AGENTS[0], alive={0: True, 1: None}, handle=HandleStatus.INTENT),
      (RecordLost("the submit ended before it had started 1 of 2 agents"),)),
     ("and what there was of it was ended, which is no loss to start again for",
-     seen(AGENTS[0], event(EventKind.FOUND_LOST, reason=NOT_STARTED), alive={0: False, 1: None},
+     seen(AGENTS[0], event("found_lost", reason=NOT_STARTED), alive={0: False, 1: None},
           handle=HandleStatus.INTENT, relaunches=True),
      (Finish(Verdict(Outcome.FAILED, Cause.INFRA, NOT_STARTED), 5.0),)),
     ("its submit died before any agent", seen(alive={0: None, 1: None}, handle=HandleStatus.INTENT),
      (RecordLost(NOT_STARTED),)),
     ("all were started, and one's record is lost", seen(*AGENTS, alive={0: True}), ()),
-    ("that was recorded", seen(event(EventKind.FOUND_LOST, reason=NOT_STARTED), alive={}, handle=None),
+    ("that was recorded", seen(event("found_lost", reason=NOT_STARTED), alive={}, handle=None),
      (Finish(Verdict(Outcome.FAILED, Cause.INFRA, NOT_STARTED), 5.0),)),
-    ("its start was refused", seen(event(EventKind.SUBMIT_FAILED, reason="no"), alive={}, handle=None),
+    ("its start was refused", seen(event("submit_failed", reason="no"), alive={}, handle=None),
      (Finish(Verdict(Outcome.FAILED, Cause.INFRA, "no"), None),)),
-    ("it was dropped", seen(event(EventKind.DROPPED, reason="no"), alive={}, handle=None),
+    ("it was dropped", seen(event("dropped", reason="no"), alive={}, handle=None),
      (Finish(Verdict(Outcome.CANCELLED, reason="no"), 5.0),)),
     # Its end.
     ("it ended well", seen(*RUNNING, END, *LEFT, alive=GONE), (Finish(SUCCESS, 5.0),)),
@@ -97,7 +100,7 @@ TABLE: list[tuple[str, Observation, tuple[Action, ...]]] = [
     ("it may still say so", seen(*RUNNING, LOST_0, alive={0: True, 1: False}), ()),
     # A cancel whose command died.
     ("nobody told the agents", seen(*RUNNING, CANCEL, is_cancelled=True), (PassOnCancel(),)),
-    ("they were sent another signal", seen(*RUNNING, CANCEL, event(EventKind.SIGNAL, 0, cancelled=False),
+    ("they were sent another signal", seen(*RUNNING, CANCEL, event("signal", 0, cancelled=False),
      is_cancelled=True), (PassOnCancel(),)),
     ("they know", seen(*RUNNING, CANCEL, PASSED_ON, is_cancelled=True), ()),
     ("they have left since", seen(*RUNNING, CANCEL, END, *LEFT, alive=GONE, is_cancelled=True),
@@ -110,11 +113,11 @@ TABLE: list[tuple[str, Observation, tuple[Action, ...]]] = [
      (Finish(Verdict(Outcome.FAILED, Cause.INFRA, "node 1 was lost"), 5.0),)),
     ("it was decided", seen(*RUNNING, LOST, *LEFT, DECIDED, alive={}, relaunches=True, handle=HandleStatus.INTENT),
      (StartAgents(FIRST, is_new=False),)),
-    ("its budget is used up", seen(DECIDED, *({**one, "start": 1} for one in AGENTS), GO, LOST, *LEFT, alive=GONE,
+    ("its budget is used up", seen(DECIDED, *agents(1), GO, LOST, *LEFT, alive=GONE,
      relaunches=True), (Finish(Verdict(Outcome.FAILED, Cause.INFRA, "node 1 was lost", attempt=1), 5.0),)),
-    ("it was given up before its next attempt", seen(*RUNNING, DECIDED, *({**one, "start": 1} for one in AGENTS),
-     {**LOST_0, "node": 0}, *LEFT, alive=GONE),
-     (Finish(Verdict(Outcome.FAILED, Cause.INFRA, LOST_0["reason"], attempt=1), 5.0),)),
+    ("it was given up before its next attempt", seen(*RUNNING, DECIDED, *agents(1),
+     event("gave_up", 0, outcome="failed", cause="infra", reason=NO_HEARTBEAT), *LEFT, alive=GONE),
+     (Finish(Verdict(Outcome.FAILED, Cause.INFRA, NO_HEARTBEAT, attempt=1), 5.0),)),
     ("a cancel came between two starts", seen(*RUNNING, LOST, *LEFT, CANCEL, alive=GONE, relaunches=True,
      is_cancelled=True), (Finish(Verdict(Outcome.CANCELLED), 5.0),)),
     ("a cancel came while another start waits for its machines", seen(*RUNNING, LOST, *LEFT, DECIDED, CANCEL, alive={},
@@ -124,7 +127,7 @@ TABLE: list[tuple[str, Observation, tuple[Action, ...]]] = [
     ("a cancel came after a program had failed", seen(*RUNNING, FAILED, *LEFT, CANCEL, alive=GONE, relaunches=True,
      is_cancelled=True), (Finish(Verdict(Outcome.FAILED, Cause.USER_ERROR, "no"), 5.0),)),
     # What a scheduler knows besides.
-    ("its job waits", seen(event(EventKind.SUBMITTED), alive={0: None, 1: None}, scheduler=WAITING), ()),
+    ("its job waits", seen(event("submitted"), alive={0: None, 1: None}, scheduler=WAITING), ()),
     ("the run before it failed", seen(alive={0: None, 1: None}, scheduler=WAITING, wait=UNSATISFIABLE),
      (Drop(UNSATISFIABLE.reason),)),
     ("it began all the same", seen(*AGENTS, alive={0: None, 1: None}, scheduler=WAITING, wait=UNSATISFIABLE), ()),
@@ -152,9 +155,9 @@ def test_whoever_looks_sees_what_is_decided() -> None:
 
 
 def test_a_relaunch_that_has_no_point_is_the_verdict() -> None:
-    starts = [{**DECIDED, "start": start, "attempt": start} for start in (1, 2, 3)]
+    starts = [event("starting_again", start=n, attempt=n, cause="infra", reason="node 1 was lost") for n in (1, 2, 3)]
     record = replace(RECORD, job={"retry": {"infra": None}})
-    events = (*starts, *({**one, "start": 3} for one in AGENTS), GO, LOST, *LEFT)
+    events = (*starts, *agents(3), GO, LOST, *LEFT)
     (finish,) = decide(Observation(Evidence(record, events, GONE, relaunches=True)))
     assert isinstance(finish, Finish)
     assert finish.verdict.cause == Cause.NO_PROGRESS

@@ -28,6 +28,7 @@ from orchestrator.specs.job import Job
 from orchestrator.supervisor import notifications
 from orchestrator.supervisor.notifications import payload
 from orchestrator.supervisor.outbox import Outbox
+from tests.events import event
 from tests.patience import PATIENCE
 
 JOURNAL = "outbox/notifications.json"
@@ -115,11 +116,11 @@ def send_all(root: Path) -> None:
 
 
 EVENTS = [
-    {"kind": "restart", "node": 0, "attempt": 1, "cause": "infra"},
-    {"kind": "stall", "node": 1, "attempt": 1, "full": False, "rank": 2},
-    {"kind": "stall", "node": 1, "attempt": 1, "full": True, "rank": 2, "phase": "train", "step": 7},
-    {"kind": "stall", "node": 0, "attempt": 1, "full": True, "rank": 0},
-    {"kind": "restart", "node": 0, "attempt": 2, "cause": "infra"},
+    event("restart", 0, attempt=1, cause="infra"),
+    event("stall", 1, attempt=1, full=False, rank=2, seconds=9.0),
+    event("stall", 1, attempt=1, full=True, rank=2, seconds=9.0, phase="train", step=7),
+    event("stall", 0, attempt=1, full=True, rank=0, seconds=9.0),
+    event("restart", 0, attempt=2, cause="infra"),
 ]
 
 
@@ -135,7 +136,8 @@ def test_what_is_due() -> None:
     assert [each.id for each in due(notify_entries(job), "r", None, [])] == []
     assert [each.id for each in due(notify_entries(job), "r", "cancelled", [])] == ["r/cancelled/1"]
     assert due((), "r", "failed", EVENTS) == []
-    for again in ({"kind": "starting_again", "attempt": 3}, {"kind": "starting_again", "attempt": 3, "node": 0}):
+    for node in (None, 0):
+        again = event("starting_again", node, start=1, attempt=3, cause="infra", reason="lost")
         assert [each.id for each in due(notify_entries(job), "r", None, [again])] == [
             "r/restarted/3/1"
         ]  # by the supervisor, or Slurm

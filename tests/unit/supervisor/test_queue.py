@@ -159,9 +159,9 @@ def test_a_start_over_a_connection_that_was_dead_is_made_by_a_program_that_dials
     start_queued(tmp_path, run)
     assert by_program == [run]
     assert is_queued(run)
-    assert [event["kind"] for event in run.events()] == ["held"]
+    assert [event.kind for event in run.events()] == ["held"]
     start_here(run)  # as that program does: no try follows its own
-    assert [event["kind"] for event in run.events()] == ["held", "submit_failed"]
+    assert [event.kind for event in run.events()] == ["held", "submit_failed"]
 
 
 @pytest.mark.parametrize(

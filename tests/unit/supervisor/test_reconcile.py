@@ -18,7 +18,6 @@ import pytest
 from orchestrator.looking.state import state_of
 from orchestrator.node.system.processes import Process, identify, is_alive
 from orchestrator.protocol import reading
-from orchestrator.protocol.events import EventKind
 from orchestrator.runs.start_lock import ELSEWHERE_SECONDS, STARTING, being_started
 from orchestrator.runs.store import RunDir, append_line, create_run
 from orchestrator.supervisor import observe
@@ -48,7 +47,7 @@ def made(root: Path, *agents: Process | None, **record: Any) -> RunDir:
     run.write("handle.json", {"state": "submitted", "agents": {str(n): of(agent) for n, agent in enumerate(agents)}})
     for node in range(len(agents)):
         run.node(node).mkdir()
-        say(run, node, EventKind.AGENT_STARTED, host="localhost")
+        say(run, node, "agent_started", host="localhost")
     return run
 
 
@@ -98,7 +97,7 @@ def test_each_event_file_is_read_once_a_pass_and_then_only_when_it_has_changed(
     # Who lives is looked up each time, by the agents' own words; of the run's files nothing else is read.
     agents = {"handle.json", "nodes/0/agent.json", "nodes/1/agent.json"}
     assert {path for path in opened if not path.startswith("/proc/")} <= agents
-    say(run, 1, EventKind.STARTED, ranks=[1, 2])
+    say(run, 1, "started", ranks=[1, 2])
     opened.clear()
     assert reconciler.run_once() is None
     assert events_in(opened) == {"nodes/1/events.jsonl": 1}
@@ -106,8 +105,8 @@ def test_each_event_file_is_read_once_a_pass_and_then_only_when_it_has_changed(
 
 def test_a_pass_that_ends_a_run_reads_each_event_file_once(tmp_path: Path, opened: Counter[str]) -> None:
     run = made(tmp_path, None)
-    say(run, 0, EventKind.GANG_ENDED, attempt=0, outcome="failed", cause="user_error", reason="rank 0 said no")
-    say(run, 0, EventKind.AGENT_ENDED, outcome="failed")
+    say(run, 0, "gang_ended", attempt=0, outcome="failed", cause="user_error", reason="rank 0 said no")
+    say(run, 0, "agent_ended", outcome="failed")
     opened.clear()
     verdict = reconcile(tmp_path, run)
     assert verdict is not None
@@ -118,10 +117,10 @@ def test_a_pass_that_ends_a_run_reads_each_event_file_once(tmp_path: Path, opene
 
 def test_a_node_that_joined_and_said_no_last_words_is_lost_once_the_run_has_ended(tmp_path: Path) -> None:
     run = made(tmp_path, None, None)
-    say(run, 1, EventKind.AGENT_STARTED, host="localhost", pid=1, started=1)
-    say(run, 1, EventKind.REACHED_LEADER, addr="127.0.0.1")
-    say(run, 0, EventKind.GANG_ENDED, attempt=0, outcome="failed", cause="user_error", reason="rank 0 said no")
-    say(run, 0, EventKind.AGENT_ENDED, outcome="failed")
+    say(run, 1, "agent_started", host="localhost", pid=1, started=1)
+    say(run, 1, "reached_leader", addr="127.0.0.1")
+    say(run, 0, "gang_ended", attempt=0, outcome="failed", cause="user_error", reason="rank 0 said no")
+    say(run, 0, "agent_ended", outcome="failed")
     assert reconcile(tmp_path, run) is not None
     assert [node.state for node in state_of(run).nodes] == ["ended", "lost"]
 
@@ -132,9 +131,9 @@ def test_a_hint_about_this_machine_is_there_before_the_verdict_is_recorded(tmp_p
     run = made(tmp_path, None, code_dir=str(tmp_path / "proj/tools"))
     error = {"type": "ModuleNotFoundError", "message": "No module named 'pkg'"}
     culprit = {"rank": 0, "node": 0, "host": "localhost", "code": 1, "signal": None, "error": error}
-    say(run, 0, EventKind.ATTEMPT_FAILED, attempt=0, culprit=culprit, cause="user_error", step=None)
-    say(run, 0, EventKind.GANG_ENDED, attempt=0, outcome="failed", cause="user_error", reason="rank 0", culprit=culprit)
-    say(run, 0, EventKind.AGENT_ENDED, outcome="failed")
+    say(run, 0, "attempt_failed", attempt=0, culprit=culprit, cause="user_error", step=None)
+    say(run, 0, "gang_ended", attempt=0, outcome="failed", cause="user_error", reason="rank 0", culprit=culprit)
+    say(run, 0, "agent_ended", outcome="failed")
     before, verdict = state_of(run).verdict, reconcile(tmp_path, run)
     assert before is not None
     assert verdict is not None
@@ -155,8 +154,8 @@ def test_an_agent_that_dies_without_a_word_is_seen_though_no_file_changes(tmp_pa
 
 def test_time_alone_ends_who_stays_behind(tmp_path: Path, sleeper: Process, monkeypatch: pytest.MonkeyPatch) -> None:
     run = made(tmp_path, None, sleeper)
-    say(run, 0, EventKind.GANG_ENDED, attempt=0, outcome="failed", cause="infra", reason="node 1 hangs")
-    say(run, 0, EventKind.AGENT_ENDED, outcome="failed")
+    say(run, 0, "gang_ended", attempt=0, outcome="failed", cause="infra", reason="node 1 hangs")
+    say(run, 0, "agent_ended", outcome="failed")
     reconciler, now = Reconciler(tmp_path, run), time.time()
     assert [reconciler.run_once(), reconciler.run_once()] == [None, None]
     assert is_alive(sleeper)
@@ -204,7 +203,7 @@ def test_what_is_recorded_in_a_pass_counts_in_the_same_pass(tmp_path: Path) -> N
     verdict = reconcile(tmp_path, run)
     assert verdict is not None
     assert verdict.reason == "the submit ended before it had started an agent"
-    assert [event["kind"] for event in run.events()] == [EventKind.FOUND_LOST, EventKind.CLEANED_UP]
+    assert [event.kind for event in run.events()] == ["found_lost", "swept"]
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,8 @@ from orchestrator.backends.base import Sight
 from orchestrator.cli.render.runs import note
 from orchestrator.errors import RunNotFoundError
 from orchestrator.protocol.samples import RankSample, Sample
+from orchestrator.runs.files.samples import read_samples
+from orchestrator.runs.findings import FindingKind, findings
 from orchestrator.runs.state import Outcome, RunStatus, Verdict
 from orchestrator.runs.store import remove_run
 from orchestrator.views.json_types import to_json
@@ -93,7 +95,7 @@ def test_a_run_that_goes_on_is_seen_to_change(tmp_path: Path) -> None:
     tell(run, 1, "rank_exit", 140.0, rank=3, code=1, attempt=0)
     assert [rank.state for rank in reader.run(run).ranks][2:] == [RankStatus.RUNNING, RankStatus.FAILED]
     assert reader.runs().rows[0].state is RunStatus.RUNNING
-    assert [event["kind"] for event in reader.events(run)].count("started") == 2
+    assert [event.kind for event in reader.events(run)].count("started") == 2
 
 
 @pytest.mark.usefixtures("alive")
@@ -153,3 +155,22 @@ def test_the_log_is_that_of_the_newest_attempt_that_has_one(tmp_path: Path) -> N
     assert reader.log(run, 0).size == 0
     with pytest.raises(RunNotFoundError):
         reader.find("nothing")
+
+
+def test_the_first_look_has_the_time_of_a_step_and_only_the_pace_says_who_waits(tmp_path: Path, alive: None) -> None:
+    begin(run := make(tmp_path, "train-abcdef"))
+    lines = [
+        Sample(time=100.0 + 2 * at, seconds=2.0, cores=2, memory_total=100.0,
+               ranks=tuple(RankSample(rank, step=9 * at, waited=0.7 * rank, step_seconds=0.1 * (1 + rank))
+                           for rank in range(2)))
+        for at in range(90)
+    ]  # fmt: skip
+    (run.node(0) / "samples.jsonl").write_text("".join(f"{json.dumps(line.to_json())}\n" for line in lines))
+    reader = Reader(tmp_path, note)
+    assert {rank.rank: rank.step_time for rank in reader.run(run).ranks} == {0: 0.1, 1: 0.2}
+    assert {rank.step_time for rank in reader.run(run, all_beats=False).ranks} == {0.1, 0.2}
+    assert FindingKind.DATA in {each.kind for each in findings(read_samples(run))}
+    pace = reader.pace(run)
+    assert pace is not None
+    assert pace.why.startswith("waits for its loader 70 %")
+    assert reader.findings(run) == []

@@ -15,7 +15,7 @@ import shutil
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Callable, TypeVar
 
 from orchestrator.node.agent import neighbour
 from orchestrator.node.agent.channel import Channel, ChannelError, Message
@@ -30,13 +30,15 @@ from orchestrator.protocol.checkpoints.search import Saved, files_of
 from orchestrator.protocol.files import sync_folder, write_json
 from orchestrator.protocol.json_text import parse_json
 from orchestrator.protocol.layout import GIVEN, node_folder
+from orchestrator.protocol.messages import Answer, FilesWanted, Hashed, Keep, Kept
 from orchestrator.protocol.metric import kept_by
 from orchestrator.protocol.outputs import CHECKPOINTS
 from orchestrator.protocol.reading import MOST_RECORD, opened, read_json, read_regular
 from orchestrator.protocol.task import NodeTask
+from orchestrator.protocol.typed import read, to_json
 
 STALLED_SECONDS = 120.0  # a transfer may stand still for so long, also while the other side writes to a slow disk
-MOST_LISTED = 64 << 20  # bytes of the list of files
+REFUSAL_SECONDS = 10.0  # for a sender to notice that its checkpoint is refused
 REFUSED = (
     OSError, ValueError, KeyError, TypeError, ChannelError, NotInstalledError, asyncio.IncompleteReadError,
     checkpoint_dir.BadCheckpointError,
@@ -46,6 +48,7 @@ FAILURES = (OSError, ValueError, RuntimeError, KeyError, ChannelError, checkpoin
 """Errors of a node that sends a checkpoint, with the RuntimeError of asyncio's closed transport."""
 
 T = TypeVar("T")
+Given = TypeVar("Given", bound=Answer)
 Address = tuple[int, tuple[str, ...], int]  # a node, and the addresses and the port of its neighbour server
 Facts = dict[str, Any]  # facts of a file: "bytes", and its checksum under the algorithm's name or "mtime_ns"
 
@@ -106,30 +109,38 @@ async def send(
     """
     node, addrs, port = to
     listing = json.dumps(parcel.files).encode()
-    asked = {"do": "keep", "checkpoint": parcel.name, "listing": len(listing), "replaces": replaces, "keeps": keeps}
-    channel = await neighbour.request(tls, addrs, port, node, asked)
+    asked = Keep(node, parcel.name, len(listing), replaces, None if keeps is None else tuple(keeps))
+    channel = await neighbour.request(tls, addrs, port, asked)
     try:
         channel.writer.write(listing)
         await _in_time(channel.writer.drain(), "nothing was taken")
-        for path in (await _answer_of(channel, node))["wanted"]:
-            await _send_file(channel, f"{parcel.above}/{path}", parcel.files[path])
-        await _answer_of(channel, node)
+        wanted = _checked_answer(await channel.answer(STALLED_SECONDS), node, FilesWanted).wanted
+        answer = asyncio.ensure_future(channel.receive())  # a refusal comes before all files were sent
+        try:
+            for path in wanted:
+                await _send_file(channel, f"{parcel.above}/{path}", parcel.files[path], answer)
+            _checked_answer(await _in_time(answer, "no answer"), node, Kept)
+        finally:
+            if not answer.cancel() and not answer.cancelled():
+                answer.exception()  # if the file was not as listed, that is the error that counts
     finally:
         await channel.close()
 
 
-async def _answer_of(channel: Channel, node: int) -> Message:
-    """Return the next answer of the node that receives. Raises ChannelError if it reports a problem."""
-    answer = await channel.answer(STALLED_SECONDS)
-    if answer.get("problem"):
-        raise ChannelError(f"node {node}: {answer['problem']}")
-    return answer
+def _checked_answer(answer: Message | None, node: int, cls: type[Given]) -> Given:
+    """Return an answer of the node that receives. Raises ChannelError if it reports a problem or has closed."""
+    if answer is None:
+        raise ChannelError("the connection was closed")
+    made = read(cls, answer)
+    if made.problem:
+        raise ChannelError(f"node {node}: {made.problem}")
+    return made
 
 
-async def _send_file(channel: Channel, path: str, facts: Facts) -> None:
+async def _send_file(channel: Channel, path: str, facts: Facts, answer: asyncio.Future[Message | None]) -> None:
     """Send a file, and then its hash if the receiver does not know it. Raises ValueError if it is not as listed.
 
-    Without that error the receiver would wait for missing bytes.
+    Without that error the receiver would wait for missing bytes. Nothing more is sent once the receiver has answered.
     """
     digest = hashlib.sha256()
 
@@ -148,12 +159,12 @@ async def _send_file(channel: Channel, path: str, facts: Facts) -> None:
 
     with opened(path) as file:
         check()
-        while data := await in_thread(read):
+        while not answer.done() and (data := await in_thread(read)):
             channel.writer.write(data)
             await _in_time(channel.writer.drain(), "nothing was taken")
         check()
     if "mtime_ns" in facts:
-        channel.send({"sha256": digest.hexdigest()})
+        channel.send(to_json(Hashed(digest.hexdigest())))
 
 
 # -- the side that lacks it
@@ -170,34 +181,32 @@ class Receiver:
         self.received = _read_record(self.record)  # other starts may have received some
         self.lock = asyncio.Lock()
 
-    async def take(self, request: Message, channel: Channel) -> None:
+    async def take(self, request: Keep, channel: Channel) -> None:
         """Receive one checkpoint, and report problems to the sender."""
         try:
             async with self.lock:
                 await self._keep(request, channel)
         except REFUSED as error:
-            channel.send({"problem": str(error) or type(error).__name__})
+            channel.send(to_json(Answer(str(error) or type(error).__name__)))
+            await _until_closed(channel)
         with contextlib.suppress(OSError):
             await channel.writer.drain()
 
-    async def _keep(self, request: Message, channel: Channel) -> None:
-        name, size = str(request["checkpoint"]), int(request["listing"])
-        if not 0 <= size <= MOST_LISTED:
-            raise ValueError(f"its list of files would have {size} bytes")
-        listing = await _in_time(channel.reader.readexactly(size), "nothing came")
+    async def _keep(self, request: Keep, channel: Channel) -> None:
+        name, listing = request.checkpoint, await _in_time(channel.reader.readexactly(request.listing), "nothing came")
         place, files = place_of(self.task, name), _checked(parse_json(listing), os.path.basename(name))
         above, known = os.path.dirname(place), self.received.get(name)
         # While ranks run, what was not received may be theirs, and they may be writing it.
-        is_theirs = os.path.lexists(place) and known is None and not request["replaces"]
+        is_theirs = os.path.lexists(place) and known is None and not request.replaces
         if is_theirs or await in_thread(_has_all, above, files, known or {}):
-            channel.send({"wanted": []})
-            channel.send({"kept": name})
+            channel.send(to_json(FilesWanted()))
+            channel.send(to_json(Kept(kept=name)))
             return
         temp = self._temporary(name, place)
         await in_thread(shutil.rmtree, temp, True)
         os.makedirs(temp, mode=0o700)
         try:
-            channel.send({"wanted": list(files)})
+            channel.send(to_json(FilesWanted(wanted=tuple(files))))
             for path, facts in files.items():
                 os.makedirs(os.path.dirname(f"{temp}/{path}"), mode=0o700, exist_ok=True)
                 await _receive_file(channel, f"{temp}/{path}", facts)
@@ -209,8 +218,8 @@ class Receiver:
         if _is_orchs(name):
             await in_thread(self._prune, above)
         else:
-            await in_thread(self._note, name, above, files, request.get("keeps"))
-        channel.send({"kept": name})
+            await in_thread(self._note, name, above, files, request.keeps)
+        channel.send(to_json(Kept(kept=name)))
 
     def _temporary(self, name: str, place: str) -> str:
         """Return the folder in which the files arrive, on the disk of their place. It is not copied as an output."""
@@ -254,15 +263,36 @@ async def _receive_file(channel: Channel, path: str, facts: Facts) -> None:
             if not data:
                 raise OSError("the connection was closed")
             left -= len(data)
-            await in_thread(arriving.take, data)
+            await _to_its_end(arriving.take, data)
             if arriving.problem is not None:
                 raise arriving.problem
-        sha256 = checksum.hex if checksum else (await channel.answer(STALLED_SECONDS))["sha256"]
+        sha256 = checksum.hex if checksum else read(Hashed, await channel.answer(STALLED_SECONDS)).sha256
         if arriving.digest.hexdigest() != sha256:
             raise ValueError(f"{os.path.basename(path)} does not match its checksum")
-        await in_thread(arriving.finish)
+        await _to_its_end(arriving.finish)
     finally:
         arriving.leave()
+
+
+async def _to_its_end(work: Callable[..., Any], *args: Any) -> None:
+    """Run blocking work in a worker thread. If this task is cancelled, wait for the work, whose files are removed."""
+    running = asyncio.ensure_future(in_thread(work, *args))
+    try:
+        await asyncio.shield(running)
+    except asyncio.CancelledError:
+        await asyncio.wait([running])
+        raise
+
+
+async def _until_closed(channel: Channel) -> None:
+    """Drop what the sender still sends until it closes. Bytes that are not read would cost it the last answer."""
+
+    async def drop() -> None:
+        while await channel.reader.read(PIECE):
+            pass
+
+    with contextlib.suppress(OSError, asyncio.TimeoutError):
+        await asyncio.wait_for(drop(), REFUSAL_SECONDS)
 
 
 def _is_orchs(name: str) -> bool:

@@ -14,7 +14,7 @@ from typing import Any
 
 from orchestrator.node.agent.metrics.following import Point
 from orchestrator.protocol.files import open_own
-from orchestrator.protocol.json_text import parse_json
+from orchestrator.protocol.json_text import objects_in
 from orchestrator.protocol.reading import read_part, read_regular
 
 MOST_METRICS = 1000
@@ -128,13 +128,8 @@ class KeptMetrics:
         except OSError:
             return
         self.size = len(data)
-        for line in data.split(b"\n"):
-            try:
-                row = parse_json(line) if line else None
-            except ValueError:
-                continue
-            if isinstance(row, dict):
-                self._learn(row)
+        for row in objects_in(data.split(b"\n")):
+            self._learn(row)
 
     def _learn(self, row: dict[str, Any]) -> None:
         step = row.get("step")

@@ -28,16 +28,13 @@ class RankTrees:
         """
         now = time.monotonic()
         if roots != self.roots or now >= self.due:
-            trees = trees_below(roots, _parents())
+            pids = [int(name) for name in os.listdir("/proc") if name.isdecimal()]
+            trees = trees_below(roots, [(pid, parent_of(pid)) for pid in pids])
             self.roots = dict(roots)
             self.found = _by_own_rank(trees) if ask_for_rank else trees
             took = time.monotonic() - now
             self.due = now + max(SCAN_SECONDS, SHARE * took)
         return self.found
-
-
-def _parents() -> list[tuple[int, int]]:
-    return [(int(name), parent_of(int(name))) for name in os.listdir("/proc") if name.isdecimal()]
 
 
 def trees_below(roots: Mapping[int, int], parents: Iterable[tuple[int, int]]) -> dict[int, list[int]]:

@@ -6,12 +6,14 @@ import contextlib
 import os
 import re
 import signal
-from collections.abc import Mapping
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Callable
 
 from orchestrator.node.system.signals import name_of
 from orchestrator.protocol.masking import masked_json
-from orchestrator.protocol.reading import MOST_WORD, read_json, read_part
+from orchestrator.protocol.rank_reports import RankEnd, RankError
+from orchestrator.protocol.reading import MOST_WORD, read_object, read_part
 from orchestrator.protocol.terminal_lines import lines_of
 
 if TYPE_CHECKING:  # the agent reads reports and must not load what a rank needs
@@ -50,52 +52,41 @@ _WORKER_KILLED = re.compile(
 )
 
 
-def failure_report(start: RankStart, code: int, masked: Masker = str) -> dict[str, Any]:
-    """Return code, signal name, error and last lines of a rank that has ended, as JSON types with secrets masked.
+def failure_report(start: RankStart, code: int, masked: Masker = str) -> RankEnd:
+    """Return code, signal name, error and last lines of a rank that has ended, with secrets masked.
 
     If the rank's files are damaged, nothing is raised, and `unread` is the reason.
     """
-    report: dict[str, Any] = {"code": code if code >= 0 else None, "signal": None}
-    if code < 0:
-        report["signal"] = name_of(-code)
     if code == 0:
-        return report
+        return RankEnd(start.rank, code)
+    end = RankEnd(start.rank, code) if code > 0 else RankEnd(start.rank, signal=name_of(-code))
     try:
-        return _with_last_words(report, start, code, masked)
+        return _with_last_words(end, start, code, masked)
     except Exception as error:  # noqa: BLE001 (an error in the report is not the rank's)
-        return {
-            **report,
-            "tail": [],
-            "error": None,
-            "victim": False,
-            "unread": f"{type(error).__name__}: {error}"[:500],
-        }
+        return replace(end, unread=f"{type(error).__name__}: {error}"[:500])
 
 
-def _with_last_words(report: dict[str, Any], start: RankStart, code: int, masked: Masker) -> dict[str, Any]:
+def _with_last_words(end: RankEnd, start: RankStart, code: int, masked: Masker) -> RankEnd:
     lines = _lines_of(os.path.join(os.path.dirname(start.error_file), f"rank_{start.rank}.log"), masked)
-    tail = lines[-TAIL_LINES:]
+    tail = tuple(lines[-TAIL_LINES:])
     failed, error = _first_error(start, masked)
-    if failed != start.rank:
-        report["failed_rank"] = failed
     error = error or _traceback_in(lines, killed=code in (-signal.SIGKILL, -signal.SIGTERM))
     # NCCL's watchdog and gloo's threads abort a rank whose peer has ended. Any other signal has a cause of its own.
     if code > 0:
         victim = looks_like_victim(error, tail[-5:])
     else:
         # All of the tail is searched, because a native stack follows torch's message.
-        victim = report["signal"] == "SIGABRT" and looks_like_victim(error, tail)
-    return {**report, "tail": tail, "error": error, "victim": victim}
+        victim = end.signal == "SIGABRT" and looks_like_victim(error, tail)
+    return replace(end, tail=tail, error=error, victim=victim, failed_rank=None if failed == start.rank else failed)
 
 
-def lost_a_process(report: Mapping[str, Any]) -> bool:
+def lost_a_process(end: RankEnd) -> bool:
     """Return whether the rank failed because one of its child processes, such as a worker, was killed by SIGKILL."""
-    error = report.get("error")
-    words = [f"{error.get('type')}: {error.get('message')}"] if error else report.get("tail") or ()
+    words = [f"{end.error.type}: {end.error.message}"] if end.error is not None else end.tail
     return _WORKER_KILLED.search("\n".join(words)) is not None
 
 
-def looks_like_victim(error: dict[str, Any] | None, tail: list[str]) -> bool:
+def looks_like_victim(error: RankError | None, tail: Sequence[str]) -> bool:
     """Return whether the rank's error only reports that another rank has ended.
 
     An exception counts only if its type is one that torch raises, because a program's own sockets may use the same
@@ -103,9 +94,9 @@ def looks_like_victim(error: dict[str, Any] | None, tail: list[str]) -> bool:
     """
     if error is None:
         return _VICTIM.search("\n".join(tail)) is not None
-    if _TORCH_ERRORS.fullmatch(str(error.get("type"))) is None:
+    if _TORCH_ERRORS.fullmatch(str(error.type)) is None:
         return False
-    return _VICTIM.search(f"{error.get('type')}: {error.get('message')}") is not None
+    return _VICTIM.search(f"{error.type}: {error.message}") is not None
 
 
 def last_lines(path: str, masked: Masker = str) -> list[str]:
@@ -129,7 +120,7 @@ def _lines_of(path: str, masked: Masker) -> list[str]:
     return [line[:MESSAGE_CHARS] for line in lines_of(text) if line.strip()]
 
 
-def _first_error(start: RankStart, masked: Masker) -> tuple[int, dict[str, Any] | None]:
+def _first_error(start: RankStart, masked: Masker) -> tuple[int, RankError | None]:
     """Return the rank and the error of the oldest error file, or this rank and None if there is no error file.
 
     If the process is another launcher, each of its ranks may have an error file.
@@ -144,31 +135,24 @@ def _first_error(start: RankStart, masked: Masker) -> tuple[int, dict[str, Any] 
     )
 
 
-def _error_of(path: str, masked: Masker) -> dict[str, Any] | None:
+def _error_of(path: str, masked: Masker) -> RankError | None:
     """Return the error that the rank has recorded, in orch's form or in that of torchelastic's decorator @record."""
-    try:
-        data = masked_json(read_json(path, MOST_WORD), masked)  # masked first, because a secret may be cut below
-    except (OSError, ValueError):
+    if (read := read_object(path, MOST_WORD)) is None:
         return None
-    if not isinstance(data, dict):
-        return None
+    data = masked_json(read, masked)  # masked first, because a secret may be cut below
     message = data.get("message")
     if isinstance(message, dict):
         info = message.get("extraInfo") or {}
         words = str(message.get("message", ""))
         kind, _, rest = words.partition(": ")
-        return {
-            "type": kind,
-            "message": rest[:MESSAGE_CHARS],
-            "traceback": str(info.get("py_callstack", ""))[-TRACEBACK_CHARS:],
-        }
-    return {
-        "type": data.get("type") and str(data["type"])[:200],
-        "message": str(data.get("message") or "")[:MESSAGE_CHARS],
-        "traceback": str(data.get("traceback") or "")[-TRACEBACK_CHARS:],
-        **({"memory": memory} if (memory := _numbers(data.get("memory"))) else {}),
-        **({"snapshot": str(data["snapshot"])[:200]} if data.get("snapshot") else {}),
-    }
+        return RankError(kind, rest[:MESSAGE_CHARS], str(info.get("py_callstack", ""))[-TRACEBACK_CHARS:])
+    return RankError(
+        str(data["type"])[:200] if data.get("type") else None,
+        str(data.get("message") or "")[:MESSAGE_CHARS],
+        str(data.get("traceback") or "")[-TRACEBACK_CHARS:],
+        _numbers(data.get("memory")),
+        str(data.get("snapshot") or "")[:200],
+    )
 
 
 def _numbers(value: Any) -> dict[str, int]:
@@ -177,7 +161,7 @@ def _numbers(value: Any) -> dict[str, int]:
     return {name: given[name] for name in ("allocated", "reserved", "total") if type(given.get(name)) is int}
 
 
-def _traceback_in(lines: list[str], *, killed: bool) -> dict[str, Any] | None:
+def _traceback_in(lines: list[str], *, killed: bool) -> RankError | None:
     """Return the traceback at the end of a log, for a program that writes no error file. Return None if there is none.
 
     A few lines may follow the traceback, because torch and C++ print more. If the program was killed, nothing may
@@ -197,4 +181,4 @@ def _traceback_in(lines: list[str], *, killed: bool) -> dict[str, Any] | None:
         return None
     text = found[-1][1]
     kind, _, message = text[-1].partition(": ")
-    return {"type": kind[:200], "message": message, "traceback": "\n".join(text)[-TRACEBACK_CHARS:]}
+    return RankError(kind[:200], message, "\n".join(text)[-TRACEBACK_CHARS:])

@@ -6,39 +6,37 @@ import glob
 import os
 import sys
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from orchestrator.node.system.interpreter import usual_folders
 from orchestrator.protocol.missing_module import missing_module_in
+from orchestrator.protocol.rank_reports import MissingModule
 
 MOST_NAMED = 3
 MOST_LOOKED_AT = 200
 
 
-def missing_module(words: str, environ: Mapping[str, str] = os.environ) -> dict[str, Any]:
-    """Return the module that an error reports as missing, this interpreter, and others; empty for any other error.
+def missing_module(words: str, environ: Mapping[str, str] = os.environ) -> MissingModule | None:
+    """Return the module that an error reports as missing, this interpreter, and others; None for any other error.
 
     The others are those that have the module, or all others if no interpreter has it. No interpreter is
     started, because the folder of its packages shows its modules.
     """
     module = missing_module_in(words)
     if not module:
-        return {}
+        return None
     others = list(_others(environ))
     having = [python for python, prefix in others if _has(prefix, module)]
-    return {
-        "module": module, "python": sys.executable, "has_it": bool(having),
-        "others": (having or [python for python, _ in others])[:MOST_NAMED],
-    }  # fmt: skip
+    named = (having or [python for python, _ in others])[:MOST_NAMED]
+    return MissingModule(module, sys.executable, bool(having), tuple(named))
 
 
 def others_in_words(words: str) -> str:
     """Return a clause that names other interpreters, for an error about a missing module; empty if there are none."""
     found = missing_module(words)
-    if not found or not found["others"]:
+    if found is None or not found.others:
         return ""
-    which = "these interpreters here have it" if found["has_it"] else "other interpreters here"
-    return f"; {which}: {', '.join(found['others'])}"
+    which = "these interpreters here have it" if found.has_it else "other interpreters here"
+    return f"; {which}: {', '.join(found.others)}"
 
 
 def _others(environ: Mapping[str, str]) -> Iterator[tuple[str, str]]:

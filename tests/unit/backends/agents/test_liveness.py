@@ -11,11 +11,12 @@ from pathlib import Path
 import pytest
 
 from orchestrator.backends.agents.handle import Handle
-from orchestrator.backends.agents.liveness import UNREACHABLE_SECONDS, Seen, last_seen, seen_now
+from orchestrator.backends.agents.liveness import Seen, last_seen, seen_now
 from orchestrator.backends.agents.over_ssh import AgentsOverSsh
 from orchestrator.backends.agents.watcher import AgentsWatcher, NodeFollower
 from orchestrator.backends.mirror import watching as mirror
 from orchestrator.backends.settings import Host
+from orchestrator.outcome.unreachable import UNREACHABLE_SECONDS
 from orchestrator.runs.files.logs import Selection
 from orchestrator.runs.state import HandleStatus
 from orchestrator.runs.store import RunDir, create_run
@@ -201,7 +202,9 @@ def test_a_log_that_is_looked_at_comes_from_the_machine_that_its_node_has_by_now
     monkeypatch.setattr(ConnectionPool, "session", session)
     handle(0, N1).write(run)
     run.node(0).mkdir(parents=True, exist_ok=True)
-    (run.node(0) / "events.jsonl").write_text('{"kind": "go", "node": 0, "nproc": [2]}\n')
+    (run.node(0) / "events.jsonl").write_text(
+        '{"kind": "go", "node": 0, "attempt": 0, "world_size": 2, "nproc": [2]}\n'
+    )
     with AgentsOverSsh().bringing_logs(run, Selection(1)):
         assert both.acquire(timeout=PATIENCE)
         handle(1, N2, N3).write(run)

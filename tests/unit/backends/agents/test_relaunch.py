@@ -21,6 +21,7 @@ from orchestrator.backends.hosts import all_of
 from orchestrator.backends.settings import AgentsSettings, Host
 from orchestrator.errors import BackendError, JobOverError
 from orchestrator.outcome.restart import Relaunch
+from orchestrator.protocol.events import Event, GoingOnWithout, Replaced, WaitingForHosts, of
 from orchestrator.protocol.progress import Progress
 from orchestrator.runs.restarts.recovery import Reserves
 from orchestrator.runs.state import HandleStatus
@@ -86,12 +87,12 @@ def test_a_replacement_is_recorded_once_while_another_node_is_waited_for(tmp_pat
     Handle(HandleStatus.SUBMITTED, 0, settings.hosts, {}, (0, 1, 2)).write(run)
 
     def replaced() -> list[tuple[str, str]]:
-        return [(event["host"], event["by"]) for event in run.events() if event["kind"] == "replaced"]
+        return [(event.host, event.by) for event in of(run.events(), Replaced)]
 
     for _ in range(5):
         assert chosen(run, pool, settings, again) is None
     assert replaced() == [("n1", "n4")]
-    assert [event["hosts"] for event in run.events() if event["kind"] == "waiting_for_hosts"] == [("n2", "n3")]
+    assert [event.hosts for event in of(run.events(), WaitingForHosts)] == [("n2", "n3")]
     pool.off = {"n1", "n3", "n4"}
     assert chosen(run, pool, settings, again) is None
     pool.off = {"n1"}
@@ -103,7 +104,7 @@ def test_a_replacement_is_recorded_once_while_another_node_is_waited_for(tmp_pat
 
 def machines_of(
     folder: Path, broken: set[tuple[str, str]], **profile: Any
-) -> tuple[list[str] | None, list[dict[str, Any]]]:
+) -> tuple[list[str] | None, tuple[Event, ...]]:
     """The machines of the next start, by name, where these ways are broken; and what has been recorded."""
     folder.mkdir(exist_ok=True)
     run, settings = RunDir(folder), AgentsSettings.of({**PROFILE, **profile})
@@ -118,7 +119,7 @@ def test_a_machine_that_the_others_can_not_reach_is_replaced_like_one_that_is_of
     assert found == ["n1", "n2", "n3"]
     found, events = machines_of(tmp_path / "n2", {("n1", "n2"), ("n3", "n2"), ("n4", "n2"), ("n5", "n2")})
     assert found == ["n1", "n4", "n3"]
-    assert [(event["host"], event["by"]) for event in events] == [("n2", "n4")]
+    assert [(event.host, event.by) for event in of(events, Replaced)] == [("n2", "n4")]
 
 
 def test_a_machine_whose_gpu_failed_is_replaced_if_a_spare_answers_and_else_takes_part_again(tmp_path: Path) -> None:
@@ -156,17 +157,18 @@ def test_without_a_spare_who_can_not_be_reached_is_waited_for_with_the_reason(tm
     alone = {"hosts": PROFILE["hosts"][:2], "spares": []}
     found, (waits,) = machines_of(tmp_path, {("n1", "n2")}, **alone)
     assert found is None
-    assert (waits["kind"], waits["hosts"]) == ("waiting_for_hosts", ("n2",))
-    assert waits["why"] == ("n2: it can't reach n1: n1: timed out",)
+    assert isinstance(waits, WaitingForHosts)
+    assert (waits.hosts, waits.why) == (("n2",), ("n2: it can't reach n1: n1: timed out",))
     found, (_, left_out) = machines_of(tmp_path, {("n1", "n2")}, **alone, min_nodes=1)
-    assert (found, left_out["kind"], left_out["hosts"]) == (["n1"], "going_on_without", ("n2",))
+    assert isinstance(left_out, GoingOnWithout)
+    assert (found, left_out.hosts) == (["n1"], ("n2",))
 
 
 FULL = BackendError("n2: /w has only 5 MiB left", "make room there")
 
 
 def test_a_machine_that_refuses_another_start_is_replaced_waited_for_or_done_without(tmp_path: Path) -> None:
-    def found(name: str, refused: BackendError = FULL, **profile: Any) -> tuple[list[str] | None, dict[str, Any]]:
+    def found(name: str, refused: BackendError = FULL, **profile: Any) -> tuple[list[str] | None, Any]:
         run, settings = RunDir(tmp_path / name), AgentsSettings.of({**PROFILE, **profile})
         run.path.mkdir()
         Handle(HandleStatus.SUBMITTED, 0, settings.hosts, {}, (0, 1, 2)).write(run)
@@ -177,11 +179,11 @@ def test_a_machine_that_refuses_another_start_is_replaced_waited_for_or_done_wit
         return None if taken is None else [host.name for host in taken.values()], event
 
     hosts, event = found("spare")
-    assert (hosts, event["by"], event["why"]) == (["n1", "n4", "n3"], "n4", FULL.message)
+    assert (hosts, event.by, event.why) == (["n1", "n4", "n3"], "n4", FULL.message)
     hosts, event = found("wait", spares=[])
-    assert (hosts, event["kind"], event["why"]) == (None, "waiting_for_hosts", (FULL.message,))
+    assert (hosts, event.kind, event.why) == (None, "waiting_for_hosts", (FULL.message,))
     hosts, event = found("fewer", spares=[], min_nodes=2)
-    assert (hosts, event["hosts"], event["why"]) == (["n1", "n3"], ("n2",), (FULL.message,))
+    assert (hosts, event.hosts, event.why) == (["n1", "n3"], ("n2",), (FULL.message,))
 
 
 def test_a_machine_that_is_back_takes_the_place_of_the_spare_that_replaced_it(tmp_path: Path) -> None:
@@ -195,7 +197,7 @@ def test_a_machine_that_is_back_takes_the_place_of_the_spare_that_replaced_it(tm
         found = chosen(run, Machines(*off), settings, Relaunch(2, 2, "infra", "lost"))
         assert found is not None
         assert [host.name for host in found.values()] == ["n1", "n5" if len(off) == 1 else "n2", "n3"]
-    assert [event["why"] for event in run.events()] == ["n4: timed out", "n4: timed out"]
+    assert [event.why for event in of(run.events(), Replaced)] == ["n4: timed out", "n4: timed out"]
 
 
 def test_the_forecast_of_a_start_has_the_machines_that_the_start_chooses_from(tmp_path: Path) -> None:

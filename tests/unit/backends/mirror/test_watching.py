@@ -62,7 +62,7 @@ def machine(name: str, *nodes: int, session: Callable[[], Session] = here, is_vi
 
 
 def left_behind(run: RunDir) -> list[tuple[int, str, str]]:
-    return [(each["left"], each["host"], each["reason"]) for each in run.events() if each["kind"] == "left_behind"]
+    return [(each["left"], each["host"], each["reason"]) for each in run.event_lines() if each["kind"] == "left_behind"]
 
 
 @pytest.mark.parametrize("sources", [[machine("n1", 0), machine("n2", 1)], [machine("login", 0, 1, is_vital=True)]])
@@ -151,7 +151,7 @@ def test_where_node_0_is_out_of_reach_then_any_machine_may_have_it(run: RunDir) 
 
 def test_where_node_0_has_not_said_how_many_ranks_each_node_has_all_are_asked(run: RunDir) -> None:
     (run.node(0)).mkdir(parents=True)
-    (run.node(0) / "events.jsonl").write_text('{"kind": "go", "node": 0}\n')
+    (run.node(0) / "events.jsonl").write_text('{"kind": "go", "node": 0, "attempt": 0, "world_size": 2}\n')
     with watching_logs(run, [machine("n1", 0), machine("n2", 1)], Selection(1)):
         pass
     assert (run.node(1) / "attempt_0/rank_1.log").exists()

@@ -52,20 +52,20 @@ def test_the_queue() -> None:
 
 
 @pytest.mark.parametrize(
-    ("values", "ending", "cause", "words"),
+    ("values", "ending", "words"),
     [
-        ({"Exit_status": 0, "substate": 92}, "completed", "infra", "the job is over"),
-        ({"Exit_status": 3, "substate": 93}, "failed", "infra", "its batch script failed with exit code 3"),
-        ({"Exit_status": 265, "substate": 93}, "", "infra", "its batch script was killed by SIGKILL"),
-        ({"Exit_status": -29, "substate": 93}, "", "timeout", "its time limit was reached"),
-        ({"Exit_status": -27, "substate": 93}, "", "infra", "it used more memory than it had asked for"),
-        ({"Exit_status": 271, "substate": 91}, "cancelled", "infra", "it was deleted (qdel)"),
-        ({"substate": 91}, "cancelled", "infra", "it was deleted (qdel)"),
+        ({"Exit_status": 0, "substate": 92}, "completed", "the job is over"),
+        ({"Exit_status": 3, "substate": 93}, "failed", "its batch script failed with exit code 3"),
+        ({"Exit_status": 265, "substate": 93}, "", "its batch script was killed by SIGKILL"),
+        ({"Exit_status": -29, "substate": 93}, "timeout", "its time limit was reached"),
+        ({"Exit_status": -27, "substate": 93}, "", "it used more memory than it had asked for"),
+        ({"Exit_status": 271, "substate": 91}, "cancelled", "it was deleted (qdel)"),
+        ({"substate": 91}, "cancelled", "it was deleted (qdel)"),
     ],
 )
-def test_how_a_job_ended(values: dict[str, Any], ending: str, cause: str, words: str) -> None:
+def test_how_a_job_ended(values: dict[str, Any], ending: str, words: str) -> None:
     (job,) = parse.parse_qstat(shown(("17", entry("F", **values))))
-    assert (job.phase, job.ending, job.cause) == ("ended", ending, cause)
+    assert (job.phase, job.ending) == ("ended", ending)
     assert job.how_it_ended() == f"PBS job 17: {words}"
 
 

@@ -85,21 +85,21 @@ def test_the_queue() -> None:
 
 
 @pytest.mark.parametrize(
-    ("failed", "code", "ending", "cause", "words"),
+    ("failed", "code", "ending", "words"),
     [
-        ("0", "0", "completed", "infra", "the job is over"),
-        ("0", "3", "failed", "infra", "its batch script failed with exit code 3"),
-        ("100 : assumedly after job", "137                  (Killed)", "", "infra",
+        ("0", "0", "completed", "the job is over"),
+        ("0", "3", "failed", "its batch script failed with exit code 3"),
+        ("100 : assumedly after job", "137                  (Killed)", "",
          "its batch script was killed by SIGKILL (assumedly after job)"),
-        ("37  : qmaster enforced h_rt, h_cpu, or h_vmem limit", "137                  (Killed)", "", "timeout",
+        ("37  : qmaster enforced h_rt, h_cpu, or h_vmem limit", "137                  (Killed)", "timeout",
          "its time limit was reached (qmaster enforced h_rt, h_cpu, or h_vmem limit)"),
-        ("1   : assumedly before job", "0", "failed", "infra", "its first host could not start it"),
-        ("26  : opening input/output file", "0", "failed", "infra", "its first host can't write to the run's folder"),
+        ("1   : assumedly before job", "0", "failed", "its first host could not start it"),
+        ("26  : opening input/output file", "0", "failed", "its first host can't write to the run's folder"),
     ],
 )  # fmt: skip
-def test_how_a_job_ended(failed: str, code: str, ending: str, cause: str, words: str) -> None:
+def test_how_a_job_ended(failed: str, code: str, ending: str, words: str) -> None:
     (job,) = parse.parse_qacct(QACCT.format(failed=failed, code=code))  # the rescheduled start is no end
-    assert (job.job_id, job.phase, job.ending, job.cause) == ("5", "ended", ending, cause)
+    assert (job.job_id, job.phase, job.ending) == ("5", "ended", ending)
     assert job.how_it_ended().startswith(f"Grid Engine job 5: {words}")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -89,6 +90,19 @@ def test_a_job_in_the_queue_needs_one_look(site: Site) -> None:
     assert (found.phase, site.backend.look(site.run).alive) == ("waiting", {0: None, 1: None})
     assert "other jobs are ahead" in found.detail
     assert site.calls() == ["squeue"]
+
+
+def test_a_node_is_reached_by_its_name_in_the_newest_start(site: Site) -> None:
+    """With spares, its number in the run is not its number in the job."""
+    site.queue("17|RUNNING|None|N/A|n[1-3]|r-abc234")
+    folder = site.run.node(0)
+    folder.mkdir(parents=True)
+    starts = [
+        {"kind": "slurm_job", "node": 0, "start": start, "hosts": hosts}
+        for start, hosts in enumerate((["n1", "n2"], ["n1", "n3"]))
+    ]
+    (folder / "events.jsonl").write_text("".join(f"{json.dumps(each)}\n" for each in starts))
+    assert "--nodelist=n3" in site.backend.reach(site.run, 1, ["true"], terminal=False)
 
 
 def test_a_cancel_while_slurm_is_asked_is_not_taken_for_a_loss(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:

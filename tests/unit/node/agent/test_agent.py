@@ -15,7 +15,7 @@ from orchestrator.node.agent import ranks
 from orchestrator.node.agent.agent import Agent
 from orchestrator.node.agent.channel import pair
 from orchestrator.node.agent.ranks import Ranks
-from orchestrator.protocol.messages import RankEnded, Report, read_report
+from orchestrator.protocol.messages import RankEnded, Report, Trouble, read_report
 from tests.local.test_agents import task_in
 from tests.patience import PATIENCE
 from tests.unit.node.agent.members import TLS, run
@@ -68,8 +68,9 @@ def test_a_report_that_can_not_be_understood_is_trouble_and_no_end_of_the_agent(
         return agent.untold
 
     (told,) = asyncio.run(main())
-    assert (told["kind"], told["cause"]) == ("trouble", "infra")
-    assert "is not understood" in told["reason"]
+    assert isinstance(told, Trouble)
+    assert told.cause == "infra"
+    assert "is not understood" in told.reason
 
 
 def test_the_end_of_a_rank_is_told_whatever_its_files_lead_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,7 +87,8 @@ def test_the_end_of_a_rank_is_told_whatever_its_files_lead_to(tmp_path: Path, mo
         return agent.untold
 
     (told,) = asyncio.run(main())
-    assert (told["kind"], told["rank"], told["code"]) == ("exit", 0, 3)
+    assert isinstance(told, RankEnded)
+    assert (told.rank, told.code) == (0, 3)
     written = [json.loads(line) for line in (tmp_path / "nodes/0/events.jsonl").read_text().splitlines()]
     assert [each["what"] for each in written if each["kind"] == "launcher_report_failed"] == [
         "the end of rank 0", "a GPU's error",

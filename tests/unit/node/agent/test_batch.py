@@ -23,9 +23,12 @@ from orchestrator.node.agent.batch import (
 from orchestrator.node.agent.slurm import place_in, start_number
 from orchestrator.outcome.restart import Refusal
 from orchestrator.protocol.allocation import AllocationError, expand_nodes
+from orchestrator.protocol.events import Event
+from orchestrator.protocol.messages import Again
 from orchestrator.protocol.progress import Progress
 from orchestrator.protocol.ranks import EXIT_REQUEUE
 from orchestrator.protocol.task import NodeTask, Program
+from tests.events import event
 
 
 def task(**values: Any) -> NodeTask:
@@ -95,17 +98,17 @@ def test_starts_are_slurms_restart_count() -> None:
     assert [start_number(environ) for environ in ({}, {"SLURM_RESTART_COUNT": "3"})] == [0, 3]
 
 
-def again(start: int, step: int | None = None, cause: str = "preempted") -> dict[str, Any]:
-    return {"kind": "starting_again", "start": start, "attempt": start, "cause": cause, "reason": "", "step": step}
+def again(start: int, step: int | None = None, cause: str = "preempted") -> Event:
+    return event("starting_again", start=start, attempt=start, cause=cause, reason="", step=step)
 
 
-def history(*events: dict[str, Any]) -> History:
+def history(*events: Event) -> History:
     return History(events, None)
 
 
 def test_attempts_go_on_where_the_last_start_left_them() -> None:
     assert continued(task(), history()).attempt == 0
-    before = history({"kind": "go", "attempt": 0}, {"kind": "restart", "attempt": 1, "cause": "infra"}, {"kind": "x"})
+    before = history(event("go", attempt=0, world_size=4), event("restart", attempt=1, cause="infra"))
     found = continued(task(), before)
     assert (found.attempt, found.retry) == (2, {"infra": 2, "preempted": None})
     assert continued(task(), history(*[again(1, cause="infra")] * 5)).retry["infra"] == 0
@@ -114,33 +117,37 @@ def test_attempts_go_on_where_the_last_start_left_them() -> None:
 def test_starts_in_a_row_without_a_checkpoint_are_counted() -> None:
     assert history(again(1, 10), again(2, 20), again(3, 20)).stalled(Progress(20)) == 2
     assert history(again(1, 10), again(2, 20)).stalled(Progress(30)) == 0
-    assert history(again(1), again(2), {"kind": "go", "attempt": 2}, again(3)).stalled(Progress()) == 3
+    go = event("go", attempt=2, world_size=4)
+    assert history(again(1), again(2), go, again(3)).stalled(Progress()) == 3
 
 
-GO = {"kind": "started"}
-PREEMPTED = {"kind": "gang_ended", "outcome": "preempted", "cause": "preempted", "reason": ""}
-LOST = {"kind": "gang_ended", "outcome": "failed", "cause": "infra", "reason": "node 2 (n6) was lost: no heartbeat"}
-USER = {"kind": "gang_ended", "outcome": "failed", "cause": "user_error", "reason": ""}
-BEFORE = {
-    "kind": "gave_up",
-    "outcome": "preempted",
-    "cause": "preempted",
-    "reason": "SIGTERM before this node had joined",
-}
-UNREACHABLE = {"kind": "gave_up", "outcome": "failed", "cause": "infra", "reason": "can't reach node 0"}
-USR2 = {"kind": "signal", "name": "SIGUSR2", "cancelled": False}
+def ended(outcome: str, cause: str, reason: str = "", **progress: Any) -> Event:
+    return event("gang_ended", attempt=0, outcome=outcome, cause=cause, reason=reason, **progress)
+
+
+def preempted(**progress: Any) -> Event:
+    return ended("preempted", "preempted", **progress)
+
+
+GO = event("started", attempt=0, ranks=[0, 2])
+PREEMPTED = preempted()
+LOST = ended("failed", "infra", "node 2 (n6) was lost: no heartbeat")
+USER = ended("failed", "user_error")
+BEFORE = event("gave_up", outcome="preempted", cause="preempted", reason="SIGTERM before this node had joined")
+UNREACHABLE = event("gave_up", outcome="failed", cause="infra", reason="can't reach node 0")
+USR2 = event("signal", name="SIGUSR2", cancelled=False)
 
 
 @pytest.mark.parametrize(
     ("events", "code", "cause"),
     [
         ([GO, PREEMPTED], EXIT_REQUEUE, "preempted"),
-        ([GO, USR2, {**PREEMPTED, "step": 3}], EXIT_REQUEUE, "timeout"),
-        ([GO, USR2, {**PREEMPTED, "step": None, "beat": 3}], EXIT_REQUEUE, "timeout"),
-        ([again(1, 3), GO, USR2, {**PREEMPTED, "step": 4}], EXIT_REQUEUE, "timeout"),
-        ([again(1, 3), GO, USR2, {**PREEMPTED, "step": 3}], EXIT_REQUEUE, Refusal.NO_PROGRESS),
-        ([GO, USR2, {**PREEMPTED, "step": None}], EXIT_REQUEUE, Refusal.NO_PROGRESS),
-        ([USR2, {**PREEMPTED, "step": None}], EXIT_REQUEUE, "timeout"),  # it had not begun
+        ([GO, USR2, preempted(step=3)], EXIT_REQUEUE, "timeout"),
+        ([GO, USR2, preempted(step=None, beat=3)], EXIT_REQUEUE, "timeout"),
+        ([again(1, 3), GO, USR2, preempted(step=4)], EXIT_REQUEUE, "timeout"),
+        ([again(1, 3), GO, USR2, preempted(step=3)], EXIT_REQUEUE, Refusal.NO_PROGRESS),
+        ([GO, USR2, preempted(step=None)], EXIT_REQUEUE, Refusal.NO_PROGRESS),
+        ([USR2, preempted(step=None)], EXIT_REQUEUE, "timeout"),  # it had not begun
         ([GO, LOST], 1, "infra"),
         ([BEFORE], EXIT_REQUEUE, "preempted"),
         ([UNREACHABLE], 1, None),  # nothing has worked yet: another start is not likely to
@@ -149,9 +156,7 @@ USR2 = {"kind": "signal", "name": "SIGUSR2", "cancelled": False}
         ([], 1, None),
     ],
 )
-def test_which_ends_ask_for_another_start(
-    tmp_path: Path, events: list[dict[str, Any]], code: int, cause: str | None
-) -> None:
+def test_which_ends_ask_for_another_start(tmp_path: Path, events: list[Event], code: int, cause: str | None) -> None:
     budget = {"infra": 1, "preempted": None, "timeout": None}
     found = wants_another(task(run_dir=str(tmp_path), retry=budget), tuple(events), code, "Slurm")
     assert (found[0] if isinstance(found, tuple) else found) == cause
@@ -162,7 +167,7 @@ def test_which_ends_ask_for_another_start(
 def test_a_start_that_had_a_part_of_the_time_limit_may_end_there_without_a_gain(tmp_path: Path) -> None:
     left, events = (
         task(run_dir=str(tmp_path), retry={"timeout": None}),
-        (again(1, 3), GO, USR2, {**PREEMPTED, "step": 3}),
+        (again(1, 3), GO, USR2, preempted(step=3)),
     )
     assert wants_another(left, events, EXIT_REQUEUE, "Slurm") is Refusal.NO_PROGRESS
     found = wants_another(left, events, EXIT_REQUEUE, "Slurm", has_whole_limit=False)
@@ -173,9 +178,9 @@ def test_a_start_that_had_a_part_of_the_time_limit_may_end_there_without_a_gain(
 def test_a_preemption_that_comes_with_the_warning_of_the_time_limit_is_one(
     tmp_path: Path, seconds: float | None, cause: str
 ) -> None:
-    usr2 = {"kind": "signal", "name": "SIGUSR2", "time": 100.0}
-    term = [] if seconds is None else [{"kind": "signal", "name": "SIGTERM", "time": 100.0 + seconds}]
-    events = (GO, usr2, *term, {**PREEMPTED, "step": 3})
+    usr2 = event("signal", name="SIGUSR2", time=100.0)
+    term = [] if seconds is None else [event("signal", name="SIGTERM", time=100.0 + seconds)]
+    events = (GO, usr2, *term, preempted(step=3))
     found = wants_another(
         task(run_dir=str(tmp_path), retry={"preempted": None, "timeout": None}), events, EXIT_REQUEUE, "Slurm"
     )
@@ -184,17 +189,17 @@ def test_a_preemption_that_comes_with_the_warning_of_the_time_limit_is_one(
 
 
 def test_a_budget_that_is_used_up_asks_for_nothing(tmp_path: Path) -> None:
-    restart = {"kind": "restart", "attempt": 1, "cause": "infra"}
+    restart = event("restart", attempt=1, cause="infra")
     left = task(run_dir=str(tmp_path), retry={"infra": 1, "preempted": 0})
     assert wants_another(left, (GO, LOST), 1, "Slurm") == ("infra", "node 2 (n6) was lost: no heartbeat")
     assert wants_another(left, (GO, restart, LOST), 1, "Slurm") is None
     assert wants_another(left, (GO, PREEMPTED), EXIT_REQUEUE, "Slurm") is None
     # The start that these events are of was taken off the budget as it began.
-    assert wants_another(left, ({**again(1), "cause": "infra"}, GO, LOST), 1, "Slurm") is not None
+    assert wants_another(left, (again(1, cause="infra"), GO, LOST), 1, "Slurm") is not None
 
 
 def test_a_start_that_retry_does_not_allow_ends_at_once(tmp_path: Path) -> None:
-    by_itself, asked = History((again(1),), None), History((), {"cause": "infra", "reason": "a node was lost"})
+    by_itself, asked = History((again(1),), None), History((), Again("infra", "a node was lost"))
     for budget, allowed in ((None, True), (0, False), (1, False), (2, True)):
         found = forbidden_start(task(run_dir=str(tmp_path), retry={"preempted": budget}), by_itself, "Slurm")
         assert (found == "") is allowed
@@ -209,10 +214,10 @@ def test_history_is_node_0s_up_to_this_start(tmp_path: Path) -> None:
     folder = tmp_path / "nodes" / "0"
     folder.mkdir(parents=True)
     assert history_of(str(tmp_path), at("n1")) == History((), None)
-    lines = [json.dumps(event) for event in (again(1, 5), {"kind": "slurm_job", "start": 2}, again(2, 5))]
+    lines = [json.dumps(each.to_json()) for each in (again(1, 5), event("slurm_job", start=2), again(2, 5))]
     (folder / "events.jsonl").write_text("\n".join([lines[0], "{torn", *lines[1:]]) + "\n")
     (tmp_path / "slurm").mkdir()
     Path(word_path(str(tmp_path), "slurm", 1)).write_text('{"cause": "timeout", "reason": "its time limit was near"}')
     found = history_of(str(tmp_path), at("n1", start=2))
     assert found.events == (again(1, 5),)
-    assert found.word == {"cause": "timeout", "reason": "its time limit was near"}
+    assert found.word == Again("timeout", "its time limit was near")

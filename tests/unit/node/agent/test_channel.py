@@ -119,9 +119,9 @@ def test_a_member_that_breaks_the_protocol_is_lost_with_the_reason() -> None:
     ("line", "reason"),
     [
         (b"{}\n", "the connection was not meant for node 0"),
-        (b'{"to": 1, "do": "probe"}\n', "the connection was not meant for node 0"),  # put here by who can't read it
+        (b'{"to": 1, "kind": "probe"}\n', "the connection was not meant for node 0"),  # put here by who can't read it
         (b'{"hello": {"node_rank": 1, "host": "x", "nproc": 1}}\n', "the connection was not meant for node 0"),
-        (b'{"to": "leader", "hello": 1}\n', "the connection was not meant for node 0"),
+        (b'{"to": "leader", "hello": 1}\n', "its hello is of another version"),
         (b'{"to": "leader", "hello": {"rank": 1}}\n', "its hello is of another version"),
         (b"[1]\n", "a line that is not a JSON object"),
         (b"[" * 100_000 + b"\n", "a line that is not JSON"),

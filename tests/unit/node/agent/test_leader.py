@@ -13,13 +13,14 @@ from orchestrator.node.agent.leader import SETTLE_SECONDS, Leader
 from orchestrator.outcome.gang import culprit_of
 from orchestrator.outcome.restart import WITHOUT_PROGRESS
 from orchestrator.outcome.rules import cause_of
-from orchestrator.protocol.events import Event, GangEnded, Slept, Unused, Used
+from orchestrator.protocol.events import GangEnded, Slept, Unused, Used
 from orchestrator.protocol.gang import Hello
-from orchestrator.protocol.messages import Order, read_report
+from orchestrator.protocol.messages import read_report
 from orchestrator.protocol.progress import Progress
 from orchestrator.protocol.rank_reports import Culprit, LeftEarly
 from orchestrator.protocol.task import NodeTask, Program
 from orchestrator.protocol.typed import read
+from tests.events import by_name
 
 GLOO = {"type": "RuntimeError", "message": "[pair.cc:537] Connection closed by peer [127.0.0.1]:1234"}
 VICTIM = {"code": 1, "signal": None, "victim": True, "error": GLOO, "tail": []}
@@ -38,12 +39,12 @@ class Gang:
             "fork", "gloo", "python3", ("10.0.0.1",), (20000, 20000), **values,
         )  # fmt: skip
         self.now, self.step, self.strangers = 100.0, step, ""
-        self.sent: list[tuple[int, Order]] = []
-        self.events: list[Event] = []
+        self.sent: list[tuple[int, dict[str, Any]]] = []
+        self.events: list[dict[str, Any]] = []
         self.leader = Leader(
             self.task,
-            send=lambda node, message: self.sent.append((node, message)),
-            record=self.events.append,
+            send=lambda node, message: self.sent.append((node, by_name(message))),
+            record=lambda event: self.events.append(by_name(event)),
             progress=lambda: Progress() if self.step is None else Progress(self.step),
             strangers=lambda: self.strangers,
             started=self.now,
@@ -98,14 +99,14 @@ class Gang:
 
     # -- what came of it
 
-    def told(self, kind: str) -> list[tuple[int, Order]]:
+    def told(self, kind: str) -> list[tuple[int, dict[str, Any]]]:
         return [(node, message) for node, message in self.sent if message["kind"] == kind]
 
-    def recorded(self, kind: str) -> list[Event]:
+    def recorded(self, kind: str) -> list[dict[str, Any]]:
         return [event for event in self.events if event["kind"] == kind]
 
     @property
-    def end(self) -> Event:
+    def end(self) -> dict[str, Any]:
         (event,) = self.recorded("gang_ended")
         return event
 
@@ -379,7 +380,7 @@ def test_a_rank_that_leaves_with_0_while_others_wait_for_it_is_to_blame(order: l
     (failed,) = gang.recorded("attempt_failed")
     culprit = failed["culprit"]
     assert (culprit["rank"], culprit["node"], culprit["code"], failed["cause"]) == (3, 1, 0, "user_error")
-    assert culprit["left_early"] == LeftEarly((3,), (0,), f"RuntimeError: {GLOO['message']}")
+    assert culprit["left_early"] == by_name(LeftEarly((3,), (0,), f"RuntimeError: {GLOO['message']}"))
     assert (gang.end["cause"], gang.recorded("restart")) == ("user_error", [])
 
 
@@ -401,7 +402,7 @@ def test_whom_a_rank_that_ended_with_0_stands_for(leaver: dict, failure: dict, b
     for order in (exits, exits[::-1]):
         culprit = culprit_of([read(Culprit, end) for end in order])
         assert culprit is not None
-        assert culprit["rank"] == blamed
+        assert culprit.rank == blamed
 
 
 def test_a_rank_that_left_is_not_blamed_for_a_lost_node() -> None:
@@ -460,7 +461,7 @@ def test_an_infrastructure_failure_is_started_again_until_its_budget_is_used() -
         gang.ready()
     gang.step = 9
     gang.fail(KILLED)
-    assert gang.end == GangEnded(2, "failed", "infra", "", step=9)
+    assert gang.end == by_name(GangEnded(2, "failed", "infra", "", step=9))
     assert [event["from_step"] for event in gang.recorded("restart")] == [0, 1]
 
 
@@ -623,7 +624,7 @@ def test_a_leader_that_did_not_run_itself_holds_its_sleep_against_nobody(first: 
     gang.pass_time(3)
     assert gang.leader.phase == "running"
     assert gang.leader.presence.lost == {}
-    assert gang.recorded("slept") == [Slept(3600.0)]
+    assert gang.recorded("slept") == [by_name(Slept(3600.0))]
     silent = gang.now
     while gang.leader.phase == "running":
         gang.now += 0.5
@@ -670,7 +671,7 @@ def test_a_node_that_is_lost_after_a_short_sleep_or_long_after_it_is_blamed(asle
     gang.pass_time(later)
     gang.leader.left(1, "its agent closed the connection", gang.now)
     (lost,) = gang.recorded("lost_node")
-    assert "slept" not in lost
+    assert lost["slept"] is None
     assert (
         gang.leader.presence.who_was_lost(gang.leader.roster.names)
         == "node 1 (n1) was lost: its agent closed the connection"
@@ -852,10 +853,10 @@ def test_a_run_counts_as_idle_once_all_its_nodes_are_and_only_while_they_are() -
     gang.say(0, "unused", attempt=0, seconds=60, use="GPU 3 %")
     assert gang.recorded("unused") == []
     gang.say(1, "unused", attempt=0, seconds=80, use="CPU 1 %")
-    assert gang.recorded("unused") == [Unused(0, 60, "GPU 3 %, CPU 1 %")]
+    assert gang.recorded("unused") == [by_name(Unused(0, 60, "GPU 3 %, CPU 1 %"))]
     gang.say(1, "used", attempt=0, seconds=0, use="GPU 90 %")
     gang.say(0, "used", attempt=0, seconds=0, use="GPU 90 %")
-    assert gang.recorded("used") == [Used(0, 1)]
+    assert gang.recorded("used") == [by_name(Used(0, 1))]
     assert gang.told("stop") == []
 
 
@@ -1111,7 +1112,7 @@ def test_a_hang_after_a_long_save_is_found_one_limit_later() -> None:
     assert gang.recorded("stall") == []
     gang.pass_time(15)
     assert [(event["rank"], event["full"]) for event in gang.recorded("stall")] == [(2, True)]
-    assert gang.leader.ranks.exits[0]["rank"] == 2
+    assert gang.leader.ranks.exits[0].rank == 2
     assert len(gang.told("stop")) == 2
 
 
@@ -1129,8 +1130,8 @@ def test_a_rank_that_hangs_in_its_save_is_blamed_after_the_limit_of_saves(knows_
     if knows_stacks:
         stacks(gang, rank0={"state": "D", "in_collective": False, "where": "save"})
     gang.pass_time(15)
-    assert [(each["rank"], each["error"]["type"]) for each in gang.leader.ranks.exits] == [(0, "Hang")]
-    assert "in save at step 7 for 1800 s (limit 1800 s)" in gang.leader.ranks.exits[0]["error"]["message"]
+    assert [(each.rank, each.error and each.error.type) for each in gang.leader.ranks.exits] == [(0, "Hang")]
+    assert "in save at step 7 for 1800 s (limit 1800 s)" in str(gang.leader.ranks.exits[0].error)
 
 
 def test_a_rank_that_hangs_in_a_step_while_another_waits_for_it_in_its_save_is_blamed_in_the_end() -> None:
@@ -1143,7 +1144,7 @@ def test_a_rank_that_hangs_in_a_step_while_another_waits_for_it_in_its_save_is_b
     stall(gang, 0, 1800.5, OF_A_SAVE)
     stacks(gang, rank3={"state": "S", "in_collective": False, "where": "line 4"})
     gang.pass_time(15)
-    assert [each["rank"] for each in gang.leader.ranks.exits] == [3]
+    assert [each.rank for each in gang.leader.ranks.exits] == [3]
 
 
 def test_a_node_that_is_through_or_lost_keeps_nobody_from_the_blame() -> None:
@@ -1158,7 +1159,7 @@ def test_a_node_that_is_through_or_lost_keeps_nobody_from_the_blame() -> None:
         gang.pass_time(61)
         stall(gang, 1, 60.5)
         gang.pass_time(15)
-        assert [each["rank"] for each in gang.leader.ranks.exits if each.get("hang")] == [1], end
+        assert [each.rank for each in gang.leader.ranks.exits if each.hang] == [1], end
 
 
 def test_a_rank_that_moves_on_before_it_is_blamed_is_not() -> None:

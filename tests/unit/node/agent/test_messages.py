@@ -205,7 +205,7 @@ def test_a_report_is_read_as_it_was_written(kind: str) -> None:
 
 
 def _made(cls: type[Report]) -> Any:
-    to_json.__globals__["_fields_of"](cls)
+    to_json.__globals__["_plan_of"](cls)
     return cls
 
 

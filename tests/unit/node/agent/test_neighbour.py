@@ -10,8 +10,11 @@ import pytest
 from orchestrator.node.agent import neighbour
 from orchestrator.node.agent.channel import Channel
 from orchestrator.node.agent.neighbour import NeighbourServer, probe, request
+from orchestrator.protocol.messages import Keep
 from tests.unit.node.agent.members import ANOTHER, HERE, TLS, foreign, leader, raw, run
 from tests.unit.node.agent.test_attacks import Relay
+
+KEEP = b'{"to": 1, "kind": "keep", "checkpoint": "a", "listing": 0}\n'
 
 
 def test_a_neighbour_says_who_it_is_to_members_of_its_run_alone() -> None:
@@ -94,21 +97,26 @@ def test_nothing_is_taken_from_strangers_nor_what_is_meant_for_another_node() ->
 
     async def main() -> None:
         server = NeighbourServer(TLS, 1, HERE, take=take, tell=lambda counts: told.append(dict(counts)))
-        for said in (b'{"to": 1, "do": "keep"}\n', b"[1, 2, 3]\n", b"x" * 100_000 + b"\n", b"\n" * 9):
+        for said in (
+            KEEP,
+            b"[1, 2, 3]\n",
+            b"x" * 100_000 + b"\n",
+            b"\n" * 9,
+        ):
             reader, writer = await raw(server.port)
             writer.write(said)
             with contextlib.suppress(ConnectionError):
                 assert b"problem" not in await reader.read()
             writer.close()
-        channel = await request(TLS, HERE, server.port, 2, {"do": "keep"})
+        channel = await request(TLS, HERE, server.port, Keep(2, "a", 0))
         assert await channel.answer(5) == {"node": 1, "problem": "this is node 1"}
         await channel.close()
         assert taken == []
-        channel = await request(TLS, HERE, server.port, 1, {"do": "keep"})
+        channel = await request(TLS, HERE, server.port, Keep(1, "a", 0))
         assert await channel.receive() is None
         await channel.close()
         await server.close()
-        assert taken == [{"do": "keep", "to": 1}]
+        assert taken == [Keep(1, "a", 0)]
         assert told == [{"127.0.0.1": 1}, {"127.0.0.1": 2}, {"127.0.0.1": 4}]
 
     run(main)

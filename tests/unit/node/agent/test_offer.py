@@ -44,4 +44,4 @@ def test_a_search_that_hangs_on_a_dead_disk_keeps_only_one_thread(monkeypatch: p
 
     asyncio.run(run())
     assert begun == ["search"]
-    assert [each["saved"] for each in recorded] == [30]
+    assert [each.saved for each in recorded] == [30]

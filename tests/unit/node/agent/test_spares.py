@@ -12,9 +12,11 @@ from orchestrator.node.agent.batch import History, Place
 from orchestrator.node.agent.slurm import START, place_in
 from orchestrator.node.agent.spares import Start, argv_of, first_number, following
 from orchestrator.outcome.requeue import overdrawn
+from orchestrator.protocol.events import StartingAgain, read_event, read_events
+from orchestrator.protocol.messages import Again
 
 NODES = ["n1", "n2", "n3", "n4", "n5"]  # three of the run, and two spares
-INFRA = {"cause": "infra", "reason": "a node was lost"}
+INFRA = Again("infra", "a node was lost")
 
 
 def begun(run: Path, *events: dict[str, Any], start: int = 0) -> None:
@@ -72,7 +74,7 @@ def test_a_node_that_was_lost_is_used_again_after_all_spares(tmp_path: Path) -> 
 @pytest.mark.parametrize("cause", ["preempted", "timeout"])
 def test_an_end_of_the_job_itself_is_left_to_slurm(tmp_path: Path, cause: str) -> None:
     begun(tmp_path)
-    assert following(Start(str(tmp_path), 0, ("n1", "n2")), NODES, {"cause": cause}, lambda host: True) is None
+    assert following(Start(str(tmp_path), 0, ("n1", "n2")), NODES, Again(cause), lambda host: True) is None
 
 
 def test_srun_gets_the_nodes_and_a_log_of_the_start() -> None:
@@ -103,11 +105,11 @@ def test_an_agent_knows_its_start_and_its_job() -> None:
 def test_what_a_start_has_replaced() -> None:
     hosts = {0: ["n1", "n2", "n3"], 1: ["n1", "n3", "n4"]}
     jobs = [{"kind": "slurm_job", "start": at, "job": "17", "hosts": hosts[at], "requeues": 0} for at in hosts]
-    history = History((jobs[0], lost(1, host="n2", reason="no heartbeat for 10 s")), INFRA)
+    history = History(tuple(read_events([jobs[0], lost(1, host="n2", reason="no heartbeat for 10 s")])), INFRA)
     place = Place("slurm", "17", 1, 0, ("n1", "n3", "n4"), requeues=0)
     (found,) = history.replaced(place)
     assert (found.start, found.lost, found.host, found.by, found.why) == (1, 1, "n2", "n4", "no heartbeat for 10 s")
-    assert history.last_in_job(place) == jobs[0]
+    assert history.last_in_job(place) == read_event(jobs[0])
     requeued = Place("slurm", "17", 1, 0, ("n7", "n8", "n9"), requeues=1)
     assert (history.replaced(requeued), history.last_in_job(requeued)) == ([], None)
     plain = Place("slurm", "17", 1, 0, ("n7", "n8", "n9"))
@@ -115,7 +117,7 @@ def test_what_a_start_has_replaced() -> None:
 
 
 def test_a_start_without_a_budget_ends_at_once() -> None:
-    again = [{"kind": "starting_again", "cause": "infra"}] * 2
+    again = [StartingAgain(1, 1, "infra", "lost")] * 2
     assert overdrawn({"infra": 1}, again, INFRA) == "a node was lost"
     assert overdrawn({"infra": 2}, again, INFRA) == ""
     assert overdrawn({"infra": None}, again, INFRA) == ""

@@ -11,7 +11,7 @@ import pytest
 
 from orchestrator.node.agent.stall_detector import HeartbeatReader, StallDetector, culprit_of_hang
 from orchestrator.node.agent.standstill import Silence
-from orchestrator.protocol.messages import Moved, Patience
+from orchestrator.protocol.messages import Moved, Patience, Stalled
 from orchestrator.protocol.rank_reports import RankStack
 from orchestrator.protocol.typed import read
 
@@ -152,7 +152,7 @@ def test_a_phase_is_long_until_its_limit_counted_from_its_beginning(tmp_path: Pa
     beat(tmp_path, 0, 0, phase)  # no step was made yet
     assert reader.news(str(tmp_path), [0], now=10) == [Patience(0, 1800)]
     ends = [news for now in range(20, 2000, 10) for news in reader.news(str(tmp_path), [0], now=now)]
-    assert [(news["kind"], news.get("full"), news.get("seconds")) for news in ends] == [
+    assert [(news.kind, getattr(news, "full", None), getattr(news, "seconds", None)) for news in ends] == [
         ("stall", False, 900), ("stall", True, 1800), ("patience", None, 0),
     ]  # fmt: skip
 
@@ -163,11 +163,14 @@ def test_a_rank_whose_stall_was_reported_is_reported_as_it_moves_on(tmp_path: Pa
     beat(tmp_path, 0, 4, loss=1.0)
     reader.news(str(tmp_path), [0], now=10)
     stalls = [news for now in (41, 50, 71) for news in reader.news(str(tmp_path), [0], now=now)]
-    assert [(news["full"], news["between_steps"]) for news in stalls] == [(False, True), (True, True)]
+    assert [(news.full, news.between_steps) for news in stalls if isinstance(news, Stalled)] == [
+        (False, True),
+        (True, True),
+    ]
     beat(tmp_path, 0, 5 if end == "a step" else 4, "eval" if end == "another phase" else "train", loss=1.0)
     news = reader.news(str(tmp_path), [] if end == "its exit" else [0], now=72)
     assert news[0] == Moved(0, 0)
-    assert [each for each in reader.news(str(tmp_path), [0], now=73) if each["kind"] == "moved"] == []
+    assert [each for each in reader.news(str(tmp_path), [0], now=73) if isinstance(each, Moved)] == []
 
 
 def test_of_ranks_outside_collectives_the_one_that_exceeded_a_longer_limit_is_to_blame() -> None:

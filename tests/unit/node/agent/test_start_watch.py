@@ -90,7 +90,7 @@ def test_the_leader_asks_where_the_ranks_stand_and_records_the_explanation() -> 
     gang.say(0, "stacks", ranks={"0": stack(INIT)})
     gang.pass_time(4)
     (hung,) = gang.leader.ranks.exits[1:]
-    assert hung["error"]["message"].endswith(f"; {told['words']}")
+    assert str(hung.error and hung.error.message).endswith(f"; {told['words']}")
 
 
 def test_an_explanation_is_withdrawn_when_a_rank_computes() -> None:

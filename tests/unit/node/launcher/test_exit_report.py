@@ -6,7 +6,6 @@ import json
 import os
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -23,6 +22,8 @@ from orchestrator.node.launcher.rank.exit_report import (
 from orchestrator.node.launcher.rank.forked import RankStart
 from orchestrator.outcome.sentences import memory_in_words
 from orchestrator.protocol.masking import masker
+from orchestrator.protocol.rank_reports import RankEnd, RankError
+from orchestrator.protocol.typed import to_json
 
 GLOO = "[../third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:54321"
 NCCL = (
@@ -72,8 +73,8 @@ TRACEBACK = 'Traceback (most recent call last):\n  File "t.py", line 3, in <modu
 def test_a_process_of_the_rank_that_was_killed_is_known_by_the_ranks_error(
     kind: str, message: str, expected: bool
 ) -> None:
-    assert lost_a_process({"error": {"type": kind, "message": message}, "tail": []}) is expected
-    assert lost_a_process({"error": None, "tail": ["...", f"{kind}: {message}"]}) is expected
+    assert lost_a_process(RankEnd(1, error=RankError(kind, message))) is expected
+    assert lost_a_process(RankEnd(1, tail=("...", f"{kind}: {message}"))) is expected
 
 
 def rank_in(folder: Path) -> RankStart:
@@ -86,7 +87,7 @@ def start(tmp_path: Path) -> RankStart:
     return rank_in(tmp_path)
 
 
-def report(start: RankStart, code: int, log: str = "", error: object = None) -> dict[str, Any]:
+def report(start: RankStart, code: int, log: str = "", error: object = None) -> RankEnd:
     folder = Path(start.error_file).parent
     (folder / "rank_1.log").write_text(log)
     if error is not None:
@@ -109,7 +110,7 @@ def report(start: RankStart, code: int, log: str = "", error: object = None) -> 
     ],
 )
 def test_a_rank_whose_peer_went_away_is_a_victim(kind: str, message: str) -> None:
-    assert looks_like_victim({"type": kind, "message": message}, [])
+    assert looks_like_victim(RankError(kind, message), [])
 
 
 @pytest.mark.parametrize(
@@ -129,11 +130,11 @@ def test_a_rank_whose_peer_went_away_is_a_victim(kind: str, message: str) -> Non
     ],
 )
 def test_a_programs_own_error_is_its_own(kind: str, message: str) -> None:
-    assert not looks_like_victim({"type": kind, "message": message}, ["Connection closed by peer"])
+    assert not looks_like_victim(RankError(kind, message), ["Connection closed by peer"])
 
 
 def test_a_rank_that_ended_well_tells_nothing(start: RankStart) -> None:
-    assert report(start, 0, "a log") == {"code": 0, "signal": None}
+    assert report(start, 0, "a log") == RankEnd(1, 0)
 
 
 @pytest.mark.parametrize(
@@ -142,80 +143,78 @@ def test_a_rank_that_ended_well_tells_nothing(start: RankStart) -> None:
 )
 def test_codes_and_signals(start: RankStart, code: int, number: int | None, name: str | None) -> None:
     found = report(start, code)
-    assert (found["code"], found["signal"], found["victim"], found["error"]) == (number, name, False, None)
+    assert (found.code, found.signal, found.victim, found.error) == (number, name, False, None)
 
 
 def test_a_traceback_is_read_from_the_log(start: RankStart) -> None:
     found = report(start, 1, f"epoch 1\n{TRACEBACK}ValueError: boom: bang\n")
-    assert found["error"] == {
-        "type": "ValueError", "message": "boom: bang", "traceback": f"{TRACEBACK}ValueError: boom: bang",
-    }  # fmt: skip
-    assert found["tail"][0] == "epoch 1"
+    assert found.error == RankError("ValueError", "boom: bang", f"{TRACEBACK}ValueError: boom: bang")
+    assert found.tail[0] == "epoch 1"
 
 
 def test_the_last_of_chained_tracebacks_counts(start: RankStart) -> None:
     text = f"{TRACEBACK}KeyError: 1\n\nDuring handling of the above exception, another exception occurred:\n\n"
-    assert report(start, 1, f"{text}{TRACEBACK}KeyboardInterrupt\n")["error"]["type"] == "KeyboardInterrupt"
+    assert report(start, 1, f"{text}{TRACEBACK}KeyboardInterrupt\n").error.type == "KeyboardInterrupt"
 
 
 def test_torchs_prefix_is_taken_off(start: RankStart) -> None:
     """Torch prints `[rank1]: ` before every line once a process group exists."""
     text = "".join(f"[rank1]: {line}\n" for line in f"{TRACEBACK}RuntimeError: {GLOO}".splitlines())
     found = report(start, 1, text)
-    assert (found["error"]["type"], found["victim"]) == ("RuntimeError", True)
+    assert (found.error.type, found.victim) == ("RuntimeError", True)
 
 
 def test_a_long_traceback_is_found_too(start: RankStart) -> None:
     frames = "".join(f'  File "t.py", line {n}, in f{n}\n    f{n}()\n' for n in range(60))
-    assert report(start, 1, f"{TRACEBACK}{frames}ValueError: deep\n")["error"]["message"] == "deep"
+    assert report(start, 1, f"{TRACEBACK}{frames}ValueError: deep\n").error.message == "deep"
 
 
 def test_a_traceback_that_the_program_survived_is_not_its_end(start: RankStart) -> None:
     log = f"{TRACEBACK}ConnectionError: will retry\n" + "".join(f"step {n}\n" for n in range(100))
-    assert report(start, 17, log)["error"] is None
-    assert report(start, -9, f"{TRACEBACK}ConnectionError: will retry\nstep 1\nstep 2\n")["error"] is None
-    assert report(start, -9, f"{TRACEBACK}ValueError: then it hung\n")["error"]["type"] == "ValueError"
+    assert report(start, 17, log).error is None
+    assert report(start, -9, f"{TRACEBACK}ConnectionError: will retry\nstep 1\nstep 2\n").error is None
+    assert report(start, -9, f"{TRACEBACK}ValueError: then it hung\n").error.type == "ValueError"
 
 
 def test_behind_torchruns_own_error_stands_its_ranks(start: RankStart) -> None:
     found = report(start, 1, f"{TRACEBACK}ValueError: boom\n{TORCHRUN}")
-    assert (found["error"]["type"], found["error"]["message"]) == ("ValueError", "boom")
-    assert report(start, 1, TORCHRUN)["error"]["type"].endswith("ChildFailedError:")
+    assert (found.error.type, found.error.message) == ("ValueError", "boom")
+    assert report(start, 1, TORCHRUN).error.type.endswith("ChildFailedError:")
 
 
 def test_the_error_file_wins_over_the_log(start: RankStart) -> None:
     kept = {"type": "ValueError", "message": "boom", "traceback": "Traceback ...", "time": 1.0}
     found = report(start, 1, f"{TRACEBACK}KeyError: 1\n", kept)
-    assert found["error"] == {"type": "ValueError", "message": "boom", "traceback": "Traceback ..."}
+    assert found.error == RankError("ValueError", "boom", "Traceback ...")
 
 
 def test_torchelastics_error_file_is_understood(start: RankStart) -> None:
     info = {"py_callstack": f"{TRACEBACK}RuntimeError: {GLOO}", "timestamp": "1700000000"}
     found = report(start, 1, "", {"message": {"message": f"RuntimeError: {GLOO}", "extraInfo": info}})
-    assert found["error"] == {"type": "RuntimeError", "message": GLOO, "traceback": info["py_callstack"]}
-    assert found["victim"]
+    assert found.error == RankError("RuntimeError", GLOO, info["py_callstack"])
+    assert found.victim
 
 
 @pytest.mark.parametrize("broken", ["", "{", "[]", "null", '"x"'])
 def test_a_broken_error_file_is_no_error_file(start: RankStart, broken: str) -> None:
-    assert report(start, 1, f"{TRACEBACK}KeyError: 1\n", broken)["error"]["type"] == "KeyError"
+    assert report(start, 1, f"{TRACEBACK}KeyError: 1\n", broken).error.type == "KeyError"
 
 
 @pytest.mark.parametrize("odd", [{}, {"message": {}}, {"message": {"message": None, "extraInfo": None}}, {"type": 5}])
 def test_an_odd_error_file_does_not_hide_the_end(start: RankStart, odd: object) -> None:
-    assert report(start, 1, "", odd)["code"] == 1
+    assert report(start, 1, "", odd).code == 1
 
 
 def test_ncclss_watchdog_aborts_a_victim(start: RankStart) -> None:
-    assert report(start, -6, WATCHDOG)["victim"]
-    assert not report(start, -6, "Assertion `t >= 0 && t < n_classes` failed.\n")["victim"]
-    assert not report(start, -9, WATCHDOG)["victim"]
+    assert report(start, -6, WATCHDOG).victim
+    assert not report(start, -6, "Assertion `t >= 0 && t < n_classes` failed.\n").victim
+    assert not report(start, -9, WATCHDOG).victim
 
 
 def test_words_from_long_before_the_end_make_no_victim(start: RankStart) -> None:
     log = "Connection reset by peer, trying again\n" + "".join(f"step {n}\n" for n in range(20))
-    assert not report(start, 17, log)["victim"]
-    assert report(start, 1, f"step 1\n{GLOO}\n")["victim"]
+    assert not report(start, 17, log).victim
+    assert report(start, 1, f"step 1\n{GLOO}\n").victim
 
 
 def test_no_secret_is_in_a_report_and_no_half_of_one(start: RankStart) -> None:
@@ -227,15 +226,15 @@ def test_no_secret_is_in_a_report_and_no_half_of_one(start: RankStart) -> None:
     for log in (f"{word}\nit has {word}\n", beyond, before):
         report(start, 1, log, error)
         found = failure_report(start, 1, masked)
-        assert re.search("cana|alue", json.dumps(found)) is None
-    assert failure_report(start, 1)["error"]["message"].endswith(" canary-9d")
+        assert re.search("cana|alue", json.dumps(to_json(found))) is None
+    assert failure_report(start, 1).error.message.endswith(" canary-9d")
     assert last_lines(f"{start.folder}/rank_1.log", masked)[-1][:1] == "x"
 
 
 def test_no_end_of_a_long_secret_is_in_a_report_of_a_log_that_repeats_the_secret(start: RankStart) -> None:
     word = "".join(f"{number:04}" for number in range(750))
     report(start, 1, f"{word}\n" * 20)
-    assert set(failure_report(start, 1, masker([("KEY", word)]))["tail"]) == {"***"}
+    assert set(failure_report(start, 1, masker([("KEY", word)])).tail) == {"***"}
 
 
 def test_the_tail_of_a_progress_bar(tmp_path: Path) -> None:
@@ -257,23 +256,23 @@ def test_a_report_always_fits_into_one_line_of_the_gang(
     (folder / "rank_1.log").write_bytes(f"{TRACEBACK}{words}".encode("utf-8", "surrogatepass"))
     if error:
         Path(start.error_file).write_text(json.dumps(error))
-    assert len(json.dumps({"kind": "exit", "rank": 1, **failure_report(start, 1)})) < channel.MAX_LINE
+    assert len(json.dumps({"kind": "exit", **to_json(failure_report(start, 1))})) < channel.MAX_LINE
 
 
 def test_what_a_gpu_held_when_it_ran_out_of_memory_is_told(start: RankStart) -> None:
     held = {"allocated": 131 << 30, "reserved": 137 << 30, "total": 140 << 30, "more": "x"}
     found = report(start, 1, error={"type": "OutOfMemoryError", "message": "CUDA out of memory.", "memory": held})
-    assert memory_in_words(found["error"]) == [
+    assert memory_in_words(found.error) == [
         "at its peak torch had 131.0 GiB in tensors, and 137.0 GiB of the GPU's 140.0 GiB reserved"
     ]
     error = {"type": "OutOfMemoryError", "message": "", "memory": held, "snapshot": "memory_rank_1.pickle"}
     assert (
-        memory_in_words(report(start, 1, error=error)["error"])[1]
+        memory_in_words(report(start, 1, error=error).error)[1]
         == "orch outputs has a snapshot of it, memory_rank_1.pickle"
     )
     for damaged in (None, {}, {"allocated": "many", "reserved": 1, "total": True}, 7):
         found = report(start, 1, error={"type": "OutOfMemoryError", "message": "", "memory": damaged})
-        assert memory_in_words(found["error"]) == []
+        assert memory_in_words(found.error) == []
 
 
 @pytest.mark.timeout(60)
@@ -294,14 +293,14 @@ def test_whatever_a_rank_leaves_its_end_is_told(start: RankStart, tmp_path: Path
         path.touch()
         os.truncate(path, 1 << 30)
     said = failure_report(start, 3)
-    assert (said["code"], said["signal"], said["victim"], said["error"]) == (3, None, False, None)
-    assert "SECRET" not in json.dumps(said)
+    assert (said.code, said.signal, said.victim, said.error) == (3, None, False, None)
+    assert "SECRET" not in json.dumps(to_json(said))
 
 
 def test_a_sequence_that_moves_the_cursor_by_far_is_no_error_of_the_launcher(start: RankStart) -> None:
     said = report(start, 1, "before\n\x1b[" + "9" * 5000 + "A\n" + TRACEBACK + "ValueError: the user's own\n")
-    assert "unread" not in said
-    assert said["error"]["message"] == "the user's own"
+    assert said.unread == ""
+    assert said.error.message == "the user's own"
 
 
 def test_an_error_in_the_report_leaves_what_is_known_of_the_end(
@@ -312,5 +311,4 @@ def test_an_error_in_the_report_leaves_what_is_known_of_the_end(
 
     monkeypatch.setattr(exit_report, "lines_of", broken)
     said = report(start, -9, "words")
-    assert said == {"code": None, "signal": "SIGKILL", "tail": [], "error": None, "victim": False,
-                    "unread": "ValueError: cannot parse"}  # fmt: skip
+    assert said == RankEnd(1, signal="SIGKILL", unread="ValueError: cannot parse")

@@ -11,6 +11,8 @@ from orchestrator.node.launcher.rank import missing_module as subject
 from orchestrator.node.launcher.rank.missing_module import missing_module
 from orchestrator.outcome.rule import Seen
 from orchestrator.outcome.rules import hint_of
+from orchestrator.protocol.rank_reports import MissingModule
+from tests.events import culprit
 
 
 @pytest.fixture(autouse=True)
@@ -32,21 +34,19 @@ def test_interpreters_that_have_the_module_are_named_else_all(tmp_path: Path) ->
     active, has_it = interpreter(tmp_path / "a"), interpreter(tmp_path / "b", "timm/__init__.py")
     environ = {"VIRTUAL_ENV": f"{tmp_path}/a", "PATH": f"{tmp_path}/b/bin:{tmp_path}/b/bin:{sys.prefix}/bin:relative"}
     words = "ModuleNotFoundError: No module named 'timm.models'"
-    assert missing_module(words, environ) == {
-        "module": "timm", "python": sys.executable, "has_it": True, "others": [has_it],
-    }  # fmt: skip
+    assert missing_module(words, environ) == MissingModule("timm", sys.executable, True, (has_it,))
     found = missing_module("/usr/bin/python3: No module named lightning", environ)
-    assert (found["module"], found["has_it"], found["others"]) == ("lightning", False, [active, has_it])
-    assert missing_module("ValueError: no", environ) == {}
+    assert found == MissingModule("lightning", sys.executable, False, (active, has_it))
+    assert missing_module("ValueError: no", environ) is None
 
 
 def test_the_hint_names_the_interpreter_the_others_and_the_option() -> None:
     missing = {"module": "timm", "python": "/v/bin/python", "has_it": True, "others": ["/b/bin/python"]}
-    hint = hint_of(Seen({"host": "n1", "code": 1, "missing": missing}, "ModuleNotFoundError No module named 'timm'"))
+    hint = hint_of(Seen(culprit(host="n1", code=1, missing=missing), "ModuleNotFoundError No module named 'timm'"))
     assert hint.startswith("/v/bin/python on n1 has no module timm; these interpreters there have it: /b/bin/python;")
     assert "--set profile.python=PATH" in hint
     assert "/v/bin/python -m pip install" in hint
-    alone = hint_of(Seen({"host": "n1", "code": 1, "missing": {**missing, "others": []}}, ""))
+    alone = hint_of(Seen(culprit(host="n1", code=1, missing={**missing, "others": []}), ""))
     assert "has no module timm; choose" in alone
-    for damaged in (None, 3, {"module": 3}):
-        assert hint_of(Seen({"code": 1, "missing": damaged}, "No module named 'x'")).startswith("an import failed")
+    for missing in (None, {}, {"module": ""}):
+        assert hint_of(Seen(culprit(code=1, missing=missing), "No module named 'x'")).startswith("an import failed")

@@ -16,6 +16,7 @@ from orchestrator.node.launcher import launcher as module
 from orchestrator.node.launcher.launcher import Launcher, RankProcess
 from orchestrator.node.launcher.rank.log import RankLog
 from orchestrator.protocol.messages import Stop
+from orchestrator.protocol.rank_reports import RankEnd
 from orchestrator.protocol.task import NodeTask
 
 
@@ -47,8 +48,8 @@ class Started:
 
 @pytest.fixture(autouse=True)
 def _no_report_of_the_rank_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    def ended(_: Any, code: int, __: Any) -> dict[str, Any]:
-        return {"code": code, "signal": signal.Signals(-code).name if code < 0 else None}
+    def ended(_: Any, code: int, __: Any) -> RankEnd:
+        return RankEnd(0, code, signal.Signals(-code).name if code < 0 else None)
 
     monkeypatch.setattr(module, "failure_report", ended)
 

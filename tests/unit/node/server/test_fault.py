@@ -56,7 +56,7 @@ def folder(tmp_path: Path, agent: int = 0, pids: dict[str, int] | None = None) -
     node.mkdir(parents=True)
     if found := identify(agent):
         (node / "agent.json").write_text(json.dumps({"pid": found.pid, "started": found.started}))
-    events = [{"kind": "launcher_started", "pids": {"7": 1}}, {"kind": "launcher_started", "pids": pids or {}}]
+    events = [{"kind": "launcher_started", "attempt": 0, "pids": each} for each in ({"7": 1}, pids or {})]
     (node / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events) + "{torn")
     return str(tmp_path / RUN)
 

@@ -21,6 +21,7 @@ from orchestrator.node.agent.checkpoints.replica import LOOK_SECONDS, ReplicaSen
 from orchestrator.node.agent.checkpoints.transfer import Parcel, Receiver, orchs_parcel
 from orchestrator.node.agent.neighbour import NeighbourServer, request
 from orchestrator.protocol.layout import second_copy_file
+from orchestrator.protocol.messages import Keep
 from orchestrator.protocol.task import NodeTask, Program, copies_checkpoints
 from orchestrator.training.checkpoint import replica
 from orchestrator.training.checkpoint.replica import SecondCopy as Waiting
@@ -135,7 +136,7 @@ def test_after_a_copy_has_failed_the_next_is_made_in_the_next_attempt(
             assert problem in (await told(tmp_path, damaged))["problem"]
             good = commit(tmp_path / "0", 10, b"good")
             await asyncio.sleep(2 * LOOK_SECONDS)  # nothing is to happen meanwhile
-            assert [each["kind"] for each in handing.events] == ["second_copy_failed"]
+            assert [each.kind for each in handing.events] == ["second_copy_failed"]
             assert list((tmp_path / "1/checkpoints").iterdir()) == []
             handing.sender.begin_attempt()
             assert (await told(tmp_path, good))["problem"] == ""
@@ -202,8 +203,7 @@ def test_nothing_is_kept_of_what_is_no_checkpoint(tmp_path: Path, name: str, fil
     async def main() -> None:
         server = NeighbourServer(TLS, 1, HERE, take=Receiver(task(tmp_path, 1)).take)
         listing = json.dumps(listed(**files)).encode()
-        asked = {"do": "keep", "checkpoint": name, "listing": len(listing), "replaces": True}
-        channel = await request(TLS, HERE, server.port, 1, asked)
+        channel = await request(TLS, HERE, server.port, Keep(1, name, len(listing), replaces=True))
         channel.writer.write(listing + b"".join(files.values()))
         answers = [await channel.receive() for _ in range(2 if files else 1)]
         assert answers[-1] is not None

@@ -14,11 +14,13 @@ from typing import Any
 import pytest
 import torch
 
+from orchestrator.node.agent.channel import ChannelError
 from orchestrator.node.agent.checkpoints import replica
 from orchestrator.node.agent.checkpoints.replica import ReplicaSender
 from orchestrator.node.agent.checkpoints.saved import mark_of, place_of, resumable
-from orchestrator.node.agent.checkpoints.transfer import Address, Receiver, parcel_of, send
+from orchestrator.node.agent.checkpoints.transfer import Address, Parcel, Receiver, parcel_of, send
 from orchestrator.node.agent.neighbour import NeighbourServer, request
+from orchestrator.protocol.messages import Keep
 from tests.patience import PATIENCE
 from tests.unit.node.agent.checkpoints.test_replica import task as node_task
 from tests.unit.node.agent.members import HERE, TLS
@@ -125,6 +127,22 @@ def test_what_changed_meanwhile_is_not_put_in_place(tmp_path: Path) -> None:
     assert contents(tmp_path / "1") == {}
 
 
+def test_a_refusal_is_reported_while_many_bytes_are_still_on_the_way(tmp_path: Path) -> None:
+    sizes = {"wrong": 1, "large": 64 << 20}
+    for name, size in sizes.items():
+        (tmp_path / "0/code/a").mkdir(parents=True, exist_ok=True)
+        (tmp_path / f"0/code/a/{name}").write_bytes(b"x" * size)
+    files = {f"a/{name}": {"bytes": size, "sha256": "0" * 64} for name, size in sizes.items()}
+
+    async def main() -> None:
+        async with receiving(tmp_path / "1") as to:
+            with pytest.raises(ChannelError, match=r"^node 1: wrong does not match its checksum$"):
+                await send(TLS, to, Parcel("code/a", str(tmp_path / "0/code"), files))
+
+    run(main())
+    assert contents(tmp_path / "1") == {}
+
+
 @pytest.mark.parametrize(
     ("name", "path"),
     [
@@ -138,8 +156,7 @@ def test_nothing_is_written_for_what_leads_elsewhere(tmp_path: Path, name: str, 
 
     async def main() -> None:
         async with receiving(tmp_path / "1") as (node, addrs, port):
-            asked = {"do": "keep", "checkpoint": name, "listing": len(listing), "replaces": True}
-            channel = await request(TLS, addrs, port, node, asked)
+            channel = await request(TLS, addrs, port, Keep(node, name, len(listing), replaces=True))
             channel.writer.write(listing + b"1")
             answer = await channel.receive()
             assert answer is not None

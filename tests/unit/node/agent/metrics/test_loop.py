@@ -112,7 +112,7 @@ def test_links_and_pipes_are_not_opened_and_nothing_else_is_lost(looks: Looks, t
     (looks.outputs / "b/metrics.csv").symlink_to(tmp_path / "private/metrics.csv")
     looks.write(looks.outputs / "c/metrics.csv", b"2,2\n")
     assert looks.found() == {"loss": [(1, 1.0)], "acc": [(1, 1.0)], "bleu": [(1, 1.0), (2, 2.0)]}
-    assert sorted(event["path"].rpartition("outputs/")[2] for event in looks.events) == [
+    assert sorted(event.path.rpartition("outputs/")[2] for event in looks.events) == [
         "a/metrics.csv",
         "b/metrics.csv",
     ]
@@ -125,7 +125,7 @@ def test_a_damaged_file_is_named_once_and_loses_no_other(looks: Looks) -> None:
         looks.look()
         looks.write(looks.outputs / "a" / EVENTS, b"more")
     assert looks.found() == {"loss": [(1, 1.0)], "acc": [(1, 1.0)]}
-    assert [event["reason"] for event in looks.events] == [
+    assert [event.reason for event in looks.events] == [
         f"the record at byte {len(scalar('loss', 1.0, 1))} has a wrong checksum"
     ]
 
@@ -185,7 +185,7 @@ def test_a_large_file_does_not_use_up_the_time_of_the_others(looks: Looks) -> No
     looks.look(0.01)
     assert b"acc" in (looks.run / "nodes/0/metrics.jsonl").read_bytes()
     asyncio.run(looks.metrics.end())
-    assert [event["reason"] for event in looks.events] in ([], ["the run ended before all of it was read"])
+    assert [event.reason for event in looks.events] in ([], ["the run ended before all of it was read"])
 
 
 def test_another_agent_of_the_run_goes_on_and_doubles_nothing(looks: Looks) -> None:
@@ -201,7 +201,7 @@ def test_a_folder_that_is_gone_ends_nothing(looks: Looks) -> None:
     shutil.rmtree(looks.run / "nodes")
     looks.look()
     looks.look()
-    assert [event["reason"] for event in looks.events] == ["No such file or directory"]
+    assert [event.reason for event in looks.events] == ["No such file or directory"]
 
 
 def test_events_are_recorded_in_the_thread_of_the_agent(tmp_path: Path) -> None:

@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.node.agent.sampling.loop import Sampling, Started
+from orchestrator.protocol.events import SamplingFailed, of
+from orchestrator.protocol.messages import Unused
 from orchestrator.protocol.samples import RankSample, Sample
 from orchestrator.protocol.task import NodeTask, Program
 
@@ -33,12 +35,14 @@ def test_an_idle_node_is_told_once_for_each_attempt_and_that_it_is_busy_again(tm
             sampling._watch(sampling.idle, Sample(seconds=2.0, attempt=attempt, ranks=(rank,)))
 
     pass_time(60, 0, 0.01)
-    assert [(each["kind"], each["attempt"], each["use"]) for each in told] == [("unused", 0, "CPU 1 %")]
+    assert [(each.kind, each.attempt, each.use) for each in told if isinstance(each, Unused)] == [
+        ("unused", 0, "CPU 1 %")
+    ]
     pass_time(18, 1, 0.01)
     assert len(told) == 1
     pass_time(60, 1, 0.01)
     pass_time(60, 1, 0.9)
-    assert [(each["kind"], each.get("attempt")) for each in told[1:]] == [("unused", 1), ("used", None)]
+    assert [(each.kind, getattr(each, "attempt", None)) for each in told[1:]] == [("unused", 1), ("used", None)]
 
 
 def test_a_disk_that_takes_no_samples_is_told_once_and_ends_nothing(tmp_path: Path) -> None:
@@ -48,5 +52,5 @@ def test_a_disk_that_takes_no_samples_is_told_once_and_ends_nothing(tmp_path: Pa
     for _ in range(2):
         sampling.pending = [Sample(seconds=2.0)]
         assert sampling.end() is None
-    assert [event["kind"] for event in events] == ["sampling_failed"]
-    assert "samples.jsonl" in events[0]["reason"]
+    (failed,) = of(events, SamplingFailed)
+    assert "samples.jsonl" in failed.reason

@@ -1,0 +1,35 @@
+"""Decides which nodes count as gone although their machines can't be reached. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from orchestrator.outcome.restart import newest_start
+from orchestrator.outcome.success import has_succeeded
+from orchestrator.protocol.events import Cancel, Event, GangEnded, GaveUp, of
+
+UNREACHABLE_SECONDS = 12.0  # an agent without its gang has ended its ranks by then
+
+
+def counted_out(
+    since: Mapping[int, float], nodes: int, events: Iterable[Event], *, marked: object, grace: float, now: float
+) -> set[int]:
+    """Return the nodes that count as gone. `since` has the unreachable nodes, with the time of their last answer.
+
+    A node counts as gone once nothing that it may still do can change the outcome:
+
+    1. The gang has ended.
+    2. Every exit of a success is recorded. `marked` is the attempt in rank 0's marker.
+    3. The `grace` of a cancel is over, within which the node would have saved a checkpoint.
+    4. It is node 0, and another node has left the gang without it.
+    """
+    events = newest_start(events)
+    by_node = {node: [event for event in events if event.node == node] for node in range(nodes)}
+    is_over = (
+        any(event.node == 0 for event in of(events, GangEnded))
+        or has_succeeded(by_node, marked)
+        or any(now - event.time > (0.0 if event.now else grace) for event in of(events, Cancel))
+    )
+    is_deserted = any(event.node != 0 for event in of(events, GaveUp))
+    away = {node for node, at in since.items() if now - at > UNREACHABLE_SECONDS}
+    return away if is_over else away & {0} if is_deserted else set()
