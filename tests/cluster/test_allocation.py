@@ -88,10 +88,12 @@ def test_a_run_continues_on_fewer_nodes_and_ends_with_the_job(testbed: Control) 
     done = testbed.orch("submit", "/shared/alice/steps.yaml", "-p", "/shared/alice/p.yaml", "--no-wait", **env)
     assert done.code == 0, done.err
     run = run_of(testbed)
+    assert testbed.orch("shell", run.name, "--node", "1", "--", "hostname", **env).out == "n2\n"
     testbed.crash("n3")
     events = run / "nodes/0/events.jsonl"
     wait_until(lambda: '"kind": "going_on_without"' in (run / "events.jsonl").read_text(), "fewer nodes", events)
-    wait_until(lambda: '"start": 1' in events.read_text(), "the next start", events, 2 * PATIENCE)
+    log = run / "nodes/0/attempt_1/rank_0.log"
+    wait_until(lambda: log.exists() and "begins at" in log.read_text(), "the ranks of the next start", events, 2 * PATIENCE)
     testbed.output("ctl", "scancel", job)
     verdict = verdict_of(run)
     assert verdict["outcome"] == "failed", verdict
