@@ -50,7 +50,7 @@ class Notification:
 def hidden_values(entries: Iterable[NotifyEntry], shell: Mapping[str, str], *, is_here: bool = True) -> dict[str, str]:
     """Return the URLs that webhook_env and apprise_env name. Raises UsageError if one is missing or can't be used.
 
-    `is_here`: the supervisor runs on this machine, and so with these packages.
+    With `is_here`, the supervisor has the packages of this process, so the URLs for apprise are checked here.
     """
     values = {}
     for entry in entries:

@@ -60,7 +60,7 @@ _STATUS_AFTER: Mapping[type[Event], RunStatus] = {
 
 
 def reduce(run: RunRecord, events: Iterable[Event], alive: Mapping[int, bool | None], *, rank0_done: bool) -> RunState:
-    """Return the run's state from its record, its events, and which agents are alive (None: unknown).
+    """Return the run's state from its record, its events, and which agents are alive (None for an unknown agent).
 
     Events of one node are in order. Clocks of different hosts are never compared.
     """
@@ -166,12 +166,12 @@ def _detail(own: list[Event], by_node: Mapping[int, list[Event]], nodes: tuple[N
         return unjoined.words
     for events in by_node.values():
         if (hung := _hung(events)) is not None:
-            return f"hung? rank {hung.rank} has said nothing for {hung.seconds:.0f} s and more"
+            return f"hung? rank {hung.rank} has made no progress for at least {hung.seconds:.0f} s"
     removed = last_of(first, AgentStarted, FolderLost)
     if isinstance(removed, FolderLost):
-        blind = "; their heartbeats are lost, so a hang is noticed late or not at all"
+        blind = "; their heartbeats are lost, so orch may detect a hang late or not at all"
         return (
-            f"{removed.host}: {removed.path} was removed during the run; the ranks go on without it"
+            f"{removed.host}: {removed.path} was removed during the run; the ranks continue without it"
             f"{blind if removed.with_heartbeats else ''}"
         )
     idle = last_of(first, Unused, Used, Go, Stopping)

@@ -116,7 +116,7 @@ def _was_passed_on(events: Iterable[Event]) -> bool:
 
 
 def _is_over(events: Iterable[Event]) -> bool:
-    """Tell whether node 0's agent has left, or another agent has given it up. An agent that stays is frozen."""
+    """Tell whether node 0's agent has left, or another agent has lost it. An agent that is still alive is frozen."""
     now = newest_start(events)
     return any(event.node == 0 for event in of(now, AgentEnded)) or any(
         event.node is not None for event in of(now, GaveUp)

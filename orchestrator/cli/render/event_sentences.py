@@ -79,7 +79,7 @@ def _rank_exit(event: events.RankExit) -> str:
     error = error_of(event)
     why = f": {error.type}: {error.message or ''}".splitlines()[0][:120] if error is not None and error.type else ""
     victim = ", because another rank had failed" if event.victim else ""
-    stopped = ", as it was asked to" if event.stopped else ""
+    stopped = ", as requested" if event.stopped else ""
     return f"rank {event.rank} ended with {event.how}{why}{victim}{stopped}"
 
 

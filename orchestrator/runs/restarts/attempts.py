@@ -53,7 +53,11 @@ def _by_attempt(events: Iterable[OfAttempt], cls: type[_Found]) -> dict[int, _Fo
 def _attempt(
     number: int, begun: Go | None, first: FirstStepsSeen | None, ends: Iterable[End | None], spares: list[str]
 ) -> Attempt:
-    """Return one attempt. `ends` are events about its end, the most specific first; `spares` what followed from it."""
+    """Return one attempt.
+
+    `ends` are events about its end, the most specific first. `spares` are sentences on the machines that replaced
+    others.
+    """
     known = [event for event in ends if event is not None]
     offered = begun.resume_from or None if begun is not None else None
     return Attempt(

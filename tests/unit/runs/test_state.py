@@ -519,17 +519,17 @@ def test_a_start_that_waits_for_others_is_explained_until_a_rank_computes() -> N
 def test_a_run_is_hung_until_its_ranks_have_moved_on() -> None:
     hung = [event("stall", 0, attempt=0, rank=rank, full=True, seconds=60.4, phase="train", step=7) for rank in (1, 2)]
     moved = [event("moved", 0, attempt=0, rank=rank) for rank in (2, 1)]
-    assert state([*RUNNING, *hung], ALIVE).detail == "hung? rank 2 has said nothing for 60 s and more"
-    assert state([*RUNNING, *hung, moved[0]], ALIVE).detail == "hung? rank 1 has said nothing for 60 s and more"
+    assert state([*RUNNING, *hung], ALIVE).detail == "hung? rank 2 has made no progress for at least 60 s"
+    assert state([*RUNNING, *hung, moved[0]], ALIVE).detail == "hung? rank 1 has made no progress for at least 60 s"
     assert state([*RUNNING, *hung, *moved], ALIVE).detail == ""
 
 
 def test_a_run_whose_folder_was_removed_says_so_until_new_agents_have_started() -> None:
     lost = event("folder_lost", 0, of=1, host="b", path="/home/me/.orch/runs/r-1")
-    words = "b: /home/me/.orch/runs/r-1 was removed during the run; the ranks go on without it"
+    words = "b: /home/me/.orch/runs/r-1 was removed during the run; the ranks continue without it"
     assert state([*RUNNING, lost], ALIVE).detail == words
     blind = state([*RUNNING, {**lost, "with_heartbeats": True}], ALIVE).detail
-    assert blind == f"{words}; their heartbeats are lost, so a hang is noticed late or not at all"
+    assert blind == f"{words}; their heartbeats are lost, so orch may detect a hang late or not at all"
     assert state([*RUNNING, lost, *AGENTS, *JOINED, *GO, started(0), started(1)], ALIVE).detail == ""
 
 
