@@ -7,34 +7,30 @@ default, so that a newer orch can read the runs of an older one. docs/events.md 
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
-from typing import Any, ClassVar, Optional, TypeVar
+from typing import Any, Optional, TypeVar
 
 from orchestrator.protocol.rank_reports import Culprit, ProcessGroup, RankEnd, RankStack
-from orchestrator.protocol.typed import Count, DamagedError, Fields, Kinds, Node, Port, Rank, Seconds, to_json
+from orchestrator.protocol.typed import Count, DamagedError, Kinds, Node, OfKind, Port, Rank, Seconds, to_json
 
 Found = TypeVar("Found", bound="Event")
 Strings = tuple[str, ...]
 UNREPORTED = -1  # the step in events of versions that did not report it
 
 
-class Event(Fields):
+KINDS: "Kinds[Event]" = Kinds()
+
+
+class Event(OfKind):
     """The fields of every event: when it was written, and by which node (None: by the submitting machine)."""
 
-    kind: ClassVar[str] = ""
+    kinds = KINDS
     time: float = field(default=0.0, init=False)  # seconds since 1970, for people
     mono: Optional[float] = field(default=None, init=False)  # orders the events of a host
     seq: Optional[int] = field(default=None, init=False)  # the number of the line in the node's file
     node: Optional[Node] = field(default=None, init=False)
 
-    def __init_subclass__(cls, kind: str = "", **more: Any) -> None:
-        """Enter a class that has a kind into the table of kinds."""
-        super().__init_subclass__(**more)
-        if kind:
-            cls.kind = kind
-            KINDS[kind] = cls
-
     def to_json(self) -> dict[str, Any]:
-        """Return the event as JSON types."""
+        """Return JSON types, with the fields that have their default, for readers that don't know the defaults."""
         return {"kind": self.kind, **to_json(self, whole=True)}
 
     def timed(self, time: float) -> "Event":
@@ -42,9 +38,6 @@ class Event(Fields):
         made: Event = object.__new__(type(self))
         made.__dict__.update(self.__dict__, time=time)
         return made
-
-
-KINDS: Kinds[Event] = Kinds()
 
 
 def read_event(line: Any) -> Optional[Event]:

@@ -8,63 +8,39 @@ message is reported as the trouble of its node, and ends no agent by itself.
 
 from collections.abc import Mapping
 from dataclasses import field
-from typing import Annotated, Any, ClassVar, Optional
+from typing import Annotated, Any, Optional
 
 from orchestrator.protocol.gang import Hello
 from orchestrator.protocol.rank_reports import ProcessGroup, RankEnd, RankStack
 from orchestrator.protocol.ranks import Binding
-from orchestrator.protocol.typed import Bounds, Count, DamagedError, Fields, Kinds, Node, Port, Rank, Seconds, to_json
+from orchestrator.protocol.typed import Bounds, Count, DamagedError, Fields, Kinds, Node, OfKind, Port, Rank, Seconds
 
 Strings = tuple[str, ...]
 INFRA = "infra"
 
 
-class Message(Fields):
-    """A message of any kind."""
-
-    kind: ClassVar[str] = ""
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the message as JSON types."""
-        return {"kind": self.kind, **to_json(self)}
+ORDERS: "Kinds[Order]" = Kinds()
+REPORTS: "Kinds[Report]" = Kinds()
+REQUESTS: "Kinds[Request]" = Kinds()
 
 
-class Order(Message):
+class Order(OfKind):
     """A message from the leader to an agent, or from an agent to its launcher."""
 
-    def __init_subclass__(cls, kind: str, **more: Any) -> None:
-        """Enter the class into the table of orders."""
-        super().__init_subclass__(**more)
-        cls.kind = kind
-        ORDERS[kind] = cls
+    kinds = ORDERS
 
 
-class Report(Message):
+class Report(OfKind):
     """A message from a launcher to its agent, or from an agent to the leader."""
 
-    def __init_subclass__(cls, kind: str = "", **more: Any) -> None:
-        """Enter a class that has a kind into the table of reports."""
-        super().__init_subclass__(**more)
-        if kind:
-            cls.kind = kind
-            REPORTS[kind] = cls
+    kinds = REPORTS
 
 
-class Request(Message):
+class Request(OfKind):
     """A request to the neighbour server of node `to`."""
 
+    kinds = REQUESTS
     to: Node
-
-    def __init_subclass__(cls, kind: str, **more: Any) -> None:
-        """Enter the class into the table of requests."""
-        super().__init_subclass__(**more)
-        cls.kind = kind
-        REQUESTS[kind] = cls
-
-
-ORDERS: Kinds[Order] = Kinds()
-REQUESTS: Kinds[Request] = Kinds()
-REPORTS: Kinds[Report] = Kinds()
 
 
 def read_report(data: Any) -> Optional[Report]:

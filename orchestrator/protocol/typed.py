@@ -14,7 +14,7 @@ import threading
 import typing
 from collections.abc import Mapping
 from functools import cache, partial
-from typing import TYPE_CHECKING, Annotated, Any, Callable, TypeVar, Union
+from typing import TYPE_CHECKING, Annotated, Any, Callable, ClassVar, TypeVar, Union
 
 from orchestrator.protocol.frozen import Frozen, default_of
 
@@ -128,6 +128,24 @@ def _plain(value: Any, whole: bool) -> Any:
     if isinstance(value, Mapping):
         return {str(name): _plain(each, whole) for name, each in value.items()}
     return to_json(value, whole=whole)
+
+
+class OfKind(Fields):
+    """A message or an event, whose JSON has the `kind` of its class. `kinds` has all classes of one direction."""
+
+    kind: ClassVar[str] = ""
+    kinds: ClassVar["Kinds[Any]"]
+
+    def __init_subclass__(cls, kind: str = "", **more: Any) -> None:
+        """Enter a class that has a kind into the table."""
+        super().__init_subclass__(**more)
+        if kind:
+            cls.kind = kind
+            cls.kinds[kind] = cls
+
+    def to_json(self) -> dict[str, Any]:
+        """Return JSON types, without fields that have their default."""
+        return {"kind": self.kind, **to_json(self)}
 
 
 class Kinds(dict[str, type[Made]]):
