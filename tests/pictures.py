@@ -137,7 +137,7 @@ def write_metrics(run: RunDir, course: Course, steps: range, since: float, secon
                 file.write(json.dumps(line) + "\n")
 
 
-def sample(shape: Shape, node: int, at: float, step: int, noise: random.Random) -> Sample:
+def sample(shape: Shape, node: int, at: float, step: int, noise: random.Random, seconds: float = 2.0) -> Sample:
     ranks, gpus = [], []
     for number in range(shape.on_node):
         rank = node * shape.on_node + number
@@ -168,7 +168,7 @@ def sample(shape: Shape, node: int, at: float, step: int, noise: random.Random) 
         )
     return Sample(
         time=at,
-        seconds=2.0,
+        seconds=seconds,
         cpu=shape.on_node * 1.1,
         cores=64,
         memory=90 * GIB,
@@ -185,7 +185,10 @@ def sample(shape: Shape, node: int, at: float, step: int, noise: random.Random) 
 def write_samples(run: RunDir, shape: Shape, times: list[float], until_step: int) -> None:
     noise = random.Random(run.run_id)
     for node in range(shape.nodes):
-        lines = [sample(shape, node, at, until_step * place // len(times), noise) for place, at in enumerate(times, 1)]
+        lines = [
+            sample(shape, node, at, until_step * place // len(times), noise, times[1] - times[0])
+            for place, at in enumerate(times, 1)
+        ]
         Path(samples_file(str(run.node(node)))).write_text("".join(f"{json.dumps(line.to_json())}\n" for line in lines))
 
 
