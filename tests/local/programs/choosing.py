@@ -18,7 +18,7 @@ from orchestrator.training.errors import UserError
 word = sys.argv[1 + int(os.environ["RANK"])]
 choice = Choice(word, torch.device("cpu"), "made up") if word == "gloo" else UserError(word)
 try:
-    with group.joined(read_ranks(), choice, "env://", (60.0, 60.0)) as agreed:
+    with group.joined(read_ranks(), choice, "env://", 60.0) as agreed:
         print("joined by", agreed.backend, flush=True)
         if "impatient" in sys.argv:
             told = Path("told")
