@@ -93,8 +93,7 @@ def test_a_run_continues_on_fewer_nodes_and_ends_with_the_job(testbed: Control) 
     events = run / "nodes/0/events.jsonl"
     wait_until(lambda: '"kind": "going_on_without"' in (run / "events.jsonl").read_text(), "fewer nodes", events)
     log = run / "nodes/0/attempt_1/rank_0.log"
-    begun = lambda: log.exists() and "begins at" in log.read_text()  # noqa: E731
-    wait_until(begun, "the ranks of the next start", events, 2 * PATIENCE)
+    wait_until(lambda: log.exists() and "begins at" in log.read_text(), "the next start's ranks", events, 2 * PATIENCE)
     testbed.output("ctl", "scancel", job)
     verdict = verdict_of(run)
     assert verdict["outcome"] == "failed", verdict
