@@ -82,7 +82,7 @@ def _dashes(name: str) -> str:
 )
 @click.version_option(__version__, prog_name="orch")
 def orch() -> None:
-    """Run a PyTorch training job on any cluster: this machine, SSH hosts, or Slurm.
+    """Run a PyTorch training job on this machine, SSH hosts, Slurm, Grid Engine or PBS.
 
     orch COMMAND --help shows a command's options, with an example.
     """
