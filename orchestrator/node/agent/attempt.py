@@ -1,4 +1,4 @@
-"""The leader's view of one attempt: the ends of ranks, the abilities of nodes, and the idle nodes. Pure."""
+"""The leader's record of one attempt: which ranks ended, what each node can do, and which nodes are idle. Pure."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from orchestrator.protocol.typed import converted
 
 @dataclass
 class Attempt:
-    """The leader's facts about one attempt."""
+    """The facts that the leader knows about one attempt."""
 
     roster: Roster
     hang: HangSearch
@@ -35,10 +35,10 @@ class Attempt:
     lacking: set[int] = field(default_factory=set)  # the nodes that lack it
 
     def note_report(self, node: int, report: RankEnded, *, is_stopping: bool, is_any_lost: bool) -> None:
-        """Note a rank's end, and whether it ended because the attempt was stopped.
+        """Note a rank's end, and whether the rank ended because the attempt was stopped.
 
-        A rank that its launcher has not stopped ended by itself, however late that is heard of. If a node is lost, the
-        others may have ended because of it.
+        If its launcher has not stopped a rank, the rank ended by itself, even if the report arrives after a stop. If a
+        node is lost, the other ranks may have ended because of that loss.
         """
         after_stop = is_stopping and (is_any_lost or report.stopped is not False)
         by_order = is_stopping or bool(report.stopped)  # or by the signal that the agent received
@@ -56,18 +56,20 @@ class Attempt:
             self.bad.add(end.node)
 
     def ended_well(self, node: int) -> bool:
-        """Tell whether all ranks of the node have exited well; a later loss of the node does not change that."""
+        """Return whether all ranks of the node have exited with 0. If the node is lost later, this is still True."""
         return node in self.done and node not in self.bad
 
     def lose(self, node: int) -> None:
-        """Expect nothing more of a node's ranks."""
+        """Stop waiting for the ranks of a lost node."""
         self.in_use.discard(node)
         self.hang.standstill.drop(node)
 
     # -- a module that a rank lacks: the others are stopped before they can report it, so every node is asked
 
     def seeks(self, report: RankEnd) -> str:
-        """Return the module that every node is to look for now; "" if there is none."""
+        """Return the module for which every node must search now. Return "" if no rank has failed to import a
+        module.
+        """
         task, module = self.roster.task, missing_module_of(report)
         # A `command:` may use another interpreter than the launcher's.
         if not module or self.sought or task.nnodes == 1 or task.program.kind == "command":
@@ -76,7 +78,7 @@ class Attempt:
         return module
 
     def with_lacking(self, culprit: Culprit) -> Culprit:
-        """Return the culprit with the nodes that lack its module, in words."""
+        """Return the failed rank with a text that lists the nodes on which its missing module is not installed."""
         module = missing_module_of(culprit)
         if not module or module != self.sought:
             return culprit
@@ -84,19 +86,19 @@ class Attempt:
         return replace(culprit, lacks=self.where_missing(module, self.lacking | own))
 
     def where_missing(self, module: str, nodes: Collection[int]) -> str:
-        """Return on which nodes a module is missing, in words."""
+        """Return a text that lists the nodes on which a module is missing."""
         return where_missing(self.roster.task, module, nodes, self.ready, self.roster.host_of)
 
     # -- nodes that do nothing
 
     def note_unused(self, node: int, report: Unused) -> bool:
-        """Note a node that has been idle for long; return whether no node is in use any more."""
+        """Note that a node has been idle for long. Return whether all nodes are idle now."""
         self.unused[node] = report
         self.in_use.discard(node)
         return not self.in_use
 
     def note_used(self, node: int) -> bool:
-        """Note a node that is not idle any more; return whether no node was in use before."""
+        """Note that a node is busy again. Return whether all nodes were idle before."""
         was_unused = self.unused.pop(node, None) is not None
         is_first = was_unused and not self.in_use
         if was_unused:
@@ -104,11 +106,11 @@ class Attempt:
         return is_first
 
     def idleness(self) -> tuple[int, str]:
-        """Return for how long all nodes have been idle, and how little they do."""
+        """Return for how long all nodes have been idle, and their highest use of CPU and GPU in that time."""
         use = ", ".join(dict.fromkeys(each.use for _, each in sorted(self.unused.items())))
         return min((each.seconds for each in self.unused.values()), default=0), use
 
     def how_idle(self) -> str:
-        """Return why an idle run was ended, in words."""
+        """Return the reason for ending an idle run, as a text."""
         seconds, use = self.idleness()
         return f"it was idle ({use}) on all nodes for {lasting(seconds)}, and the job says idle.do: cancel"

@@ -1,7 +1,7 @@
-"""Reads the history of wandb's offline files (run-ID.wandb). Python 3.9.
+"""Reads the history of wandb's offline files (run-ID.wandb).
 
-The file has the format of LevelDB's log: blocks of 32 KiB, with records that are split at the ends of blocks. Each
-record is a protobuf message `Record`, and a `history` record holds the metrics of a step as JSON texts.
+The file has the format of LevelDB's log: blocks of 32 KiB, with records that are split at block boundaries. Each record
+is a protobuf message `Record`. A `history` record holds the metrics of a step as JSON texts.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ _KEY, _NESTED_KEY, _JSON = 1, 2, 16  # of HistoryItem
 
 
 class WandbFile:
-    """One offline file of wandb."""
+    """An offline file of wandb."""
 
     def __init__(self, followed: Followed) -> None:
         self.followed = followed
 
     def read(self, is_over: IsOver) -> Iterator[Point]:
-        """Yield the new rows of the history. Raises UnreadableError if the file is damaged."""
+        """Yield the new rows of the history as points. Raises UnreadableError if the file is damaged."""
         file, is_new = self.followed.open()
         with file:
             try:

@@ -1,4 +1,6 @@
-"""Samples a node every 2 s beside the agent's loop, writes the samples to a file, and watches for an idle node."""
+"""Samples a node every 2 s, writes the samples to a file, and checks whether the node is idle. Runs beside the
+agent's loop.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,7 @@ from orchestrator.protocol.task import NodeTask
 
 @dataclass(frozen=True)
 class Started:
-    """The ranks of the running attempt, and the processes that the launcher has started for them."""
+    """The ranks of the running attempt, and the processes that the launcher has started for these ranks."""
 
     attempt: int = 0
     pids: dict[int, int] = field(default_factory=dict)  # the numbers that the launcher sees, by rank
@@ -37,7 +39,7 @@ class Started:
 
 
 class Sampling:
-    """The samples of one node, from its agent's start to its end.
+    """The sampling of one node from its agent's start to its end.
 
     `started` returns the ranks, `tell` sends reports to the leader, `record` writes an event, and `watch` receives each
     sample.
@@ -66,7 +68,7 @@ class Sampling:
         self.problem = ""
 
     async def run(self) -> None:
-        """Sample until the agent ends. If a disk hangs, only this loop waits for it."""
+        """Take samples until the agent ends. If a disk hangs, only this loop waits for it."""
         while True:
             started = self.started()
             try:
@@ -81,7 +83,7 @@ class Sampling:
             await asyncio.sleep(FINE_SECONDS)
 
     def look(self, started: Started) -> Sample | None:
-        """Take a sample, and write a line if one is due. Raises OSError if the disk refuses."""
+        """Take a sample. If a line is due, write it. Raises OSError if the line can't be written."""
         if started != self.seen:
             self.seen, self.hosts = started, self._on_this_machine(started)
         trees = self.trees.of(self.hosts, ask_for_rank=self.task.launcher in ("torchrun", "accelerate"))
@@ -102,7 +104,9 @@ class Sampling:
         return on_host(started.pids, (each.pid for each in marked(self.task.run_id, self.task.node_rank)))
 
     def flush(self) -> None:
-        """Write the samples since the last line as one line. Raises OSError if the disk refuses."""
+        """Combine the samples since the last line, and write them as one line. Raises OSError if the line can't be
+        written.
+        """
         pending, self.pending = self.pending, []  # a look may still be under way in its thread as the agent ends
         if pending:
             self.file.append(merged(pending))
