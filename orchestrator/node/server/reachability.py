@@ -1,4 +1,4 @@
-"""Tests whether machines reach one another: one listens on a port of the gang, and the others connect to it."""
+"""Tests whether machines reach one another: one machine listens on a port of the gang, and the others connect to it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ GREETING = b"orch listens\n"
 
 
 def listen(request: Request, _: bytes) -> Answer:
-    """Listen as node 0's agent would, on the first free port, until nobody has connected for long. Return the port."""
+    """Listen as node 0's agent would, on the first free port, and return the port. Stop after LISTEN_SECONDS without
+    a connection.
+    """
     addrs = listening_addresses(tuple(request["addrs"]), request["interface"])
     try:
         socks = sockets.listen(addrs, tuple(request["ports"]))
@@ -40,7 +42,7 @@ def _answer_all(sock: socket.socket) -> None:
 
 
 def _answer(peer: socket.socket, free: threading.BoundedSemaphore) -> None:
-    """Greet the peer and send its padding back. A probe needs no more."""
+    """Send the greeting to the peer, and send its padding back. The padding tests whether large packets arrive."""
     with peer, contextlib.suppress(OSError):
         peer.settimeout(PROBE_SECONDS)
         peer.sendall(GREETING)
@@ -58,7 +60,9 @@ def _take(peer: socket.socket) -> int:
 
 
 def probe(request: Request, _: bytes) -> Answer:
-    """Return the first address at which the listener answers, and the interface to it, or all problems."""
+    """Return the first address at which the listener answers, and the interface that leads to it. If no address
+    answers, return the problem of each address.
+    """
     problems = []
     for addr in request["addrs"]:
         try:
@@ -83,7 +87,7 @@ def _is_greeted(peer: socket.socket) -> bool:
 
 
 def _padding_problem(peer: socket.socket) -> str:
-    """Return why the padding did not come back; "" if it did."""
+    """Send the padding to the listener. Return why the padding did not come back; "" if it did."""
     try:
         peer.sendall(PADDING.encode())
         return "" if _take(peer) == len(PADDING) else padding_lost("the connection was closed")
