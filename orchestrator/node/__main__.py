@@ -1,4 +1,4 @@
-"""The programs of node.pyz: `python node.pyz VERB WORDS...`."""
+"""The command line of the archive node.pyz: `python node.pyz VERB WORDS...`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ VERBS = {
 
 
 def main() -> int:
-    """Run a verb and return its exit code. Only the verb's user can read the files that it writes."""
+    """Run a verb and return its exit code. Files that the verb writes are readable only for this user."""
     verb, words = (sys.argv[1] if len(sys.argv) > 1 else ""), sys.argv[2:]
     if verb != "launcher":  # a launcher may be another user in its container, and sets its own umask
         hold_umask()
