@@ -1,4 +1,6 @@
-"""The leader's record of one attempt: which ranks ended, what each node can do, and which nodes are idle. Pure."""
+"""The leader's record of one attempt: which ranks ended, what each node can do, and which nodes are idle. The module
+does no I/O.
+"""
 
 from __future__ import annotations
 
@@ -35,10 +37,10 @@ class Attempt:
     lacking: set[int] = field(default_factory=set)  # the nodes that lack it
 
     def note_report(self, node: int, report: RankEnded, *, is_stopping: bool, is_any_lost: bool) -> None:
-        """Note a rank's end, and whether the rank ended because the attempt was stopped.
+        """Record a rank's end, and whether the rank ended because the attempt was stopped.
 
-        If its launcher has not stopped a rank, the rank ended by itself, even if the report arrives after a stop. If a
-        node is lost, the other ranks may have ended because of that loss.
+        If its launcher has not stopped a rank, the rank ended by itself, even if the report arrives after the order to
+        stop. If a node is lost, the other ranks may have ended because of that loss.
         """
         after_stop = is_stopping and (is_any_lost or report.stopped is not False)
         by_order = is_stopping or bool(report.stopped)  # or by the signal that the agent received
@@ -50,7 +52,7 @@ class Attempt:
             self.hang.standstill.drop(node)
 
     def note(self, end: Culprit) -> None:
-        """Note a rank's end."""
+        """Record a rank's end, after it was decided whether the rank ended by itself."""
         self.exits.append(end)
         if not exited_well(end) and end.node is not None:
             self.bad.add(end.node)

@@ -281,7 +281,7 @@ def _record_start(log: EventLog, task: NodeTask, history: History, place: Place)
 
 
 def _in_vain(limit: float | None) -> str:
-    """Return why no further start may follow when this start reaches its time limit."""
+    """Return why no further start may follow after this start has reached its time limit."""
     said = "its time limit" if limit is None else f"its time limit of {limit / 60:g} min"
     return f"{said} came before it had saved anything new: another start would end in the same way"
 

@@ -1,4 +1,4 @@
-"""Decides from the launchers' reports whether an attempt's ranks can start on all nodes. Pure."""
+"""Decides from the launchers' reports whether an attempt's ranks can start on all nodes. The module does no I/O."""
 
 from __future__ import annotations
 

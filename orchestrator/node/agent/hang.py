@@ -1,4 +1,4 @@
-"""Finds the rank for which the other ranks wait, in a hang or in a start that does not proceed. Pure.
+"""Finds the rank for which the other ranks wait, in a hang or in a start that does not proceed. The module does no I/O.
 
 When a rank has been silent for half of its limit, the leader requests the stacks of all ranks. When a rank has exceeded
 its whole limit, the leader requests them again. It then blames a rank once all nodes have answered or timed out.

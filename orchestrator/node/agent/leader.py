@@ -194,7 +194,7 @@ class Leader:
             self.send(0, messages.HandOver(self.attempt, offered(self.ranks.ready), self.roster.servers(lacking)))
 
     def _go(self, now: float) -> None:
-        """Number the ranks and start them."""
+        """Assign rank numbers to the nodes, and start the ranks on all nodes."""
         self.stage = self.stage.after(Phase.RUNNING, self.roster.nodes)
         bindings, port, resume_from = self.roster.bindings(), self.ranks.ready[0].port, offered(self.ranks.ready)
         checksum = checksum_for(self.task, self.ranks.ready)

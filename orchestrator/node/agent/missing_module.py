@@ -1,4 +1,6 @@
-"""Reports a module that a rank could not import: on which nodes it is missing, and for which interpreter. Pure."""
+"""Reports a module that a rank could not import: on which nodes it is missing, and for which interpreter. The module
+does no I/O.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Finds the rank that has not entered the collective in which others wait, from NCCL flight recorder dumps. Pure.
+"""Finds the rank that has not entered the collective in which others wait, from NCCL flight recorder dumps. The module
+does no I/O.
 
 `Groups` maps each process group of a rank to its state (see orchestrator.node.launcher.flight_recorder). If a rank
 waits in a collective itself, it is named only if no other rank is to blame, because it may wait for the missing rank in

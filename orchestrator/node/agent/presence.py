@@ -1,5 +1,5 @@
-"""Tracks the nodes of a gang: their last heartbeats, the lost nodes and the reasons, and pauses of this process.
-Pure.
+"""Tracks the nodes of a gang: their last heartbeats, the lost nodes and the reasons, and pauses of this process. The
+module does no I/O.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The nodes of a gang from their hellos: their names for messages, and their addresses. Pure."""
+"""The nodes of a gang from their hellos: their names for messages, and their addresses. The module does no I/O."""
 
 from __future__ import annotations
 
@@ -55,12 +55,12 @@ class Roster:
         return tuple((node, self.hellos[node].addrs, self.hellos[node].neighbour_port) for node in nodes)
 
     def bindings(self) -> list[Binding]:
-        """Return the ranks of each node."""
+        """Return each node's ranks."""
         return bind([self.hellos[node].nproc for node in range(self.task.nnodes)])
 
     @property
     def world(self) -> range:
-        """Return all ranks."""
+        """Return all ranks of the gang."""
         return range(sum(hello.nproc for hello in self.hellos.values()))
 
     def store_addr(self) -> str:

@@ -1,4 +1,4 @@
-"""Detects stalled ranks of one node from their heartbeats and the limits of each phase. Pure.
+"""Detects stalled ranks of one node from their heartbeats and the limits of each phase. The module does no I/O.
 
 In phase `train`, a rank that has completed steps may be silent for max(limit, 10 median steps). The first step,
 evaluation, saving and everything before training have a second, longer limit. Only this node's own monotonic clock is
@@ -108,14 +108,16 @@ def culprit_of_hang(
 
     The first of these groups that contains a rank has the candidates:
 
-    1. stopped ranks (SIGSTOP) 2. the rank that is `missing` from a collective 3. ranks outside any collective 4. all
-    other ranks
+    1. stopped ranks (SIGSTOP)
+    2. the rank that is `missing` from a collective
+    3. ranks outside any collective
+    4. all other ranks
 
     Several candidates are compared by these criteria, in this order:
 
-    1. A rank that has exceeded a longer limit is chosen first, because the others may have waited for it. 2. A rank is
-    chosen if fewer ranks are at the same line of the program. A rank that reported its stack late comes last. 3. A rank
-    with fewer completed steps is chosen.
+    1. A rank that has exceeded a longer limit is chosen first, because the others may have waited for it.
+    2. The rank with the fewest ranks at the same line is chosen. A rank whose stack arrived late comes last.
+    3. The rank with the fewest completed steps is chosen.
 
     `stacks` maps each rank to its process state (T means stopped), to whether its main thread waits in a collective,
     and to the line of the program at which it is.

@@ -1,4 +1,4 @@
-"""Decides which stalled ranks of all nodes count as a hang. Pure; the clock is an argument.
+"""Decides which stalled ranks of all nodes count as a hang. The module does no I/O, and the clock is an argument.
 
 A rank that waits between two steps may wait for a rank that saves or evaluates alone. So while any rank of the run is
 within the limit of a longer phase, the time does not count against ranks between two steps. If a node's heartbeats are
@@ -38,7 +38,7 @@ class Standstill:
     counted: set[int] = field(default_factory=set)  # ranks whose stall counts as a hang
 
     def note(self, node: int, stall: Stalled, now: float) -> None:
-        """Note a stalled rank."""
+        """Record that a rank of a node has stalled."""
         before = self.stalls.get(stall.rank)
         if before is not None and (before.step, before.phase) != (stall.step, stall.phase):
             self.counted.discard(stall.rank)

@@ -1,4 +1,6 @@
-"""Explains why a start does not proceed: some processes have not joined, and the ranks wait for them. Pure."""
+"""Explains why a start does not proceed: some processes have not joined, and the ranks wait for them. The module
+does no I/O.
+"""
 
 from __future__ import annotations
 

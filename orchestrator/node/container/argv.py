@@ -1,4 +1,4 @@
-"""Builds the command that starts a launcher in its container, for every container runtime. Pure.
+"""Builds the command that starts a launcher in its container, for every container runtime. The module does no I/O.
 
 Every mounted folder has the same path inside the container, so the paths in the task are valid there too. The container
 uses the node's network, so the addresses that the agents chose are valid for the ranks too.

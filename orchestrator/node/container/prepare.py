@@ -1,4 +1,6 @@
-"""Prepares a task's container on this node: pulls the image, creates the mounts, and finds the ranks' resources."""
+"""Prepares a task's container on this node: pulls the image, creates the mounts, and determines the ranks'
+resources.
+"""
 
 from __future__ import annotations
 
@@ -170,8 +172,8 @@ def ended_with(task: NodeTask, code: int) -> int:
 
 
 def ready(box: Container) -> tuple[Engine, str]:
-    """Check the runtime, pull the image if necessary, and return both with the image's id on this node. The id is "" if
-    the runtime reports no id before the start.
+    """Check the container runtime, and pull the image if necessary. Return the runtime and the image's id on this node.
+    If the runtime reports no id before the start, the id is "".
 
     Raises EngineError if the container can't start on this node.
     """
@@ -277,9 +279,10 @@ def visible_gpus(task: NodeTask, environ: Mapping[str, str]) -> tuple[str, ...]:
 
     The first of these that exists is returned:
 
-    1. the UUIDs in CUDA_VISIBLE_DEVICES, because UUIDs are valid everywhere and are the only names of MIG instances; 2.
-    the numbers in Slurm's variables, which count the machine's GPUs; 3. the numbers in CUDA_VISIBLE_DEVICES, which may
-    count only the GPUs of the job; 4. all GPUs of the machine.
+    1. the UUIDs in CUDA_VISIBLE_DEVICES, because UUIDs are valid everywhere and are the only names of MIG instances;
+    2. the numbers in Slurm's variables, which count the machine's GPUs;
+    3. the numbers in CUDA_VISIBLE_DEVICES, which may count only the GPUs of the job;
+    4. all GPUs of the machine.
     """
     if not task.uses_gpus:
         return ()

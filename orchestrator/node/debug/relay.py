@@ -1,6 +1,7 @@
 """The program `python3 node.pyz relay RUN_DIR NODE BOUNDARY TARGET`: forwards streams to a port or a rank of this node.
 
-The streams arrive on stdin and stdout. TARGET is `port:8888`, or `rank:3` for the debugger that waits in a rank.
+The streams are multiplexed over stdin and stdout. The line BOUNDARY marks where they begin, because a login shell may
+print text first. TARGET is `port:8888`, or `rank:3` for the debugger that waits in a rank.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """The program `python3 node.pyz stacks RUN_DIR NODE RUN BOUNDARY`: prints the stacks of all ranks of this node as JSON.
 
-Ranks that orch has started write their stacks after a signal. Other Python programs are inspected with py-spy.
+BOUNDARY is printed first, because a login shell may print text before it. Ranks that orch has started write their
+stacks after a signal. Other Python programs are inspected with py-spy.
 """
 
 from __future__ import annotations

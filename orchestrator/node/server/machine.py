@@ -1,5 +1,5 @@
-"""Handles requests about a machine: describe it, start or cancel an agent, kill a run's processes, and delete its
-folder.
+"""Handles requests about a machine: describe it, start or cancel an agent, kill a run's processes, and delete a
+run's folder.
 """
 
 from __future__ import annotations

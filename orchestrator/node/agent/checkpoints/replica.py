@@ -76,8 +76,8 @@ class ReplicaSender:
             await asyncio.sleep(LOOK_SECONDS)
 
     async def keep_up_with_others(self, addrs: tuple[str, ...], port: int) -> None:
-        """Until cancelled, send the newest checkpoint of another framework to node 1 once two looks find it
-        unchanged.
+        """Until cancelled, send the newest checkpoint of another framework to node 1, once it has not changed
+        between two looks.
         """
         before: object = None
         sent: object = None

@@ -1,4 +1,4 @@
-"""Iterates over the fields of a protobuf message without its schema. Pure."""
+"""Iterates over the fields of a protobuf message without its schema. The module does no I/O."""
 
 from __future__ import annotations
 

@@ -56,7 +56,9 @@ class WandbFile:
         return True
 
     def _record(self, file: BinaryIO) -> bytes | None:
-        """Return the next record; None if it is incomplete. A record that is too large is returned empty."""
+        """Return the next record; None if it is incomplete. If a record is too large, return an empty record
+        instead.
+        """
         at, record, is_begun = self.followed.offset, b"", False
         while True:
             rest = _BLOCK - at % _BLOCK

@@ -81,7 +81,7 @@ class MachineReader:
         return os.path.exists(f"{self.root}/sys/{kind}/{name}/device")
 
     def read(self) -> Machine:
-        """Return the present counters."""
+        """Return the machine's present counters."""
         memory, total = memory_of(read_bytes(f"{self.root}/proc/meminfo"))
         for folder, limit in self.limits:  # the fuller one counts: a job's own share, or the machine
             if limit < total and (used := memory_used(folder)) / limit > memory / total:

@@ -1,4 +1,6 @@
-"""Measures how long a node has been idle according to the job's `idle` settings, from the node's samples. Pure."""
+"""Measures how long a node has been idle according to the job's `idle` settings, from the node's samples. The module
+does no I/O.
+"""
 
 from __future__ import annotations
 

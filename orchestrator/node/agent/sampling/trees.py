@@ -16,7 +16,7 @@ SHARE = 1000  # a look through all processes takes at most one part in so many o
 
 
 class RankTrees:
-    """The processes of the ranks, by rank."""
+    """The processes of each rank on this node."""
 
     def __init__(self) -> None:
         self.roots: dict[int, int] = {}

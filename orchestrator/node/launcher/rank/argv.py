@@ -1,4 +1,4 @@
-"""Builds the commands of a node's ranks, for every setting of `launcher`. Pure."""
+"""Builds the commands of a node's ranks, for every setting of `launcher`. The module does no I/O."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ class RankLog:
         return None
 
     def close(self) -> None:
-        """Close the log. A forked child calls this too, because it must not write to the log."""
+        """Close the log. A forked child calls this too, because only the launcher writes to the log."""
         if self.descriptor >= 0:
             os.close(self.descriptor)
             self.descriptor = -1

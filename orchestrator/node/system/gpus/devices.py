@@ -39,7 +39,7 @@ def devices_of(inventory: GpuInventory) -> list[Device]:
 
 
 def _by_driver(folder: str) -> list[Device]:
-    """Return the cards that the kernel's driver lists in /proc."""
+    """Return the cards that NVIDIA's kernel driver lists in /proc."""
     try:
         buses = sorted(os.listdir(folder))
     except OSError:
