@@ -209,7 +209,7 @@ class Agent:
         if self.task.only_loopback:
             return await self._hello((own_addr,))
         named = interface_address(self.task.interface) if self.task.interface else None
-        if named is None and own_addr.startswith("127."):  # it shares a machine with node 0, but not with every node
+        if named is None and own_addr.startswith("127."):  # this node is on node 0's machine, but other nodes are not
             return await self._hello(await in_thread(listening_addresses, (socket.gethostname(),), None))
         return await self._hello((named or own_addr,))
 
@@ -254,7 +254,7 @@ class Agent:
         now = time.monotonic()
         if (
             slept := now - self.ticked
-        ) > HEARTBEAT_SECONDS:  # it did not run meanwhile (stopped, suspended): heard nobody
+        ) > HEARTBEAT_SECONDS:  # this process was stopped or suspended, so it received no messages
             self.heard = min(now, self.heard + slept)
             self.ranks.slept(slept)
         self.ticked = now
@@ -305,7 +305,7 @@ class Agent:
         handler = _ORDERS.get(type(order))
         work = handler(self, order) if handler is not None else None
         if work is not None:
-            self._begin(work)  # beside the loop, because it takes longer than a heartbeat may be late
+            self._begin(work)  # in a task, because a transfer takes longer than the heartbeats' time-out
 
     @_ORDERS.add
     def _prepare(self, order: messages.Prepare) -> None:
@@ -356,7 +356,8 @@ class Agent:
         assert self.tls is not None
         name, to, given, problem = order.checkpoint, list(order.to), list[int](), ""
         saved = self.ranks.resumable.get(name)
-        if saved is not None and saved.format is not Format.ORCH:  # rank 0 sends those to the other ranks itself
+        # Checkpoints in orch's format are sent to the other ranks by rank 0.
+        if saved is not None and saved.format is not Format.ORCH:
             try:
                 parcel = await in_thread(parcel_of, name, saved)
                 while to:
@@ -411,4 +412,4 @@ def run_agent(path: str) -> int:
 
 
 async def _run(task: NodeTask) -> int:
-    return await Agent(task).run()  # made here: before Python 3.10 a queue belongs to the loop that it is made in
+    return await Agent(task).run()  # created in the loop, because before Python 3.10 a queue belongs to one loop

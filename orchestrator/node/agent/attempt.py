@@ -28,13 +28,14 @@ class Attempt:
     in_use: set[int]  # the nodes that are neither idle nor lost
     ready: dict[int, Ready] = field(default_factory=dict)
     exits: list[Culprit] = field(default_factory=list)
-    bad: set[int] = field(default_factory=set)  # the nodes of which a rank has not ended well
+    bad: set[int] = field(default_factory=set)  # the nodes on which a rank has failed
     done: set[int] = field(default_factory=set)  # the nodes whose last rank has ended by itself
-    stopped: Cause = Cause.NONE  # why the ranks were told to stop, if no failure was the reason
-    settle_at: float | None = None  # when a victim is blamed, if nobody else was by then
+    stopped: Cause = Cause.NONE  # why the ranks were ordered to stop; NONE if because of a failure
+    # The time at which a rank that failed because of another is blamed, if no other has failed by then.
+    settle_at: float | None = None
     unused: dict[int, Unused] = field(default_factory=dict)  # the nodes that are idle
-    sought: str = ""  # the module that a rank lacked, for which every node is asked
-    lacking: set[int] = field(default_factory=set)  # the nodes that lack it
+    sought: str = ""  # the module that a rank failed to import, about which every node was asked
+    lacking: set[int] = field(default_factory=set)  # the nodes that lack the module
 
     def note_report(self, node: int, report: RankEnded, *, is_stopping: bool, is_any_lost: bool) -> None:
         """Record a rank's end, and whether the rank ended because the attempt was stopped.
@@ -43,7 +44,7 @@ class Attempt:
         stop. If a node is lost, the other ranks may have ended because of that loss.
         """
         after_stop = is_stopping and (is_any_lost or report.stopped is not False)
-        by_order = is_stopping or bool(report.stopped)  # or by the signal that the agent received
+        by_order = is_stopping or bool(report.stopped)  # or the rank got the signal that the agent received
         host = self.roster.host_of(node)
         self.note(converted(report, Culprit, node=node, host=host, after_stop=after_stop, stopped=by_order))
         self.hang.standstill.forget(report.rank)
@@ -66,7 +67,7 @@ class Attempt:
         self.in_use.discard(node)
         self.hang.standstill.drop(node)
 
-    # -- a module that a rank lacks: the others are stopped before they can report it, so every node is asked
+    # -- a missing module: the other ranks are stopped before they can report it, so every node is asked
 
     def seeks(self, report: RankEnd) -> str:
         """Return the module for which every node must search now. Return "" if no rank has failed to import a
@@ -91,7 +92,7 @@ class Attempt:
         """Return a text that lists the nodes on which a module is missing."""
         return where_missing(self.roster.task, module, nodes, self.ready, self.roster.host_of)
 
-    # -- nodes that do nothing
+    # -- idle nodes
 
     def note_unused(self, node: int, report: Unused) -> bool:
         """Note that a node has been idle for long. Return whether all nodes are idle now."""

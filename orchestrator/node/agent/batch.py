@@ -52,14 +52,14 @@ class Place:
     """An agent's position in one start of a scheduler's job: its node, the other nodes and the start's number."""
 
     kind: str  # a key of TITLES
-    number: str  # the job's
+    number: str  # the job's number
     start: int  # how many times the scheduler has started the job before
     node: int
     hosts: tuple[str, ...]
-    launched_from: str = ""  # an address of node 0, beside its name; "" if it is not known
+    launched_from: str = ""  # an address of node 0 in addition to its name; "" if unknown
     limit: float | None = None  # seconds, of each start; None if it is not known
     requeues: int | None = None  # how often the scheduler had queued the job again, if the job starts agents by itself
-    slots: int | None = None  # of this node; None if they are not known
+    slots: int | None = None  # this node's slots; None if unknown
 
     @property
     def title(self) -> str:
@@ -201,7 +201,7 @@ def wants_another(
     """
     if os.path.exists(f"{task.run_dir}/cancel.json"):
         return None
-    # This start, and all before it, are off the budget already: see `continued`.
+    # This start and all earlier ones are already subtracted from the budget: see `continued`.
     asks = code == EXIT_REQUEUE
     after = requeue.start_after(events, task.retry, title, asks=asks, has_whole_limit=has_whole_limit)
     return None if isinstance(after, tuple) and has_succeeded(task) else after
@@ -250,10 +250,11 @@ def run_in_job(run_dir: str, find: Callable[[], Place]) -> int:
                 reason = _in_vain(place.limit)
                 agent.events.write(GaveUp(Outcome.FAILED.value, Cause.NO_PROGRESS.value, reason))
             if isinstance(found, tuple):
-                if not os.path.exists(word):  # who wakes up late knows only that it was left
+                # A request of another agent is kept, because a suspended agent knows only that the others have left it.
+                if not os.path.exists(word):
                     write_json(word, to_json(Again(found[0].value, found[1], node), whole=True), durable=False)
                 another.append(found)
-        except OSError as error:  # the ranks are to be ended all the same
+        except OSError as error:  # the ranks must be ended nevertheless
             print(f"orch: {word} can't be written, so nobody starts again: {error}", file=sys.stderr)
 
     code = asyncio.run(_run(task, leave_word))

@@ -13,7 +13,7 @@ from typing import Any
 from orchestrator.protocol.json_text import parse_json
 
 MAX_LINE = 1 << 18
-CLOSE_SECONDS = 1.0  # a peer that reads nothing must not hold up the end
+CLOSE_SECONDS = 1.0  # a peer that does not read must not delay the end
 
 Message = dict[str, Any]
 
@@ -80,7 +80,7 @@ class Channel:
 
     async def close(self) -> None:
         """Flush and close the connection. Bytes that the peer does not read in time are dropped."""
-        if not self.writer.is_closing():  # closed once more, a TLS transport could not be aborted
+        if not self.writer.is_closing():  # after a second close, a TLS transport could not be aborted
             self.writer.close()
         try:
             await asyncio.wait_for(self.writer.wait_closed(), CLOSE_SECONDS)

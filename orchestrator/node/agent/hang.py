@@ -20,12 +20,12 @@ from orchestrator.protocol.rank_reports import Culprit, ProcessGroup, RankError,
 from orchestrator.protocol.typed import Handlers
 
 HANG_SETTLE_SECONDS = 2.5  # the time until every node's stalls are known
-STACKS_SECONDS = 8.0  # after this time a node that owes its stacks is not waited for any more
+STACKS_SECONDS = 8.0  # after this time, the leader stops waiting for a node's stacks
 STACKS_EVERY = 20.0  # seconds between two requests
 
 
 HANDLERS = Handlers(Report)
-WHILE_RANKS_RUN = (Stalled, Waits)  # these reports say nothing once the ranks were told to stop
+WHILE_RANKS_RUN = (Stalled, Waits)  # these reports are meaningless after the ranks were ordered to stop
 
 
 class HangSearch:
@@ -44,8 +44,8 @@ class HangSearch:
         self.stacks: dict[int, RankStack] = {}
         self.recorders: dict[int, Mapping[str, ProcessGroup]] = {}  # each rank's flight recorder
         self.asked: float | None = None
-        self.owed: set[int] = set()  # nodes that have not answered yet
-        self.due: float | None = None  # when a rank is to be blamed
+        self.owed: set[int] = set()  # nodes that have not sent their stacks yet
+        self.due: float | None = None  # the time at which a rank will be blamed
         self.waits: Waits | None = None  # node 0's report that its ranks compute nothing, until the reason is known
         self.why_waiting = ""
 
@@ -84,13 +84,13 @@ class HangSearch:
         for each in self.standstill.newly(hung, now):
             facts = (each.rank, round(each.seconds, 1), each.full, each.phase, each.step, each.limit)
             self.record(events.Stalled(self.attempt, *facts))
-        # A program without heartbeats is watched by its output, and is ended for its silence only if the job says so.
+        # If a program sends no heartbeats, its output is watched. It is ended for silence only if the job requests it.
         is_enough = self.action == "restart" or (self.action == "auto" and any(each.phase != "output" for each in hung))
         if not (hung and is_enough):
             self.due = None
         elif self.due is None:
             self.due = now + HANG_SETTLE_SECONDS
-            self.stacks, self.recorders = {}, {}  # these may be of an earlier standstill, which passed
+            self.stacks, self.recorders = {}, {}  # these may be left from an earlier hang that has resolved itself
             self._request(now)
 
     def lose_heartbeats(self, node: int) -> None:

@@ -32,11 +32,11 @@ WAYS: Mapping[str, Sequence[str]] = {
     "pbs": ("pbs_tmrsh",),
 }
 """For each kind of scheduler, the command that has another machine's shell run a line; host and line follow."""
-WARN_SECONDS = 90.0  # before the time limit, when the ranks are sent the signal to stop
-WARN_SHARE = 0.25  # of the time limit, if that is shorter
+WARN_SECONDS = 90.0  # this long before the time limit, the ranks get the signal to stop
+WARN_SHARE = 0.25  # this share of the time limit is used if it is shorter
 LEAST_WARNING = 10.0
 LOOK_SECONDS = 2.0
-LEAVING_SECONDS = 30.0  # for the agents that have not ended when node 0's has
+LEAVING_SECONDS = 30.0  # the time for the other agents to end after node 0's agent
 STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)  # Grid Engine warns by USR1 and USR2
 WATCHED = {signal.SIGCHLD, *STOPS}
 

@@ -16,10 +16,10 @@ from orchestrator.protocol.gang import Hello, gang_ports
 from orchestrator.protocol.task import NodeTask
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0  # between two rounds of dialling
-SLOW_SECONDS = 1.0  # after which the next port is tried as well: something else may listen, and say nothing
+SLOW_SECONDS = 1.0  # then the next port is tried too, because another program may listen here silently
 MOST_NAMED = 3  # ports
 LATE_SECONDS = 5.0  # after this time the reason why a node has not joined is reported
-PREFERENCE_SECONDS = 0.2  # how long an address is waited for that stands before one which has answered
+PREFERENCE_SECONDS = 0.2  # after one address has answered, wait this long for addresses that precede it in the list
 
 
 async def join(

@@ -41,7 +41,8 @@ def after_setup(task: NodeTask, argv: list[str]) -> list[str]:
     if not task.setup:
         return argv
     folder = shlex.quote(f"{task.environment}/bin")
-    within = [f'export PATH={folder}:"$PATH"'] if task.environment else []  # the shell's own files may have set it
+    # After the shell's start files, which may have set PATH.
+    within = [f'export PATH={folder}:"$PATH"'] if task.environment else []
     lines = []
     for number, line in enumerate(task.setup, start=1):
         words = shlex.quote(f"{SETUP_FAILED} {number} failed: {line}")
@@ -91,7 +92,7 @@ def launcher_environment(task: NodeTask, nproc: int) -> dict[str, str]:
 def engine_environment(task: NodeTask) -> dict[str, str]:
     """Return the environment variables of the container's client: those of this process, and the mark of the run."""
     environment = {key: value for key, value in os.environ.items() if key not in RANK_VARIABLES}
-    # Marked, but for pyxis: to the launcher inside, its srun is a stranger with the run's mark.
+    # With pyxis, the mark is left out, because the launcher in the container would kill the marked srun.
     if task.container is not None and task.container.runtime != "pyxis":
         environment[MARK] = mark(task.run_id, task.node_rank)
     return environment
@@ -104,13 +105,13 @@ class LauncherProcess:
         self.task, self.on_report, self.masked = task, on_report, masker(secret_values(task.secrets, task.env))
         self.log_path = f"{node_folder(task.run_dir, task.node_rank)}/launcher.log"
         self.process: asyncio.subprocess.Process | None = None
-        self.early: list[Order] = []  # orders from before it was started
-        self.container: dict[str, Any] = {}  # facts about its container, once that is about to be started
-        self.left: list[str] = []  # its containers that could not be removed
-        self.attempt: int | None = None  # the one that it was started for
+        self.early: list[Order] = []  # orders that were sent before the launcher was started
+        self.container: dict[str, Any] = {}  # facts about the launcher's container, set shortly before its start
+        self.left: list[str] = []  # the launcher's containers that could not be removed
+        self.attempt: int | None = None  # the attempt for which the launcher was started
         self.is_dismissed = False
-        self.asked: float | None = None  # the monotonic time since which an answer is awaited
-        self.ended_for = ""  # why this agent has killed it
+        self.asked: float | None = None  # the monotonic time of the unanswered ping
+        self.ended_for = ""  # why this agent has killed the launcher
 
     @property
     def pid(self) -> int | None:
@@ -191,11 +192,11 @@ class LauncherProcess:
         try:
             while line := await self.process.stdout.readline():
                 self.asked = None
-                with contextlib.suppress(ValueError):  # a line cut by its death
+                with contextlib.suppress(ValueError):  # the line is incomplete because the launcher has died
                     report = read_report(parse_json(line))
                     if report is not None:
                         self.on_report(report)
-        except ValueError:  # a line beyond all bounds: whatever writes it is no launcher of ours any more
+        except ValueError:  # the line is too long, so the writer is not a working launcher
             self.kill()
         code = ended_with(self.task, await self.process.wait())
         self.left = await self._remove_container()

@@ -25,9 +25,9 @@ from orchestrator.protocol.ranks import EXIT_REQUEUE
 from orchestrator.protocol.task import NodeTask
 from orchestrator.protocol.typed import Handlers
 
-SETTLE_SECONDS = 1.5  # a victim's words may arrive before the culprit's: wait for those
-FAILURE_GRACE = 2.0  # the others hang in a collective by now: TERM is only a courtesy
-SAVE_GRACE = 1800.0  # rank 0 may be saving, or handing over a checkpoint, long after the others are ready
+SETTLE_SECONDS = 1.5  # a rank that failed because of another may report first, so wait for the other's report
+FAILURE_GRACE = 2.0  # short, because the other ranks hang in a collective and can't react to TERM
+SAVE_GRACE = 1800.0  # long, because rank 0 may save or transfer a checkpoint after the others have stopped
 RANKS_RUN = (Phase.RUNNING, Phase.STOPPING)
 _HANDLERS = Handlers(messages.Report)
 
@@ -149,7 +149,7 @@ class Leader:
         self.ranks.lose(node)
         self.record(events.LostNode(node, self.task.hosts[node], reason, slept))
         if self.phase in RANKS_RUN:
-            if not self.ranks.ended_well(node):  # else nobody misses it
+            if not self.ranks.ended_well(node):  # if its ranks have ended well, the loss does not matter
                 self._stop()
             self._answered(node, now)
 
@@ -301,7 +301,7 @@ class Leader:
         if module := self.ranks.seeks(report):
             self._send_all(messages.FindModule(module))
         if report.code == EXIT_REQUEUE:
-            self._stop(Cause.PREEMPTED, SAVE_GRACE)  # the others are to stop at their step boundary too
+            self._stop(Cause.PREEMPTED, SAVE_GRACE)  # the other ranks must stop at a step boundary too
         elif report.victim:
             self.ranks.settle_at = self.ranks.settle_at or now + SETTLE_SECONDS
         else:
@@ -334,7 +334,7 @@ class Leader:
         elif self.phase is not Phase.STOPPING:
             self._end(cause, cause, f"{cause} before the ranks were started")
         elif self.ranks.stopped is Cause.NONE and not self.presence.lost:
-            self.ranks.stopped = cause  # whoever ends us now would end a restarted gang as well
+            self.ranks.stopped = cause  # a signal during a stop also prevents another attempt
 
     @_HANDLERS.add
     def _on_folder_lost(self, node: int, report: messages.FolderLost, now: float) -> None:

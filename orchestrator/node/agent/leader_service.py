@@ -25,8 +25,8 @@ from orchestrator.protocol.messages import LeaderHeartbeat
 from orchestrator.protocol.task import NodeTask
 
 TICK_SECONDS = 0.25
-CLOSE_PATIENCE = 6.0  # seconds for the members to hear the last word and go
-LINGER_SECONDS = 15.0  # so that a node that joins a failed gang is told
+CLOSE_PATIENCE = 6.0  # seconds for the members to receive the outcome and leave
+LINGER_SECONDS = 15.0  # seconds for which the leader still tells joining nodes that the gang has failed
 
 
 class LeaderService:
@@ -40,8 +40,8 @@ class LeaderService:
             on_left=lambda node, reason: self.leader.left(node, reason, time.monotonic()),
         )
         self.listener: Listener | None = None
-        self.own: set[asyncio.Task[None]] = set()  # the conversation with this very node
-        self.addrs: tuple[str, ...] = ()  # the addresses at which it listens
+        self.own: set[asyncio.Task[None]] = set()  # the tasks that serve this node's own channel
+        self.addrs: tuple[str, ...] = ()  # the addresses at which the leader listens
         self.complete = asyncio.Event()
         self.leader = Leader(
             task,

@@ -17,8 +17,8 @@ from orchestrator.node.agent.tls import Tls
 
 MAX_STRANGERS = 64
 MAX_OF_ONE_ADDRESS = 4
-NAMED = 8  # addresses of strangers that are told
-PAUSE_SECONDS = 1.0  # when this process can open no more files
+NAMED = 8  # the number of strangers' addresses that are reported
+PAUSE_SECONDS = 1.0  # the pause when this process can't open more files
 
 
 @dataclass(eq=False)
@@ -26,7 +26,7 @@ class Stranger:
     """A connection that has not authenticated itself as a member's yet."""
 
     addr: str
-    at: str  # the address here to which it has connected; a member connects to all at once
+    at: str  # the local address of the connection; a member connects to all addresses at once
     sock: socket.socket
     is_of_this_machine: bool
     task: asyncio.Task[None] | None = None
@@ -115,7 +115,7 @@ class Listener:
             peer, (addr, *_) = sock.accept()
         except (BlockingIOError, InterruptedError, ConnectionAbortedError):
             return
-        except OSError:  # no file can be opened: it would be tried again and again, and nothing tells when one can
+        except OSError:  # the limit on open files is reached; no event reports when accepting works again, so pause
             loop.remove_reader(sock)
             loop.call_later(PAUSE_SECONDS, self._listen, sock)
             return

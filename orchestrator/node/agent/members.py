@@ -54,7 +54,7 @@ class Members:
         node, because it must not displace the first.
         """
         said = read(Introduction, first, lenient=True)
-        if said.to != LEADER:  # it was meant for another listener, whose address was redirected to this one
+        if said.to != LEADER:  # the peer meant another listener, but its connection was redirected to this one
             raise ChannelError("the connection was not meant for node 0")
         if (member := said.hello) is None:
             raise ChannelError("its hello is of another version")

@@ -63,7 +63,7 @@ def _missing_in(name: str, known: dict[int, ProcessGroup], recorders: Mapping[in
     waiting = [_Wait(rank, *group.waits) for rank, group in sorted(known.items()) if group.waits]
     if not waiting:
         return []
-    if any(group.desc == DEFAULT_GROUP for group in known.values()):  # all ranks are its members
+    if any(group.desc == DEFAULT_GROUP for group in known.values()):  # every rank is a member of the default group
         known.update({rank: ProcessGroup() for rank, groups in recorders.items() if groups and rank not in known})
     first = min(wait.number for wait in waiting)
     late = [rank for rank, group in known.items() if group.entered < first]

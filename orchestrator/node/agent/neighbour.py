@@ -38,7 +38,7 @@ class NeighbourServer:
         self.listener = Listener(tls, socks, self._serve, tell=tell)
 
     async def _serve(self, channel: Channel) -> None:
-        with contextlib.suppress(ChannelError, DamagedError, OSError):  # a neighbour that is gone
+        with contextlib.suppress(ChannelError, DamagedError, OSError):  # the peer has disconnected
             asked = REQUESTS.read(await channel.answer(ANSWER_SECONDS))
             if asked is None or asked.to != self.node_rank:  # the peer connected to another node's address
                 channel.send(to_json(Probed(f"this is node {self.node_rank}", self.node_rank)))

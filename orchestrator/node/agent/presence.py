@@ -17,8 +17,9 @@ class Presence:
     def __init__(self, started: float, link_timeout: float) -> None:
         self.link_timeout, self.ticked = link_timeout, started
         self.seen: dict[int, float] = {}
-        self.lost: dict[int, str] = {}  # and why
-        self.deserters: dict[int, float] = {}  # lost nodes that left because this process did not run for so long
+        self.lost: dict[int, str] = {}  # node -> reason
+        # lost nodes that left during a pause of this process -> seconds of the pause
+        self.deserters: dict[int, float] = {}
         self.slept, self.woke = 0.0, 0.0  # the last long pause of this process, and its end
 
     def pause(self, now: float) -> float:

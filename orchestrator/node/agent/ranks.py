@@ -88,15 +88,16 @@ class Ranks:
         self.members: set[int] = set()  # the ranks of this node; another launcher's count as one that runs
         self.heartbeats = HeartbeatReader(task.hang, task.attempt)
         self.start_watch = StartWatch()
-        self.master_port, self.unused_port = 0, 0  # unused_port: the store's port until a process connects to it
+        # `unused_port`: the store's port, or 0 once a process has connected to it.
+        self.master_port, self.unused_port = 0, 0
         self.launcher = launcher_process.LauncherProcess(self.task, hear)
         self.is_launcher_gone = False
-        self.oom_kills = oom_kills()  # before this attempt
+        self.oom_kills = oom_kills()  # the number of OOM kills before this attempt
         self.stop_deadline: float | None = None
-        self.resumable: dict[str, Saved] = {}  # checkpoints that this attempt may go on from
+        self.resumable: dict[str, Saved] = {}  # checkpoints from which this attempt may resume, by name
         watched = [task.run_dir, task.code_dir, self.node_dir]
         self.folders = [OwnFolder(path) for path in watched if f"{path}/".startswith(f"{task.run_dir}/")]
-        self.removed: list[str] = []  # the removed ones of these folders, which exist as long as the run
+        self.removed: list[str] = []  # the folders that were removed although the run still needs them
         self.held: int | None = (
             None  # a descriptor that keeps the environment from being removed until this process ends
         )
@@ -104,7 +105,8 @@ class Ranks:
     async def start(self) -> None:
         """Prepare the inputs, then start the launcher. Orders that arrive before the launcher runs are queued."""
         try:
-            if self.task.environment and self.held is None:  # later the ranks themselves may have changed it
+            # Only at the first start, because later the ranks may have changed the environment.
+            if self.task.environment and self.held is None:
                 self.held = await in_thread(hold, self.task.environment)
             places = {}
             for item in self.task.inputs:
@@ -138,7 +140,7 @@ class Ranks:
         if self.is_launcher_gone:
             self._renew_launcher()
         elif self.launcher.is_dismissed:
-            return  # when it is gone, there is another, for this attempt
+            return  # when the launcher has ended, a new one is started for this attempt
         elif not self.launcher.serves(order.attempt):
             self.begin(self.launcher.dismiss())
             return
@@ -218,7 +220,7 @@ class Ranks:
             ranks = self.members if self.task.launcher in ("torchrun", "accelerate") else self.running
             for news in self.heartbeats.news(attempt_folder(self.node_dir, self.attempt), ranks, now):
                 if isinstance(news, messages.Stalled):
-                    # The program chooses the phase's name.
+                    # The program chooses the phase's name, so the name may contain a secret.
                     news = replace(news, phase=self.launcher.masked(news.phase))  # noqa: PLW2901
                     if not news.full:  # the leader records a full stall
                         self.events.write(converted(news, events.Stalled))
@@ -389,7 +391,7 @@ class Ranks:
         try:
             path = result_file(attempt_folder(self.node_dir, self.attempt))
             result = read_regular(path, MOST_RESULT, self.task.run_dir)
-        except OSError:  # there is none, or it is a trap
+        except OSError:  # there is no result, or the path is a link to another file
             return
         try:
             write_atomic(place, result, durable=False)
@@ -405,8 +407,8 @@ class Ranks:
             write_json(f"{self.task.run_dir}/rank0.done", marker, durable=False)
         except OSError as error:
             self.events.write(events.DiskFull(f"{self.task.run_dir}/rank0.done", error.strerror))
-            self.events.close()  # frees what was kept for the last words
-            with contextlib.suppress(OSError):  # then the verdict says that the marker is missing
+            self.events.close()  # this frees the disk space that was reserved for the last events
+            with contextlib.suppress(OSError):  # if this fails, the run's outcome reports that the marker is missing
                 write_json(f"{self.task.run_dir}/rank0.done", marker, durable=False)
 
     def _look_into_container(self, report: messages.Imported) -> None:

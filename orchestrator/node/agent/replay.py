@@ -30,7 +30,7 @@ from orchestrator.protocol.reading import MOST_RECORD, read_json
 from orchestrator.protocol.task import NodeTask, at_home
 
 LEAVING_MS = 5000
-BY_TERMINAL = (signal.SIGINT, signal.SIGQUIT)  # Ctrl-C reaches the rank by itself
+BY_TERMINAL = (signal.SIGINT, signal.SIGQUIT)  # the terminal sends these signals to the rank too
 FORWARDED = (signal.SIGTERM, signal.SIGHUP)
 
 
@@ -143,7 +143,7 @@ def _in_foreground(argv: list[str], environment: dict[str, str], folder: str) ->
         signal.signal(number, lambda received, _: child.send_signal(received))
     watched, poller = os.pidfd_open(child.pid), select.poll()
     poller.register(watched, select.POLLIN)
-    poller.register(1, 0)  # only that its other end is gone
+    poller.register(1, 0)  # only for the event that its other end was closed
     patience = None
     try:
         while True:

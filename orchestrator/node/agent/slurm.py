@@ -20,7 +20,7 @@ START = "SLURM_ORCH_START"
 """The variable with the number of the start, in a job with spares. orch hides variables of this prefix from sbatch, so
 no other job gets it.
 """
-ANSWER_SECONDS = 30.0  # a busy controller may need seconds for a step
+ANSWER_SECONDS = 30.0  # Slurm's controller may need seconds to start a step when it is busy
 
 
 def start_number(environ: Mapping[str, str]) -> int:
@@ -52,7 +52,7 @@ def _limit(environ: Mapping[str, str]) -> float | None:
 
 def run_slurm_agent(run_dir: str) -> int:
     """Run the agent of this Slurm task, and return its exit code."""
-    if run_dir.endswith(".%a"):  # a task of an array: Slurm tells it which of the array's runs it belongs to
+    if run_dir.endswith(".%a"):  # a task of a job array: Slurm's variables name the array's run to which it belongs
         run_dir = f"{run_dir[:-2]}{os.environ.get('SLURM_ARRAY_TASK_ID')}"
     code = run_in_job(run_dir, lambda: place_in(os.environ))
     if code and START in os.environ:

@@ -32,7 +32,7 @@ from orchestrator.protocol.reading import MOST_RECORD, read_json
 from orchestrator.protocol.task import NodeTask
 
 LOOK_SECONDS = 1.0  # a shared folder sends no events, so it is polled
-LEAVING_SECONDS = 30.0  # for the agents of living nodes, when it is known that the start has ended
+LEAVING_SECONDS = 30.0  # the time for other agents to end, after it is known that the start has ended
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Start:
         """Return the nodes that node 0's agent has lost, and the nodes whose GPU or driver has failed."""
         events = events_of(self.run_dir, 0, self.number)
         losses = of(events, LostNode)
-        lost = {event.lost for event in losses if event.slept is None}  # else node 0 itself was stopped
+        lost = {event.lost for event in losses if event.slept is None}  # otherwise node 0 itself was paused
         lost |= nodes_to_avoid(events, last_attempt(events) + 1)
         return {node for node in range(1, len(self.hosts)) if node in lost}
 
@@ -145,7 +145,7 @@ def _run(start: Start, argv: Sequence[str]) -> int:
         lost = start.lost()
         present = [node for node in range(len(start.hosts)) if node not in lost and start.end(node) is None]
         if (lost and not present) or time.monotonic() > late:
-            step.send_signal(signal.SIGTERM)  # it kills what is left of the step, for which the next srun need not wait
+            step.send_signal(signal.SIGTERM)  # this kills the rest of the step, and the next srun need not wait for it
             end = start.end(0)
             return 1 if end is None or end.code is None else end.code
         signal.sigtimedwait({signal.SIGCHLD}, LOOK_SECONDS)

@@ -40,7 +40,7 @@ class RankHeartbeats:
         moment = float(heartbeat.get("time") or 0.0)
         if (step, phase) == (self.step, self.phase):
             return
-        # These are only in a heartbeat that follows a step; all steps may have come between two looks.
+        # Only a heartbeat after a step has these values. All steps may have been made between two reads.
         stepped = phase == "train" and any(heartbeat.get(name) is not None for name in ("rate", "loss", "eta"))
         self.has_stepped = self.has_stepped or stepped or (phase == self.phase == "train" and step > self.step >= 0)
         if phase == self.phase == "train" and step > self.step >= 0 and moment > self.heartbeat_time:

@@ -32,8 +32,9 @@ class Standstill:
     """The stalls of one attempt, as the nodes' agents report them."""
 
     stalls: dict[int, Silence] = field(default_factory=dict)  # by rank
-    patience: dict[int, float] = field(default_factory=dict)  # when the longer limits of each node's ranks end
-    unseen: dict[int, float] = field(default_factory=dict)  # the longest limit of each node whose heartbeats are lost
+    patience: dict[int, float] = field(default_factory=dict)  # node -> when its ranks' longer limits end
+    # node whose heartbeats are lost -> when its ranks' longest limit ends
+    unseen: dict[int, float] = field(default_factory=dict)
     waited: float = 0.0  # the last time at which a rank was inside a longer limit
     counted: set[int] = field(default_factory=set)  # ranks whose stall counts as a hang
 

@@ -11,7 +11,7 @@ from orchestrator.protocol.hostlist import numbers_in_words
 from orchestrator.protocol.rank_reports import RankStack
 from orchestrator.protocol.samples import Sample, lasting
 
-SECONDS = 60.0  # after so long without any computation, a start is explained
+SECONDS = 60.0  # after this time without computation, the reason why the start does not proceed is recorded
 BUSY_CORES, BUSY_GPU = 0.1, 5.0
 _JOINS = ("in init_process_group", "/torch/distributed/rendezvous.py")
 _SPAWNS = "/torch/multiprocessing/spawn.py"

@@ -12,15 +12,13 @@ from typing import TYPE_CHECKING
 from orchestrator.node.agent.channel import MAX_LINE, Channel, ChannelError
 from orchestrator.node.system.host import lacks_tls
 
-if TYPE_CHECKING:  # a Python may lack it, and one node alone needs none
+if TYPE_CHECKING:  # some builds of Python lack ssl, and a run on one node does not need it
     import ssl
 
 CONNECT_SECONDS = 3.0
-PROOF_SECONDS = (
-    10.0  # for a stranger to prove that it is a member; if there are many strangers, the oldest are dropped sooner
-)
-ANSWER_SECONDS = 20.0  # the other side may have a thousand nodes to answer
-BUFFER_BYTES = 32 << 10  # asyncio's own would be 256 KiB a connection, 256 MiB at a thousand nodes
+PROOF_SECONDS = 10.0  # the time for a peer to authenticate itself; if many have not, the oldest are dropped sooner
+ANSWER_SECONDS = 20.0  # long, because the other side may have to answer a thousand nodes
+BUFFER_BYTES = 32 << 10  # asyncio's default is 256 KiB per connection, or 256 MiB for a thousand nodes
 
 
 class NoTlsError(Exception):
@@ -44,9 +42,9 @@ class Tls:
 
         bound_buffers()
         server, client = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        client.check_hostname = False  # the certificate names nobody: it is the run's
-        server.num_tickets = 0  # nothing is resumed: each connection proves itself
-        # OpenSSL reads a key from files only. This one has no name, and is gone when it is closed.
+        client.check_hostname = False  # the certificate contains no host name, because all nodes share it
+        server.num_tickets = 0  # no session is resumed, so each connection authenticates itself
+        # OpenSSL can read a key only from a file. This file has no name, and is deleted when it is closed.
         with tempfile.TemporaryFile() as file:
             file.write(credentials.encode())
             file.flush()
@@ -131,11 +129,11 @@ def in_words(error: BaseException) -> str:
         return "timed out"
     if isinstance(error, ConnectionRefusedError):
         return "refused"
-    if isinstance(error, ConnectionAbortedError):  # asyncio's word for a handshake that takes too long
+    if isinstance(error, ConnectionAbortedError):  # asyncio raises this if a handshake takes too long
         return f"it did not prove to belong to this run within {ANSWER_SECONDS:g} s"
     if isinstance(error, ConnectionError):
         return "it closed the connection before it had proved to belong to this run"
-    reason = getattr(error, "reason", None)  # only errors of OpenSSL have it
+    reason = getattr(error, "reason", None)  # only OpenSSL's errors have this attribute
     if reason == "CERTIFICATE_VERIFY_FAILED":
         return "what listens there does not have this run's certificate"
     return "something else listens there" if reason is not None else str(error)

@@ -77,7 +77,7 @@ class Streams:
         elif kind not in (DATA, END, FAILED, CREDIT) or (kind == DATA and len(data) != size):
             raise ValueError("the other end of the streams is not orch")
         elif stream is None:
-            return  # this end has abandoned the stream meanwhile
+            return  # this end has already abandoned the stream
         elif kind == CREDIT:
             stream.credit += size
             stream.may_send.set()
@@ -136,7 +136,7 @@ class Streams:
 
     async def _send(self, kind: int, number: int, data: bytes = b"", size: int = 0) -> None:
         async with self.writing:  # only one task may wait for the pipe
-            with contextlib.suppress(OSError):  # `serve` ends with the other end
+            with contextlib.suppress(OSError):  # `serve` ends when the other end has closed
                 self.writer.write(HEAD.pack(kind, number, size or len(data)) + data)
                 await self.writer.drain()
 

@@ -36,7 +36,7 @@ def _is_whole(folder: str, digest: str) -> bool:
         with _kept(folder, digest) as file:
             is_whole = digest_of(file) == digest
             if is_whole:
-                os.utime(file.fileno())  # so that contents in use are not removed as old
+                os.utime(file.fileno())  # so that files in use are not removed as old
             return is_whole
     except OSError:
         return False
@@ -94,7 +94,8 @@ def unpack(request: Request, payload: bytes) -> Answer:
 
 def _keep(folder: str, content: bytes) -> None:
     digest = hashlib.sha256(content).hexdigest()
-    write_atomic(f"{folder}/{digest}", content, durable=False)  # a torn one is found by its hash, and sent anew
+    # A truncated file is detected by its hash, and sent again.
+    write_atomic(f"{folder}/{digest}", content, durable=False)
 
 
 def _write_entry(folder: str, target: str, path: str, kind: str, content: str) -> None:

@@ -51,7 +51,7 @@ def inject(run_dir: str, node_rank: str, fault_name: str, seconds: str) -> int:
     if fault == Fault.FREEZE:
         _freeze(folder, node, targets, float(seconds))
         return 0
-    if fault == Fault.NODE:  # as when a machine is switched off: no process may notice another's end
+    if fault == Fault.NODE:  # as if the machine were switched off: no process may notice that another has ended
         _send(targets, signal.SIGSTOP)
     _send(targets, signal.SIGKILL)
     return 0
@@ -83,7 +83,7 @@ def _agents(run_dir: str, node: int) -> list[Process]:
     recorded = agent_of(run_dir, node)
     if recorded is None or not is_alive(recorded) or os.stat(f"/proc/{recorded.pid}").st_uid != os.getuid():
         return []
-    found = identify(recorded.pid)  # with its command, for the report
+    found = identify(recorded.pid)  # identified again, because the report contains its command
     return [found] if found is not None and found.started == recorded.started else []
 
 
@@ -131,7 +131,7 @@ def _freeze(run_dir: str, node: int, targets: Targets, seconds: float) -> None:
             _send(Targets(tuple(found - stopped)), signal.SIGSTOP)
             stopped |= found
             found = {*_agents(run_dir, node), *_marked(os.path.basename(run_dir), node)}
-        time.sleep(seconds)  # how long they are stopped is the fault itself
+        time.sleep(seconds)  # the fault consists in the processes being stopped for this time
     finally:
         _send(Targets(tuple(stopped | found)), signal.SIGCONT)
 

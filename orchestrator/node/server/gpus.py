@@ -23,7 +23,7 @@ ANSWER_SECONDS = 20.0
 HCAS = "/sys/class/infiniband"
 LOGIND = ("/etc/systemd/logind.conf", "/etc/systemd/logind.conf.d", "/run/systemd/logind.conf.d")
 LINGER = "/var/lib/systemd/linger"
-# Each card is asked apart, so that one that is broken is named and the others are tried.
+# Each card is tested separately, so that a broken card is reported and the others are still tested.
 TRY = """
 import json, sys, torch
 found = {"torch": torch.__version__, "cuda": torch.version.cuda, "gpus": [], "copies": []}
@@ -121,7 +121,7 @@ def _removes_ipc(places: tuple[str, ...]) -> bool:
     default.
     """
     if not os.path.isdir("/run/systemd/seats"):
-        return False  # no logind here
+        return False  # this machine has no logind
     files = [place for place in places if os.path.isfile(place)]
     files += [f"{place}/{name}" for place in places if os.path.isdir(place) for name in names_in(place)]
     said = [

@@ -23,16 +23,17 @@ from orchestrator.protocol.places.holders import kind, why_taken
 
 PREFIX = "orch-lease"
 WAIT_SECONDS = 0.5
-PROMISE_SECONDS = 60.0  # the time that places wait for their agent if nobody asks, because a cable may be cut
+# The time for which places are held without a request, because a broken connection may go unnoticed.
+PROMISE_SECONDS = 60.0
 _PLACE = r"(?:gpu|slot)-\d{1,6}|(?:GPU|MIG)-[0-9A-Za-z-]{1,60}"
-_SHORT = 12  # characters of a place in what is said of it: with a long run id, all of a UUID would not fit
+_SHORT = 12  # characters of a place in its description, because a whole UUID would not fit beside a long run id
 _PLACE_IN_SHORT = r"[A-Za-z]{3,4}-[^/]{1,8}"
 _SAID = r"([A-Za-z0-9][A-Za-z0-9_.-]{0,99})/(\d{1,11})"
 
 Places = dict[str, list[socket]]  # the sockets that hold each place, by its name
 
-held: dict[str, Places] = {}  # run id -> what waits for its agent, as long as this server lives
-_asked: dict[str, float] = {}  # run id -> when somebody asked about it last
+held: dict[str, Places] = {}  # run id -> the places that this server holds for the run's agent
+_asked: dict[str, float] = {}  # run id -> the time of the last request about the run
 
 
 def places(slots: int | None) -> list[str]:
@@ -45,8 +46,8 @@ def lease(request: Request, _: bytes) -> Answer:
     """Take `count` places for a run, or no place at all. If too few become free in `wait` seconds, return null and the
     reason.
 
-    among: the places that the run may have; null for any. If the answer to an earlier request was lost, the run's agent
-    still keeps its places.
+    among: the places that the run may have; null for any. If the agent of this start was already started, return the
+    places that the agent holds.
     """
     names, count, run_id = places(request.get("slots")), int(request["count"]), request["run_id"]
     among = request.get("among")
@@ -55,7 +56,7 @@ def lease(request: Request, _: bytes) -> Answer:
         return {"places": []}, b""
     if count > len(names):
         raise RefusedError(f"it has {len(names)} {kind(names)}, and the run needs {count}")
-    release(request, b"")  # places that a lost answer had promised
+    release(request, b"")  # release places that were promised in an answer that was lost
     if os.path.exists(f"{node_folder(at_user(request['run_dir']), request['node'])}/start_{request['start']}"):
         return {"places": of_run(run_id, names)}, b""
     end = time.monotonic() + float(request.get("wait", 0.0))
@@ -67,7 +68,7 @@ def lease(request: Request, _: bytes) -> Answer:
         _close(taken)
         if time.monotonic() >= end:
             return {"places": None, "why": why_taken(holders_of(names), count)}, b""
-        time.sleep(WAIT_SECONDS)  # there is nothing to wait on for any of several names
+        time.sleep(WAIT_SECONDS)  # polled, because the kernel can't report when one of several names becomes free
 
 
 def _promise(run_id: str, taken: Places) -> None:

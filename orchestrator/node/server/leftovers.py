@@ -38,7 +38,7 @@ def find_leftovers(node_dirs: Iterable[str]) -> dict[str, Leftovers]:
     """
     found: dict[str, Leftovers] = {}
     for each in processes.marked_processes():
-        if each.owner == os.getuid():  # root may look at everyone's
+        if each.owner == os.getuid():  # root can see the processes of all users, so keep only this user's
             here = found.setdefault(each.run_id, Leftovers())
             here.processes.append(each.process)
             here.run_dirs.update(filter(None, [each.run_dir]))

@@ -27,10 +27,10 @@ from orchestrator.protocol.task import NodeTask, at_home
 
 OWN_FOLDERS = ("cache", "cache/code", "cache/wheels", "cache/env", "inputs", "runs", "sweeps")  # in orch's folder
 KILL_SECONDS = 5.0
-LEAVING_SECONDS = 1.0  # an agent that has said its last words is about to be gone
-CUT_OFF_SECONDS = 60.0  # a start that has named no agent by then was cut off: its server was killed
-_unnamed: dict[str, float] = {}  # marks of starts that have named none, since they were seen first
-# Importing torch takes seconds; whether it is there, and which, its metadata tell at once.
+LEAVING_SECONDS = 1.0  # the time for an agent to end after its last event
+CUT_OFF_SECONDS = 60.0  # if a start has recorded no agent after this time, its server was killed
+_unnamed: dict[str, float] = {}  # markers of starts without a recorded agent -> when they were first seen
+# torch's version is read from its metadata, because importing torch takes seconds.
 ASK_INTERPRETER = """
 import json, sys
 from importlib import metadata
@@ -107,7 +107,7 @@ def start_agent(request: Request, payload: bytes) -> Answer:
         try:
             process = _start(task, folder, request.get("archive") or sys.argv[0], [each.fileno() for each in held])
         finally:
-            for each in held:  # the agent has its own by now
+            for each in held:  # the agent has inherited its own descriptors
                 each.close()
     except (OSError, RefusedError):
         os.unlink(marker)
@@ -180,14 +180,15 @@ def lives(request: Request) -> bool | None:
     agent, start = recorded_agent(request), request.get("start")
     marker = f"{node_folder(at_user(request['run_dir']), request['node'])}/start_{start}"
     if agent is None and start is not None and os.path.exists(marker):
-        since = _unnamed.setdefault(marker, time.monotonic())  # a file server's clock may be off
+        # The file's own time is not used, because a file server's clock may be wrong.
+        since = _unnamed.setdefault(marker, time.monotonic())
         return False if time.monotonic() - since > CUT_OFF_SECONDS else None
     _unnamed.pop(marker, None)
     if agent is not None:
         return is_alive(agent)
     return (
         False if start is not None and request.get("agent") else None
-    )  # the asker's record has no pid: the agent was not started
+    )  # the requester's record has no pid, so the agent was not started
 
 
 def recorded_agent(request: Request) -> Process | None:
@@ -298,7 +299,7 @@ def remove(request: Request, _: bytes) -> Answer:
     if marked(request["run_id"]):
         raise RefusedError(f"processes of run {request['run_id']} are still here")
     there = os.path.isdir(run_dir)
-    remove_tree(run_dir)  # nodes that share it remove it together
+    remove_tree(run_dir)  # if nodes share the folder, several servers may remove it at once
     runs, (sweep, _, index) = os.path.dirname(run_dir), request["run_id"].rpartition(".")
     if sweep and index.isdigit() and not any(name.startswith(f"{sweep}.") for name in _names(runs)):
         remove_tree(f"{os.path.dirname(runs)}/sweeps/{sweep}")

@@ -27,7 +27,7 @@ from orchestrator.protocol.outputs import (
     OutputRules,
 )
 
-# -- what the code was
+# -- the code before the run
 
 
 def baseline(code_dir: str) -> Baseline:
@@ -49,14 +49,14 @@ def _target(path: str) -> list[int]:
     return [info.st_size, info.st_mtime_ns]
 
 
-# -- what is there now
+# -- the files after the run
 
 
 @dataclass
 class Found:
     """The outputs of a run on this machine. `passed_over` lists links and special files, which are not copied."""
 
-    roots: dict[str, str]  # the folders in which was looked, by the names of protocol.outputs
+    roots: dict[str, str]  # the searched folders, by their names in protocol.outputs
     files: list[Entry] = field(default_factory=list)
     passed_over: list[str] = field(default_factory=list)
     unreadable: list[tuple[str, str]] = field(default_factory=list)  # (root, path), of files and whole folders
@@ -73,7 +73,7 @@ def find(run_dir: str, code_dir: str, checkpoints: str, rules: OutputRules, *, h
     known = {CODE: code_dir, OUTPUTS: output_folder(run_dir)}
     found = Found(dict(known))
     _add(found, CODE, _Walk(code_dir, Matcher(rules), checkpoints, run_dir), before)
-    if os.path.islink(known[OUTPUTS]):  # orch itself made a folder there
+    if os.path.islink(known[OUTPUTS]):  # orch created a folder here, so a link is the program's
         found.passed_over.append(known[OUTPUTS])
     else:
         _add(found, OUTPUTS, _Walk(known[OUTPUTS], None, checkpoints, run_dir), {})
@@ -84,7 +84,8 @@ def find(run_dir: str, code_dir: str, checkpoints: str, rules: OutputRules, *, h
         since = 0 if _is_within(checkpoints, run_dir) else made
         _add(found, CHECKPOINTS, _Walk(checkpoints, None, checkpoints, run_dir), {}, since)
     for root, folder, is_orchs in _around(run_dir, code_dir, made, here=here):
-        if root in (IN_CONTAINER, ABOVE_IN_CONTAINER) and os.path.islink(folder):  # orch has made a folder there
+        # Orch created a folder here, so a link is the program's.
+        if root in (IN_CONTAINER, ABOVE_IN_CONTAINER) and os.path.islink(folder):
             found.passed_over.append(folder)
             continue
         skips = _skipping(folder, [run_dir, *known.values()] if root == ABOVE else [*known.values()], is_orchs)

@@ -11,8 +11,8 @@ from orchestrator.node.system import sockets
 from orchestrator.node.system.host import listening_addresses, network_environment
 from orchestrator.node.system.sockets import PADDING, padding_lost
 
-PROBE_SECONDS = 3.0  # without progress
-LISTEN_SECONDS = 15.0  # without a probe: then nobody comes any more
+PROBE_SECONDS = 3.0  # time-out for a step of a probe
+LISTEN_SECONDS = 15.0  # after this time without a probe, the listener ends
 MOST_AT_ONCE = 64
 GREETING = b"orch listens\n"
 
@@ -34,7 +34,7 @@ def listen(request: Request, _: bytes) -> Answer:
 def _answer_all(sock: socket.socket) -> None:
     free = threading.BoundedSemaphore(MOST_AT_ONCE)
     sock.settimeout(LISTEN_SECONDS)
-    with sock, contextlib.suppress(OSError):  # nobody has connected for long
+    with sock, contextlib.suppress(OSError):  # no peer has connected in time
         while True:
             peer, _ = sock.accept()
             free.acquire()

@@ -18,7 +18,7 @@ from orchestrator.protocol.json_text import parse_json
 from orchestrator.protocol.reading import descriptor_of, info_of
 
 HASH_BYTES = 32
-PATIENCE = 3.0  # seconds that a request waits for its files to be unchanged for long enough
+PATIENCE = 3.0  # seconds for which a request waits until its files have been unchanged for long enough
 _Facts = tuple[int, int]  # a file's size and mtime_ns
 
 
@@ -58,7 +58,7 @@ def _wait_until_still(files: list[tuple[str, str]], seconds: float) -> None:
                 age = (time.time_ns() - info_of(f"{folder}/{path}", folder).st_mtime_ns) / 1e9
                 if age >= seconds:
                     break
-                time.sleep(min(seconds - age, left))  # no event reports that a file is not written
+                time.sleep(min(seconds - age, left))  # no event reports that a file is no longer written to
 
 
 @dataclass
@@ -94,7 +94,7 @@ class _Part:
         try:
             while at < end and (sent := os.sendfile(sink.fileno(), self.descriptor, at, end - at)):
                 at += sent
-        except OSError as error:  # `blocks` goes on, with zeros for what a failing disk does not give
+        except OSError as error:  # `blocks` continues, and replaces unreadable bytes by zeros
             if error.errno not in (errno.EIO, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP):
                 raise
         sink.writelines(_Part(self.descriptor, at, end - at, self.facts).blocks())
@@ -138,7 +138,7 @@ class Parts:
         try:
             descriptor = descriptor_of(f"{below}/{path}", below)
         except OSError as error:
-            if error.errno in (errno.EMFILE, errno.ENFILE):  # the file is there, and this machine lacks something
+            if error.errno in (errno.EMFILE, errno.ENFILE):  # the file exists, but a limit on open files is reached
                 raise
             return None
         now = _facts(descriptor)

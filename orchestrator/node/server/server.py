@@ -34,7 +34,7 @@ def serve() -> int:
     from orchestrator.node.system.workers import Workers
 
     source, sink, lock = sys.stdin.buffer, os.fdopen(os.dup(1), "wb"), threading.Lock()
-    os.dup2(2, 1)  # nothing that prints may get between two replies
+    os.dup2(2, 1)  # printed text must not get between two replies
 
     asked = threading.Event()
     with contextlib.suppress(RuntimeError):  # no thread can be started: sshd ends this process in the end
@@ -109,5 +109,5 @@ def _reply(request: Request, payload: bytes, sink: BinaryIO, lock: threading.Loc
             else:
                 data.send(sink)
             sink.flush()
-        except OSError:  # the asker is gone
+        except OSError:  # the requester has disconnected
             os._exit(0)

@@ -24,8 +24,8 @@ from orchestrator.protocol.places.tickets import MOST_OF_USER, Ticket
 SHARED = ("/var/tmp", "/tmp")  # noqa: S108 (the first of them that is sticky and root's is every user's)
 EVERYBODYS = stat.S_ISVTX | stat.S_IWOTH
 RENEWED = "renewed"
-FORGOTTEN_SECONDS = 30 * 86400.0  # after that its own user's next ticket removes one
-MOST_TOLD = 4 * MOST_OF_USER  # tickets of one user, so that an answer is never long
+FORGOTTEN_SECONDS = 30 * 86400.0  # after this time, the next ticket of the same user removes an old ticket
+MOST_TOLD = 4 * MOST_OF_USER  # the most tickets of one user in an answer, which limits its length
 _NAME = re.compile(r"orch-queue\.[0-9a-f]{16}\.(\d{1,6})\.(\d{1,20})\.([A-Za-z0-9][A-Za-z0-9_.-]{0,99})", re.ASCII)
 
 

@@ -27,10 +27,11 @@ from orchestrator.protocol.reading import MOST_WORD, read_regular
 from orchestrator.protocol.task import NodeTask
 
 LOOK_SECONDS = 0.2
-LOOK_AROUND_SECONDS = 1.0  # between two looks into all folders of the run, or nine times as long as one takes
+# The pause between two searches of the run's folders, or 9 times the duration of a search if that is longer.
+LOOK_AROUND_SECONDS = 1.0
 MOST_NAMED = 100
 WORD_BYTES = 4096  # the size of the report to rank 0, which is written in place
-PROBLEM_CHARS = 300  # six bytes each as JSON, at most
+PROBLEM_CHARS = 300  # a character takes up to six bytes in JSON
 
 
 class ReplicaSender:
@@ -91,7 +92,8 @@ class ReplicaSender:
                 keeps = list(found) if len(found) <= MOST_NAMED else None
                 said = await self._send((1, addrs, port), parcel_of, name, found[name], keeps=keeps)
                 sent = seen if not said else sent
-                if said and await in_thread(files_of, found[name]) == files:  # otherwise the program has changed it
+                # Otherwise the program has changed the checkpoint during the copy.
+                if said and await in_thread(files_of, found[name]) == files:
                     self._fail(name, said)
             before = seen
             await asyncio.sleep(max(LOOK_AROUND_SECONDS, 9 * (time.monotonic() - started)))

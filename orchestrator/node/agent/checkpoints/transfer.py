@@ -38,7 +38,7 @@ from orchestrator.protocol.reading import MOST_RECORD, opened, read_json, read_r
 from orchestrator.protocol.task import NodeTask
 from orchestrator.protocol.typed import read, to_json
 
-STALLED_SECONDS = 120.0  # a transfer may stand still for so long, also while the other side writes to a slow disk
+STALLED_SECONDS = 120.0  # a transfer without progress for this long fails; the other side may be writing to a slow disk
 REFUSAL_SECONDS = 10.0  # for a sender to notice that its checkpoint is refused
 REFUSED = (
     OSError, ValueError, KeyError, TypeError, ChannelError, NotInstalledError, asyncio.IncompleteReadError,
@@ -62,7 +62,7 @@ async def _in_time(step: Awaitable[T], what: str) -> T:
         raise ChannelError(f"{what} for {STALLED_SECONDS:g} s") from error
 
 
-# -- the side that has it
+# -- the sender
 
 
 @dataclass(frozen=True)
@@ -119,14 +119,14 @@ async def send(
         channel.writer.write(listing)
         await _in_time(channel.writer.drain(), "nothing was taken")
         wanted = _checked_answer(await channel.answer(STALLED_SECONDS), node, FilesWanted).wanted
-        answer = asyncio.ensure_future(channel.receive())  # a refusal comes before all files were sent
+        answer = asyncio.ensure_future(channel.receive())  # the receiver may refuse before all files are sent
         try:
             for path in wanted:
                 await _send_file(channel, f"{parcel.above}/{path}", parcel.files[path], answer)
             _checked_answer(await _in_time(answer, "no answer"), node, Kept)
         finally:
             if not answer.cancel() and not answer.cancelled():
-                answer.exception()  # if the file was not as listed, that is the error that counts
+                answer.exception()  # retrieved and ignored, because the changed file is the error that counts
     finally:
         await channel.close()
 
@@ -173,7 +173,7 @@ async def _send_file(channel: Channel, path: str, facts: Facts, answer: asyncio.
         channel.send(to_json(Hashed(digest.hexdigest())))
 
 
-# -- the side that lacks it
+# -- the receiver
 
 
 class Receiver:
@@ -182,9 +182,9 @@ class Receiver:
     def __init__(self, task: NodeTask) -> None:
         self.task = task
         self.own = f"{node_folder(task.run_dir, task.node_rank)}/receiving"
-        shutil.rmtree(self.own, ignore_errors=True)  # an agent that was killed has left it
+        shutil.rmtree(self.own, ignore_errors=True)  # left by an agent that was killed
         self.record = f"{task.run_dir}/received.json"
-        self.received = _read_record(self.record)  # other starts may have received some
+        self.received = _read_record(self.record)  # earlier starts may have received checkpoints
         self.lock = asyncio.Lock()
 
     async def take(self, request: Keep, channel: Channel) -> None:
@@ -202,7 +202,7 @@ class Receiver:
         name, listing = request.checkpoint, await _in_time(channel.reader.readexactly(request.listing), "nothing came")
         place, files = place_of(self.task, name), _checked(parse_json(listing), os.path.basename(name))
         above, known = os.path.dirname(place), self.received.get(name)
-        # While ranks run, what was not received may be theirs, and they may be writing it.
+        # A folder that was not received belongs to this node's ranks, which may still be writing it.
         is_theirs = os.path.lexists(place) and known is None and not request.replaces
         if is_theirs or await in_thread(_has_all, above, files, known or {}):
             channel.send(to_json(FilesWanted()))
@@ -232,7 +232,7 @@ class Receiver:
         output.
         """
         above, last = os.path.split(place)
-        if _is_orchs(name):  # named like a writer's folder, which is removed if the writer was killed
+        if _is_orchs(name):  # the name is that of an unfinished checkpoint, which is removed if its writer was killed
             return f"{above}/{checkpoint_dir.temporary_name('tmp', last)}"
         return f"{above}/.{last}.receiving" if name.startswith(f"{CHECKPOINTS}/") else self.own
 

@@ -25,7 +25,7 @@ class Point(NamedTuple):
     """The metrics of one step in a file."""
 
     step: float
-    time: float | None  # seconds since 1970; None if the file does not say it
+    time: float | None  # seconds since 1970; None if the file has no time
     values: Mapping[str, float]
 
 

@@ -24,8 +24,9 @@ from orchestrator.protocol.events import Event, MetricsUnread
 from orchestrator.protocol.layout import node_folder, read_metrics_file
 from orchestrator.protocol.task import NodeTask
 
-LOOK_SECONDS = 2.0  # between two looks; more if the look has taken more than a twentieth of that
-SHARE = 20  # a look of one second of CPU time is followed by a pause of so many seconds
+# The pause between two looks; the pause is longer after a look that took more than 0.1 s of CPU time.
+LOOK_SECONDS = 2.0
+SHARE = 20  # after a look that took one second of CPU time, the pause is this many seconds
 MOST_OF_A_LOOK = 0.1  # seconds of CPU time for one look
 MOST_AT_THE_END = 2.0  # seconds of CPU time, after the ranks have ended
 LONGEST_READ = 4.0  # seconds for one look, which a busy machine or a slow disk may prolong
@@ -75,8 +76,8 @@ class WrittenMetrics:
         self.pids: dict[int, int] = {}
         self.next_search = 0.0
         self.unread: set[str] = set()
-        self.turn = ""  # the file whose reading ended the last look
-        self.loop: asyncio.AbstractEventLoop | None = None  # in whose thread events are recorded
+        self.turn = ""  # the file at which the last look stopped
+        self.loop: asyncio.AbstractEventLoop | None = None  # the event loop in whose thread events are recorded
 
     async def run(self) -> None:
         """Look for new points at intervals until the agent ends."""
@@ -120,7 +121,7 @@ class WrittenMetrics:
         if is_last or time.monotonic() >= self.next_search:
             self._search(self.finder)
         paths = sorted(self.files)
-        at = bisect(paths, self.turn)  # a large file must not use up the time of the others
+        at = bisect(paths, self.turn)  # start after the last file, so that a large file does not starve the others
         for path in [*paths[at:], *paths[:at]]:
             self._read(self.files[path], self.kept, is_over)
             if self.files[path].is_left:

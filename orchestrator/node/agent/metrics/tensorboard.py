@@ -18,11 +18,11 @@ from orchestrator.protocol.crc32c import masked_crc32c
 MOST_OF_A_RECORD = 1 << 16  # bytes; scalars take about 50 bytes, larger records are images, histograms or graphs
 _HEADER, _CRC = struct.Struct("<QI"), struct.Struct("<I")
 _FLOAT, _DOUBLE = struct.Struct("<f"), struct.Struct("<d")
-_WALL_TIME, _STEP, _SUMMARY = 1, 2, 5  # of Event
-_VALUE = 1  # of Summary
-_TAG, _SIMPLE_VALUE, _TENSOR = 1, 2, 8  # of Summary.Value
-_DTYPE, _SHAPE, _CONTENT, _FLOATS, _DOUBLES = 1, 2, 4, 5, 6  # of TensorProto
-_DIMENSION, _SIZE = 2, 1  # fields of TensorShapeProto and its Dim
+_WALL_TIME, _STEP, _SUMMARY = 1, 2, 5  # fields of Event
+_VALUE = 1  # field of Summary
+_TAG, _SIMPLE_VALUE, _TENSOR = 1, 2, 8  # fields of Summary.Value
+_DTYPE, _SHAPE, _CONTENT, _FLOATS, _DOUBLES = 1, 2, 4, 5, 6  # fields of TensorProto
+_DIMENSION, _SIZE = 2, 1  # fields of TensorShapeProto and of its Dim
 _OF_DTYPE = {1: (_FLOAT, _FLOATS), 2: (_DOUBLE, _DOUBLES)}
 
 

@@ -21,10 +21,10 @@ _BLOCK = 1 << 15
 _START = struct.Struct("<4sHB")  # the header of the file
 _HEADER = struct.Struct("<IHB")  # the header of a part: checksum, length, type
 _FULL, _FIRST, _MIDDLE, _LAST = 1, 2, 3, 4
-_HISTORY = 2  # of Record
-_ITEM, _STEP = 1, 2  # of HistoryRecord
-_NUMBER = 1  # of HistoryStep
-_KEY, _NESTED_KEY, _JSON = 1, 2, 16  # of HistoryItem
+_HISTORY = 2  # field of the message Record
+_ITEM, _STEP = 1, 2  # fields of HistoryRecord
+_NUMBER = 1  # field of HistoryStep
+_KEY, _NESTED_KEY, _JSON = 1, 2, 16  # fields of HistoryItem
 
 
 class WandbFile:

@@ -11,8 +11,8 @@ from orchestrator.protocol.reading import names_in
 
 TICKS = os.sysconf("SC_CLK_TCK")
 PAGE = os.sysconf("SC_PAGE_SIZE")
-SECTOR = 512  # bytes, in /proc/diskstats whatever the disk's own are
-WORD = 4  # bytes, in which InfiniBand counts
+SECTOR = 512  # bytes per sector in /proc/diskstats, whatever the disk's own sector size is
+WORD = 4  # bytes; InfiniBand counts words
 CHUNK = 1 << 16
 
 
@@ -67,7 +67,8 @@ class MachineReader:
         self.root = root
         self.disks = frozenset(name.encode() for name in names_in(f"{root}/sys/block") if self._is_real("block", name))
         cards = [name for name in names_in(f"{root}/sys/class/net") if name != "lo"]
-        real = [name for name in cards if self._is_real("class/net", name)]  # the others lead to these
+        # Virtual network cards send their packets through these.
+        real = [name for name in cards if self._is_real("class/net", name)]
         self.cards = frozenset(name.encode() for name in real or cards)
         base = f"{root}/sys/class/infiniband"
         self.limits = memory_limits(f"{root}/proc/self/cgroup", f"{root}/sys/fs/cgroup")
@@ -83,7 +84,8 @@ class MachineReader:
     def read(self) -> Machine:
         """Return the machine's present counters."""
         memory, total = memory_of(read_bytes(f"{self.root}/proc/meminfo"))
-        for folder, limit in self.limits:  # the fuller one counts: a job's own share, or the machine
+        # The most exhausted limit counts: that of the job's cgroup, or the machine's memory.
+        for folder, limit in self.limits:
             if limit < total and (used := memory_used(folder)) / limit > memory / total:
                 memory, total = float(used), float(limit)
         read, written = disk_bytes(read_bytes(f"{self.root}/proc/diskstats"), self.disks)

@@ -22,10 +22,10 @@ class IdleWatch:
     """
 
     gpu: float | None = None  # percent, the mean of the node's GPUs
-    cpu: float | None = None  # percent of a core for each rank, where no GPU tells
+    cpu: float | None = None  # percent of a core per rank, for a node without GPU samples
     after: float = 1800.0
     seconds: float = 0.0  # the time for which the node has been idle
-    what: str = ""  # how busy it was in the last window, in words
+    what: str = ""  # a text about the use in the last window
     used: float = 0.0
     window: float = 0.0
 

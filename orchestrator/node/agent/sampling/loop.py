@@ -31,7 +31,7 @@ class Started:
     """The ranks of the running attempt, and the processes that the launcher has started for these ranks."""
 
     attempt: int = 0
-    pids: dict[int, int] = field(default_factory=dict)  # the numbers that the launcher sees, by rank
+    pids: dict[int, int] = field(default_factory=dict)  # rank -> the pid that the launcher sees
 
     def without(self, rank: int) -> Started:
         """Return a copy without a rank that has ended."""
@@ -62,7 +62,7 @@ class Sampling:
         self.pending: list[Sample] = []
         self.begun = time.monotonic()
         self.seen = Started()  # the ranks at the last look
-        self.hosts: dict[int, int] = {}  # its processes by this machine's numbers
+        self.hosts: dict[int, int] = {}  # rank -> the pid on this machine
         self.idle = IdleWatch.of(task.idle)
         self.idle_attempt, self.is_idle = task.attempt, False
         self.problem = ""
@@ -73,7 +73,8 @@ class Sampling:
             started = self.started()
             try:
                 sample = await in_thread(self.look, started)
-            except (OSError, ValueError) as error:  # full, gone: the training does not need this
+            # The disk is full or the folder was removed; the training does not need the samples.
+            except (OSError, ValueError) as error:
                 sample = None
                 self._complain(error)
             if sample is not None:
@@ -107,7 +108,7 @@ class Sampling:
         """Combine the samples since the last line, and write them as one line. Raises OSError if the line can't be
         written.
         """
-        pending, self.pending = self.pending, []  # a look may still be under way in its thread as the agent ends
+        pending, self.pending = self.pending, []  # a look may still run in its thread while the agent ends
         if pending:
             self.file.append(merged(pending))
 
@@ -125,7 +126,7 @@ class Sampling:
             self.record(SamplingFailed(self.problem))
 
     def _watch(self, idle: IdleWatch, sample: Sample) -> None:
-        if sample.attempt != self.idle_attempt:  # the leader has forgotten what was said of the one before
+        if sample.attempt != self.idle_attempt:  # the leader has dropped the report on the previous attempt
             idle.reset()
             self.idle_attempt, self.is_idle = sample.attempt, False
         is_idle = idle.add(sample)

@@ -9,7 +9,7 @@ from typing import Any, Callable
 from orchestrator.node.agent.sampling.counters import Machine, MachineReader, Usage, usage_of
 from orchestrator.protocol.samples import GpuSample, RankSample, Sample
 
-LEAST_SECONDS = 0.05  # between two looks of which a rate can be told
+LEAST_SECONDS = 0.05  # the shortest time between two readings from which a rate is computed
 
 
 @dataclass
@@ -20,7 +20,7 @@ class _Known:
 
     processes: dict[int, Usage] = field(default_factory=dict)
     waited: float | None = None
-    stepped: tuple[int, float] | None = None  # the number of its last step, and when that was told, by its clock
+    stepped: tuple[int, float] | None = None  # (its last step, the time of the heartbeat by the rank's clock)
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,8 @@ def _step_seconds(known: _Known, told: Mapping[str, Any]) -> float | None:
     if type(step) is not int or time is None or (known.stepped is not None and step == known.stepped[0]):
         return None
     before, known.stepped = known.stepped, (step, time)
-    if before is None or step < before[0] or time <= before[1]:  # the first one, or it was resumed from an earlier one
+    # This is the first step, or the rank has resumed from an earlier step.
+    if before is None or step < before[0] or time <= before[1]:
         return None
     return (time - before[1]) / (step - before[0])
 

@@ -12,7 +12,7 @@ from orchestrator.node.agent.sampling.counters import read_bytes
 from orchestrator.node.system.processes import parent_of, variable_of
 
 SCAN_SECONDS = 10.0
-SHARE = 1000  # a look through all processes takes at most one part in so many of the time
+SHARE = 1000  # scans of all processes take at most this fraction (1/SHARE) of the time
 
 
 class RankTrees:
