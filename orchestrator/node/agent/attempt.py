@@ -70,8 +70,8 @@ class Attempt:
     # -- a missing module: the other ranks are stopped before they can report it, so every node is asked
 
     def seeks(self, report: RankEnd) -> str:
-        """Return the module for which every node must search now. Return "" if no rank has failed to import a
-        module.
+        """Return the missing module for which every node must search because of this report; "" if no search is
+        needed.
         """
         task, module = self.roster.task, missing_module_of(report)
         # A `command:` may use another interpreter than the launcher's.
@@ -109,7 +109,7 @@ class Attempt:
         return is_first
 
     def idleness(self) -> tuple[int, str]:
-        """Return for how long all nodes have been idle, and their highest use of CPU and GPU in that time."""
+        """Return for how many seconds all nodes have been idle, and a text about their use in that time."""
         use = ", ".join(dict.fromkeys(each.use for _, each in sorted(self.unused.items())))
         return min((each.seconds for each in self.unused.values()), default=0), use
 

@@ -302,7 +302,7 @@ def _give_up(log: EventLog, task: NodeTask, reason: str, cause: Cause) -> int:
 
 
 def _own_events(run_dir: str, node: int, after: int) -> list[Event]:
-    """Return the events that this start has recorded on this node: the events with numbers from `after` on."""
+    """Return the events that this start has recorded on this node. Their sequence numbers are `after` or higher."""
     return [event for event in recorded(run_dir, node) if event.seq is not None and event.seq >= after]
 
 

@@ -23,7 +23,7 @@ class ChannelError(Exception):
 
 
 class NoAnswerError(ChannelError):
-    """The peer did not answer in time."""
+    """The peer did not answer within the time limit."""
 
 
 class Channel:

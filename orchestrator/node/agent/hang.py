@@ -98,7 +98,7 @@ class HangSearch:
         self.standstill.unseen[node] = float(self.limits.get("other", DEFAULT_LIMITS["other"]))
 
     def slept(self, seconds: float) -> None:
-        """Do not count these seconds as silence of the ranks, because the leader did not run."""
+        """Do not count a pause of the leader, in seconds, as silence of the ranks."""
         self.due = self.due and self.due + seconds
         self.standstill.slept(seconds)
 

@@ -1,9 +1,10 @@
 """The first process of a scheduler's job: it starts the agents of all nodes, warns them of the time limit and ends
 them.
 
-The batch script starts this process on the job's first machine. This process runs node 0's agent as a child, and starts
-each other agent by the scheduler's remote command, so that the scheduler accounts for all agents and ends them. Node
-0's agent leads the gang. So signals are sent to node 0's agent only, and its end starts the time-out for the others.
+The batch script starts this process on the job's first machine. This process runs node 0's agent as a child. It starts
+each other agent by the scheduler's remote command, so that the scheduler accounts for all agents and can end them. Node
+0's agent leads the gang, so signals are sent only to node 0's agent. When it has ended, the others get a limited time
+to end.
 """
 
 from __future__ import annotations

@@ -90,7 +90,9 @@ def launcher_environment(task: NodeTask, nproc: int) -> dict[str, str]:
 
 
 def engine_environment(task: NodeTask) -> dict[str, str]:
-    """Return the environment variables of the container's client: those of this process, and the mark of the run."""
+    """Return the environment variables of the container's client: the variables of this process, and the mark of the
+    run.
+    """
     environment = {key: value for key, value in os.environ.items() if key not in RANK_VARIABLES}
     # With pyxis, the mark is left out, because the launcher in the container would kill the marked srun.
     if task.container is not None and task.container.runtime != "pyxis":

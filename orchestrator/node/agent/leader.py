@@ -167,8 +167,8 @@ class Leader:
             PHASES[self.phase].then(self, now)
 
     def _check_ways(self, now: float) -> None:
-        """Let each node connect to the next node, so that a firewall between two nodes is reported before a rank
-        hangs.
+        """Let each node test its connection to the next node, so that a firewall between two nodes is reported
+        before a rank hangs.
         """
         if self.task.nnodes == 1:
             self._prepare(now)

@@ -40,8 +40,8 @@ class Offer:
             self._record(found)
 
     async def watch_saves(self) -> None:
-        """Check the saved checkpoints until they show the answer. The pauses grow, because listing a folder may be
-        slow.
+        """Check the saved checkpoints until they show whether the program has loaded the offered checkpoint. The
+        pauses between checks grow, because listing a folder may be slow.
         """
         pause = 1.0
         while not (self.is_known or self.has_ended):
@@ -50,7 +50,7 @@ class Offer:
             pause = min(2 * pause, MOST_PAUSE)
 
     async def end(self) -> None:
-        """Check a last time, after the ranks have ended."""
+        """After the ranks have ended, check a last time whether the program has loaded the checkpoint."""
         if not self.has_ended:
             self.has_ended = True
             await self._look_at_saves()

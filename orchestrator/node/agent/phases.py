@@ -43,14 +43,16 @@ class Stage(NamedTuple):
 
 
 class Course(NamedTuple):
-    """The gang's attempts: the present number, the causes of the restarts, and the progress at each restart."""
+    """The history of the gang's attempts: the present number, the causes of the restarts, and the progress at each
+    restart.
+    """
 
     attempt: int
     restarts: tuple[str, ...]  # the causes
     begun_at: tuple[Progress, ...]
 
     def again(self, cause: str, saved: Progress) -> Course:
-        """Return the course with one more attempt."""
+        """Return the history with one more attempt."""
         return Course(self.attempt + 1, (*self.restarts, cause), (*self.begun_at, saved))
 
 

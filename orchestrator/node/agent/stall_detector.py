@@ -106,7 +106,7 @@ def culprit_of_hang(
 ) -> Silence:
     """Return the stalled rank for which the others wait.
 
-    The first of these groups that contains a rank has the candidates:
+    The candidates are the ranks of the first group in this list that is not empty:
 
     1. stopped ranks (SIGSTOP)
     2. the rank that is `missing` from a collective
@@ -204,7 +204,9 @@ def _key(stall: Stalled | None) -> tuple[int, str, bool] | None:
 
 
 def output(folder: str, rank: int) -> dict[str, Any] | None:
-    """Return a substitute heartbeat for a program that sends none. It holds the size of the program's output so far."""
+    """Return a substitute heartbeat for a program that sends none. The substitute holds the size of the program's
+    output so far.
+    """
     try:
         size = info_of(f"{folder}/rank_{rank}.log", folder.rsplit("/", 3)[0]).st_size
         return {"step": size, "phase": "output", "time": 0.0}

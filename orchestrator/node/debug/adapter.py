@@ -23,11 +23,11 @@ PIECE = 1 << 16
 
 
 def run_adapter() -> int:
-    """Serve a rank until the rank ends. The rank writes an order to stdin, and reads from stdout the port to connect
-    to.
+    """Serve a rank until the rank ends. The rank writes an order to stdin, and reads from stdout the port to which it
+    connects.
 
-    The adapter writes the name of the debuggers' socket into the file `announce` of the order. The order's `user` and
-    the user of this process may connect.
+    The adapter writes the name of the debuggers' socket into the file that the order names as `announce`. Only the
+    order's `user` and the user of this process may connect to that socket.
     """
     order = parse_json(sys.stdin.readline())
     sys.path.append(order["path"])

@@ -1,5 +1,5 @@
-"""Installs an environment from local wheels with uv, without a network. When it is complete, its temporary folder
-gets its final name.
+"""Installs an environment from local wheels with uv, without a network. The environment is built in a temporary
+folder, which is renamed once the installation is complete.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The launcher, one process per node in the runtime: imports torch once, holds the store's port, forks and reaps ranks.
 
 The agent sends orders as JSON lines to stdin. The launcher sends reports to its original stdout. If stdin ends, the
-agent has ended, so the launcher ends the ranks. The launcher starts no threads, and ends OpenBLAS's threads before a
-fork.
+agent has ended, so the launcher ends the ranks. Forking is unsafe in a process with threads. So the launcher starts no
+threads, and ends OpenBLAS's threads before a fork.
 """
 
 from __future__ import annotations

@@ -59,8 +59,8 @@ class Asked:
 
     @staticmethod
     def before(pid: int, path: str) -> Asked:
-        """Record the file's size and the process's threads before the signal is sent. They show later if the answer
-        is complete.
+        """Record the file's size and the process's threads before the signal is sent. `answer` needs both to
+        recognize a complete answer.
         """
         try:
             offset = os.path.getsize(path)

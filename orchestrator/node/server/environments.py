@@ -43,7 +43,9 @@ def install_environment(request: Request, payload: bytes) -> Answer:
 
 
 def hash_environments(request: Request, _: bytes) -> Answer:
-    """Return the content hash of each environment on this machine. If an environment was altered, also return how."""
+    """Return the content hash of each environment on this machine. If an environment was altered, also return a
+    sentence about this.
+    """
     top, found = environments_folder(_cache(request)), dict[str, Any]()
     for name in sorted(os.listdir(top)) if os.path.isdir(top) else ():
         if os.path.isdir(f"{top}/{name}") and not name.startswith("."):

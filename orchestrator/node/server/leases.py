@@ -156,7 +156,8 @@ def still_held(request: Request, _: bytes) -> Answer:
 def hand_over(run_id: str, promised: list[str]) -> Places:
     """Return the places that were promised to an agent of the run. From now on the agent owns these places.
 
-    If this server no longer holds one of them, release all places of the run. Raises RefusedError in this case.
+    Raises RefusedError if this server no longer holds one of the places. In this case all places of the run are
+    released.
     """
     taken = held.get(run_id, {})
     if lost := ", ".join(name for name in promised if name not in taken):

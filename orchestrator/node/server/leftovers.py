@@ -32,9 +32,9 @@ class Leftovers:
 
 
 def find_leftovers(node_dirs: Iterable[str]) -> dict[str, Leftovers]:
-    """Find this user's processes by their marks and containers by their labels. Return them by run id.
+    """Find this user's processes by their marks and containers by their labels. Return the leftovers by run id.
 
-    `node_dirs` are folders of nodes. Their records name the container engines that were used.
+    `node_dirs` are the folders of nodes. Their records name the container engines that were used.
     """
     found: dict[str, Leftovers] = {}
     for each in processes.marked_processes():

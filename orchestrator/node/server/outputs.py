@@ -150,7 +150,9 @@ def _add(found: Found, root: str, walk: _Walk, before: Baseline, since: int = 0)
 
 
 def _is_newer(path: str, since: int) -> bool:
-    """Return whether a link or folder was changed after `since`. An older one next to other runs is not this run's."""
+    """Return whether a link or folder was changed after `since`. In a folder that runs share, an older one is not
+    this run's.
+    """
     try:
         return not since or os.lstat(path).st_mtime_ns >= since
     except OSError:

@@ -1,9 +1,9 @@
 """`python3 node.pyz serve`: answers the requests of a submitting machine that has connected over SSH.
 
 A request is a line of JSON, {"id", "do", "bytes", ...}, followed by the number of bytes in "bytes". A reply has the
-same form. Each request is handled in a thread and answered when it is done, so a long request delays no other. If no
-more threads can be started, requests wait for one another. When stdin ends, this process ends, and the agents that it
-has started continue.
+same form. Each request is handled in a separate thread, so a long request does not delay other requests. If no more
+threads can be started, requests wait for one another. When stdin ends, this process ends, but the agents that it has
+started continue.
 """
 
 from __future__ import annotations

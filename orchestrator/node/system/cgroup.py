@@ -22,13 +22,15 @@ def oom_kills(cgroups: str = "/proc/self/cgroup", root: str = "/sys/fs/cgroup") 
 
 
 def own_path(cgroups: str = "/proc/self/cgroup") -> str:
-    """Return the path of this process's cgroup. If cgroups have version 1, return the memory controller's path."""
+    """Return the path of this process's cgroup. With cgroups of version 1, return the path of the memory
+    controller's cgroup.
+    """
     return next((path for controllers, path in _groups(cgroups) if controllers in ("", "memory")), "")
 
 
 def _groups(cgroups: str) -> list[tuple[str, str]]:
-    """Return (controllers, path) for each cgroup of a process. With version 2, there is one cgroup, and its
-    controllers are "".
+    """Return (controllers, path) for each cgroup of a process. In version 2 a process has one cgroup, with "" as
+    controllers.
     """
     try:
         with open(cgroups, encoding="utf-8") as file:

@@ -24,8 +24,8 @@ class EventLog:
     """Appends events to the record. If the disk is full, this is reported once on stderr, and nothing is raised.
 
     If the record's folder is removed, it is created again with all earlier events, so that copies of the record stay
-    valid. For this, the events are also kept in memory. If they take more than MOST_KEPT bytes, only the first event,
-    which identifies the run, and the newest events are kept.
+    valid. For this purpose, events are also kept in memory. If the kept events exceed MOST_KEPT bytes, only the first
+    event, which identifies the run, and the newest events are kept.
     """
 
     def __init__(self, path: str, node_rank: int) -> None:

@@ -1,5 +1,5 @@
-"""Finds and ends the processes of a run. They are identified by a variable (the mark) in their environment, and
-never by name.
+"""Finds and ends the processes of a run. A process is identified by the variable ORCH_MARK in its environment, and
+never by its name.
 """
 
 from __future__ import annotations

@@ -99,8 +99,8 @@ class ReplicaSender:
             await asyncio.sleep(max(LOOK_AROUND_SECONDS, 9 * (time.monotonic() - started)))
 
     def _others(self) -> dict[str, Saved]:
-        """Return the run's checkpoints in other frameworks' formats, the newest first. Orch's own are in a separate
-        folder.
+        """Return the run's checkpoints in other frameworks' formats, the newest first. Checkpoints in orch's format
+        are left out.
         """
         found = Places.of(self.task).own()
         return {name: saved for name, saved in found.items() if saved.format is not Format.ORCH}

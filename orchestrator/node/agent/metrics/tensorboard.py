@@ -50,7 +50,7 @@ class EventFile:
                 self.followed.keep_mark(file)
 
     def _record(self, file: BinaryIO, size: int) -> tuple[bytes, int] | None:
-        """Return the next record as (data, checksum); None if it is incomplete. The data of a large record is
+        """Return the next record as (data, checksum); None if it is incomplete. If the record is large, its data is
         skipped.
         """
         at = self.followed.offset

@@ -31,8 +31,8 @@ class Machine:
 
 @dataclass(frozen=True)
 class Usage:
-    """A process's counters since its start, and its present memory. `pid` and `started` together identify the
-    process.
+    """A process's counters since its start, and its present memory. The process's pid and `started` together
+    identify it.
     """
 
     started: int
