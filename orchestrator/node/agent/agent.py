@@ -335,8 +335,8 @@ class Agent:
 
     @_ORDERS.add
     async def _check_way(self, order: messages.Check) -> None:
-        """Test whether this node can connect to the next node, and report the result. Node 0 then starts to copy
-        checkpoints to node 1.
+        """Test whether this node can connect to the next node, and report the result to the leader. On node 0, if
+        checkpoints are copied, then begin to send them to node 1.
         """
         assert self.tls is not None
         assert self.channel is not None

@@ -262,8 +262,8 @@ def run_in_job(run_dir: str, find: Callable[[], Place]) -> int:
 
 
 async def _run(task: NodeTask, on_outcome: Callable[[Agent, int], None]) -> int:
-    """Run the agent and return its exit code. Afterwards ignore signals, because Slurm ends all agents once one has
-    ended.
+    """Run the agent and return its exit code. After the agent's end, block signals, because Slurm ends all agents
+    once one has ended, and this process must keep its exit code.
     """
     code = await Agent(task, on_outcome).run()
     hold_back_for_good()

@@ -139,9 +139,7 @@ class HangSearch:
             self.record(events.Unjoined(self.attempt, ""))
 
     def explain(self, roster: Roster, exits: Iterable[Culprit]) -> None:
-        """Once all stacks have arrived, record which ranks have not joined the process group, if other ranks wait
-        for them.
-        """
+        """Once all stacks have arrived, record which ranks have not joined the process group, if any."""
         if self.waits is None or self.owed:
             return
         waits, self.waits = self.waits, None

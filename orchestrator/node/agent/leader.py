@@ -1,8 +1,8 @@
-"""The decisions of node 0's agent for the gang: when the ranks start, which failure counts, and whether to retry. No
-I/O.
+"""The decisions of node 0's agent for the gang: when the ranks start, which failure counts, and whether to retry. The
+module does no I/O.
 
-The table PHASES at the end of the module lists what each phase waits for, and what follows it. Handlers take the nodes'
-reports. The clock (seconds, monotonic) is an argument. `send` sends orders, and `record` writes events.
+The table PHASES at the end of the module lists what each phase waits for, and what follows the phase. Handlers take the
+nodes' reports. The clock (seconds, monotonic) is an argument. `send` sends orders, and `record` writes events.
 """
 
 from __future__ import annotations

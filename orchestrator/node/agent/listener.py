@@ -1,4 +1,5 @@
-"""Listens for members of a run. A connection that has not authenticated itself is a stranger; their number is limited.
+"""Listens for members of a run. A connection that has not authenticated itself is called a stranger. The number of
+strangers is limited.
 
 The gang's leader and every node's neighbour server use this listener.
 """

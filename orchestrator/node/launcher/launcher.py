@@ -263,9 +263,9 @@ class Launcher:
     def _close_inherited(self, *also: int) -> None:
         """Close the launcher's descriptors in a forked child.
 
-        If the child kept the store's socket open, other ranks would hang when the store has ended. Descriptors that an
-        import has opened stay open, because an object may close its number again later, when the number belongs to
-        another file.
+        If the child kept the store's socket open, other ranks would hang after the store's end. Descriptors that an
+        import has opened stay open. An object may own such a descriptor and close its number later, when the number
+        belongs to another file.
         """
         self.selector.close()
         if self.listening is not None:
@@ -299,9 +299,9 @@ class Launcher:
     def _stop(self, order: messages.Stop) -> None:
         """Send TERM to the ranks now, and KILL after `grace` seconds.
 
-        For a Python rank, only its main process gets TERM. If its data loader's workers got TERM too, their death would
-        end the rank before it has saved. For a `command:`, the whole process group gets TERM, because shells don't
-        forward signals.
+        For a Python rank, only the rank's main process gets TERM. If the workers of its data loader got TERM too, their
+        death would end the rank before it has saved a checkpoint. For a `command:`, the whole process group gets TERM,
+        because shells don't forward signals.
         """
         for process in self._alive():
             if has_ended(process.pid):

@@ -154,8 +154,8 @@ def steps(request: Request, _: bytes) -> Answer:
 
 
 def has_begun(request: Request, _: bytes) -> Answer:
-    """Return whether the run's job has begun. The batch script's first action is to open a log in the run's
-    `folder`.
+    """Return whether the run's job has begun. The batch script's first action is to open a log in the subfolder
+    `folder` of the run's folder.
     """
     try:
         names = os.listdir(f"{at_user(request['run_dir'])}/{request['folder']}")

@@ -213,7 +213,7 @@ class _Walk:
     def _pass_over(self, path: str, folder: str) -> None:
         """Note an entry that can't be copied: a special file, or a link whose target is outside the searched folders.
 
-        The target of any other link is itself listed as an output.
+        If a link's target is inside these folders, the target itself is listed as an output, so the link is not noted.
         """
         try:
             target = os.readlink(f"{self.top}/{path}")

@@ -52,7 +52,7 @@ def _answer(peer: socket.socket, free: threading.BoundedSemaphore) -> None:
 
 
 def _take(peer: socket.socket) -> int:
-    """Read the padding, and return the number of bytes that arrived."""
+    """Read the peer's padding, and return the number of bytes that arrived."""
     count = 0
     while count < len(PADDING) and (data := peer.recv(len(PADDING) - count)):
         count += len(data)
@@ -87,7 +87,9 @@ def _is_greeted(peer: socket.socket) -> bool:
 
 
 def _padding_problem(peer: socket.socket) -> str:
-    """Send the padding to the listener. Return why the padding did not come back; "" if it did."""
+    """Send the padding, which is large enough to fail on a wrong MTU, to the listener. Return why it did not come
+    back; "" if it did.
+    """
     try:
         peer.sendall(PADDING.encode())
         return "" if _take(peer) == len(PADDING) else padding_lost("the connection was closed")

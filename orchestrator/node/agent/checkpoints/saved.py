@@ -67,8 +67,8 @@ def place_of(task: NodeTask, name: str) -> str:
 def resumable(task: NodeTask, attempt: int) -> dict[str, Saved]:
     """Return the checkpoints from which an attempt may resume, the newest first. Their names are the same on all nodes.
 
-    These are the run's own checkpoints. If the run has none yet, it is the checkpoint with which the run was submitted,
-    if any.
+    The list has the run's own checkpoints. If the run has no checkpoint yet, the list has only the checkpoint with
+    which the run was submitted, if any.
     """
     given = "" if task.resume in ("auto", "never") else os.path.join(task.code_dir, os.path.expanduser(task.resume))
     if not (attempt or task.start or given):

@@ -228,8 +228,8 @@ class Receiver:
         channel.send(to_json(Kept(kept=name)))
 
     def _temporary(self, name: str, place: str) -> str:
-        """Return a temporary folder for arriving files, on the disk of their final folder. It is never copied as an
-        output.
+        """Return a temporary folder for arriving files, on the same disk as their final folder. The temporary folder
+        is never copied as an output.
         """
         above, last = os.path.split(place)
         if _is_orchs(name):  # the name is that of an unfinished checkpoint, which is removed if its writer was killed

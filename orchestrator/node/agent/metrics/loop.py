@@ -1,5 +1,5 @@
-"""Reads the metrics that the program writes to its own files, on node 0. Runs beside the agent's loop, with at most
-5 % of a core.
+"""Reads the metrics that the program writes to its own files, on node 0. It runs in a thread beside the agent's
+event loop, and uses at most 5 % of a core.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Samples a node every 2 s, writes the samples to a file, and checks whether the node is idle. Runs beside the
-agent's loop.
+"""Samples a node every 2 s, writes the samples to a file, and checks whether the node is idle. It runs as a task
+beside the agent's other work.
 """
 
 from __future__ import annotations

@@ -34,9 +34,7 @@ THROTTLES = {
 
 
 def look() -> GpuInventory:
-    """Return this machine's GPUs from NVML. If NVML reports none, return those that nvidia-smi reports, which may be
-    none.
-    """
+    """Return this machine's GPUs from NVML. If NVML reports no GPU, return the GPUs that nvidia-smi reports, if any."""
     from orchestrator.node.system.gpus.nvidia_smi import look_by_program
 
     library = open_nvml()
