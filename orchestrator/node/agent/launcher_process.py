@@ -117,7 +117,7 @@ class LauncherProcess:
 
     @property
     def pid(self) -> int | None:
-        """Return the launcher's process id while the launcher may be running."""
+        """Return the launcher's process id; None if the launcher was never started."""
         return self.process.pid if self.process is not None else None
 
     async def start(self, nproc: int, attempt: int) -> None:

@@ -61,7 +61,8 @@ class NodeResources:
     devices: tuple[str, ...] = ()  # further device files that a fast network needs
     files: tuple[str, ...] = ()  # the site's configuration files of NCCL
     memlock: bool = True  # whether the engine can lift the limit on locked memory, which InfiniBand needs
-    limits: tuple[str, ...] = ()  # of this process; podman without CAP_SYS_RESOURCE fails if it has to raise them
+    # This process's limits, as options; podman without CAP_SYS_RESOURCE fails if it must raise limits.
+    limits: tuple[str, ...] = ()
     host: str = "HOST"
 
 

@@ -42,7 +42,7 @@ class Engine:
     name: str
     version: str
     rootless: bool = False
-    root: str = ""  # the folder of its images
+    root: str = ""  # the folder that holds the engine's images
 
 
 @dataclass(frozen=True)

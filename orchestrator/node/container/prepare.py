@@ -111,7 +111,7 @@ def _make_places(task: NodeTask, attempt: int) -> None:
     view = os.path.realpath(container_view(task.run_dir))
     for source, place in places_in_view(task, attempt):
         if not f"{os.path.realpath(os.path.dirname(place))}/".startswith(f"{view}/"):
-            continue  # ranks of an earlier attempt have put a link there, which may point anywhere
+            continue  # ranks of an earlier attempt have put a link here, which may point anywhere
         if os.path.isfile(source):
             os.makedirs(os.path.dirname(place), exist_ok=True)
             _make_file(place)

@@ -19,7 +19,7 @@ from orchestrator.protocol.files import write_atomic
 from orchestrator.protocol.layout import attempt_folder, node_folder
 from orchestrator.protocol.reading import read_regular
 
-MOST_PART = 1 << 30  # bytes of a trace or a snapshot
+MOST_PART = 1 << 30  # the most bytes of a trace or a snapshot
 LOOK_SECONDS = 0.1  # between two looks; a rank in a container or on network storage can't signal that it is done
 
 

@@ -99,7 +99,8 @@ def hold(folder: str) -> int:
     """
     try:
         descriptor = open_own(f"{folder}/{MANIFEST}", os.O_RDONLY | os.O_NONBLOCK)
-        with contextlib.suppress(OSError):  # without locks on this file system, only its recent use protects it
+        # If the file system has no locks, only its recent use protects the environment.
+        with contextlib.suppress(OSError):
             fcntl.flock(descriptor, fcntl.LOCK_SH)
         os.utime(descriptor)
     except OSError as error:
@@ -119,7 +120,7 @@ def unused(folder: str) -> Iterator[bool]:
     try:
         descriptor = os.open(f"{folder}/{MANIFEST}", os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
-        yield True  # its installation was never finished
+        yield True  # the environment's installation was never finished
         return
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

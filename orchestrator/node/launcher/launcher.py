@@ -64,7 +64,7 @@ class RankProcess:
     log: RankLog
     pipe: int
     exit_status: int | None = None
-    sent: int = 0  # the last signal that this launcher sent to it
+    sent: int = 0  # the last signal that this launcher sent to the rank
 
 
 @dataclass
@@ -236,7 +236,7 @@ class Launcher:
 
     def _release_port(self) -> None:
         if self.listening is not None:
-            with contextlib.suppress(KeyError):  # it is registered only from `go` until the first connection
+            with contextlib.suppress(KeyError):  # the socket is registered only from `go` until the first connection
                 self.selector.unregister(self.listening)
             self.listening.close()
             self.listening = None

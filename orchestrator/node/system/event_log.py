@@ -17,7 +17,7 @@ from orchestrator.protocol.reading import MOST_LINES, opened, read_regular
 from orchestrator.protocol.typed import to_json
 
 MOST_KEPT = 1 << 20  # bytes of the record that are kept in memory
-RESERVE_BYTES = 1 << 17  # of disk space for the last events
+RESERVE_BYTES = 1 << 17  # bytes of disk space that are reserved for the last events
 
 
 class EventLog:

@@ -40,7 +40,8 @@ def begin() -> None:
     sys.path[:] = [folder for folder in sys.path if folder != order["hook"]]
     if not (is_started_by_orch and setup["folder"]):
         _restore_environment(order["path"])
-    if is_started_by_orch and not setup["folder"]:  # this is the rank, and not a program that its command has started
+    # This process is the rank, not a program that the rank's command has started.
+    if is_started_by_orch and not setup["folder"]:
         _set_up_rank(setup, order["mode"])
     elif order["pid"] == os.getppid() and setup["folder"] and os.environ.get("RANK", "").isdigit():
         _set_up_rank({**setup, **files_of(setup["folder"], int(os.environ["RANK"]))}, order["mode"])

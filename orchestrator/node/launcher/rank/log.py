@@ -20,9 +20,9 @@ class RankLog:
         self.descriptor = open_own(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         self.size = os.fstat(self.descriptor).st_size
         self.output = self.size  # bytes in PATH that the rank wrote, without orch's notes
-        self.older = 0  # the same for PATH.1
+        self.older = 0  # bytes in PATH.1 that the rank wrote, without orch's notes
         self.dropped = 0  # bytes that were rotated away
-        self.lost = 0  # bytes that the disk refused
+        self.lost = 0  # bytes that could not be written to the disk
         self.is_in_line = False  # whether the last line on disk is unfinished
 
     def write(self, data: bytes) -> OSError | None:

@@ -30,7 +30,7 @@ def _stretch(module: ModuleType) -> None:
     for name in GROUPS:
         longer = _longer(getattr(module, name))
         setattr(module, name, longer)
-        if hasattr(package, name):  # the package has copied the module's functions by then
+        if hasattr(package, name):  # the package may already have copied the module's functions
             setattr(package, name, longer)
 
 

@@ -17,7 +17,7 @@ from orchestrator.protocol.reading import names_in
 
 BY_DRIVER = "/proc/driver/nvidia/gpus"
 DEV = "/dev"
-USED_BYTES = 2 << 30  # of a card's memory; drivers, desktops and display servers use less
+USED_BYTES = 2 << 30  # bytes of a card's memory above which the card is in use; drivers and desktops use less
 # services that use GPUs on behalf of other programs
 SERVICES = ("nvidia-cuda-mps", "nvidia-persiste", "nv-hostengine", "dcgm")
 

@@ -13,8 +13,8 @@ class GpuProcess:
 
     pid: int
     memory: int | None = None  # bytes
-    draws: bool = False  # whether it has a graphics context, as a desktop's programs have
-    gpu_instance: int | None = None  # the two numbers of the MIG instance that it uses
+    draws: bool = False  # whether the process has a graphics context, like a desktop's programs
+    gpu_instance: int | None = None  # the MIG instance that the process uses, by its two numbers
     compute_instance: int | None = None
 
 
@@ -62,5 +62,5 @@ class GpuInventory:
     """All cards of a machine that this process may use, as NVML or nvidia-smi reports them."""
 
     gpus: tuple[Gpu, ...] = ()
-    driver: str | None = None  # its version
+    driver: str | None = None  # the driver's version
     cuda: tuple[int, int] | None = None  # the newest CUDA that this driver runs

@@ -13,7 +13,7 @@ from typing import Any
 from orchestrator.node.system.gpus.inventory import Gpu, GpuInventory, GpuProcess, MigInstance
 from orchestrator.node.system.orphans import run
 
-SECONDS = 30.0  # long, because a driver that is not kept loaded is loaded first
+SECONDS = 30.0  # long, because nvidia-smi may have to load the driver first
 UNITS = {"b": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}
 THROTTLES = {
     "sw_power_cap": "power cap", "hw_slowdown": "hardware slowdown", "sw_thermal_slowdown": "software thermal",
