@@ -1,1 +1,3 @@
-"""What runs on a node: standard library only, Python 3.9 syntax; launcher.py alone may import torch."""
+"""The code that runs on a node. It uses only the standard library and Python 3.9 syntax. Only launcher.py may import
+torch.
+"""

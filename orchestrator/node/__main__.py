@@ -1,4 +1,4 @@
-"""The programs of node.pyz: `python node.pyz VERB WORDS...`."""
+"""The command line of the archive node.pyz: `python node.pyz VERB WORDS...`."""
 
 from __future__ import annotations
 
@@ -10,28 +10,30 @@ from orchestrator.node.system.private import hold_umask
 # verb: (module and function, which takes the words as text and returns the exit code; the words)
 VERBS = {
     "agent": ("agent.agent:run_agent", "TASK"),  # a node's agent
-    "slurm": ("agent.slurm:run_slurm_agent", "RUN_DIR"),  # the same in a Slurm job
+    "slurm": ("agent.slurm:run_slurm_agent", "RUN_DIR"),  # a node's agent in a Slurm job
     "starts": ("agent.spares:run_starts", "RUN_DIR LOG SRUN..."),  # the first process of a Slurm job with spares
     "job": ("agent.job:run_job", "KIND RUN_DIR NUMBER START LIMIT"),  # the first process of another scheduler's job
     "in-job": (
         "agent.job:run_agent_of_job",
         "RUN_DIR KIND NUMBER START NODE HOSTS LIMIT SLOTS",
-    ),  # a node's agent in it
-    "launcher": ("launcher.launcher:run_launcher", ""),  # the agent's child
+    ),  # a node's agent in another scheduler's job
+    "launcher": ("launcher.launcher:run_launcher", ""),  # the launcher, a child of the agent
     "serve": ("server.server:serve", ""),  # answers requests that come over SSH
-    "stay": ("server.server:stay", ""),  # the same as the first process of a scheduler's step
+    "stay": ("server.server:stay", ""),  # like serve, as the first process of a scheduler's step
     "replay": ("agent.replay:replay", "ORDER"),  # runs a single rank at a terminal
     "stacks": ("debug.stacks:print_stacks", "RUN_DIR NODE RUN BOUNDARY"),  # the stacks of this node's ranks
-    "profile": ("debug.profiling:print_profile", "RUN_DIR NODE RUN BOUNDARY STEPS SECONDS"),  # their next steps
-    "relay": ("debug.relay:relay", "RUN_DIR NODE BOUNDARY TARGET"),  # streams to a port of this node, or to a debugger
-    "adapter": ("debug.adapter:run_adapter", ""),  # a rank's debugger
-    "fault": ("server.fault:inject", "RUN_DIR NODE FAULT SECONDS"),  # the fault of a drill
+    # Profiles of the ranks' next steps.
+    "profile": ("debug.profiling:print_profile", "RUN_DIR NODE RUN BOUNDARY STEPS SECONDS"),
+    # Forwards streams to a port of this node, or to a rank's debugger.
+    "relay": ("debug.relay:relay", "RUN_DIR NODE BOUNDARY TARGET"),
+    "adapter": ("debug.adapter:run_adapter", ""),  # debugpy's adapter for a rank
+    "fault": ("server.fault:inject", "RUN_DIR NODE FAULT SECONDS"),  # kills or freezes processes, to test recovery
     "gpus": ("server.gpus:print_gpus", "PYTHON SECONDS"),  # the state of this machine's GPUs
 }
 
 
 def main() -> int:
-    """Run a verb and return its exit code. Only the verb's user can read the files that it writes."""
+    """Run a verb and return its exit code. Files that the verb writes are readable only for this user."""
     verb, words = (sys.argv[1] if len(sys.argv) > 1 else ""), sys.argv[2:]
     if verb != "launcher":  # a launcher may be another user in its container, and sets its own umask
         hold_umask()

@@ -1,6 +1,7 @@
-"""The agent of one node: takes a NodeTask, joins the gang, runs the launcher, forwards signals and keeps the record.
+"""The agent of one node: takes a NodeTask, joins the run's other nodes (the gang), runs the launcher and records
+events.
 
-A single loop reads one inbox, into which the leader, the launcher, the signals and the clock put their messages.
+A single loop reads one inbox. The leader, the launcher, the signal handlers and the clock put their messages into it.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ class Agent:
     """The agent of one node, from its start to its exit code."""
 
     def __init__(self, task: NodeTask, on_outcome: Callable[[Agent, int], None] = lambda *_: None) -> None:
-        """`on_outcome` receives the exit code as soon as it is certain, which is a moment before the agent ends."""
+        """Prepare the agent. `on_outcome` receives the exit code once it is certain, shortly before the agent ends."""
         task = with_given_gpus(task)
         self.node_dir = node_folder(task.run_dir, task.node_rank)
         self.on_outcome = on_outcome
@@ -91,7 +92,7 @@ class Agent:
         self.untold: list[messages.Report] = []
 
     async def run(self) -> int:
-        """Take part in the gang until its end. Return the exit code, which is the same on all nodes."""
+        """Take part in the gang until the gang ends. Return the exit code, which is the same on all nodes."""
         keep_a_thread()
         os.makedirs(output_folder(self.task.run_dir), exist_ok=True)
         self._introduce_to_record()
@@ -119,7 +120,9 @@ class Agent:
         self.inbox.put_nowait(partial(self._receive, report))
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run it beside the loop. An exception ends the agent, with an error message."""
+        """Run `work` as a task beside the agent's loop. If `work` raises an exception, the agent ends with an error
+        message.
+        """
         task = asyncio.create_task(work)
         self.tasks.append(task)
         task.add_done_callback(self._ended)
@@ -131,7 +134,7 @@ class Agent:
             self.inbox.put_nowait(partial(self._fail, f"{socket.gethostname()}: {lack}" if lack else words))
 
     def _tell(self, report: messages.Report) -> None:
-        """Send a report to the leader, or keep it until there is one."""
+        """Send a report to the leader. If this node has not joined a leader yet, keep the report until then."""
         if self.channel is None:
             self.untold.append(report)
         else:
@@ -170,7 +173,9 @@ class Agent:
         loop.add_signal_handler(signal.SIGCHLD, self.ranks.reap_orphans)
 
     async def _lead(self) -> None:
-        """Lead the gang, and be its first member, by a connection inside of this process."""
+        """Run the gang's leader in this process, and join the gang as its first member through an in-process
+        connection.
+        """
         lead = LeaderService(self.task, self.tls, self.events)
         try:
             channel = await lead.open()
@@ -200,16 +205,18 @@ class Agent:
         await self._hear(channel)
 
     async def _hello_at(self, own_addr: str) -> Hello:
-        """Return the hello of a node that has reached node 0 from this address. Its gloo uses the same address."""
+        """Return the hello of a node that uses `own_addr` to reach node 0. The node's gloo uses the same address."""
         if self.task.only_loopback:
             return await self._hello((own_addr,))
         named = interface_address(self.task.interface) if self.task.interface else None
-        if named is None and own_addr.startswith("127."):  # it shares a machine with node 0, but not with every node
+        if named is None and own_addr.startswith("127."):  # this node is on node 0's machine, but other nodes are not
             return await self._hello(await in_thread(listening_addresses, (socket.gethostname(),), None))
         return await self._hello((named or own_addr,))
 
     async def _hello(self, addrs: tuple[str, ...]) -> Hello:
-        """Return this node's hello. If there are other nodes, it names this node's neighbour server."""
+        """Return this node's hello. If the run has other nodes, the hello contains the address of this node's
+        neighbour server.
+        """
         me = (self.task.node_rank, socket.gethostname(), self.nproc)
         if self.tls is None:
             return Hello(*me)
@@ -243,11 +250,11 @@ class Agent:
             self.inbox.put_nowait(self._look)
 
     async def _look(self) -> None:
-        """Send a heartbeat, check on this node's ranks, and end the agent if node 0 is silent."""
+        """Send a heartbeat, check this node's ranks, and end the agent if node 0 has been silent for too long."""
         now = time.monotonic()
         if (
             slept := now - self.ticked
-        ) > HEARTBEAT_SECONDS:  # it did not run meanwhile (stopped, suspended): heard nobody
+        ) > HEARTBEAT_SECONDS:  # this process was stopped or suspended, so it received no messages
             self.heard = min(now, self.heard + slept)
             self.ranks.slept(slept)
         self.ticked = now
@@ -274,7 +281,9 @@ class Agent:
             self._tell(messages.SignalReceived(name, cancel is not None, now))
 
     def _cancelled(self) -> dict[str, Any] | None:
-        """Return the record of a cancel, which is written before its signal is sent; None if there is no cancel."""
+        """Return the record of a cancel, or None if the run is not cancelled. The record is written before the
+        signal is sent.
+        """
         return read_object(f"{self.task.run_dir}/cancel.json", MOST_WORD)
 
     async def _receive(self, report: messages.Report) -> None:
@@ -285,7 +294,9 @@ class Agent:
     # -- orders of the leader
 
     async def _obey(self, line: Message) -> None:
-        """Carry out an order. A damaged order is this node's trouble, of which the leader makes the run's end."""
+        """Carry out an order of the leader. If the order is damaged, report a failure of this node, and the leader
+        ends the run.
+        """
         try:
             order = messages.ORDERS.read(line)
         except DamagedError as error:
@@ -294,7 +305,7 @@ class Agent:
         handler = _ORDERS.get(type(order))
         work = handler(self, order) if handler is not None else None
         if work is not None:
-            self._begin(work)  # beside the loop, because it takes longer than a heartbeat may be late
+            self._begin(work)  # in a task, because a transfer takes longer than the heartbeats' time-out
 
     @_ORDERS.add
     def _prepare(self, order: messages.Prepare) -> None:
@@ -304,7 +315,9 @@ class Agent:
 
     @_ORDERS.add
     def _go(self, order: messages.Go) -> None:
-        """Start the ranks. The leader names node 0's address, because a connection's peer may be a relay."""
+        """Start the ranks. The order contains node 0's address, because the connection's peer address may be that of
+        a relay.
+        """
         self.ranks.go(replace(order, network=network_environment(order.master_addr, self.task.interface)))
 
     @_ORDERS.add
@@ -322,7 +335,9 @@ class Agent:
 
     @_ORDERS.add
     async def _check_way(self, order: messages.Check) -> None:
-        """Report to the leader whether this node reaches its neighbour. Node 0 then begins to send it checkpoints."""
+        """Test whether this node can connect to the next node, and report the result to the leader. On node 0, if
+        checkpoints are copied, then begin to send them to node 1.
+        """
         assert self.tls is not None
         assert self.channel is not None
         way = await probe(self.tls, order.addrs, order.port, (self.task.node_rank + 1) % self.task.nnodes)
@@ -335,11 +350,14 @@ class Agent:
 
     @_ORDERS.add
     async def _hand_over(self, order: messages.HandOver) -> None:
-        """As node 0, send the attempt's checkpoint to the nodes that lack it. Report the node that could not get it."""
+        """As node 0, send the attempt's checkpoint to the nodes that lack it. If a transfer fails, report which node
+        failed.
+        """
         assert self.tls is not None
         name, to, given, problem = order.checkpoint, list(order.to), list[int](), ""
         saved = self.ranks.resumable.get(name)
-        if saved is not None and saved.format is not Format.ORCH:  # rank 0 sends those to the other ranks itself
+        # Checkpoints in orch's format are sent to the other ranks by rank 0.
+        if saved is not None and saved.format is not Format.ORCH:
             try:
                 parcel = await in_thread(parcel_of, name, saved)
                 while to:
@@ -354,7 +372,9 @@ class Agent:
     # -- the end
 
     async def _leave(self) -> int:
-        """End the processes that this node still runs, prove their end, and leave together with the other nodes."""
+        """End the processes that still run on this node, verify that they ended, and exit together with the other
+        nodes.
+        """
         assert self.outcome is not None
         outcome, code = self.outcome
         left = await self.ranks.end()
@@ -380,7 +400,7 @@ class Agent:
 
 
 def run_agent(path: str) -> int:
-    """Run the agent of the task in this file, which is removed at once because it holds credentials and secrets."""
+    """Run the agent of the task in this file. The file is deleted at once, because it holds credentials and secrets."""
     try:
         task = NodeTask.from_json(read_json(path, MOST_RECORD))
         os.unlink(path)
@@ -392,4 +412,4 @@ def run_agent(path: str) -> int:
 
 
 async def _run(task: NodeTask) -> int:
-    return await Agent(task).run()  # made here: before Python 3.10 a queue belongs to the loop that it is made in
+    return await Agent(task).run()  # created in the loop, because before Python 3.10 a queue belongs to one loop

@@ -1,4 +1,6 @@
-"""The leader's view of one attempt: the ends of ranks, the abilities of nodes, and the idle nodes. Pure."""
+"""The leader's record of one attempt: which ranks ended, what each node can do, and which nodes are idle. The module
+does no I/O.
+"""
 
 from __future__ import annotations
 
@@ -19,29 +21,30 @@ from orchestrator.protocol.typed import converted
 
 @dataclass
 class Attempt:
-    """The leader's facts about one attempt."""
+    """The facts that the leader knows about one attempt."""
 
     roster: Roster
     hang: HangSearch
     in_use: set[int]  # the nodes that are neither idle nor lost
     ready: dict[int, Ready] = field(default_factory=dict)
     exits: list[Culprit] = field(default_factory=list)
-    bad: set[int] = field(default_factory=set)  # the nodes of which a rank has not ended well
+    bad: set[int] = field(default_factory=set)  # the nodes on which a rank has failed
     done: set[int] = field(default_factory=set)  # the nodes whose last rank has ended by itself
-    stopped: Cause = Cause.NONE  # why the ranks were told to stop, if no failure was the reason
-    settle_at: float | None = None  # when a victim is blamed, if nobody else was by then
+    stopped: Cause = Cause.NONE  # why the ranks were ordered to stop; NONE if because of a failure
+    # The time at which a rank that failed because of another is blamed, if no other has failed by then.
+    settle_at: float | None = None
     unused: dict[int, Unused] = field(default_factory=dict)  # the nodes that are idle
-    sought: str = ""  # the module that a rank lacked, for which every node is asked
-    lacking: set[int] = field(default_factory=set)  # the nodes that lack it
+    sought: str = ""  # the module that a rank failed to import, about which every node was asked
+    lacking: set[int] = field(default_factory=set)  # the nodes that lack the module
 
     def note_report(self, node: int, report: RankEnded, *, is_stopping: bool, is_any_lost: bool) -> None:
-        """Note a rank's end, and whether it ended because the attempt was stopped.
+        """Record a rank's end, and whether the rank ended because the attempt was stopped.
 
-        A rank that its launcher has not stopped ended by itself, however late that is heard of. If a node is lost, the
-        others may have ended because of it.
+        If its launcher has not stopped a rank, the rank ended by itself, even if the report arrives after the order to
+        stop. If a node is lost, the other ranks may have ended because of that loss.
         """
         after_stop = is_stopping and (is_any_lost or report.stopped is not False)
-        by_order = is_stopping or bool(report.stopped)  # or by the signal that the agent received
+        by_order = is_stopping or bool(report.stopped)  # or the rank got the signal that the agent received
         host = self.roster.host_of(node)
         self.note(converted(report, Culprit, node=node, host=host, after_stop=after_stop, stopped=by_order))
         self.hang.standstill.forget(report.rank)
@@ -50,24 +53,26 @@ class Attempt:
             self.hang.standstill.drop(node)
 
     def note(self, end: Culprit) -> None:
-        """Note a rank's end."""
+        """Record a rank's end, after it was decided whether the rank ended by itself."""
         self.exits.append(end)
         if not exited_well(end) and end.node is not None:
             self.bad.add(end.node)
 
     def ended_well(self, node: int) -> bool:
-        """Tell whether all ranks of the node have exited well; a later loss of the node does not change that."""
+        """Return whether all ranks of the node have exited with 0. If the node is lost later, this is still True."""
         return node in self.done and node not in self.bad
 
     def lose(self, node: int) -> None:
-        """Expect nothing more of a node's ranks."""
+        """Stop waiting for the ranks of a lost node."""
         self.in_use.discard(node)
         self.hang.standstill.drop(node)
 
-    # -- a module that a rank lacks: the others are stopped before they can report it, so every node is asked
+    # -- a missing module: the other ranks are stopped before they can report it, so every node is asked
 
     def seeks(self, report: RankEnd) -> str:
-        """Return the module that every node is to look for now; "" if there is none."""
+        """Return the missing module for which every node must search because of this report; "" if no search is
+        needed.
+        """
         task, module = self.roster.task, missing_module_of(report)
         # A `command:` may use another interpreter than the launcher's.
         if not module or self.sought or task.nnodes == 1 or task.program.kind == "command":
@@ -76,7 +81,7 @@ class Attempt:
         return module
 
     def with_lacking(self, culprit: Culprit) -> Culprit:
-        """Return the culprit with the nodes that lack its module, in words."""
+        """Return the failed rank with a text that lists the nodes on which its missing module is not installed."""
         module = missing_module_of(culprit)
         if not module or module != self.sought:
             return culprit
@@ -84,19 +89,19 @@ class Attempt:
         return replace(culprit, lacks=self.where_missing(module, self.lacking | own))
 
     def where_missing(self, module: str, nodes: Collection[int]) -> str:
-        """Return on which nodes a module is missing, in words."""
+        """Return a text that lists the nodes on which a module is missing."""
         return where_missing(self.roster.task, module, nodes, self.ready, self.roster.host_of)
 
-    # -- nodes that do nothing
+    # -- idle nodes
 
     def note_unused(self, node: int, report: Unused) -> bool:
-        """Note a node that has been idle for long; return whether no node is in use any more."""
+        """Note that a node has been idle for long. Return whether all nodes are idle now."""
         self.unused[node] = report
         self.in_use.discard(node)
         return not self.in_use
 
     def note_used(self, node: int) -> bool:
-        """Note a node that is not idle any more; return whether no node was in use before."""
+        """Note that a node is busy again. Return whether all nodes were idle before."""
         was_unused = self.unused.pop(node, None) is not None
         is_first = was_unused and not self.in_use
         if was_unused:
@@ -104,11 +109,11 @@ class Attempt:
         return is_first
 
     def idleness(self) -> tuple[int, str]:
-        """Return for how long all nodes have been idle, and how little they do."""
+        """Return for how many seconds all nodes have been idle, and a text about their use in that time."""
         use = ", ".join(dict.fromkeys(each.use for _, each in sorted(self.unused.items())))
         return min((each.seconds for each in self.unused.values()), default=0), use
 
     def how_idle(self) -> str:
-        """Return why an idle run was ended, in words."""
+        """Return the reason for ending an idle run, as a text."""
         seconds, use = self.idleness()
         return f"it was idle ({use}) on all nodes for {lasting(seconds)}, and the job says idle.do: cancel"

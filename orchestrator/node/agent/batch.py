@@ -1,8 +1,8 @@
-"""The agent inside a scheduler's job. `Place` holds its node, the other nodes and the number of this start.
+"""The agent in a scheduler's job. A `Place` holds the agent's node, the other nodes and the number of this start.
 
 The scheduler starts the same job again after a preemption, a lost node or a requeue. So the task's file is kept, and
-each start takes the next attempt number. If the run needs another start, the agent leaves a file for the batch script,
-which requeues the job.
+each start takes the next attempt number. If the run needs another start, the agent writes a file. The batch script
+reads this file and requeues the job.
 """
 
 from __future__ import annotations
@@ -49,51 +49,57 @@ from orchestrator.protocol.typed import DamagedError, read, to_json
 
 @dataclass(frozen=True)
 class Place:
-    """The place of one agent in a start of a scheduler's job."""
+    """An agent's position in one start of a scheduler's job: its node, the other nodes and the start's number."""
 
     kind: str  # a key of TITLES
-    number: str  # the job's
+    number: str  # the job's number
     start: int  # how many times the scheduler has started the job before
     node: int
     hosts: tuple[str, ...]
-    launched_from: str = ""  # an address of node 0, beside its name; "" if it is not known
+    launched_from: str = ""  # an address of node 0 in addition to its name; "" if unknown
     limit: float | None = None  # seconds, of each start; None if it is not known
     requeues: int | None = None  # how often the scheduler had queued the job again, if the job starts agents by itself
-    slots: int | None = None  # of this node; None if they are not known
+    slots: int | None = None  # this node's slots; None if unknown
 
     @property
     def title(self) -> str:
-        """Return the scheduler's name in messages."""
+        """Return the scheduler's name, as messages show it."""
         return TITLES[self.kind]
 
 
 @dataclass(frozen=True)
 class History:
-    """The records of earlier starts: node 0's events, and the last start's request for this one."""
+    """The records of earlier starts of a job: node 0's events, and the request by which the last start caused this
+    start.
+    """
 
     events: tuple[Event, ...]
     word: Again | None
 
     @property
     def all_starts(self) -> list[Event]:
-        """Return the events, and this start as one of them if the last start requested it."""
+        """Return the recorded events. If the last start requested this start, the list also has an event for this
+        start.
+        """
         word = self.word
         return [*self.events, *([StartingAgain(self.next_attempt, 0, word.cause, word.reason)] if word else [])]
 
     @property
     def next_attempt(self) -> int:
-        """Return the first number that no attempt has had."""
+        """Return the number of the next attempt, which no earlier attempt has used."""
         return restart.last_attempt(self.events, default=-1) + 1
 
     def last_in_job(self, place: Place) -> SlurmJob | None:
-        """Return the last start since Slurm gave a job with spares its nodes; None if this is the first."""
+        """Return the last start that ran in the present allocation of a job with spares; None if this start is the
+        first.
+        """
         last = last_of(self.events, SlurmJob)
         if last is None or last.requeues is None or (last.job, last.requeues) != (place.number, place.requeues):
             return None
         return last
 
     def replaced(self, place: Place) -> list[Replaced]:
-        """Return which spares have the places of lost nodes in this start."""
+        """Return which spare machines replace lost nodes in this start."""
         last = self.last_in_job(place)
         before = list(last.hosts if last is not None and last.hosts else place.hosts)
         gone, spares = (host for host in before if host not in place.hosts), (h for h in place.hosts if h not in before)
@@ -105,16 +111,16 @@ class History:
         ]
 
     def stalled(self, now: Progress) -> int:
-        """Return how many starts in a row, up to this one, have saved nothing newer."""
+        """Return the number of consecutive starts, up to this one, that have saved no newer checkpoint."""
         return restart.stalled(restart.progress_of_starts(self.events), now)
 
 
 def placed(task: NodeTask, place: Place) -> NodeTask:
-    """Return the task with its hosts and node 0's addresses as the job has them.
+    """Return the task with the hosts and node 0's addresses that the job has.
 
-    If the plan leaves the number of ranks open and there are no GPUs, it is the number of the node's slots. Node 0 is
-    reached by its name, or by the address from which the agents were started, which is node 0's too. Raises
-    AllocationError if the job has another number of nodes than the task.
+    If the plan does not set the number of ranks and the node has no GPU, the node gets one rank per slot. Other nodes
+    reach node 0 by its host name, or by the address of the machine that started the agents, because that machine is
+    node 0. Raises AllocationError if the job's number of nodes differs from the task's.
     """
     hosts, launched_from = place.hosts, place.launched_from
     if len(hosts) != task.nnodes:
@@ -127,7 +133,9 @@ def placed(task: NodeTask, place: Place) -> NodeTask:
 
 
 def history_of(run_dir: str, place: Place) -> History:
-    """Return what earlier starts left in node 0's record, which is on the shared folder whichever host wrote it."""
+    """Load the history of earlier starts from node 0's record. The record is on the shared folder, so any host can
+    read it.
+    """
     events = recorded(run_dir, 0)
     is_now = (isinstance(event, (SlurmJob, BatchJob)) and event.start == place.start for event in events)
     before = next((index for index, found in enumerate(is_now) if found), len(events))  # node 0 may have begun before
@@ -135,7 +143,7 @@ def history_of(run_dir: str, place: Place) -> History:
 
 
 def recorded(run_dir: str, node: int) -> tuple[Event, ...]:
-    """Return the events of a node's record; empty if there is no record."""
+    """Return the events in a node's record; an empty list if the node has no record."""
     try:
         return tuple(events_in(f"{node_folder(run_dir, node)}/events.jsonl"))
     except OSError:
@@ -143,34 +151,38 @@ def recorded(run_dir: str, node: int) -> tuple[Event, ...]:
 
 
 def events_of(run_dir: str, node: int, start: int) -> list[Event]:
-    """Return what a node's agent has recorded in this start, which is its newest; empty if it has not begun."""
+    """Return the events that a node's agent has recorded in the newest start; an empty list if the agent has not
+    begun.
+    """
     now = restart.newest_start(recorded(run_dir, node))
     opened = (each for each in map(restart.opened_start, now) if each is not None)
     return now if any(each.start == start for each in opened) else []
 
 
 def word_path(run_dir: str, kind: str, start: int) -> str:
-    """Return the file in which a start requests the next start. kind: a key of TITLES."""
+    """Return the path of the file in which a start requests the next start. kind: a key of TITLES."""
     return f"{run_dir}/{job_folder(kind)}/again.{start}"
 
 
 def continued(task: NodeTask, history: History) -> NodeTask:
-    """Return the task as this start has it: its first attempt, and the budgets that are left."""
+    """Return the task for this start: with the number of its first attempt, and with the retries that are left."""
     left = restart.budget_left(task.retry, history.all_starts)
     return replace(task, attempt=history.next_attempt, retry=left)
 
 
 def forbidden_start(task: NodeTask, history: History, title: str) -> str:
-    """Return why the scheduler should not have started the job again by itself; "" if `retry` allows it."""
+    """Return why the scheduler should not have started the job again by itself. Return "" if `retry` allows this
+    start.
+    """
     if history.word is not None or os.path.exists(f"{task.run_dir}/cancel.json"):
         return ""
     return requeue.forbidden_start(task.retry, history.events, title)
 
 
 def has_succeeded(task: NodeTask) -> bool:
-    """Tell whether every rank of the newest attempt has exited well, so that no further start is needed.
+    """Return whether every rank of the newest attempt has exited with 0, so that no further start is needed.
 
-    The record of every node is on the shared folder. It is read only if rank 0's marker is there.
+    The records of all nodes are on the shared folder. They are read only if the marker of rank 0's success exists.
     """
     marker = read_small_record(f"{task.run_dir}/rank0.done")
     if marker is None:
@@ -182,21 +194,21 @@ def has_succeeded(task: NodeTask) -> bool:
 def wants_another(
     task: NodeTask, events: Sequence[Event], code: int, title: str, *, has_whole_limit: bool = True
 ) -> tuple[Cause, str] | Refusal | None:
-    """Return (cause, reason) if the run is to be started again after this agent's end; see `requeue.start_after`.
+    """Return (cause, reason) if the run must be started again after this agent's end; see `requeue.start_after`.
 
-    A cancelled run is not started again. Neither is a run that has succeeded, because node 0's agent may die before it
-    reports the success.
+    A cancelled run is not started again. A run that has succeeded is not started again either, even if node 0's agent
+    dies before it reports the success.
     """
     if os.path.exists(f"{task.run_dir}/cancel.json"):
         return None
-    # This start, and all before it, are off the budget already: see `continued`.
+    # This start and all earlier ones are already subtracted from the budget: see `continued`.
     asks = code == EXIT_REQUEUE
     after = requeue.start_after(events, task.retry, title, asks=asks, has_whole_limit=has_whole_limit)
     return None if isinstance(after, tuple) and has_succeeded(task) else after
 
 
 def run_in_job(run_dir: str, find: Callable[[], Place]) -> int:
-    """Run the agent of this node of the job, and return its exit code.
+    """Run this node's agent in a scheduler's job, and return the exit code.
 
     find: returns the agent's place. It may raise KeyError, ValueError or AllocationError.
     """
@@ -229,17 +241,20 @@ def run_in_job(run_dir: str, find: Callable[[], Place]) -> int:
     is_first, another = history.last_in_job(place) is None, list[tuple[Cause, str]]()
 
     def leave_word(agent: Agent, code: int) -> None:
-        """Request another start at once: after a node is lost, Slurm sends KILL in KillWait seconds."""
+        """Write the request for another start at once: after a node is lost, Slurm sends KILL within KillWait
+        seconds.
+        """
         try:
             found = wants_another(task, _own_events(run_dir, node, before), code, title, has_whole_limit=is_first)
             if found is Refusal.NO_PROGRESS and node == 0:
                 reason = _in_vain(place.limit)
                 agent.events.write(GaveUp(Outcome.FAILED.value, Cause.NO_PROGRESS.value, reason))
             if isinstance(found, tuple):
-                if not os.path.exists(word):  # who wakes up late knows only that it was left
+                # A request of another agent is kept, because a suspended agent knows only that the others have left it.
+                if not os.path.exists(word):
                     write_json(word, to_json(Again(found[0].value, found[1], node), whole=True), durable=False)
                 another.append(found)
-        except OSError as error:  # the ranks are to be ended all the same
+        except OSError as error:  # the ranks must be ended nevertheless
             print(f"orch: {word} can't be written, so nobody starts again: {error}", file=sys.stderr)
 
     code = asyncio.run(_run(task, leave_word))
@@ -247,7 +262,9 @@ def run_in_job(run_dir: str, find: Callable[[], Place]) -> int:
 
 
 async def _run(task: NodeTask, on_outcome: Callable[[Agent, int], None]) -> int:
-    """Return the agent's exit code. Then no signal cuts its last words off: Slurm ends all agents after the first."""
+    """Run the agent and return its exit code. After the agent's end, block signals, because Slurm ends all agents
+    once one has ended, and this process must keep its exit code.
+    """
     code = await Agent(task, on_outcome).run()
     hold_back_for_good()
     return code
@@ -265,15 +282,16 @@ def _record_start(log: EventLog, task: NodeTask, history: History, place: Place)
 
 
 def _in_vain(limit: float | None) -> str:
-    """Return why a start at the time limit is the last one."""
+    """Return why no further start may follow after this start has reached its time limit."""
     said = "its time limit" if limit is None else f"its time limit of {limit / 60:g} min"
     return f"{said} came before it had saved anything new: another start would end in the same way"
 
 
 def _give_up(log: EventLog, task: NodeTask, reason: str, cause: Cause) -> int:
-    """Leave without a start that has no point. Node 0 alone records the reason.
+    """Exit without starting the ranks, because the start can't succeed. Only node 0 records the reason.
 
-    The other nodes exit with 0: Slurm ends all agents as soon as one fails, and node 0's may not have recorded it yet.
+    The other nodes exit with 0, because Slurm ends all agents once one fails, and node 0 may still be recording the
+    reason.
     """
     code = int(task.node_rank == 0)
     log.write(AgentStarted(os.uname().nodename, os.getpid(), start=task.start, nproc=nproc_here(task)))
@@ -284,12 +302,12 @@ def _give_up(log: EventLog, task: NodeTask, reason: str, cause: Cause) -> int:
 
 
 def _own_events(run_dir: str, node: int, after: int) -> list[Event]:
-    """Return the events that this start has written on this node, whose numbers begin with `after`."""
+    """Return the events that this start has recorded on this node. Their sequence numbers are `after` or higher."""
     return [event for event in recorded(run_dir, node) if event.seq is not None and event.seq >= after]
 
 
 def read_word(path: str) -> Again | None:
-    """Return the request for another start; None if there is no request, or it is damaged."""
+    """Read the request for another start. Return None if no request exists, or if it is damaged."""
     try:
         return read(Again, read_small_record(path))
     except DamagedError:
@@ -297,5 +315,5 @@ def read_word(path: str) -> Again | None:
 
 
 def read_small_record(path: str) -> dict[str, Any] | None:
-    """Return a JSON object of at most MOST_WORD bytes; None if it is missing or damaged."""
+    """Read a JSON object of at most MOST_WORD bytes. Return None if the file is missing or damaged."""
     return read_object(path, MOST_WORD)

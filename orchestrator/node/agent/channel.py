@@ -1,4 +1,6 @@
-"""A connection between two agents, or between an agent and its own leader: JSON lines both ways."""
+"""A connection between two agents, or between an agent and the leader in its own process. Both sides send JSON
+lines.
+"""
 
 from __future__ import annotations
 
@@ -11,21 +13,21 @@ from typing import Any
 from orchestrator.protocol.json_text import parse_json
 
 MAX_LINE = 1 << 18
-CLOSE_SECONDS = 1.0  # a peer that reads nothing must not hold up the end
+CLOSE_SECONDS = 1.0  # a peer that does not read must not delay the end
 
 Message = dict[str, Any]
 
 
 class ChannelError(Exception):
-    """The peer is not of this run, or broke the protocol."""
+    """The peer does not belong to this run, or broke the protocol."""
 
 
 class NoAnswerError(ChannelError):
-    """The peer did not answer in time."""
+    """The peer did not answer within the time limit."""
 
 
 class Channel:
-    """One connection that carries JSON lines both ways."""
+    """A connection over which both sides send JSON lines."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader = reader
@@ -33,21 +35,23 @@ class Channel:
 
     @property
     def own_addr(self) -> str:
-        """Return the address of this side, by which the other side reaches it; "" within one process."""
+        """Return this side's address, which the other side can reach; "" if both sides are in one process."""
         return _address(self.writer.get_extra_info("sockname"))
 
     @property
     def peer_addr(self) -> str:
-        """Return the address of the other side; "" within one process."""
+        """Return the other side's address; "" if both sides are in one process."""
         return _address(self.writer.get_extra_info("peername"))
 
     def send(self, message: Message) -> None:
-        """Queue a message. If the connection is gone, the next `receive` notices it."""
+        """Queue a message. If the connection is broken, this raises nothing; the next `receive` reports it."""
         if not self.writer.is_closing():
             self.writer.write(json.dumps(message).encode() + b"\n")
 
     async def receive(self) -> Message | None:
-        """Return the next message; None if the peer has closed. Raises ChannelError if the peer sent something else."""
+        """Return the next message; None if the peer has closed. Raises ChannelError if the peer sent no valid
+        message.
+        """
         try:
             line = await self.reader.readline()
         except OSError:  # also "no route to host", which is no ConnectionError
@@ -65,7 +69,7 @@ class Channel:
         return message
 
     async def answer(self, seconds: float) -> Message:
-        """Return the next message. Raises ChannelError if the peer closes, or does not answer in time."""
+        """Return the next message. Raises ChannelError if the peer closes or does not answer within `seconds`."""
         try:
             message = await asyncio.wait_for(self.receive(), seconds)
         except asyncio.TimeoutError as error:
@@ -75,8 +79,8 @@ class Channel:
         return message
 
     async def close(self) -> None:
-        """Flush and close. Bytes that the peer does not take in time are dropped."""
-        if not self.writer.is_closing():  # closed once more, a TLS transport could not be aborted
+        """Flush and close the connection. Bytes that the peer does not read in time are dropped."""
+        if not self.writer.is_closing():  # after a second close, a TLS transport could not be aborted
             self.writer.close()
         try:
             await asyncio.wait_for(self.writer.wait_closed(), CLOSE_SECONDS)
@@ -89,7 +93,7 @@ def _address(name: tuple[Any, ...] | str | None) -> str:
 
 
 async def pair() -> tuple[Channel, Channel]:
-    """Return the two ends of a connection inside of this process."""
+    """Return the two ends of a connection inside this process."""
     one, other = socket.socketpair()
     return (
         Channel(*await asyncio.open_connection(sock=one, limit=MAX_LINE)),
@@ -98,7 +102,7 @@ async def pair() -> tuple[Channel, Channel]:
 
 
 async def settled(tasks: set[asyncio.Task[None]], seconds: float) -> None:
-    """Cancel the tasks, and wait so long for them to end."""
+    """Cancel the tasks, and wait for up to `seconds` until they have ended."""
     for task in tasks:
         task.cancel()
     if tasks:

@@ -1,7 +1,8 @@
-"""Finds out whether rank 0's program has loaded the checkpoint that it was offered.
+"""Detects whether rank 0's program has loaded the checkpoint that it was offered.
 
-The training library reports which step it has loaded. Any other program shows it by the first two steps in its
-heartbeats or metrics, or by the first checkpoint that it saves. A program that begins at step 1 has loaded nothing.
+A program that uses orch's training library reports the loaded step. For other programs, the first two steps in the
+heartbeats or metrics show it, or the step of the first saved checkpoint. A program that begins at step 1 has loaded no
+checkpoint.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ Message = dict[str, Any]
 
 
 class FirstSteps:
-    """One attempt's first steps, from rank 0's heartbeat and the lines that are appended to its metrics from now on."""
+    """The first steps of an attempt, read from rank 0's heartbeat and from new lines of its metrics file."""
 
     def __init__(self, heartbeat: str, metrics: str) -> None:
         self.heartbeat, self.metrics = heartbeat, metrics
@@ -34,7 +35,9 @@ class FirstSteps:
             self.offset = 0
 
     def look(self) -> Message | None:
-        """Return {"loaded": STEP} or {"steps": [FIRST, SECOND]} once it is known, and only once; otherwise None."""
+        """Return {"loaded": STEP} or {"steps": [FIRST, SECOND]} once this is known. Return None before that and
+        afterwards.
+        """
         if self.is_known:
             return None
         beat = read_heartbeat(self.heartbeat) or {}
@@ -46,7 +49,9 @@ class FirstSteps:
         return found
 
     def _steps_of_metrics(self) -> list[Any]:
-        """Return the steps in the first appended lines; empty if the file is missing or is not an ordinary file."""
+        """Return the steps in the first new lines of the metrics; empty if the file is missing or not a regular
+        file.
+        """
         try:
             lines = read_part(self.metrics, self.offset, MOST_METRICS, os.path.dirname(self.metrics)).split(b"\n")[:-1]
         except OSError:
@@ -55,9 +60,10 @@ class FirstSteps:
 
 
 def first_saved(task: NodeTask, offered: Saved, before: Mapping[str, Saved]) -> int | None:
-    """Return the lowest step of the checkpoints that were written since the attempt began; None if none was written.
+    """Return the lowest step of the checkpoints that this attempt has written; None if it has written none.
 
-    before: the checkpoints that existed when it began. Only checkpoints in the format of the offered one are compared.
+    before: the checkpoints that existed when the attempt began. Only checkpoints in the offered one's format are
+    compared.
     """
     known = {each.path: each.time for each in before.values()}
     found = [each for each in Places.of(task).own().values() if known.get(each.path) != each.time]
@@ -66,7 +72,7 @@ def first_saved(task: NodeTask, offered: Saved, before: Mapping[str, Saved]) -> 
 
 
 def _two(steps: list[Any]) -> Message | None:
-    """Return the first step and the first greater step; None if there is no greater step."""
+    """Return the first step and the first higher step after it; None if there is no higher step."""
     known = [step for step in steps if type(step) is int and step >= 0]
     later = next((step for step in known if step > known[0]), None)
     return None if later is None else {"steps": [known[0], later]}

@@ -1,4 +1,4 @@
-"""Decides from the launchers' reports whether an attempt's ranks can start on all nodes. Pure."""
+"""Decides from the launchers' reports whether an attempt's ranks can start on all nodes. The module does no I/O."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from orchestrator.protocol.task import NodeTask
 
 
 class Unfit(NamedTuple):
-    """Why no rank can start, and the node to blame if it is one."""
+    """The reason why no rank can start. If one node causes it, `node` names this node."""
 
     reason: str
     node: int | None = None
 
 
 def unfit(task: NodeTask, ready: Mapping[int, Ready], roster: Roster) -> Unfit | None:
-    """Return why the ranks can't start; None if they can. Nodes with the same reason are named together."""
+    """Return why the ranks can't start; None if they can. If several nodes have the same reason, name them together."""
     together: dict[str, list[int]] = {}
     for node, each in sorted(ready.items()):
         if each.unfit:
@@ -44,26 +44,28 @@ def unfit(task: NodeTask, ready: Mapping[int, Ready], roster: Roster) -> Unfit |
 def where_missing(
     task: NodeTask, module: str, nodes: Collection[int], ready: Mapping[int, Ready], host_of: Callable[[int], str]
 ) -> str:
-    """Return on which nodes a module is missing, in words, with their interpreters."""
+    """Return a text that lists the nodes on which a module is missing, with their interpreters."""
     lacking = {node: Lacking(host_of(node), ready[node].python if node in ready else "") for node in sorted(set(nodes))}
     return missing_in_words(module, lacking, task.nnodes)
 
 
 def offered(ready: Mapping[int, Ready]) -> str:
-    """Return the checkpoint that the attempt resumes from, which is node 0's newest; "" if it has none."""
+    """Return the name of node 0's newest checkpoint, from which the attempt resumes; "" if node 0 has no checkpoint."""
     return next((name for name, _ in ready[0].checkpoints), "") if 0 in ready else ""
 
 
 def without_it(ready: Mapping[int, Ready]) -> list[int]:
-    """Return the nodes that lack this checkpoint. Another checkpoint of the same name has another mark."""
+    """Return the nodes that lack node 0's checkpoint. A checkpoint with the same name but other contents doesn't
+    count.
+    """
     wanted = ready[0].checkpoints[:1]
     return sorted(node for node, each in ready.items() if wanted and wanted[0] not in each.checkpoints)
 
 
 def checksum_for(task: NodeTask, ready: Mapping[int, Ready]) -> Algorithm:
-    """Return the algorithm for the checkpoints that the ranks write.
+    """Return the hash algorithm for the checkpoints that the ranks write.
 
-    A spare's Python may lack an algorithm that the other nodes have. So a run with spares uses the algorithm that every
-    Python has.
+    The Python of a spare node may lack an algorithm that the other nodes have. So a run with spares uses the algorithm
+    that every Python has.
     """
     return Algorithm.SHA256 if task.has_spares else agreed([each.checksums for each in ready.values()])

@@ -1,7 +1,7 @@
-"""Searches for the rank that the others wait for: in a hang, and in a start that does not proceed. Pure.
+"""Finds the rank for which the other ranks wait, in a hang or in a start that does not proceed. The module does no I/O.
 
-The leader requests the stacks of all ranks when a rank has been silent for half of its limit. When the whole limit of a
-rank has passed, it requests them again, and blames a rank once all nodes have answered or had the time to.
+When a rank has been silent for half of its limit, the leader requests the stacks of all ranks. When a rank has exceeded
+its whole limit, the leader requests them again. It then blames a rank once all nodes have answered or timed out.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from orchestrator.protocol.rank_reports import Culprit, ProcessGroup, RankError,
 from orchestrator.protocol.typed import Handlers
 
 HANG_SETTLE_SECONDS = 2.5  # the time until every node's stalls are known
-STACKS_SECONDS = 8.0  # after this time a node that owes its stacks is not waited for any more
+STACKS_SECONDS = 8.0  # after this time, the leader stops waiting for a node's stacks
 STACKS_EVERY = 20.0  # seconds between two requests
 
 
 HANDLERS = Handlers(Report)
-WHILE_RANKS_RUN = (Stalled, Waits)  # these reports say nothing once the ranks were told to stop
+WHILE_RANKS_RUN = (Stalled, Waits)  # these reports are meaningless after the ranks were ordered to stop
 
 
 class HangSearch:
-    """The stalls and the stacks of one attempt. `ask` sends an order to all nodes, and returns these nodes."""
+    """The stalls and stacks of one attempt. `ask` sends an order to all nodes and returns the list of these nodes."""
 
     def __init__(
         self,
@@ -44,14 +44,14 @@ class HangSearch:
         self.stacks: dict[int, RankStack] = {}
         self.recorders: dict[int, Mapping[str, ProcessGroup]] = {}  # each rank's flight recorder
         self.asked: float | None = None
-        self.owed: set[int] = set()  # nodes that have not answered yet
-        self.due: float | None = None  # when a rank is to be blamed
+        self.owed: set[int] = set()  # nodes that have not sent their stacks yet
+        self.due: float | None = None  # the time at which a rank will be blamed
         self.waits: Waits | None = None  # node 0's report that its ranks compute nothing, until the reason is known
         self.why_waiting = ""
 
     @HANDLERS.add
     def _on_stalled(self, node: int, stall: Stalled, now: float) -> None:
-        """Note a stalled rank, and request stacks unless that was done a moment ago."""
+        """Note a stalled rank. Request the stacks of all ranks, unless they were requested a moment ago."""
         self.standstill.note(node, stall, now)
         if self.asked is None or now > self.asked + STACKS_EVERY:
             self._request(now)
@@ -77,37 +77,39 @@ class HangSearch:
         self.recorders.update({rank: groups for rank, groups in found.recorders.items() if groups})
 
     def look(self, now: float) -> None:
-        """Record the ranks that hang since the last look. Begin the search, or end it if no rank hangs any more."""
+        """Record the ranks that have begun to hang since the last call. Begin the search for the culprit, or end the
+        search if no rank hangs now.
+        """
         hung = self.standstill.hung(now)
         for each in self.standstill.newly(hung, now):
             facts = (each.rank, round(each.seconds, 1), each.full, each.phase, each.step, each.limit)
             self.record(events.Stalled(self.attempt, *facts))
-        # A program without heartbeats is watched by its output, and is ended for its silence only if the job says so.
+        # If a program sends no heartbeats, its output is watched. It is ended for silence only if the job requests it.
         is_enough = self.action == "restart" or (self.action == "auto" and any(each.phase != "output" for each in hung))
         if not (hung and is_enough):
             self.due = None
         elif self.due is None:
             self.due = now + HANG_SETTLE_SECONDS
-            self.stacks, self.recorders = {}, {}  # these may be of an earlier standstill, which passed
+            self.stacks, self.recorders = {}, {}  # these may be left from an earlier hang that has resolved itself
             self._request(now)
 
     def lose_heartbeats(self, node: int) -> None:
-        """Allow for ranks whose heartbeats are lost: they may be inside a longer phase, up to its limit."""
+        """Give the ranks of a node without heartbeats more time, because they may be in a phase with a longer limit."""
         self.standstill.unseen[node] = float(self.limits.get("other", DEFAULT_LIMITS["other"]))
 
     def slept(self, seconds: float) -> None:
-        """Hold nothing against the ranks of a time in which the leader did not run."""
+        """Do not count a pause of the leader, in seconds, as silence of the ranks."""
         self.due = self.due and self.due + seconds
         self.standstill.slept(seconds)
 
     def is_known(self, now: float, lost: Collection[int]) -> bool:
-        """Tell whether a rank is to be blamed now."""
+        """Return whether a rank can be blamed now."""
         if self.due is None or now < self.due:
             return False
         return not self.owed.difference(lost) or now >= self.due + STACKS_SECONDS
 
     def culprit(self, host_of: Callable[[int], str]) -> Culprit:
-        """Return the end of the rank that the others wait for, and end the search."""
+        """End the search. Return the report on the rank for which the others wait."""
         missing = missing_rank(self.recorders)
         stall = culprit_of_hang(self.standstill.full(), self.stacks, missing)
         seen = self.stacks.get(stall.rank, RankStack())
@@ -128,7 +130,7 @@ class HangSearch:
 
     @HANDLERS.add
     def _on_waits(self, node: int, report: Waits, now: float) -> None:
-        """Request stacks if no rank of node 0 computes. Withdraw the explanation if a rank computes again."""
+        """Request stacks if no rank of node 0 computes. If a rank computes again, withdraw the recorded explanation."""
         self.waits = report if report.seconds else None
         if self.waits is not None:
             self._request(now)
@@ -137,7 +139,7 @@ class HangSearch:
             self.record(events.Unjoined(self.attempt, ""))
 
     def explain(self, roster: Roster, exits: Iterable[Culprit]) -> None:
-        """Record which ranks the others wait for, once all stacks are there, if ranks wait for others to join."""
+        """Once all stacks have arrived, record which ranks have not joined the process group, if any."""
         if self.waits is None or self.owed:
             return
         waits, self.waits = self.waits, None

@@ -1,8 +1,10 @@
-"""A scheduler's job from its own first process: it starts the agents of all nodes, and warns and ends them.
+"""The first process of a scheduler's job: it starts the agents of all nodes, warns them of the time limit and ends
+them.
 
-The batch script starts this process on the first machine of the job. It starts node 0's agent beside itself and each
-other agent by the scheduler's own command for that, so the scheduler counts and ends all of them. Node 0's agent leads
-the gang, so only node 0's agent is sent signals, and its end decides how long the others are waited for.
+The batch script starts this process on the job's first machine. This process runs node 0's agent as a child. It starts
+each other agent by the scheduler's remote command, so that the scheduler accounts for all agents and can end them. Node
+0's agent leads the gang, so signals are sent only to node 0's agent. When it has ended, the others get a limited time
+to end.
 """
 
 from __future__ import annotations
@@ -31,30 +33,32 @@ WAYS: Mapping[str, Sequence[str]] = {
     "pbs": ("pbs_tmrsh",),
 }
 """For each kind of scheduler, the command that has another machine's shell run a line; host and line follow."""
-WARN_SECONDS = 90.0  # before the time limit, when the ranks are sent the signal to stop
-WARN_SHARE = 0.25  # of the time limit, if that is shorter
+WARN_SECONDS = 90.0  # this long before the time limit, the ranks get the signal to stop
+WARN_SHARE = 0.25  # this share of the time limit is used if it is shorter
 LEAST_WARNING = 10.0
 LOOK_SECONDS = 2.0
-LEAVING_SECONDS = 30.0  # for the agents that have not ended when node 0's has
+LEAVING_SECONDS = 30.0  # the time for the other agents to end after node 0's agent
 STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)  # Grid Engine warns by USR1 and USR2
 WATCHED = {signal.SIGCHLD, *STOPS}
 
 
 @dataclass
 class Agents:
-    """The agents of one start: by node, the process here that is the agent or that waits for it."""
+    """The agents of one start. For each node it holds the local process that is the agent or that waits for a remote
+    agent.
+    """
 
     by_node: dict[int, subprocess.Popen[bytes]] = field(default_factory=dict)
 
     def start(self, node: int, argv: Sequence[str], log: BinaryIO) -> None:
-        """Start the agent of a node. Its output goes to the log."""
+        """Start a node's agent, with its output in `log`."""
         self.by_node[node] = subprocess.Popen(
             argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
             preexec_fn=_hear_signals,  # noqa: PLW1509 (this process has no threads)
         )  # fmt: skip
 
     def living(self) -> list[int]:
-        """Return the nodes whose agents have not ended."""
+        """Return the nodes whose agents still run."""
         return [node for node, process in self.by_node.items() if process.poll() is None]
 
     def kill(self) -> None:
@@ -63,20 +67,22 @@ class Agents:
             process.kill()
 
     def stop_leader(self, number: int) -> None:
-        """Send node 0's agent a signal, if it has not ended."""
+        """Send a signal to node 0's agent if the agent still runs."""
         if self.by_node[0].poll() is None:
             self.by_node[0].send_signal(number)
 
     def code(self) -> int:
-        """Return 0 if all agents have ended with 0; else the first other code, and 128 + N if signal N ended it."""
+        """Return 0 if all agents exited with 0, else the first other exit code. If signal N ended an agent, its code
+        is 128 + N.
+        """
         codes = [process.returncode for process in self.by_node.values()]
         return next((code if code > 0 else 128 - code for code in codes if code), 0)
 
 
 def run_job(kind: str, run_dir: str, number: str, start: str, limit: str) -> int:
-    """Run a start of the job to its end; return EXIT_REQUEUE if it is to be started again, else an exit code.
+    """Run a start of the job to its end. Return EXIT_REQUEUE if the job must be started again, else an exit code.
 
-    limit: the job's time limit in seconds, or "-".
+    limit: the job's time limit in seconds, or "-" if it has none.
     """
     try:
         hosts, slots = hosts_of(kind, os.environ)
@@ -113,7 +119,7 @@ def _hear_signals() -> None:
 
 
 def too_few(kind: str, nodes: int, hosts: Sequence[str]) -> str:
-    """Return the error for a job that got another number of hosts than the run has nodes."""
+    """Return the error message for a job whose number of hosts differs from the run's number of nodes."""
     said = f"the plan has {nodes} nodes, {TITLES[kind]} gave {len(hosts)}: {in_words(hosts)}"
     if kind != "sge":
         return said
@@ -121,11 +127,11 @@ def too_few(kind: str, nodes: int, hosts: Sequence[str]) -> str:
 
 
 def hosts_of(kind: str, environ: Mapping[str, str]) -> tuple[tuple[str, ...], tuple[int | None, ...]]:
-    """Return the machines of the job, this one first, and the slots of each; None if they are not known.
+    """Return the job's machines, this machine first, and the slots of each machine; None if the slots are unknown.
 
-    A job without a list of machines has this machine alone. PBS's list has a line for each MPI process, so the cores
-    are taken from NCPUS, which is the same for all machines of orch's jobs. Raises AllocationError if the list
-    can't be read.
+    If the job has no list of machines, it has only this machine. PBS's list has a line for each MPI process, so the
+    slots are taken from NCPUS, which is equal on all machines of orch's jobs. Raises AllocationError if the list can't
+    be read.
     """
 
     def read(path: str) -> str:
@@ -140,7 +146,9 @@ def hosts_of(kind: str, environ: Mapping[str, str]) -> tuple[tuple[str, ...], tu
 
 
 def agent_argv(place: Place, run_dir: str) -> list[str]:
-    """Return the command that runs a node's agent: a program here for node 0, else by the scheduler's command."""
+    """Return the command that runs a node's agent: a local program for node 0, the scheduler's remote command for
+    others.
+    """
     words = [place.kind, place.number, str(place.start), str(place.node), ",".join(place.hosts)]
     words += [str(place.limit or "-"), str(place.slots or "-")]
     argv = [sys.executable, f"{run_dir}/node.pyz", "in-job", run_dir, *words]
@@ -151,7 +159,7 @@ def agent_argv(place: Place, run_dir: str) -> list[str]:
 def run_agent_of_job(
     run_dir: str, kind: str, number: str, start: str, node: str, hosts: str, limit: str, slots: str
 ) -> int:
-    """Run one agent, whose place is in the words that `agent_argv` has made; return its exit code."""
+    """Run one agent with the place that `agent_argv` encoded in these arguments. Return the agent's exit code."""
     place = Place(
         kind, number, int(start), int(node), tuple(hosts.split(",")), limit=_number(limit), slots=_number(slots)
     )
@@ -163,10 +171,10 @@ def _number(word: str) -> int | None:
 
 
 def _watch(agents: Agents, place: Place, run_dir: str, patience: float) -> None:
-    """Return when all agents have ended. Agents that are left `patience` seconds after node 0's end are killed.
+    """Wait until all agents have ended. Agents that still run `patience` seconds after node 0's end are killed.
 
-    The run's folder is polled for a cancel, because no scheduler's command sends a signal to node 0's agent alone, and
-    a signal to all processes of a job would end data loaders.
+    This polls the run's folder for a cancel. A scheduler's command can't signal node 0's agent alone, and a signal to
+    all processes of the job would kill data loaders.
     """
     warn_at = time.monotonic() + place.limit - warning(place.limit) if place.limit else float("inf")
     end, is_cancelled = float("inf"), False
@@ -190,5 +198,5 @@ def _watch(agents: Agents, place: Place, run_dir: str, patience: float) -> None:
 
 
 def warning(limit: float) -> float:
-    """Return how many seconds before the time limit the ranks are sent TERM."""
+    """Return how many seconds before the time limit the ranks get SIGTERM."""
     return max(LEAST_WARNING, min(WARN_SECONDS, limit * WARN_SHARE))

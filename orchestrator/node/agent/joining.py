@@ -1,4 +1,6 @@
-"""Finds the gang's leader. The credentials determine its ports, and a member that answers there is the leader."""
+"""Connects to the gang's leader. The run's credentials determine the leader's ports, and a member that answers on
+one of these ports is the leader.
+"""
 
 from __future__ import annotations
 
@@ -14,20 +16,21 @@ from orchestrator.protocol.gang import Hello, gang_ports
 from orchestrator.protocol.task import NodeTask
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0  # between two rounds of dialling
-SLOW_SECONDS = 1.0  # after which the next port is tried as well: something else may listen, and say nothing
+SLOW_SECONDS = 1.0  # then the next port is tried too, because another program may listen here silently
 MOST_NAMED = 3  # ports
 LATE_SECONDS = 5.0  # after this time the reason why a node has not joined is reported
-PREFERENCE_SECONDS = 0.2  # how long an address is waited for that stands before one which has answered
+PREFERENCE_SECONDS = 0.2  # after one address has answered, wait this long for addresses that precede it in the list
 
 
 async def join(
     task: NodeTask, tls: Tls, hello_at: Callable[[str], Awaitable[Hello]], tell: Callable[[str], None] = lambda _: None
 ) -> Channel:
-    """Return the channel to the leader, which has admitted this node.
+    """Connect to the leader until it has admitted this node, and return the channel.
 
-    If that takes longer than LATE_SECONDS, `tell` receives the reason, and again if the reason changes. `hello_at`
-    receives this node's address on the way to node 0. A failed connection is tried again after a pause, because a port
-    on another machine sends no event. Raises ChannelError with the problem of each address.
+    If this takes longer than LATE_SECONDS, `tell` receives the reason, and each new reason after that. `hello_at`
+    receives the local address of the connection to node 0. After a failed connection, the next try follows a pause,
+    because a closed port on another machine sends no event when it opens. Raises ChannelError with the problem of each
+    address.
     """
     end, pause = time.monotonic() + task.join_timeout, FIRST_PAUSE
     ports = gang_ports(task.credentials, task.port_range)
@@ -45,7 +48,7 @@ async def join(
 
 
 class _Late:
-    """Reports why a node has not joined, after LATE_SECONDS."""
+    """Reports why a node has not joined, once LATE_SECONDS have passed."""
 
     def __init__(self, tell: Callable[[str], None]) -> None:
         self.tell, self.told, self.begun = tell, "", time.monotonic()
@@ -57,7 +60,9 @@ class _Late:
             self.tell(why)
 
     async def watched(self, work: Awaitable[Channel]) -> Channel:
-        """Return the result of `work`, which may take long if a network drops packets silently."""
+        """Return the result of `work`. Report a delay, because `work` may take long if a network drops packets
+        silently.
+        """
         loop = asyncio.get_running_loop()
         due = max(0.0, self.begun + LATE_SECONDS - time.monotonic())
         timer = loop.call_later(due, lambda: None if self.told else self.note(f"no answer within {LATE_SECONDS:g} s"))
@@ -80,10 +85,10 @@ async def _joined(
 
 
 async def dial(tls: Tls, addrs: tuple[str, ...], ports: tuple[int, ...]) -> Channel:
-    """Dial all addresses at once, and return a channel to the member that answers at one of them.
+    """Dial all addresses at once. Return a channel to the leader at one of them.
 
-    If several answer, the first address of the list wins, so that all nodes use the same address if they can. Raises
-    ChannelError with the problem of each address if no address answers.
+    If several addresses answer, the first of the list is used, so that all nodes use the same address if possible.
+    Raises ChannelError with the problem of each address if no address answers.
     """
     tries = {asyncio.create_task(_at(tls, addr, ports)): rank for rank, addr in enumerate(addrs)}
     best: asyncio.Task[Channel] | None = None
@@ -106,7 +111,7 @@ async def dial(tls: Tls, addrs: tuple[str, ...], ports: tuple[int, ...]) -> Chan
 
 
 async def _at(tls: Tls, addr: str, ports: tuple[int, ...]) -> Channel:
-    """Return a channel to a member at this address. The next port is tried if a port fails or is slow."""
+    """Return a channel to a member at this address. If a port fails or is slow, the next port is tried."""
     tries: dict[asyncio.Task[Channel], int] = {}
     pending: set[asyncio.Task[Channel]] = set()
     problems: dict[str, list[int]] = {}
@@ -139,7 +144,9 @@ def _in_words(ports: list[int]) -> str:
 
 
 def _problem_of(attempt: asyncio.Task[Channel]) -> str | None:
-    """Return why an attempt has reached no member; None if it has. Raises any error that is not the network's."""
+    """Return why a connection attempt has failed; None if it has succeeded. Raises the attempt's error if the error
+    does not come from the network.
+    """
     error = attempt.exception()
     if error is not None and not isinstance(error, (OSError, ChannelError, asyncio.TimeoutError)):
         raise error
@@ -147,7 +154,9 @@ def _problem_of(attempt: asyncio.Task[Channel]) -> str | None:
 
 
 def _leave(attempts: Iterable[asyncio.Task[Channel]]) -> None:
-    """Close the channels of these attempts. Attempts are not cut off, or node 0 would count this node as a stranger."""
+    """Close the channels of these attempts. Unfinished attempts are not cancelled, because node 0 would count this
+    node as an unauthenticated peer.
+    """
     for attempt in attempts:
         attempt.add_done_callback(_close)
 

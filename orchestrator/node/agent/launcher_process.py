@@ -1,4 +1,6 @@
-"""The agent's side of the launcher: starts it inside the runtime, exchanges JSON lines, and ensures that it ends."""
+"""The agent's handle of the launcher: starts it in the runtime, exchanges JSON lines with it, and ensures that it
+ends.
+"""
 
 from __future__ import annotations
 
@@ -35,11 +37,12 @@ _SYNTAX = re.compile(_SHELL.pattern + "`")
 
 
 def after_setup(task: NodeTask, argv: list[str]) -> list[str]:
-    """Return an argv that runs the profile's setup lines on the node, and then executes `argv`."""
+    """Return an argv that first runs the profile's setup lines in a shell on the node, and then executes `argv`."""
     if not task.setup:
         return argv
     folder = shlex.quote(f"{task.environment}/bin")
-    within = [f'export PATH={folder}:"$PATH"'] if task.environment else []  # the shell's own files may have set it
+    # After the shell's start files, which may have set PATH.
+    within = [f'export PATH={folder}:"$PATH"'] if task.environment else []
     lines = []
     for number, line in enumerate(task.setup, start=1):
         words = shlex.quote(f"{SETUP_FAILED} {number} failed: {line}")
@@ -52,7 +55,9 @@ def after_setup(task: NodeTask, argv: list[str]) -> list[str]:
 
 
 def setup_failure(setup: tuple[str, ...], tail: list[str]) -> str:
-    """Return which setup line failed and the shell's message, from the launcher's last lines; "" if no line failed."""
+    """Return which setup line failed, with the shell's message from the end of the launcher's log; "" if no line
+    failed.
+    """
     marks = [index for index, line in enumerate(tail) if line.startswith(f"{SETUP_FAILED} ")]
     if not marks:
         return ""
@@ -67,7 +72,7 @@ def setup_failure(setup: tuple[str, ...], tail: list[str]) -> str:
 
 
 def launcher_environment(task: NodeTask, nproc: int) -> dict[str, str]:
-    """Return the variables for the launcher's interpreter and its libraries. Secrets are sent over stdin instead."""
+    """Return the environment variables of the launcher and its libraries. Secrets are sent over stdin instead."""
     environment = {
         key: value for key, value in os.environ.items() if key not in RANK_VARIABLES and not key.startswith("PET_")
     }
@@ -85,36 +90,38 @@ def launcher_environment(task: NodeTask, nproc: int) -> dict[str, str]:
 
 
 def engine_environment(task: NodeTask) -> dict[str, str]:
-    """Return the variables of the program that starts the container: those of this process, and the mark."""
+    """Return the environment variables of the container's client: the variables of this process, and the mark of the
+    run.
+    """
     environment = {key: value for key, value in os.environ.items() if key not in RANK_VARIABLES}
-    # Marked, but for pyxis: to the launcher inside, its srun is a stranger with the run's mark.
+    # With pyxis, the mark is left out, because the launcher in the container would kill the marked srun.
     if task.container is not None and task.container.runtime != "pyxis":
         environment[MARK] = mark(task.run_id, task.node_rank)
     return environment
 
 
 class LauncherProcess:
-    """A launcher process. `on_report` receives its reports, and LauncherGone at its end."""
+    """A launcher process. `on_report` receives the launcher's reports, and LauncherGone when the process ends."""
 
     def __init__(self, task: NodeTask, on_report: Callable[[Report], None]) -> None:
         self.task, self.on_report, self.masked = task, on_report, masker(secret_values(task.secrets, task.env))
         self.log_path = f"{node_folder(task.run_dir, task.node_rank)}/launcher.log"
         self.process: asyncio.subprocess.Process | None = None
-        self.early: list[Order] = []  # orders from before it was started
-        self.container: dict[str, Any] = {}  # facts about its container, once that is about to be started
-        self.left: list[str] = []  # its containers that could not be removed
-        self.attempt: int | None = None  # the one that it was started for
+        self.early: list[Order] = []  # orders that were sent before the launcher was started
+        self.container: dict[str, Any] = {}  # facts about the launcher's container, set shortly before its start
+        self.left: list[str] = []  # the launcher's containers that could not be removed
+        self.attempt: int | None = None  # the attempt for which the launcher was started
         self.is_dismissed = False
-        self.asked: float | None = None  # the monotonic time since which an answer is awaited
-        self.ended_for = ""  # why this agent has killed it
+        self.asked: float | None = None  # the monotonic time of the unanswered ping
+        self.ended_for = ""  # why this agent has killed the launcher
 
     @property
     def pid(self) -> int | None:
-        """Return the process's number while it may be running."""
+        """Return the launcher's process id; None if the launcher was never started."""
         return self.process.pid if self.process is not None else None
 
     async def start(self, nproc: int, attempt: int) -> None:
-        """Start it and send it its task. Raises OSError or EngineError if it can't be started."""
+        """Start the launcher and send its task. Raises OSError or EngineError if the launcher can't be started."""
         self.attempt = attempt
         task = self.task
         argv = after_setup(task, [task.python, archive_file(task.run_dir), "launcher"])
@@ -150,16 +157,20 @@ class LauncherProcess:
             await self.end()
 
     def serves(self, attempt: int) -> bool:
-        """Tell whether it can run an attempt's ranks. A container has the folder of one attempt only."""
+        """Return whether this launcher can run the ranks of `attempt`. A container mounts the folder of only one
+        attempt.
+        """
         return self.task.container is None or self.attempt in (None, attempt)
 
     async def dismiss(self) -> None:
-        """End it, even if it is still being started. Its end is reported."""
+        """End the launcher, even if it is still being started. Its end is reported as usual."""
         self.is_dismissed = True
         await self.end()
 
     def send(self, order: Order) -> None:
-        """Send an order, or keep it until the launcher has started. A launcher that is gone is reported by its end."""
+        """Send an order to the launcher, or keep it until the launcher has started. If the launcher has ended, drop
+        the order.
+        """
         if self.process is None:
             self.early.append(order)
         else:
@@ -171,7 +182,7 @@ class LauncherProcess:
             self.process.stdin.write(json.dumps(line).encode() + b"\n")
 
     def silence(self, now: float) -> float:
-        """Return for how long an answer has been awaited. Ask for one if none is awaited."""
+        """Return how long the launcher has owed an answer to a ping. If no ping is unanswered, send a ping."""
         if self.asked is None:
             self.asked = now
             self.send(Ping())
@@ -183,18 +194,20 @@ class LauncherProcess:
         try:
             while line := await self.process.stdout.readline():
                 self.asked = None
-                with contextlib.suppress(ValueError):  # a line cut by its death
+                with contextlib.suppress(ValueError):  # the line is incomplete because the launcher has died
                     report = read_report(parse_json(line))
                     if report is not None:
                         self.on_report(report)
-        except ValueError:  # a line beyond all bounds: whatever writes it is no launcher of ours any more
+        except ValueError:  # the line is too long, so the writer is not a working launcher
             self.kill()
         code = ended_with(self.task, await self.process.wait())
         self.left = await self._remove_container()
         self.on_report(LauncherGone(code, tuple(last_lines(self.log_path, self.masked))))
 
     async def _remove_container(self) -> list[str]:
-        """Remove its containers, and return those that can't be removed. Usually they have removed themselves."""
+        """Remove the launcher's containers. Return the containers that can't be removed; most have removed
+        themselves.
+        """
         if self.container.get("runtime") in SHARES_TMP:
             await in_thread(remove_scratch, self.task)
         if self.container.get("runtime") not in ENGINES:
@@ -205,7 +218,9 @@ class LauncherProcess:
             return [f"{self.container['name']} ({error})"]
 
     async def end(self, patience: float = 5.0) -> None:
-        """Close its stdin, which ends it and its ranks. Kill it if it does not obey."""
+        """Close the launcher's stdin, which makes it end with its ranks. Kill the launcher if it does not end in
+        time.
+        """
         if self.process is None:
             return
         if self.process.stdin is not None:
@@ -217,7 +232,9 @@ class LauncherProcess:
             await self.reader
 
     def kill(self) -> None:
-        """Send SIGKILL. The ranks end by PDEATHSIG, and a container is removed once its client is gone."""
+        """Kill the launcher with SIGKILL. PDEATHSIG then ends the ranks, and a container is removed when its client
+        has ended.
+        """
         if self.process is not None and self.process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 self.process.kill()

@@ -1,7 +1,8 @@
-"""The decisions of node 0's agent for the gang: when to go, whose failure counts, whether to start again. No I/O.
+"""The decisions of node 0's agent for the gang: when the ranks start, which failure counts, and whether to retry. The
+module does no I/O.
 
-The table PHASES at the end says what each phase waits for, and what follows. Handlers take the nodes' reports. The
-clock (seconds, monotonic) is an argument. Orders leave through `send`, and facts through `record`.
+The table PHASES at the end of the module lists what each phase waits for, and what follows the phase. Handlers take the
+nodes' reports. The clock (seconds, monotonic) is an argument. `send` sends orders, and `record` writes events.
 """
 
 from __future__ import annotations
@@ -24,18 +25,18 @@ from orchestrator.protocol.ranks import EXIT_REQUEUE
 from orchestrator.protocol.task import NodeTask
 from orchestrator.protocol.typed import Handlers
 
-SETTLE_SECONDS = 1.5  # a victim's words may arrive before the culprit's: wait for those
-FAILURE_GRACE = 2.0  # the others hang in a collective by now: TERM is only a courtesy
-SAVE_GRACE = 1800.0  # rank 0 may be saving, or handing over a checkpoint, long after the others are ready
+SETTLE_SECONDS = 1.5  # a rank that failed because of another may report first, so wait for the other's report
+FAILURE_GRACE = 2.0  # short, because the other ranks hang in a collective and can't react to TERM
+SAVE_GRACE = 1800.0  # long, because rank 0 may save or transfer a checkpoint after the others have stopped
 RANKS_RUN = (Phase.RUNNING, Phase.STOPPING)
 _HANDLERS = Handlers(messages.Report)
 
 
 class Leader:
-    """The state of one gang, from the first hello to the bye.
+    """The state of one gang, from the first node's hello until all nodes are sent away.
 
-    `progress` returns how far the run has come. `strangers` returns a sentence about connections that could not prove
-    to belong to this run.
+    `progress` returns the run's progress. `strangers` returns a sentence about peers that could not authenticate
+    themselves.
     """
 
     def __init__(
@@ -58,7 +59,7 @@ class Leader:
 
     @property
     def phase(self) -> Phase:
-        """Return the present phase."""
+        """Return the gang's present phase."""
         return self.stage.phase
 
     @property
@@ -73,8 +74,8 @@ class Leader:
     # -- what happens to the gang
 
     def joined(self, hello: Hello, now: float, reached_at: str = "") -> None:
-        """Add a node that has authenticated itself and sent its hello, with the address of node 0 that it has
-        reached.
+        """Add a node that has authenticated itself and sent its hello. `reached_at` is the address of node 0 that
+        the node used.
         """
         node = hello.node_rank
         self.roster.add(hello, reached_at)
@@ -98,12 +99,12 @@ class Leader:
             self.ranks.hang.explain(self.roster, self.ranks.exits)
 
     def left(self, node: int, reason: str, now: float) -> None:
-        """Count out a node whose connection is gone."""
+        """Mark a node as lost, because its connection is closed."""
         self._count_out(node, reason, now)
         self._end_before_the_ranks(now)
 
     def tick(self, now: float) -> None:
-        """Act on whatever time-outs have passed."""
+        """Handle all time-outs that have passed."""
         if self.phase is Phase.ENDED:
             self.presence.ticked = now
             return
@@ -129,7 +130,9 @@ class Leader:
             self._stop(Cause.TIMEOUT, self.task.grace)
 
     def _notice_sleep(self, now: float) -> None:
-        """Move all deadlines if this process was stopped or suspended since the last look, so it missed messages."""
+        """Extend all deadlines if this process was stopped or suspended since the last call, because it could not
+        read messages.
+        """
         late = self.presence.pause(now)
         if late:
             self.record(events.Slept(round(late, 1)))
@@ -146,25 +149,27 @@ class Leader:
         self.ranks.lose(node)
         self.record(events.LostNode(node, self.task.hosts[node], reason, slept))
         if self.phase in RANKS_RUN:
-            if not self.ranks.ended_well(node):  # else nobody misses it
+            if not self.ranks.ended_well(node):  # if its ranks have ended well, the loss does not matter
                 self._stop()
             self._answered(node, now)
 
     def _end_before_the_ranks(self, now: float) -> None:
-        """End the gang because of lost nodes, after all nodes that were lost together are known."""
+        """End the gang because of lost nodes. First wait until it is known which nodes were lost at the same time."""
         if PHASES[self.phase].late and self.presence.lost and self.presence.is_settled(now):
             self._fail(rules.LOST, self.presence.who_was_lost(self.roster.names))
 
     # -- phases
 
     def _answered(self, node: int, now: float) -> None:
-        """Go on to what follows the phase, if this was the last node that owed an answer."""
+        """Note a node's answer. Once all nodes have answered, continue with the next step of this phase."""
         self.stage = self.stage._replace(waiting=self.stage.waiting - {node})
         if not self.stage.waiting and (self.phase in RANKS_RUN or not self.presence.lost):
             PHASES[self.phase].then(self, now)
 
     def _check_ways(self, now: float) -> None:
-        """Have each node try the way to the next: a firewall between two nodes is named before a rank hangs in it."""
+        """Let each node test its connection to the next node, so that a firewall between two nodes is reported
+        before a rank hangs.
+        """
         if self.task.nnodes == 1:
             self._prepare(now)
             return
@@ -173,13 +178,13 @@ class Leader:
             self.send(node, self.roster.check_for(node))
 
     def _prepare(self, now: float) -> None:
-        """Have each node get its launcher ready, for the first attempt or another."""
+        """Request each node to prepare its launcher for the next attempt."""
         self.stage = Stage.begin(Phase.PREPARING, self.roster.nodes, now, self.task.join_timeout)
         self.ranks = self._new_attempt()
         self._send_all(messages.Prepare(self.attempt, self.roster.store_addr()))
 
     def _hand_over(self, now: float) -> None:
-        """Have node 0 give the checkpoint to the nodes that lack it, if the ranks can start at all."""
+        """If the ranks can start, let node 0 send the checkpoint to the nodes that lack it."""
         if (problem := unfit(self.task, self.ranks.ready, self.roster)) is not None:
             self._fail(rules.UNFIT, problem.reason, failed_node=problem.node)
         elif not (lacking := without_it(self.ranks.ready)):
@@ -189,7 +194,7 @@ class Leader:
             self.send(0, messages.HandOver(self.attempt, offered(self.ranks.ready), self.roster.servers(lacking)))
 
     def _go(self, now: float) -> None:
-        """Number the ranks and start them."""
+        """Assign rank numbers to the nodes, and start the ranks on all nodes."""
         self.stage = self.stage.after(Phase.RUNNING, self.roster.nodes)
         bindings, port, resume_from = self.roster.bindings(), self.ranks.ready[0].port, offered(self.ranks.ready)
         checksum = checksum_for(self.task, self.ranks.ready)
@@ -200,16 +205,18 @@ class Leader:
             self.send(each.node_rank, messages.Go(self.attempt, each, addr, port, resume_from, checksum))
 
     def _stop(self, cause: Cause = Cause.NONE, grace: float = FAILURE_GRACE, *, outranks: bool = False) -> None:
-        """Have the ranks stop at a step boundary, for a failure if there is no other cause.
+        """Order the ranks to stop at a step boundary. If `cause` is NONE, the stop is due to a failure.
 
-        A cause that outranks the present one stops ranks again that are stopping.
+        If the ranks are already stopping, a cause with a higher priority sends the order again.
         """
         if self.phase is Phase.RUNNING or outranks:
             self.stage, self.ranks.stopped = self.stage._replace(phase=Phase.STOPPING), cause
             self._send_all(messages.Stop(self.attempt, grace))
 
     def _end_attempt(self, now: float) -> None:
-        """Judge an attempt whose ranks have all ended: end the gang, or begin another attempt with the same agents."""
+        """Decide what follows an attempt whose ranks have all ended: end the gang, or begin an attempt with the same
+        agents.
+        """
         saved, ranks = self.progress(), self.ranks
         end = gang.end_of(
             gang.Attempt(
@@ -230,11 +237,11 @@ class Leader:
         self._prepare(now)
 
     def _fail(self, rule: Rule, reason: str, **more: Any) -> None:
-        """End for a failure that no rank caused."""
+        """End the gang for a failure that no rank has caused."""
         self._end(Outcome.FAILED, rule.cause, reason, **more)
 
     def _end(self, outcome: str, cause: str, reason: str, **more: Any) -> None:
-        """Record the outcome, and send every node away. A node that joins later is sent away too."""
+        """Record the outcome, and order every node to leave. A node that joins later gets the same order."""
         self.stage = self.stage._replace(phase=Phase.ENDED)
         ended = events.GangEnded(self.attempt, str(outcome), str(cause), reason, **more, **self.progress().to_event())
         self.record(ended)
@@ -243,7 +250,7 @@ class Leader:
         self._send_all(self.bye)
 
     def _send_all(self, order: messages.Order) -> set[int]:
-        """Send to all nodes that have joined and are not lost; return these nodes."""
+        """Send an order to all nodes that have joined and are not lost. Return these nodes."""
         for node in (nodes := [each for each in self.roster.hellos if each not in self.presence.lost]):
             self.send(node, order)
         return set(nodes)
@@ -259,7 +266,9 @@ class Leader:
 
     @_HANDLERS.add
     def _on_trouble(self, node: int, report: messages.Trouble, now: float) -> None:
-        """End for a node that can't take part: nothing that another start would mend, unless it says so."""
+        """End the gang because a node can't take part. The failure counts as permanent, unless the report allows a
+        retry.
+        """
         reason = f"{self.roster.names([node])}: {report.reason}"
         self._end(Outcome.FAILED, report.cause, reason, failed_node=node, tail=report.tail)
 
@@ -292,7 +301,7 @@ class Leader:
         if module := self.ranks.seeks(report):
             self._send_all(messages.FindModule(module))
         if report.code == EXIT_REQUEUE:
-            self._stop(Cause.PREEMPTED, SAVE_GRACE)  # the others are to stop at their step boundary too
+            self._stop(Cause.PREEMPTED, SAVE_GRACE)  # the other ranks must stop at a step boundary too
         elif report.victim:
             self.ranks.settle_at = self.ranks.settle_at or now + SETTLE_SECONDS
         else:
@@ -310,9 +319,11 @@ class Leader:
 
     @_HANDLERS.add
     def _on_signal(self, node: int, report: messages.SignalReceived, now: float) -> None:
-        """Stop at a step boundary, as a signal reached an agent, or at once when cancelled with --now.
+        """Stop the ranks at a step boundary after a signal to an agent. If the user cancelled with --now, stop them at
+        once.
 
-        A signal after the loss of a node is no reason of its own: srun sends TERM to all others because of that loss.
+        A signal that arrives after the loss of a node is ignored, because srun sends TERM to all other nodes after a
+        loss.
         """
         cause = Cause.CANCELLED if report.cancelled else Cause.PREEMPTED
         grace = 0.0 if report.now else self.task.grace
@@ -323,11 +334,11 @@ class Leader:
         elif self.phase is not Phase.STOPPING:
             self._end(cause, cause, f"{cause} before the ranks were started")
         elif self.ranks.stopped is Cause.NONE and not self.presence.lost:
-            self.ranks.stopped = cause  # whoever ends us now would end a restarted gang as well
+            self.ranks.stopped = cause  # a signal during a stop also prevents another attempt
 
     @_HANDLERS.add
     def _on_folder_lost(self, node: int, report: messages.FolderLost, now: float) -> None:
-        """Note that a node lost the run's folder or a part of it, perhaps with the heartbeats of its ranks."""
+        """Note that a node lost the run's folder or a part of it. The heartbeats of its ranks may be lost too."""
         self.roster.folders_lost[node] = report.path
         if report.with_heartbeats:
             self.ranks.hang.lose_heartbeats(node)
@@ -335,7 +346,9 @@ class Leader:
 
     @_HANDLERS.add
     def _on_unused(self, node: int, report: messages.Unused, now: float) -> None:
-        """Note a node that has been idle for long. Once all are, record it, and end the run if the job wants that."""
+        """Note that a node has been idle for long. Once all nodes are idle, record this, and end the run if the job
+        requests it.
+        """
         if self.phase is not Phase.RUNNING or not self.ranks.note_unused(node, report):
             return
         self.record(events.Unused(self.attempt, *self.ranks.idleness()))

@@ -1,4 +1,4 @@
-"""Runs the gang's leader on node 0: listens, keeps time, and passes messages to the pure Leader."""
+"""Runs the gang's leader on node 0: accepts connections, calls the clock, and passes messages to the pure Leader."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from orchestrator.protocol.messages import LeaderHeartbeat
 from orchestrator.protocol.task import NodeTask
 
 TICK_SECONDS = 0.25
-CLOSE_PATIENCE = 6.0  # seconds for the members to hear the last word and go
-LINGER_SECONDS = 15.0  # so that a node that joins a failed gang is told
+CLOSE_PATIENCE = 6.0  # seconds for the members to receive the outcome and leave
+LINGER_SECONDS = 15.0  # seconds for which the leader still tells joining nodes that the gang has failed
 
 
 class LeaderService:
-    """The running leader of a gang: its server, its decisions, its clock."""
+    """The running leader of a gang, with its server and its clock."""
 
     def __init__(self, task: NodeTask, tls: Tls | None, events: EventLog) -> None:
         self.task, self.tls, self.events = task, tls, events
@@ -40,8 +40,8 @@ class LeaderService:
             on_left=lambda node, reason: self.leader.left(node, reason, time.monotonic()),
         )
         self.listener: Listener | None = None
-        self.own: set[asyncio.Task[None]] = set()  # the conversation with this very node
-        self.addrs: tuple[str, ...] = ()  # the addresses at which it listens
+        self.own: set[asyncio.Task[None]] = set()  # the tasks that serve this node's own channel
+        self.addrs: tuple[str, ...] = ()  # the addresses at which the leader listens
         self.complete = asyncio.Event()
         self.leader = Leader(
             task,
@@ -53,9 +53,9 @@ class LeaderService:
         )
 
     async def open(self) -> Channel:
-        """Listen for the other nodes, if any, on the first free one of the gang's ports. Return node 0's channel.
+        """Listen for the other nodes, if any, on the first free port of the gang's ports. Return node 0's own channel.
 
-        Raises OSError if all ports are taken, or if this machine can't have a connection to every node.
+        Raises OSError if all ports are taken, or if this machine can't hold a connection to every node.
         """
         if self.tls is not None:
             self.addrs = await in_thread(listening_addresses, self.task.leader_addrs, self.task.interface)
@@ -94,7 +94,7 @@ class LeaderService:
                     self.members.send(node, LeaderHeartbeat())
 
     async def close(self) -> None:
-        """Stop once the members have been told and have left, or their time is over."""
+        """Stop after the members have received the outcome and left, or after their time-out."""
         self.clock.cancel()
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self.complete.wait(), LINGER_SECONDS)

@@ -1,6 +1,7 @@
-"""Listens for members of a run. A connection is a stranger until it proves to be a member's; strangers are limited.
+"""Listens for members of a run. A connection that has not authenticated itself is called a stranger. The number of
+strangers is limited.
 
-The gang's leader and every node's neighbour server listen in this way.
+The gang's leader and every node's neighbour server use this listener.
 """
 
 from __future__ import annotations
@@ -17,16 +18,16 @@ from orchestrator.node.agent.tls import Tls
 
 MAX_STRANGERS = 64
 MAX_OF_ONE_ADDRESS = 4
-NAMED = 8  # addresses of strangers that are told
-PAUSE_SECONDS = 1.0  # when this process can open no more files
+NAMED = 8  # the number of strangers' addresses that are reported
+PAUSE_SECONDS = 1.0  # the pause when this process can't open more files
 
 
 @dataclass(eq=False)
 class Stranger:
-    """A connection that has not proved yet to be a member's."""
+    """A connection that has not authenticated itself as a member's yet."""
 
     addr: str
-    at: str  # the address here to which it has connected; a member connects to all at once
+    at: str  # the local address of the connection; a member connects to all addresses at once
     sock: socket.socket
     is_of_this_machine: bool
     task: asyncio.Task[None] | None = None
@@ -34,9 +35,9 @@ class Stranger:
 
 
 class Strangers:
-    """The connections that have not proved to be a member's, the oldest first.
+    """The connections that have not authenticated themselves yet, the oldest first.
 
-    A whole gang may connect at once, so no method looks at each of them.
+    All nodes of a gang may connect at once, so no method loops over all connections.
     """
 
     def __init__(self) -> None:
@@ -53,7 +54,7 @@ class Strangers:
         self._alike.setdefault((stranger.addr, stranger.at), OrderedDict())[stranger] = None
 
     def remove(self, stranger: Stranger) -> None:
-        """Remove a connection, if it is still here."""
+        """Remove a connection if it is still in the collection."""
         if stranger not in self._all:
             return
         del self._all[stranger]
@@ -67,11 +68,13 @@ class Strangers:
         return next(iter(self._all))
 
     def alike(self, stranger: Stranger) -> OrderedDict[Stranger, None]:
-        """Return the connections from the same address to the same address here, this one included."""
+        """Return the connections with the same source address and the same local address as this one, which is
+        included.
+        """
         return self._alike[stranger.addr, stranger.at]
 
     def take_all(self) -> list[Stranger]:
-        """Return all connections, and forget them."""
+        """Remove and return all connections."""
         found = list(self._all)
         self._all.clear()
         self._alike.clear()
@@ -79,7 +82,7 @@ class Strangers:
 
 
 class Listener:
-    """Listening sockets that admit only members of the run. `rejected` counts all others by address."""
+    """Listening sockets that admit only members of the run. `rejected` counts all other peers by address."""
 
     def __init__(
         self,
@@ -90,7 +93,9 @@ class Listener:
         members: int = 0,
         tell: Callable[[Mapping[str, int]], None] = lambda counts: None,
     ) -> None:
-        """Listen until close(). `serve` gets each member's channel; `tell` gets `rejected` when its sum has doubled."""
+        """Listen until close(). `serve` gets each member's channel. `tell` gets `rejected` each time its sum has
+        doubled.
+        """
         self.tls, self.socks, self.serve, self.tell = tls, list(socks), serve, tell
         self.most = MAX_STRANGERS + members  # all members may connect at the same moment
         self.strangers = Strangers()
@@ -111,7 +116,7 @@ class Listener:
             peer, (addr, *_) = sock.accept()
         except (BlockingIOError, InterruptedError, ConnectionAbortedError):
             return
-        except OSError:  # no file can be opened: it would be tried again and again, and nothing tells when one can
+        except OSError:  # the limit on open files is reached; no event reports when accepting works again, so pause
             loop.remove_reader(sock)
             loop.call_later(PAUSE_SECONDS, self._listen, sock)
             return
@@ -122,7 +127,9 @@ class Listener:
         self._drop_surplus(stranger)
 
     def _drop_surplus(self, newest: Stranger) -> None:
-        """Close the oldest unidentified connection if there are too many; the newest may belong to a member."""
+        """If too many connections are unauthenticated, close the oldest. The newest is kept, as it may be a
+        member's.
+        """
         alike = self.strangers.alike(newest)
         if len(alike) > MAX_OF_ONE_ADDRESS and not newest.is_of_this_machine:
             self._drop(next(iter(alike)))
@@ -163,11 +170,13 @@ class Listener:
             await channel.close()
 
     def words(self) -> str:
-        """Return the rejected addresses in words; "" if there are none."""
+        """Return a text that lists the rejected addresses; "" if there are none."""
         return strangers_in_words(self.rejected)
 
     async def close(self, patience: float = 0.0) -> None:
-        """Stop listening. Wait for members to close first, for up to `patience` seconds, but for no stranger."""
+        """Stop listening. Wait up to `patience` seconds until members close their connections; close strangers at
+        once.
+        """
         for sock in self.socks:
             asyncio.get_running_loop().remove_reader(sock)
             sock.close()
@@ -182,12 +191,12 @@ class Listener:
 
 
 def is_of_this_machine(addr: str, sock: socket.socket) -> bool:
-    """Tell whether a process of this very machine has connected to this socket."""
+    """Return whether the socket's peer is a process on this machine."""
     return addr.startswith("127.") or addr in ("::1", sock.getsockname()[0])
 
 
 def strangers_in_words(rejected: Mapping[str, int]) -> str:
-    """Return how many connections were rejected, and their addresses, in words; "" if none was rejected."""
+    """Return a text with the number and addresses of the rejected connections; "" if none was rejected."""
     named = Counter(rejected).most_common(NAMED)
     parts = [f"{count} connection{'s' * (count > 1)} from {addr}" for addr, count in named]
     return f"{', '.join(parts)} could not prove to belong to this run" if parts else ""

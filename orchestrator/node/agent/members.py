@@ -1,4 +1,6 @@
-"""The members of a gang, as its leader sees them: each introduces itself, and its messages are passed on."""
+"""The members of a gang from the leader's view: each member introduces itself, and then its messages reach the
+leader.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ LEADER = "leader"
 
 
 class Members:
-    """The members that have joined. `on_join` gets each hello, and the address of node 0 that the member reached."""
+    """The members that have joined. `on_join` gets each member's hello, and the address of node 0 that the member
+    used.
+    """
 
     def __init__(
         self,
@@ -26,7 +30,9 @@ class Members:
         self.members: dict[int, Channel] = {}
 
     async def serve(self, channel: Channel) -> None:
-        """Receive one member's messages until it leaves or breaks the protocol. A refused member gets the reason."""
+        """Receive a member's messages until it leaves or breaks the protocol. If a peer is refused, it gets the
+        reason.
+        """
         try:
             hello = self._admitted(channel, await channel.answer(HELLO_SECONDS))
         except ChannelError as error:
@@ -44,9 +50,11 @@ class Members:
         self.on_left(node, reason)
 
     def _admitted(self, channel: Channel, first: Message) -> Hello:
-        """Return the hello of a node that is not here yet; a second agent must not displace the first."""
+        """Return the hello of a node that has not joined yet. Raises ChannelError for a second agent of the same
+        node, because it must not displace the first.
+        """
         said = read(Introduction, first, lenient=True)
-        if said.to != LEADER:  # it was meant for another listener, whose address was redirected to this one
+        if said.to != LEADER:  # the peer meant another listener, but its connection was redirected to this one
             raise ChannelError("the connection was not meant for node 0")
         if (member := said.hello) is None:
             raise ChannelError("its hello is of another version")
@@ -55,13 +63,13 @@ class Members:
         return member
 
     def send(self, node: int, order: Order) -> None:
-        """Send an order to a member. If the member has not joined or has left, nothing is sent."""
+        """Send an order to a member. If the member has not joined or has left, do nothing."""
         if node in self.members:
             self.members[node].send(order.to_json())
 
 
 async def introduce(channel: Channel, hello: Hello) -> None:
-    """Introduce this node to the leader. Raises ChannelError, with the reason, if the leader does not admit it."""
+    """Introduce this node to the leader. Raises ChannelError with the reason if the leader does not admit this node."""
     channel.send(to_json(Introduction(LEADER, hello)))
     answer = read(Admission, await channel.answer(HELLO_SECONDS), lenient=True)
     if answer.joined != hello.node_rank:

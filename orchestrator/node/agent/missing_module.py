@@ -1,4 +1,6 @@
-"""Reports on which nodes, and for which interpreter, a module that a rank could not import is missing. Pure."""
+"""Reports a module that a rank could not import: on which nodes it is missing, and for which interpreter. The module
+does no I/O.
+"""
 
 from __future__ import annotations
 
@@ -11,20 +13,20 @@ from orchestrator.protocol.rank_reports import RankEnd
 
 
 class Lacking(NamedTuple):
-    """A node without the module."""
+    """A node on which the module is missing."""
 
     host: str
     python: str  # the interpreter; "" if it is not known
 
 
 def missing_module_of(exit_report: RankEnd) -> str:
-    """Return the top-level module that a rank lacked when it ended; "" if it ended for another reason."""
+    """Return the top-level module that a rank failed to import when it ended; "" if it ended for another reason."""
     error = exit_report.error
     return missing_module_in(error.message or "") if error is not None and error.type == "ModuleNotFoundError" else ""
 
 
 def missing_in_words(module: str, nodes: Mapping[int, Lacking], nnodes: int) -> str:
-    """Return where the module is missing, in words: `... on all 3 machines (n1, n2, n3); python there: ...`."""
+    """Return a text that lists where the module is missing: `... on all 3 machines (n1, n2, n3); python there: ...`."""
     hosts = list(dict.fromkeys(each.host for each in nodes.values()))
     if len(nodes) < nnodes:
         where = nodes_in_words([(node, each.host) for node, each in sorted(nodes.items())])

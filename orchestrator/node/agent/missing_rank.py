@@ -1,7 +1,9 @@
-"""Finds the rank that has not entered the collective in which others wait, by the flight recorders of all ranks. Pure.
+"""Finds the rank that has not entered the collective in which others wait, from NCCL flight recorder dumps. The module
+does no I/O.
 
-The groups of a recorder are those of orchestrator.node.launcher.flight_recorder. A rank that waits itself is named only
-if no other is left to blame, because it may wait in another group for the missing rank.
+`Groups` maps each process group of a rank to its state (see orchestrator.node.launcher.flight_recorder). If a rank
+waits in a collective itself, it is named only if no other rank is to blame, because it may wait for the missing rank in
+another group.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ Groups = Mapping[str, ProcessGroup]
 
 @dataclass(frozen=True)
 class Missing:
-    """A rank that others wait for, and a sentence about it."""
+    """A rank for which others wait, and a sentence that explains this."""
 
     rank: int
     words: str
@@ -35,9 +37,9 @@ class _Wait:
 
 
 def missing_rank(recorders: Mapping[int, Groups]) -> Missing | None:
-    """Return the rank that the others' collectives wait for; None if the recorders do not show it.
+    """Return the rank for which the others wait in a collective; None if the recorders do not show it.
 
-    recorders: the process groups of each rank by name; empty for a rank that left no dump.
+    recorders: for each rank, its process groups by name; empty if the rank left no dump.
     """
     groups = sorted(_by_group(recorders).items())
     found = [each for name, known in groups for each in _missing_in(name, known, recorders)]
@@ -46,7 +48,7 @@ def missing_rank(recorders: Mapping[int, Groups]) -> Missing | None:
 
 
 def _by_group(recorders: Mapping[int, Groups]) -> dict[str, dict[int, ProcessGroup]]:
-    """Return each rank's record of a group, by the group's name."""
+    """Return the records by process group: for each group's name, the record of each rank."""
     found: dict[str, dict[int, ProcessGroup]] = {}
     for rank, groups in recorders.items():
         for name, group in groups.items():
@@ -55,11 +57,13 @@ def _by_group(recorders: Mapping[int, Groups]) -> dict[str, dict[int, ProcessGro
 
 
 def _missing_in(name: str, known: dict[int, ProcessGroup], recorders: Mapping[int, Groups]) -> list[Missing]:
-    """Return the ranks of a group that have not entered the others' collective, or have entered another one."""
+    """Return the ranks of a group that have not entered the collective in which the others wait, or have entered a
+    different collective.
+    """
     waiting = [_Wait(rank, *group.waits) for rank, group in sorted(known.items()) if group.waits]
     if not waiting:
         return []
-    if any(group.desc == DEFAULT_GROUP for group in known.values()):  # all ranks are its members
+    if any(group.desc == DEFAULT_GROUP for group in known.values()):  # every rank is a member of the default group
         known.update({rank: ProcessGroup() for rank, groups in recorders.items() if groups and rank not in known})
     first = min(wait.number for wait in waiting)
     late = [rank for rank, group in known.items() if group.entered < first]
@@ -72,7 +76,9 @@ def _missing_in(name: str, known: dict[int, ProcessGroup], recorders: Mapping[in
 
 
 def _mismatch(there: list[_Wait], name: str) -> list[Missing]:
-    """Return the ranks that call another collective than most do; an empty list if all call the same one."""
+    """Return the ranks that call a different collective than most ranks; an empty list if all call the same
+    collective.
+    """
     counts = Counter(wait.operation for wait in there)
     usual = max(counts, key=lambda operation: (counts[operation], operation == there[0].operation))
     others = _ranks([wait for wait in there if wait.operation == usual])

@@ -1,4 +1,6 @@
-"""Every node's neighbour server: the node before it probes the way there, and node 0 hands node 1 its checkpoints."""
+"""The neighbour server, which runs on every node. The previous node connects to it to test the network, and node 0
+sends checkpoints to node 1's server.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ Taker = Callable[[Keep, Channel], Awaitable[None]]
 
 
 class NeighbourServer:
-    """The server of one node. `take` receives the checkpoints, with the channel for the answers."""
+    """A node's neighbour server. `take` receives a checkpoint from the sender's channel, and answers on it."""
 
     def __init__(
         self,
@@ -29,14 +31,14 @@ class NeighbourServer:
         take: Taker | None = None,
         tell: Callable[[Mapping[str, int]], None] = lambda counts: None,
     ) -> None:
-        """Listen at these addresses, on any free port. Raises OSError if there is no free port."""
+        """Listen on a free port at these addresses. Raises OSError if no port is free."""
         self.node_rank, self.addrs, self.take = node_rank, addrs, take
         socks = listen(addrs, ANY_PORT)
         self.port = port_of(socks)
         self.listener = Listener(tls, socks, self._serve, tell=tell)
 
     async def _serve(self, channel: Channel) -> None:
-        with contextlib.suppress(ChannelError, DamagedError, OSError):  # a neighbour that is gone
+        with contextlib.suppress(ChannelError, DamagedError, OSError):  # the peer has disconnected
             asked = REQUESTS.read(await channel.answer(ANSWER_SECONDS))
             if asked is None or asked.to != self.node_rank:  # the peer connected to another node's address
                 channel.send(to_json(Probed(f"this is node {self.node_rank}", self.node_rank)))
@@ -46,12 +48,14 @@ class NeighbourServer:
                 await self.take(asked, channel)
 
     async def close(self) -> None:
-        """Stop listening, and end the requests that are under way."""
+        """Stop listening, and cancel the requests that are in progress."""
         await self.listener.close()
 
 
 async def probe(tls: Tls, addrs: tuple[str, ...], port: int, node_rank: int) -> str | None:
-    """Return None if the neighbour answers at one of its addresses, else the problem of each address."""
+    """Test whether the next node answers at one of its addresses. Return None if it does, else the problem of each
+    address.
+    """
     try:
         channel = await request(tls, addrs, port, Probe(node_rank, PADDING))
     except ChannelError as error:
@@ -71,7 +75,9 @@ async def probe(tls: Tls, addrs: tuple[str, ...], port: int, node_rank: int) -> 
 
 
 async def request(tls: Tls, addrs: tuple[str, ...], port: int, asked: Request) -> Channel:
-    """Return the channel on which the neighbour has this request. Raises ChannelError if it can't be reached."""
+    """Connect to another node's neighbour server, send the request, and return the channel. Raises ChannelError if
+    the server can't be reached.
+    """
     problems = []
     for addr in addrs:
         try:

@@ -1,4 +1,4 @@
-"""Records once whether rank 0's program shows that it has loaded the checkpoint that its attempt was offered."""
+"""Records once whether rank 0's program has loaded the checkpoint that its attempt was offered."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ LOOK_SECONDS = 5.0  # the time limit of such a search
 
 
 class Offer:
-    """One attempt's offer, on node 0. `there` has the names of the checkpoints that exist when the attempt begins."""
+    """The checkpoint that an attempt was offered, on node 0. `there` names the checkpoints that exist when the
+    attempt begins.
+    """
 
     def __init__(
         self, task: NodeTask, attempt: int, name: str, there: Mapping[str, Saved], record: Callable[[Event], None]
@@ -33,12 +35,14 @@ class Offer:
         self.is_known = False
 
     def look(self) -> None:
-        """Check the steps that rank 0 has reported."""
+        """Check whether the steps that rank 0 has reported show if the program loaded the checkpoint."""
         if not self.is_known and (found := self.first_steps.look()) is not None:
             self._record(found)
 
     async def watch_saves(self) -> None:
-        """Check the saved checkpoints until the answer is known, after growing pauses: a listing may be slow."""
+        """Check the saved checkpoints until they show whether the program has loaded the offered checkpoint. The
+        pauses between checks grow, because listing a folder may be slow.
+        """
         pause = 1.0
         while not (self.is_known or self.has_ended):
             await asyncio.sleep(pause)
@@ -46,7 +50,7 @@ class Offer:
             pause = min(2 * pause, MOST_PAUSE)
 
     async def end(self) -> None:
-        """Check for the last time, after the ranks have ended."""
+        """After the ranks have ended, check a last time whether the program has loaded the checkpoint."""
         if not self.has_ended:
             self.has_ended = True
             await self._look_at_saves()

@@ -1,4 +1,4 @@
-"""The phases of a gang, and the row of the leader's table for each phase."""
+"""The phases of a gang, and the type of a row in the leader's table of phases."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Phase(StrEnum):
-    """The phase of the gang. Another attempt begins with preparing again."""
+    """The phase of the gang. Each further attempt begins with PREPARING."""
 
     JOINING = "joining"
     CHECKING = "checking"
@@ -25,7 +25,7 @@ class Phase(StrEnum):
 
 
 class Stage(NamedTuple):
-    """The present phase, the nodes that owe an answer in it, and the time that they have for it."""
+    """The present phase, the nodes that have not answered yet in this phase, and the time-out for their answers."""
 
     phase: Phase
     waiting: frozenset[int]
@@ -34,30 +34,33 @@ class Stage(NamedTuple):
 
     @staticmethod
     def begin(phase: Phase, waiting: Iterable[int], now: float, patience: float) -> Stage:
-        """Return the stage that begins now."""
+        """Return a stage that begins now, with a new deadline."""
         return Stage(phase, frozenset(waiting), patience, now + patience)
 
     def after(self, phase: Phase, waiting: Iterable[int]) -> Stage:
-        """Return the stage of another phase, which keeps the deadline."""
+        """Return a stage for another phase that keeps the present deadline."""
         return self._replace(phase=phase, waiting=frozenset(waiting))
 
 
 class Course(NamedTuple):
-    """The gang's attempts: the number of the present one, why ranks were started again, and the progress each time."""
+    """The history of the gang's attempts: the present number, the causes of the restarts, and the progress at each
+    restart.
+    """
 
     attempt: int
     restarts: tuple[str, ...]  # the causes
     begun_at: tuple[Progress, ...]
 
     def again(self, cause: str, saved: Progress) -> Course:
-        """Return the course with another attempt."""
+        """Return the history with one more attempt."""
         return Course(self.attempt + 1, (*self.restarts, cause), (*self.begun_at, saved))
 
 
 class Row(NamedTuple):
-    """A phase: the reports that it waits for, the next step, and the error message about a late node.
+    """A phase's row in the leader's table: the awaited reports, the next step, and the error message about a late node.
 
-    A phase with `late` has a deadline, and ends the gang if a node is lost. In the other phases the ranks run.
+    A phase with `late` has a deadline, and if a node is lost in it, the gang ends. In phases without `late`, the ranks
+    run.
     """
 
     waits_for: str

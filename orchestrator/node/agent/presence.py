@@ -1,4 +1,6 @@
-"""Tracks the nodes of a gang: when each was heard last, which are lost and why, and pauses of this process. Pure."""
+"""Tracks the nodes of a gang: their last heartbeats, the lost nodes and the reasons, and pauses of this process. The
+module does no I/O.
+"""
 
 from __future__ import annotations
 
@@ -10,20 +12,22 @@ HEARTBEAT_SECONDS = 2.0
 
 
 class Presence:
-    """The nodes of a gang, as node 0 hears them. The clock (seconds, monotonic) is an argument."""
+    """The nodes of a gang, as node 0 sees them. The clock (seconds, monotonic) is an argument."""
 
     def __init__(self, started: float, link_timeout: float) -> None:
         self.link_timeout, self.ticked = link_timeout, started
         self.seen: dict[int, float] = {}
-        self.lost: dict[int, str] = {}  # and why
-        self.deserters: dict[int, float] = {}  # lost nodes that left because this process did not run for so long
+        self.lost: dict[int, str] = {}  # node -> reason
+        # lost nodes that left during a pause of this process -> seconds of the pause
+        self.deserters: dict[int, float] = {}
         self.slept, self.woke = 0.0, 0.0  # the last long pause of this process, and its end
 
     def pause(self, now: float) -> float:
-        """Return for how many seconds this process did not run since the last call; 0 if it ran.
+        """Return for how many seconds this process was stopped or suspended since the last call; 0 if it ran.
 
-        A process that is stopped, or whose machine is suspended, misses messages. So nobody's silence counts in a
-        pause. A short pause right after a long one does not hide the long one, which is why other nodes left.
+        A process that is stopped, or whose machine is suspended, receives no messages. So the nodes' silence during a
+        pause does not count. A short pause that directly follows a long pause does not replace it, because other nodes
+        left during the long pause.
         """
         late, self.ticked = now - self.ticked, now
         if late <= HEARTBEAT_SECONDS:
@@ -34,7 +38,9 @@ class Presence:
         return late
 
     def lose(self, node: int, reason: str, now: float) -> float | None:
-        """Count out a node. Return the pause of this process that made the node leave, or None."""
+        """Mark a node as lost. If the node left because this process was paused, return the length of that pause,
+        else None.
+        """
         self.lost[node] = reason
         if self.slept <= self.link_timeout or now - self.woke > self.link_timeout:
             return None
@@ -42,19 +48,19 @@ class Presence:
         return round(self.slept, 1)
 
     def silent(self, now: float) -> list[tuple[int, str]]:
-        """Return the nodes that are to be counted out for their silence, with the reason."""
+        """Return the nodes that have been silent for longer than the limit, and the reason to mark each as lost."""
         late = [(node, now - when) for node, when in self.seen.items() if now - when > self.link_timeout]
         return [(node, f"no heartbeat for {seconds:.0f} s") for node, seconds in late if node not in self.lost]
 
     def is_settled(self, now: float) -> bool:
-        """Tell whether every node that is not lost was heard lately.
+        """Return whether every node that is not lost has sent a message recently.
 
-        A failing switch disconnects several nodes. If others are silent too, they may be lost in a moment, and are then
-        named with the first.
+        A failing switch disconnects several nodes. If other nodes are silent too, they may be lost in a moment. They
+        are then reported together with the first lost node.
         """
         known = now - self.link_timeout / 2
         return all(when >= known or node in self.lost for node, when in self.seen.items())
 
     def who_was_lost(self, names: Callable[[list[int]], str]) -> str:
-        """Return which nodes were lost and why, in words."""
+        """Return a text that lists which nodes were lost and why."""
         return gang.who_was_lost(self.lost, self.deserters, names)

@@ -1,6 +1,6 @@
-"""The ranks of one node through all attempts: starts their launcher, sends it orders, and handles its reports.
+"""The ranks of one node in all attempts: starts their launcher, sends it orders, and handles its reports.
 
-News for the rest of the gang goes to the leader, and everything goes into the node's record.
+Reports that concern the other nodes are sent to the leader. Every event is written to this node's record.
 """
 
 from __future__ import annotations
@@ -60,10 +60,10 @@ MOST_CHECKPOINTS, MOST_CHARS = 20, 1000  # limits of the report to the leader: c
 
 
 class Ranks:
-    """The ranks of this node, and the launcher whose children they are.
+    """The ranks of this node, and the launcher that starts them.
 
-    `tell` sends a report to the leader. `hear` gets the launcher's reports, which come back to `report`. `begin` runs
-    work in the background.
+    `tell` sends a report to the leader. `hear` receives the launcher's reports, and passes them to `report`. `begin`
+    runs work in the background.
     """
 
     def __init__(
@@ -88,23 +88,25 @@ class Ranks:
         self.members: set[int] = set()  # the ranks of this node; another launcher's count as one that runs
         self.heartbeats = HeartbeatReader(task.hang, task.attempt)
         self.start_watch = StartWatch()
-        self.master_port, self.unused_port = 0, 0  # unused_port: the store's port until a process connects to it
+        # `unused_port`: the store's port, or 0 once a process has connected to it.
+        self.master_port, self.unused_port = 0, 0
         self.launcher = launcher_process.LauncherProcess(self.task, hear)
         self.is_launcher_gone = False
-        self.oom_kills = oom_kills()  # before this attempt
+        self.oom_kills = oom_kills()  # the number of OOM kills before this attempt
         self.stop_deadline: float | None = None
-        self.resumable: dict[str, Saved] = {}  # checkpoints that this attempt may go on from
+        self.resumable: dict[str, Saved] = {}  # checkpoints from which this attempt may resume, by name
         watched = [task.run_dir, task.code_dir, self.node_dir]
         self.folders = [OwnFolder(path) for path in watched if f"{path}/".startswith(f"{task.run_dir}/")]
-        self.removed: list[str] = []  # the removed ones of these folders, which exist as long as the run
+        self.removed: list[str] = []  # the folders that were removed although the run still needs them
         self.held: int | None = (
             None  # a descriptor that keeps the environment from being removed until this process ends
         )
 
     async def start(self) -> None:
-        """Place the inputs, then start the launcher. Orders that arrive meanwhile are kept for it."""
+        """Prepare the inputs, then start the launcher. Orders that arrive before the launcher runs are queued."""
         try:
-            if self.task.environment and self.held is None:  # later the ranks themselves may have changed it
+            # Only at the first start, because later the ranks may have changed the environment.
+            if self.task.environment and self.held is None:
                 self.held = await in_thread(hold, self.task.environment)
             places = {}
             for item in self.task.inputs:
@@ -121,14 +123,14 @@ class Ranks:
             self.trouble(f"the launcher can't be started with {self.task.python}: {lack or error}", rule)
 
     def trouble(self, reason: str, rule: Rule, tail: Sequence[str] = ()) -> None:
-        """Record and report that this node can't take part. `tail` is from its launcher's log."""
+        """Record and report that this node can't take part. `tail` has the last lines of the launcher's log."""
         self.events.write(events.Troubled(reason, rule.cause, tuple(tail)))
         self.tell(messages.Trouble(reason, rule.cause, tuple(tail)))
 
     # -- orders
 
     def prepare(self, order: messages.Prepare) -> None:
-        """Prepare an attempt, with a new launcher if the last one is gone."""
+        """Prepare an attempt. If the last launcher has ended, start a new one."""
         self.attempt, self.prepared, self.stop_deadline = order.attempt, order, None
         self.heartbeats, self.oom_kills = HeartbeatReader(self.task.hang, order.attempt), oom_kills()
         self._look_at_folders()
@@ -138,7 +140,7 @@ class Ranks:
         if self.is_launcher_gone:
             self._renew_launcher()
         elif self.launcher.is_dismissed:
-            return  # when it is gone, there is another, for this attempt
+            return  # when the launcher has ended, a new one is started for this attempt
         elif not self.launcher.serves(order.attempt):
             self.begin(self.launcher.dismiss())
             return
@@ -160,7 +162,7 @@ class Ranks:
         self.launcher.send(self.prepared)
 
     def go(self, order: messages.Go) -> None:
-        """Start the attempt's ranks, from the checkpoint if it is here."""
+        """Start the attempt's ranks. If this node has the checkpoint, the ranks resume from it."""
         offset, nproc = order.binding.rank_offset, order.binding.nproc
         self.running, self.members = (set(range(offset, offset + nproc)) for _ in range(2))
         if self.task.launcher in ("torchrun", "accelerate"):
@@ -180,27 +182,29 @@ class Ranks:
         self.launcher.send(replace(order, resume_from=self._place(order.resume_from)))
 
     def _place(self, checkpoint: str) -> str:
-        """Return the path of the checkpoint of this name, which may just have been received; "" if it is not here."""
+        """Return the path of the named checkpoint, which node 0 may just have sent; "" if this node does not have
+        it.
+        """
         if checkpoint in self.resumable:
             return self.resumable[checkpoint].path
         place = saved.place_of(self.task, checkpoint) if checkpoint else ""
         return place if os.path.exists(place) else ""
 
     def stop(self, order: messages.Stop) -> None:
-        """Stop the ranks at their next boundary. The launcher is killed if that takes too long."""
+        """Order the ranks to stop at their next step boundary. If this takes too long, the launcher is killed later."""
         if self.running:
             self.told_to_stop = True
             self.launcher.send(order)
             self.stop_deadline = time.monotonic() + order.grace + KILL_MARGIN
 
     def watch_start(self, sample: Sample) -> None:
-        """Report to the leader that no rank of node 0 has computed for a minute, or that one computes again."""
+        """Report to the leader if no rank of node 0 has computed for a minute, or if a rank computes again."""
         if self.task.node_rank or (seconds := self.start_watch.add(sample)) is None:
             return
         self.tell(messages.Waits(sample.attempt, seconds, self.unused_port))
 
     def slept(self, seconds: float) -> None:
-        """Do not count a pause of this agent against the ranks, because they hardly ran either."""
+        """Exclude a pause of this agent from the ranks' time-outs, because the ranks were usually paused too."""
         self.heartbeats.detector.forgive(seconds)
         if self.stop_deadline is not None:
             self.stop_deadline += seconds
@@ -208,7 +212,7 @@ class Ranks:
             self.launcher.asked += seconds
 
     def look(self, now: float) -> None:
-        """Report stalled ranks. End ranks that did not stop in time, and a launcher that is frozen."""
+        """Report stalled ranks. Kill a launcher that does not respond, and ranks that did not stop in time."""
         self._look_at_folders()
         if self.offer is not None:
             self.offer.look()
@@ -216,7 +220,7 @@ class Ranks:
             ranks = self.members if self.task.launcher in ("torchrun", "accelerate") else self.running
             for news in self.heartbeats.news(attempt_folder(self.node_dir, self.attempt), ranks, now):
                 if isinstance(news, messages.Stalled):
-                    # The program chooses the phase's name.
+                    # The program chooses the phase's name, so the name may contain a secret.
                     news = replace(news, phase=self.launcher.masked(news.phase))  # noqa: PLW2901
                     if not news.full:  # the leader records a full stall
                         self.events.write(converted(news, events.Stalled))
@@ -232,16 +236,17 @@ class Ranks:
                 self.launcher.kill()
 
     def _look_at_folders(self) -> None:
-        """Tell the leader if the run's folder on this node, or a part of it that a start needs, was removed."""
+        """Report to the leader if the run's folder on this node, or a part that a start needs, was removed."""
         removed = [folder.path for folder in self.folders if folder.is_removed()]
         if len(removed) > len(self.removed):
             self.removed = removed
             self.tell(messages.FolderLost(removed[0], self.node_dir in removed))
 
     def _why_launcher_is_frozen(self, silent: float) -> str:
-        """Return why a launcher that is silent for so long must be ended; "" if it must not.
+        """Return why a launcher that has not answered for `silent` seconds must be killed; "" if it must not be killed.
 
-        A launcher that waits for a disk is left alone: it can't end before the disk answers, and continues then.
+        A launcher that waits for a disk is not killed, because it can't end before the disk answers, and continues
+        after that.
         """
         if silent <= self.task.link_timeout or self.launcher.pid is None:
             return ""
@@ -254,9 +259,10 @@ class Ranks:
     # -- reports
 
     async def report(self, report: messages.Report) -> None:
-        """Handle a report of the launcher. A report that can't be handled is this node's trouble, and ends no agent.
+        """Handle a report of the launcher. If a report can't be handled, this node reports a failure, and the agent
+        continues.
 
-        A launcher in a container may send anything, because anybody may have built the image.
+        A launcher in a container may send anything, because anyone may have built the image.
         """
         handler = _HANDLERS.get(type(report))
         if handler is None:
@@ -269,7 +275,9 @@ class Ranks:
             self.trouble(f"the launcher's report {report.kind!r} is not understood: {error!r}"[:500], rules.UNPROVED)
 
     def _masked(self, report: messages.Report) -> messages.Report:
-        """Return the report with the secrets masked in its texts. The ranks and the launcher's log may show them."""
+        """Return the report with masked secrets, because texts from the ranks and the launcher's log may contain
+        secrets.
+        """
         values = to_json(report)
         words = {name: masked_json(values[name], self.launcher.masked) for name in _WORDS if name in values}
         return read(type(report), {**values, **words}) if words else report
@@ -312,7 +320,9 @@ class Ranks:
 
     @_HANDLERS.add
     def _note_end(self, report: messages.RankEnded) -> None:
-        """Record the end of a rank, with its saves and the kernel's messages, and report it to the leader."""
+        """Record a rank's end, with the number of its failed saves and the kernel's messages, and report it to the
+        leader.
+        """
         self.running.discard(report.rank)
         self.started = self.started.without(report.rank)
         self._look_at_folders()  # before the exit is reported, because a lost folder may be its cause
@@ -332,16 +342,19 @@ class Ranks:
 
     @contextlib.contextmanager
     def _going_on(self, what: str) -> Iterator[None]:
-        """Record an error in the details of a rank's end. The end itself is reported in any case."""
+        """Record any error that occurs while the details of a rank's end are collected. The end itself is still
+        reported.
+        """
         try:
             yield
         except Exception as error:  # noqa: BLE001 (a rank's files may hold anything)
             self.events.write(events.ReportFailed(what, repr(error)[:500]))
 
     async def _became_ready(self, report: messages.Ready) -> None:
-        """Report to the leader, with the checkpoints that are here. The search in a large folder takes a while.
+        """Report to the leader that this node is ready, with its checkpoints. Searching a large folder takes a while.
 
-        The ranks verify a checkpoint, and so does the agent that keeps the second copy: both must have the algorithm.
+        The report also names the hash algorithms that both the ranks and the agent can use. The ranks verify
+        checkpoints, and the agent verifies received copies.
         """
         if copies_checkpoints(self.task):
             own = installed()
@@ -356,12 +369,14 @@ class Ranks:
         )  # fmt: skip
 
     async def end(self) -> list[str]:
-        """End the launcher, and with it the ranks. Return the containers that could not be removed."""
+        """End the launcher and its ranks. Return the containers that could not be removed."""
         await self.launcher.end()
         return self.launcher.left
 
     def _saves(self, code: int | None) -> dict[str, Any]:
-        """Return how many of rank 0's checkpoints could not be written, and the last error, by its last heartbeat."""
+        """Return how many of rank 0's checkpoints could not be written, and the last error, from rank 0's last
+        heartbeat.
+        """
         last = read_heartbeat(f"{attempt_folder(self.node_dir, self.attempt)}/beat_0")
         if last is None or not last.get("saves_failed") or (code != 0 and last.get("phase") != "done"):
             return {}
@@ -369,14 +384,14 @@ class Ranks:
         return {"saves": saves, "saves_failed": failed, "unsaved": self.launcher.masked(str(last.get("unsaved") or ""))}
 
     def _take_result(self) -> None:
-        """Copy rank 0's result from the attempt's folder, which a container sees, to its place in the run's folder."""
+        """Copy rank 0's result from the attempt's folder, which a container sees, to the run's folder."""
         if self.task.container is None:
             return
         place = result_file(self.task.run_dir)
         try:
             path = result_file(attempt_folder(self.node_dir, self.attempt))
             result = read_regular(path, MOST_RESULT, self.task.run_dir)
-        except OSError:  # there is none, or it is a trap
+        except OSError:  # there is no result, or the path is a link to another file
             return
         try:
             write_atomic(place, result, durable=False)
@@ -384,18 +399,20 @@ class Ranks:
             self.events.write(events.DiskFull(place, error.strerror))
 
     def _mark_done(self) -> None:
-        """Mark that rank 0 has exited with 0 by itself. A success needs this marker and all other ranks' exits."""
+        """Write the marker that rank 0 has exited with 0 by itself. A run succeeds if the marker exists and all
+        other ranks have exited with 0.
+        """
         marker = {"attempt": self.attempt, "time": time.time()}
         try:
             write_json(f"{self.task.run_dir}/rank0.done", marker, durable=False)
         except OSError as error:
             self.events.write(events.DiskFull(f"{self.task.run_dir}/rank0.done", error.strerror))
-            self.events.close()  # frees what was kept for the last words
-            with contextlib.suppress(OSError):  # then the verdict says that the marker is missing
+            self.events.close()  # this frees the disk space that was reserved for the last events
+            with contextlib.suppress(OSError):  # if this fails, the run's outcome reports that the marker is missing
                 write_json(f"{self.task.run_dir}/rank0.done", marker, durable=False)
 
     def _look_into_container(self, report: messages.Imported) -> None:
-        """Record the launcher's container, and check that it is in the node's network."""
+        """Record the launcher's container, and check that the container uses the node's network."""
         known = {name: value for name, value in self.launcher.container.items() if name != "cidfile"}
         self.events.write(events.InContainer(**known, id=container_id(self.launcher.container["cidfile"])))
         if self.task.nnodes > 1 and report.network != network_here():
@@ -407,7 +424,9 @@ class Ranks:
 
     @_HANDLERS.add
     async def _became_idle(self, report: messages.RanksIdle) -> None:
-        """Note that the attempt's ranks have ended. `killed` is None if only this agent can end what they left."""
+        """Note that the attempt's ranks have ended. `killed` is None if only this agent can end their leftover
+        processes.
+        """
         self.stop_deadline, killed, survivors = None, report.killed, report.survivors
         if self.offer is not None:
             await self.offer.end()
@@ -420,9 +439,10 @@ class Ranks:
         self.tell(messages.RanksIdle(self.attempt))
 
     def reap_orphans(self) -> None:
-        """Reap adopted processes and keep the exit codes of ranks, because a dead launcher can't report them.
+        """Reap adopted child processes, and store the exit codes of ranks, because a dead launcher can't report them.
 
-        The pids of a container belong to its own namespace, and its processes are never children of this process.
+        In a container, pids belong to a separate namespace, and the container's processes never become children of the
+        agent.
         """
         codes = reap_orphans(self.launcher.pid)
         if self.task.container is None:
@@ -430,7 +450,9 @@ class Ranks:
 
     @_HANDLERS.add
     async def _lost_launcher(self, report: messages.LauncherGone) -> None:
-        """Report that the launcher ended by itself. Its ranks ended with it, which is a failure of this node."""
+        """Report that the launcher ended by itself. Its ranks ended with it, so this counts as a failure of the
+        node.
+        """
         self.is_launcher_gone = True
         if self.launcher.is_dismissed and not self.running:
             self._renew_launcher()
@@ -473,7 +495,9 @@ def _how_it_ended(code: int, *, is_oom: bool) -> str:
 
 
 def resolve_launcher(task: NodeTask) -> str:
-    """Return fork or exec if the job says auto: exec for a command, and for Python on a node with GPUs."""
+    """Return "fork" or "exec". If the job's `launcher` is auto, choose exec for a command and for Python on a GPU
+    node.
+    """
     if task.launcher != "auto":
         return task.launcher
     return "exec" if task.program.kind == "command" or gpus() else "fork"

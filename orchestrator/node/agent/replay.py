@@ -1,4 +1,6 @@
-"""`python3 node.pyz replay ORDER`: runs one rank of a run again, alone, at this terminal. It leaves nothing behind."""
+"""`python3 node.pyz replay ORDER`: runs one rank of a past run again, alone, at this terminal, and removes its
+files.
+"""
 
 from __future__ import annotations
 
@@ -28,14 +30,15 @@ from orchestrator.protocol.reading import MOST_RECORD, read_json
 from orchestrator.protocol.task import NodeTask, at_home
 
 LEAVING_MS = 5000
-BY_TERMINAL = (signal.SIGINT, signal.SIGQUIT)  # Ctrl-C reaches the rank by itself
+BY_TERMINAL = (signal.SIGINT, signal.SIGQUIT)  # the terminal sends these signals to the rank too
 FORWARDED = (signal.SIGTERM, signal.SIGHUP)
 
 
 def replay(path: str) -> int:
-    """Return the program's exit code: 128 plus the number of a signal that ended it, or 1 if it could not start.
+    """Run the rank, and return the program's exit code. If signal N ended it, the code is 128 + N. If it could not
+    start, the code is 1.
 
-    The order is removed at once because it holds the secrets, and the folder around it at the end.
+    The file ORDER is deleted at once because it contains secrets. Its folder is deleted at the end.
     """
     path = os.path.expanduser(path)
     try:
@@ -76,7 +79,7 @@ def _rank(task: NodeTask, binding: Binding, order: dict[str, Any]) -> int:
 
 
 def _in_container(task: NodeTask, binding: Binding, order: dict[str, Any]) -> int:
-    """Run the rank in its container. The order is a file that the container sees, because an argv is visible to all."""
+    """Run the rank in its container. The order is passed in a mounted file, because all users can see an argv."""
     launch = prepare(task, task.attempt, max(1, cores() // binding.nproc))
     folder = attempt_folder(node_folder(task.run_dir, task.node_rank), task.attempt)
     inside, path = replace(launch.task, setup=()), f"{folder}/inside.json"
@@ -93,7 +96,9 @@ def _in_container(task: NodeTask, binding: Binding, order: dict[str, Any]) -> in
 
 
 def _variables(task: NodeTask, binding: Binding, order: dict[str, Any]) -> dict[str, str]:
-    """Return the rank's variables and secrets. With port 0, the store of a lone rank uses any free port."""
+    """Return the rank's environment variables and secrets. If a rank runs alone with port 0, its store uses a free
+    port.
+    """
     environment = rank_environment(
         task,
         binding,
@@ -109,16 +114,18 @@ def _variables(task: NodeTask, binding: Binding, order: dict[str, Any]) -> dict[
 
 
 def _own_gpu(task: NodeTask, local_rank: int) -> dict[str, str]:
-    """Return the variable that shows the rank its own GPU, of those that its node's ranks see; {} without GPUs."""
+    """Return CUDA_VISIBLE_DEVICES for a rank that runs alone: the rank's own GPU among the node's; {} without GPUs."""
     shown = task.env.get("CUDA_VISIBLE_DEVICES", os.environ.get("CUDA_VISIBLE_DEVICES"))
     seen = [str(number) for number in range(gpus())] if shown is None else [part for part in shown.split(",") if part]
     return {"CUDA_VISIBLE_DEVICES": seen[local_rank]} if local_rank < len(seen) else {}
 
 
 def _in_foreground(argv: list[str], environment: dict[str, str], folder: str) -> int:
-    """Run the program to its end. If the reader of its output disconnects, as over ssh, end the program.
+    """Run the program until it ends. If the reader of its output disconnects, for example when ssh ends, end the
+    program.
 
-    The first Ctrl-C goes to the program. The second kills it, as it may wait in native code for ranks that are absent.
+    The first Ctrl-C sends SIGINT to the program. The second Ctrl-C kills the program, because it may wait in native
+    code for ranks that do not run.
     """
     child = subprocess.Popen(argv, env=environment, cwd=folder, umask=users_umask())
     interrupts = []
@@ -136,7 +143,7 @@ def _in_foreground(argv: list[str], environment: dict[str, str], folder: str) ->
         signal.signal(number, lambda received, _: child.send_signal(received))
     watched, poller = os.pidfd_open(child.pid), select.poll()
     poller.register(watched, select.POLLIN)
-    poller.register(1, 0)  # only that its other end is gone
+    poller.register(1, 0)  # only for the event that its other end was closed
     patience = None
     try:
         while True:

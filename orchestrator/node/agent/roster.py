@@ -1,4 +1,4 @@
-"""The nodes of a gang as they have introduced themselves: names in sentences, addresses. Pure."""
+"""The nodes of a gang from their hellos: their names for messages, and their addresses. The module does no I/O."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from orchestrator.protocol.task import NodeTask
 
 
 class Roster:
-    """The hellos of the nodes that have joined."""
+    """The hellos of the nodes that have joined the gang."""
 
     def __init__(self, task: NodeTask) -> None:
         self.task = task
@@ -21,7 +21,7 @@ class Roster:
         self.folders_lost: dict[int, str] = {}  # the run's folder, on each node that lost it
 
     def add(self, hello: Hello, reached_at: str) -> None:
-        """Add a node, and the address of node 0 that it has reached."""
+        """Add a node, and the address by which this node has reached node 0."""
         self.hellos[hello.node_rank] = hello
         if hello.node_rank:
             self.reached_at[hello.node_rank] = reached_at
@@ -32,40 +32,40 @@ class Roster:
         return set(self.hellos)
 
     def names(self, nodes: list[int]) -> str:
-        """Return the nodes in words, with their hosts."""
+        """Return a text that lists the nodes with their hosts."""
         return nodes_in_words([(node, self.host_of(node)) for node in nodes])
 
     def host_of(self, node: int) -> str:
-        """Return the node's own host name; before it has joined, the host's name in the plan."""
+        """Return the node's host name. If the node has not joined yet, this is the host's name in the plan."""
         return self.hellos[node].host if node in self.hellos else self.task.hosts[node]
 
     def how_folders_were_lost(self) -> str:
-        """Return a sentence about the nodes that have lost the run's folder; "" if no node has."""
+        """Return a sentence about the nodes on which the run's folder was removed; "" if there are none."""
         if not (nodes := sorted(self.folders_lost)):
             return ""
         return f"{self.names(nodes)} lost the run's folder: {self.folders_lost[nodes[0]]} was removed during the run"
 
     def check_for(self, node: int) -> Check:
-        """Return the order to try the way to the next node."""
+        """Return the order that makes a node test its network connection to the next node."""
         neighbour = self.hellos[(node + 1) % self.task.nnodes]
         return Check(neighbour.addrs, neighbour.neighbour_port, neighbour.host)
 
     def servers(self, nodes: Iterable[int]) -> tuple[tuple[int, tuple[str, ...], int], ...]:
-        """Return each node with the addresses and the port of its neighbour server."""
+        """Return the addresses and the port of each node's neighbour server."""
         return tuple((node, self.hellos[node].addrs, self.hellos[node].neighbour_port) for node in nodes)
 
     def bindings(self) -> list[Binding]:
-        """Return the ranks of each node."""
+        """Return each node's ranks."""
         return bind([self.hellos[node].nproc for node in range(self.task.nnodes)])
 
     @property
     def world(self) -> range:
-        """Return all ranks."""
+        """Return all ranks of the gang."""
         return range(sum(hello.nproc for hello in self.hellos.values()))
 
     def store_addr(self) -> str:
-        """Return node 0's address if all other nodes have reached the same address, or else "", which means all
-        addresses.
+        """Return node 0's address if all other nodes have used the same address to reach it. Otherwise return "", so
+        that the store listens on all addresses.
         """
         if self.task.nnodes == 1:
             return "127.0.0.1"
@@ -73,8 +73,8 @@ class Roster:
         return found.pop() if len(found) == 1 else ""
 
     def master_addr(self, node: int) -> str:
-        """Return the address at which a node's ranks reach node 0: the one that the node's connection has reached.
+        """Return the address by which a node's ranks reach node 0. This is the address that the node's agent has used.
 
-        Node 0's own ranks use the address that another node has reached.
+        Node 0's own ranks use the address that another node has used.
         """
         return self.reached_at.get(node) or self.store_addr() or next(iter(self.reached_at.values()))

@@ -1,4 +1,6 @@
-"""The place of an agent in a Slurm job: Slurm's variables tell each task its node, the nodes and the start."""
+"""The place of an agent in a Slurm job. Slurm's variables give each task its node, the list of nodes and the start
+number.
+"""
 
 from __future__ import annotations
 
@@ -18,16 +20,20 @@ START = "SLURM_ORCH_START"
 """The variable with the number of the start, in a job with spares. orch hides variables of this prefix from sbatch, so
 no other job gets it.
 """
-ANSWER_SECONDS = 30.0  # a busy controller may need seconds for a step
+ANSWER_SECONDS = 30.0  # Slurm's controller may need seconds to start a step when it is busy
 
 
 def start_number(environ: Mapping[str, str]) -> int:
-    """Return how many times the agents were started before: by Slurm alone, or also by a job that has spares."""
+    """Return how many times the agents were started before, by Slurm's requeues or by the first process of a job
+    with spares.
+    """
     return int(environ.get(START) or environ.get("SLURM_RESTART_COUNT") or 0)
 
 
 def place_in(environ: Mapping[str, str]) -> Place:
-    """Return the place of this task. Raises KeyError, ValueError or AllocationError if this is no task of a job."""
+    """Return the place of this task. Raises KeyError, ValueError or AllocationError if this process is no task of a
+    job.
+    """
     hosts = expand_nodes(environ.get("SLURM_STEP_NODELIST") or environ.get("SLURM_JOB_NODELIST") or "")
     return Place(
         "slurm", environ.get("SLURM_JOB_ID", ""), start_number(environ), int(environ["SLURM_NODEID"]), tuple(hosts),
@@ -37,7 +43,7 @@ def place_in(environ: Mapping[str, str]) -> Place:
 
 
 def _limit(environ: Mapping[str, str]) -> float | None:
-    """Return the time limit of each start, which newer versions of Slurm report."""
+    """Return the time limit of each start in seconds; None if Slurm is too old to report it."""
     try:
         return float(int(environ["SLURM_JOB_END_TIME"]) - int(environ["SLURM_JOB_START_TIME"]))
     except (KeyError, ValueError):
@@ -45,8 +51,8 @@ def _limit(environ: Mapping[str, str]) -> float | None:
 
 
 def run_slurm_agent(run_dir: str) -> int:
-    """Run the agent of this task of a Slurm job, and return its exit code."""
-    if run_dir.endswith(".%a"):  # a task of an array: Slurm tells it which of the array's runs it belongs to
+    """Run the agent of this Slurm task, and return its exit code."""
+    if run_dir.endswith(".%a"):  # a task of a job array: Slurm's variables name the array's run to which it belongs
         run_dir = f"{run_dir[:-2]}{os.environ.get('SLURM_ARRAY_TASK_ID')}"
     code = run_in_job(run_dir, lambda: place_in(os.environ))
     if code and START in os.environ:
@@ -55,7 +61,7 @@ def run_slurm_agent(run_dir: str) -> int:
 
 
 def answers(host: str) -> bool:
-    """Tell whether this machine of the job starts a program within ANSWER_SECONDS."""
+    """Return whether a machine of the job can start a program within ANSWER_SECONDS."""
     words = ("--export=ALL", "--overlap", "--nodes=1", "--ntasks=1", "--mem=0", "--quiet")
     try:
         done = subprocess.run(
@@ -70,8 +76,8 @@ def answers(host: str) -> bool:
 def _requeue_without_script(run_dir: str, place: Place) -> None:
     """Queue the job again if the machine of its batch script is lost, because Slurm keeps such a job without a script.
 
-    One of the agents that have left node 0 does it. If no start is left in the run's budget, then the next start ends
-    at once, because an agent can't end the job in any other way that Slurm would call a failure.
+    An agent that has lost its connection to node 0 does this. If the run has no restart left, the next start ends at
+    once, because the agent has no other way to end the job so that Slurm reports a failure.
     """
     path = word_path(run_dir, place.kind, place.start)
     last = of(events_of(run_dir, place.node, place.start), GaveUp)[-1:]

@@ -1,8 +1,8 @@
-"""The first process of a Slurm job with spares: it starts the agents by one srun after another.
+"""The first process of a Slurm job with spare nodes. It starts the agents with one srun after another.
 
-The job has more nodes than the run, and Slurm keeps the job if a node is lost. The next srun has a spare in the place
-of the lost node, so no requeue is needed. Node 0's agent is on the first node of the job, as this process is. So that
-node can't be replaced. If it is lost, another agent queues the job again (`agent.slurm`).
+The job has more nodes than the run needs, and Slurm keeps the job if a node is lost. The next srun then uses a spare
+node instead of the lost node, so no requeue is needed. This process and node 0's agent run on the first node of the
+job. So the first node can't be replaced. If it is lost, another agent requeues the job (`agent.slurm`).
 """
 
 from __future__ import annotations
@@ -32,12 +32,14 @@ from orchestrator.protocol.reading import MOST_RECORD, read_json
 from orchestrator.protocol.task import NodeTask
 
 LOOK_SECONDS = 1.0  # a shared folder sends no events, so it is polled
-LEAVING_SECONDS = 30.0  # for the agents of living nodes, when it is known that the start has ended
+LEAVING_SECONDS = 30.0  # the time for other agents to end, after it is known that the start has ended
 
 
 @dataclass(frozen=True)
 class Start:
-    """One start of the agents: its number, the machine of each node in Slurm's order, and those lost in this job."""
+    """One start of the agents: its number, the machine of each node in Slurm's order, and the machines that this job
+    has lost.
+    """
 
     run_dir: str
     number: int
@@ -46,23 +48,25 @@ class Start:
 
     @property
     def word(self) -> str:
-        """Return the file by which an agent asks for another start."""
+        """Return the path of the file in which an agent requests another start."""
         return word_path(self.run_dir, "slurm", self.number)
 
     def end(self, node: int) -> AgentEnded | None:
-        """Return the last event of a node's agent; None if the agent has not left."""
+        """Return the last event of a node's agent; None if the agent has not ended."""
         return next(iter(of(events_of(self.run_dir, node, self.number), AgentEnded)), None)
 
     def lost(self) -> set[int]:
-        """Return the nodes that node 0's agent has lost, and the node whose GPU or driver has failed."""
+        """Return the nodes that node 0's agent has lost, and the nodes whose GPU or driver has failed."""
         events = events_of(self.run_dir, 0, self.number)
         losses = of(events, LostNode)
-        lost = {event.lost for event in losses if event.slept is None}  # else node 0 itself was stopped
+        lost = {event.lost for event in losses if event.slept is None}  # otherwise node 0 itself was paused
         lost |= nodes_to_avoid(events, last_attempt(events) + 1)
         return {node for node in range(1, len(self.hosts)) if node in lost}
 
     def has_ended(self) -> bool:
-        """Tell whether node 0's agent, which runs on this machine, is gone, or another agent has given it up."""
+        """Return whether node 0's agent, which runs on this machine, has ended, or an agent has requested another
+        start.
+        """
         agent = read_small_record(f"{node_folder(self.run_dir, 0)}/agent.json") or {}
         if agent.get("start") != self.number or type(agent.get("pid")) is not int:
             return os.path.exists(self.word)
@@ -71,9 +75,9 @@ class Start:
 
 
 def run_starts(run_dir: str, log: str, *srun: str) -> int:
-    """Start the agents until no start in this job can follow. Return EXIT_REQUEUE if the job is to be queued again.
+    """Start the agents again and again, until this job can't continue. Return EXIT_REQUEUE if the job must be requeued.
 
-    log: the job in srun's pattern for the name of a log. srun: the command without its nodes and its log.
+    log: the pattern of the log's file name, as srun takes it. srun: the srun command without its nodes and its log.
     """
     try:
         task = NodeTask.from_json(read_json(f"{node_folder(run_dir, 0)}/task.json", MOST_RECORD, run_dir))
@@ -93,7 +97,7 @@ def run_starts(run_dir: str, log: str, *srun: str) -> int:
 
 
 def first_number(run_dir: str) -> int:
-    """Return the number of this job's first start: no earlier start has it, in this job or before a requeue."""
+    """Return the number of this job's first start. No earlier start has this number, even before a requeue."""
     before = of(recorded(run_dir, 0), SlurmJob)
     number = max([start_number(os.environ), *(each.start + 1 for each in before)])
     while os.path.exists(word_path(run_dir, "slurm", number)):  # node 0's agent could record nothing in that start
@@ -102,16 +106,16 @@ def first_number(run_dir: str) -> int:
 
 
 def argv_of(start: Start, log: str, srun: Sequence[str]) -> list[str]:
-    """Return the command that starts the agents."""
+    """Return the srun command that starts the agents."""
     size, name = len(start.hosts), f"agent.{log}.{start.number}.%t.log"
     where = [f"--nodes={size}", f"--ntasks={size}", f"--nodelist={','.join(start.hosts)}"]
     return [srun[0], *where, f"--output={start.run_dir}/{job_folder('slurm')}/{name}", *srun[1:]]
 
 
 def following(start: Start, nodes: Sequence[str], word: Again, answers: Callable[[str], bool]) -> Start | None:
-    """Return the start that follows in the same job; None if that needs a requeue.
+    """Return the next start in the same job; None if the next start needs a requeue.
 
-    Other nodes take the places of lost nodes if they answer. Nodes that were lost before come last.
+    Spare nodes replace lost nodes if they answer. Nodes that were lost before are tried last.
     """
     if word.cause != Cause.INFRA:  # a preemption or the time limit ends the job
         return None
@@ -125,10 +129,10 @@ def following(start: Start, nodes: Sequence[str], word: Again, answers: Callable
 
 
 def _run(start: Start, argv: Sequence[str]) -> int:
-    """Run the agents of a start to their end, and return srun's exit code.
+    """Run the agents of a start until they end, and return the exit code.
 
-    srun waits for a lost node until Slurm, too, believes that it is lost. So srun is ended when all other agents have
-    left, and node 0's exit code counts.
+    srun waits for a lost node until Slurm also marks the node as lost. So srun is killed once all other agents have
+    ended, and node 0's exit code is returned.
     """
     step = subprocess.Popen(
         argv, stdin=subprocess.DEVNULL, env={**os.environ, START: str(start.number)},
@@ -141,7 +145,7 @@ def _run(start: Start, argv: Sequence[str]) -> int:
         lost = start.lost()
         present = [node for node in range(len(start.hosts)) if node not in lost and start.end(node) is None]
         if (lost and not present) or time.monotonic() > late:
-            step.send_signal(signal.SIGTERM)  # it kills what is left of the step, for which the next srun need not wait
+            step.send_signal(signal.SIGTERM)  # this kills the rest of the step, and the next srun need not wait for it
             end = start.end(0)
             return 1 if end is None or end.code is None else end.code
         signal.sigtimedwait({signal.SIGCHLD}, LOOK_SECONDS)

@@ -1,8 +1,8 @@
-"""Detects stalled ranks of one node from their heartbeats and the limits of each phase. Pure.
+"""Detects stalled ranks of one node from their heartbeats and the limits of each phase. The module does no I/O.
 
-In `train`, a rank that has made steps may be silent for max(limit, 10 median steps). The first step, evaluation, saving
-and everything before training have the other, longer limit. Only this node's own monotonic clock counts. The leader
-decides which stall counts: standstill.py.
+In phase `train`, a rank that has completed steps may be silent for max(limit, 10 median steps). The first step,
+evaluation, saving and everything before training have a second, longer limit. Only this node's own monotonic clock is
+used. The leader decides which stall counts as a hang (standstill.py).
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ class RankHeartbeats:
     step_seconds: deque[float] = field(default_factory=lambda: deque(maxlen=STEPS_REMEMBERED))
 
     def note(self, heartbeat: dict[str, Any], now: float) -> None:
-        """Note a heartbeat that has been read at `now`."""
+        """Store a heartbeat that was read at time `now`."""
         step, phase = int(heartbeat.get("step") or 0), str(heartbeat.get("phase"))
         moment = float(heartbeat.get("time") or 0.0)
         if (step, phase) == (self.step, self.phase):
             return
-        # These are only in a heartbeat that follows a step; all steps may have come between two looks.
+        # Only a heartbeat after a step has these values. All steps may have been made between two reads.
         stepped = phase == "train" and any(heartbeat.get(name) is not None for name in ("rate", "loss", "eta"))
         self.has_stepped = self.has_stepped or stepped or (phase == self.phase == "train" and step > self.step >= 0)
         if phase == self.phase == "train" and step > self.step >= 0 and moment > self.heartbeat_time:
@@ -49,11 +49,11 @@ class RankHeartbeats:
 
     @property
     def is_between_steps(self) -> bool:
-        """Return whether the short limit applies: the rank is in `train`, and has made steps."""
+        """Return whether the short limit applies: the rank is in phase `train` and has completed steps."""
         return self.phase == "train" and self.has_stepped
 
     def limit(self, train: float, medians: float, other: float) -> float:
-        """Return how long this rank may be silent now, in seconds."""
+        """Return the number of seconds for which this rank may be silent in its present phase."""
         return max(train, medians * _median(self.step_seconds)) if self.is_between_steps else other
 
 
@@ -68,12 +68,14 @@ class StallDetector:
     ranks: dict[int, RankHeartbeats] = field(default_factory=dict)
 
     def forgive(self, seconds: float) -> None:
-        """Subtract these seconds, in which nobody watched, from every rank's silence."""
+        """Subtract a pause of this agent, in seconds, from every rank's silence."""
         for known in self.ranks.values():
             known.changed += seconds
 
     def stalls(self, heartbeats: dict[int, dict[str, Any] | None], now: float) -> list[Stalled]:
-        """Return the ranks that have been silent for at least half of their limit, never one without a heartbeat."""
+        """Return the ranks that have been silent for at least half of their limit. Ranks without any heartbeat are
+        left out.
+        """
         stalls = []
         for rank, heartbeat in heartbeats.items():
             if heartbeat is not None:
@@ -88,10 +90,11 @@ class StallDetector:
         return stalls
 
     def patient_until(self, ranks: Iterable[int], now: float) -> float:
-        """Return when the last of these ranks that are inside a longer limit reaches it; 0 if no rank is inside one.
+        """Return the time at which the last of these ranks exceeds its longer limit; 0 if no rank is within a longer
+        limit.
 
-        A longer limit belongs to a phase that the program itself has reported. A program without heartbeats, which is
-        watched by its output, is in no such phase.
+        Only a phase that the program has reported has a longer limit. If a program sends no heartbeats, its output is
+        watched instead, and the program is in no such phase.
         """
         watched = [self.ranks[rank] for rank in ranks if rank in self.ranks]
         inside = [each for each in watched if not each.is_between_steps and each.phase not in ("", "output", "done")]
@@ -101,23 +104,23 @@ class StallDetector:
 def culprit_of_hang(
     stalls: Sequence[Silence], stacks: Mapping[int, RankStack], missing: Missing | None = None
 ) -> Silence:
-    """Return the stalled rank that the others wait for.
+    """Return the stalled rank for which the others wait.
 
-    The candidates are the first of these groups that has a rank:
+    The candidates are the ranks of the first group in this list that is not empty:
 
-    1. stopped ranks
+    1. stopped ranks (SIGSTOP)
     2. the rank that is `missing` from a collective
     3. ranks outside any collective
     4. all other ranks
 
-    Several candidates are compared in this order:
+    Several candidates are compared by these criteria, in this order:
 
-    1. A rank that has exceeded a longer limit precedes others, because they may have waited for it.
-    2. A rank precedes others if fewer ranks are at its line. A rank that is late with its answer comes last here.
-    3. A rank with fewer steps precedes others.
+    1. A rank that has exceeded a longer limit is chosen first, because the others may have waited for it.
+    2. The rank with the fewest ranks at the same line is chosen. A rank whose stack arrived late comes last.
+    3. The rank with the fewest completed steps is chosen.
 
-    `stacks` maps each rank to its process state (T is stopped), to whether its main thread waits in a collective, and
-    to the line of the program that it has reached.
+    `stacks` maps each rank to its process state (T means stopped), to whether its main thread waits in a collective,
+    and to the line of the program at which it is.
     """
     places = Counter(seen.where for seen in stacks.values())
 
@@ -137,7 +140,9 @@ def culprit_of_hang(
 
 
 def _median(values: Iterable[float]) -> float:
-    """Return the median; 0 if there are no values. The module `statistics` would slow down each agent's start."""
+    """Return the median; 0 if there are no values. Importing the module `statistics` would slow down each agent's
+    start.
+    """
     ordered = sorted(values)
     return (ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) / 2 if ordered else 0.0
 
@@ -146,7 +151,7 @@ DEFAULT_LIMITS = {"train": 60.0, "medians": 10.0, "other": 1800.0}
 
 
 class HeartbeatReader:
-    """The heartbeats of one attempt's ranks on this node."""
+    """Reads the heartbeats of one attempt's ranks on this node."""
 
     def __init__(self, hang: Mapping[str, Any], attempt: int = 0) -> None:
         limits = {name: float(hang.get(name, value)) for name, value in DEFAULT_LIMITS.items()}
@@ -156,9 +161,10 @@ class HeartbeatReader:
         self.patient_until = 0.0
 
     def news(self, folder: str, ranks: Iterable[int], now: float) -> list[OfAttempt]:
-        """Return the messages for the leader about changes since the last call.
+        """Return messages for the leader about stalls that have begun or ended since the last call.
 
-        `folder` is the attempt's folder. Without it the heartbeats are unknown, and no message is returned.
+        `folder` is the attempt's folder. If the folder is missing, the heartbeats are unknown, and no message is
+        returned.
         """
         ranks, attempt = list(ranks), self.detector.attempt
         found: list[OfAttempt] = [*self.new_stalls(folder, ranks, now)]
@@ -170,7 +176,7 @@ class HeartbeatReader:
         return found
 
     def new_stalls(self, folder: str, ranks: Iterable[int], now: float) -> list[Stalled]:
-        """Return the stalls that have not been returned yet."""
+        """Return the stalls that have not been returned before."""
         if self.is_off or not os.path.isdir(folder):
             return []
         stalls = self.detector.stalls(
@@ -181,7 +187,7 @@ class HeartbeatReader:
         return new
 
     def _moved(self, ranks: Iterable[int]) -> list[int]:
-        """Return the ranks whose stall was returned before and that have moved on or ended since."""
+        """Return the ranks whose stall was returned before, and that have made progress or ended since."""
         watched = {rank: self.detector.ranks[rank] for rank in ranks if rank in self.detector.ranks}
         moved = [
             rank
@@ -198,7 +204,9 @@ def _key(stall: Stalled | None) -> tuple[int, str, bool] | None:
 
 
 def output(folder: str, rank: int) -> dict[str, Any] | None:
-    """Return a substitute for the heartbeat of a program that has none: the size of its output so far."""
+    """Return a substitute heartbeat for a program that sends none. The substitute holds the size of the program's
+    output so far.
+    """
     try:
         size = info_of(f"{folder}/rank_{rank}.log", folder.rsplit("/", 3)[0]).st_size
         return {"step": size, "phase": "output", "time": 0.0}
@@ -207,5 +215,7 @@ def output(folder: str, rank: int) -> dict[str, Any] | None:
 
 
 def read_heartbeat(path: str) -> dict[str, Any] | None:
-    """Return the last heartbeat of a rank; None if it has none, or if it is being written at this moment."""
+    """Return the last heartbeat of a rank; None if there is none, or if the file is incomplete because a write is
+    under way.
+    """
     return read_object(path, MOST_HEARTBEAT, path.rsplit("/", 4)[0])  # RUN/nodes/0/attempt_0/beat_0

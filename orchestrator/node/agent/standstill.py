@@ -1,8 +1,8 @@
-"""Decides which stalls of all nodes' ranks count as a hang. Pure; the clock is an argument.
+"""Decides which stalled ranks of all nodes count as a hang. The module does no I/O, and the clock is an argument.
 
-A rank that waits between two steps may wait for another rank that saves or evaluates alone. So the time in which any
-rank of the run is inside the limit of a longer phase does not count against a rank between two steps. If a node's
-heartbeats are lost, its ranks may be inside such a phase, but not for longer than the limit of that phase.
+A rank that waits between two steps may wait for a rank that saves or evaluates alone. So while any rank of the run is
+within the limit of a longer phase, the time does not count against ranks between two steps. If a node's heartbeats are
+lost, its ranks may be in such a phase, but for no longer than the phase's limit.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from orchestrator.protocol.messages import Stalled
 
 @dataclass(frozen=True)
 class Silence:
-    """A stalled rank: the report of its node, and since when it is silent by the leader's clock."""
+    """A stalled rank: the report of its node, and the time on the leader's clock at which the rank became silent."""
 
     node: int
     since: float
@@ -32,13 +32,14 @@ class Standstill:
     """The stalls of one attempt, as the nodes' agents report them."""
 
     stalls: dict[int, Silence] = field(default_factory=dict)  # by rank
-    patience: dict[int, float] = field(default_factory=dict)  # when the longer limits of each node's ranks end
-    unseen: dict[int, float] = field(default_factory=dict)  # the longest limit of each node whose heartbeats are lost
+    patience: dict[int, float] = field(default_factory=dict)  # node -> when its ranks' longer limits end
+    # node whose heartbeats are lost -> when its ranks' longest limit ends
+    unseen: dict[int, float] = field(default_factory=dict)
     waited: float = 0.0  # the last time at which a rank was inside a longer limit
     counted: set[int] = field(default_factory=set)  # ranks whose stall counts as a hang
 
     def note(self, node: int, stall: Stalled, now: float) -> None:
-        """Note a stalled rank."""
+        """Record that a rank of a node has stalled."""
         before = self.stalls.get(stall.rank)
         if before is not None and (before.step, before.phase) != (stall.step, stall.phase):
             self.counted.discard(stall.rank)
@@ -48,24 +49,24 @@ class Standstill:
         )  # fmt: skip
 
     def forget(self, rank: int) -> bool:
-        """Forget the stall of a rank that has moved on or ended; return whether the stall counted as a hang."""
+        """Forget the stall of a rank that has made progress or ended. Return whether the stall counted as a hang."""
         self.stalls.pop(rank, None)
         was_counted = rank in self.counted
         self.counted.discard(rank)
         return was_counted
 
     def be_patient(self, node: int, seconds: float, now: float) -> None:
-        """Note for how many seconds from now a node's ranks are inside longer limits; 0 if no rank is."""
+        """Note for how many seconds from now a node's ranks are within a longer limit; 0 if no rank is."""
         self._look(now)
         self.patience[node] = now + seconds
 
     def drop(self, node: int) -> None:
-        """Wait no longer for the ranks of a node that is lost."""
+        """Stop considering the ranks of a lost node."""
         self.patience.pop(node, None)
         self.unseen.pop(node, None)
 
     def slept(self, seconds: float) -> None:
-        """Shift all times by a pause in which nobody watched the ranks."""
+        """Shift all times by a pause of the leader, in seconds."""
         self.stalls = {rank: replace(stall, since=stall.since + seconds) for rank, stall in self.stalls.items()}
         self.patience = {node: until + seconds for node, until in self.patience.items()}
         self.waited += seconds
@@ -76,13 +77,15 @@ class Standstill:
         return [stall for stall in self.stalls.values() if self._counts(stall, now)]
 
     def newly(self, hung: list[Silence], now: float) -> list[Silence]:
-        """Return the hangs among these that were not returned before, with their silence until now."""
+        """Return the hangs in `hung` that were not returned before, with the ranks' silence until now."""
         new = [replace(stall, seconds=now - stall.since) for stall in hung if stall.rank not in self.counted]
         self.counted.update(stall.rank for stall in new)
         return new
 
     def full(self) -> list[Silence]:
-        """Return the stalls whose full limit has passed: the candidates for the blame once any of them counts."""
+        """Return the stalls that have passed their full limit. When a hang is detected, these ranks may be its
+        cause.
+        """
         return [stall for stall in self.stalls.values() if stall.full]
 
     def _look(self, now: float) -> None:

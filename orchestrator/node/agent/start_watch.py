@@ -1,4 +1,6 @@
-"""Explains why a start does not proceed: the ranks wait for processes that do not join. Pure."""
+"""Explains why a start does not proceed: some processes have not joined, and the ranks wait for them. The module
+does no I/O.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ from orchestrator.protocol.hostlist import numbers_in_words
 from orchestrator.protocol.rank_reports import RankStack
 from orchestrator.protocol.samples import Sample, lasting
 
-SECONDS = 60.0  # after so long without any computation, a start is explained
+SECONDS = 60.0  # after this time without computation, the reason why the start does not proceed is recorded
 BUSY_CORES, BUSY_GPU = 0.1, 5.0
 _JOINS = ("in init_process_group", "/torch/distributed/rendezvous.py")
 _SPAWNS = "/torch/multiprocessing/spawn.py"
@@ -17,14 +19,16 @@ _SPAWNS = "/torch/multiprocessing/spawn.py"
 
 @dataclass
 class StartWatch:
-    """Measures how long no rank of this node has computed in an attempt. Ranks with heartbeats count as busy."""
+    """Measures how long no rank of this node has computed in an attempt. A rank with heartbeats counts as busy."""
 
     attempt: int = -1
     seconds: float = 0.0
     is_reported: bool = False
 
     def add(self, sample: Sample) -> float | None:
-        """Return the idle seconds once they reach SECONDS, and 0 when a rank computes again. Otherwise return None."""
+        """Return the idle seconds when they reach SECONDS, and 0 when a rank computes again. In all other cases
+        return None.
+        """
         if sample.attempt != self.attempt:
             self.attempt, self.seconds, self.is_reported = sample.attempt, 0.0, False
         self.seconds = 0.0 if _is_busy(sample) else self.seconds + sample.seconds
@@ -42,9 +46,9 @@ def _is_busy(sample: Sample) -> bool:
 def why_it_waits(
     stacks: Mapping[int, RankStack], world: Iterable[int], ended: Iterable[int], seconds: float, unused_port: int
 ) -> str:
-    """Return a sentence about the ranks that have not joined; empty if no rank waits for others to join.
+    """Return a sentence about the ranks that have not joined the process group; "" if no rank waits for others to join.
 
-    stacks: the stack of each rank's main thread. unused_port: the store's port if no process has connected to it,
+    stacks: the stack of each rank's main thread. unused_port: the store's port if no process has connected to the port,
     else 0.
     """
     frames = {rank: "\n".join(seen.frames) for rank, seen in stacks.items()}

@@ -1,4 +1,4 @@
-"""Mutual TLS 1.3 between the nodes of a run. A peer is a member if it has the key pair that all nodes share."""
+"""Mutual TLS 1.3 between the nodes of a run. All nodes share one key pair, and a peer that has it is a member."""
 
 from __future__ import annotations
 
@@ -12,24 +12,22 @@ from typing import TYPE_CHECKING
 from orchestrator.node.agent.channel import MAX_LINE, Channel, ChannelError
 from orchestrator.node.system.host import lacks_tls
 
-if TYPE_CHECKING:  # a Python may lack it, and one node alone needs none
+if TYPE_CHECKING:  # some builds of Python lack ssl, and a run on one node does not need it
     import ssl
 
 CONNECT_SECONDS = 3.0
-PROOF_SECONDS = (
-    10.0  # for a stranger to prove that it is a member; if there are many strangers, the oldest are dropped sooner
-)
-ANSWER_SECONDS = 20.0  # the other side may have a thousand nodes to answer
-BUFFER_BYTES = 32 << 10  # asyncio's own would be 256 KiB a connection, 256 MiB at a thousand nodes
+PROOF_SECONDS = 10.0  # the time for a peer to authenticate itself; if many have not, the oldest are dropped sooner
+ANSWER_SECONDS = 20.0  # long, because the other side may have to answer a thousand nodes
+BUFFER_BYTES = 32 << 10  # asyncio's default is 256 KiB per connection, or 256 MiB for a thousand nodes
 
 
 class NoTlsError(Exception):
-    """This Python can't speak TLS 1.3."""
+    """This Python does not support TLS 1.3."""
 
 
 @dataclass(frozen=True)
 class Tls:
-    """The credentials of a run's start, ready for use on both sides of a connection."""
+    """The credentials of one start of a run, for both the server and the client side of a connection."""
 
     server: ssl.SSLContext
     client: ssl.SSLContext
@@ -37,16 +35,16 @@ class Tls:
 
     @staticmethod
     def of(credentials: str) -> Tls:
-        """Load credentials (PEM). Raises NoTlsError, with the reason, if this Python can't use TLS 1.3."""
+        """Load credentials (PEM). Raises NoTlsError with the reason if this Python can't use TLS 1.3."""
         if lack := lacks_tls():
             raise NoTlsError(lack)
         import ssl
 
         bound_buffers()
         server, client = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        client.check_hostname = False  # the certificate names nobody: it is the run's
-        server.num_tickets = 0  # nothing is resumed: each connection proves itself
-        # OpenSSL reads a key from files only. This one has no name, and is gone when it is closed.
+        client.check_hostname = False  # the certificate contains no host name, because all nodes share it
+        server.num_tickets = 0  # no session is resumed, so each connection authenticates itself
+        # OpenSSL can read a key only from a file. This file has no name, and is deleted when it is closed.
         with tempfile.TemporaryFile() as file:
             file.write(credentials.encode())
             file.flush()
@@ -58,7 +56,9 @@ class Tls:
         return Tls(server, client, ssl.PEM_cert_to_DER_cert(_certificate_of(credentials)))
 
     async def accept(self, sock: socket.socket) -> Channel:
-        """Return the channel to a member that has connected. Raises OSError or ChannelError if it is no member."""
+        """Return the channel to a member that has connected. Raises OSError or ChannelError if the peer is no
+        member.
+        """
         loop = asyncio.get_running_loop()
         reader = asyncio.StreamReader(limit=MAX_LINE)
         protocol = asyncio.StreamReaderProtocol(reader)
@@ -68,7 +68,9 @@ class Tls:
         return self._proven(Channel(reader, asyncio.StreamWriter(transport, protocol, reader, loop)))
 
     async def connect(self, addr: str, port: int) -> Channel:
-        """Return the channel to the member that listens there. Raises OSError, TimeoutError or ChannelError."""
+        """Connect to a member at this address, and return the channel. Raises OSError, TimeoutError or ChannelError
+        on failure.
+        """
         sock = await asyncio.wait_for(_dialled(addr, port), CONNECT_SECONDS)
         streams = await asyncio.open_connection(
             sock=sock, limit=MAX_LINE, ssl=self.client, server_hostname="", ssl_handshake_timeout=ANSWER_SECONDS
@@ -76,7 +78,9 @@ class Tls:
         return self._proven(Channel(*streams))
 
     def _proven(self, channel: Channel) -> Channel:
-        """Return the channel if the peer has shown the run's own certificate, not merely one signed by it."""
+        """Return the channel if the peer's certificate is the run's own. A certificate that is merely signed by it
+        is refused.
+        """
         shown = channel.writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
         if shown != self.certificate:
             channel.writer.transport.abort()
@@ -85,7 +89,7 @@ class Tls:
 
 
 def bound_buffers() -> None:
-    """Let asyncio read TLS in pieces of BUFFER_BYTES. Before Python 3.11 asyncio keeps no buffer."""
+    """Make asyncio read TLS data in pieces of BUFFER_BYTES. Before Python 3.11, asyncio has no such buffer to limit."""
     if hasattr(sslproto.SSLProtocol, "max_size"):
         sslproto.SSLProtocol.max_size = BUFFER_BYTES
 
@@ -96,7 +100,7 @@ def _certificate_of(credentials: str) -> str:
 
 
 async def _dialled(addr: str, port: int) -> socket.socket:
-    """Return a connection to the first of the name's addresses at which somebody listens."""
+    """Resolve the name, and return a connection to the first address on which a process listens."""
     loop = asyncio.get_running_loop()
     problem = OSError(f"{addr} has no address")
     try:
@@ -120,16 +124,16 @@ async def _dialled(addr: str, port: int) -> socket.socket:
 
 
 def in_words(error: BaseException) -> str:
-    """Return why a member was not reached, in words."""
+    """Return a text that explains why a member could not be reached."""
     if isinstance(error, asyncio.TimeoutError):
         return "timed out"
     if isinstance(error, ConnectionRefusedError):
         return "refused"
-    if isinstance(error, ConnectionAbortedError):  # asyncio's word for a handshake that takes too long
+    if isinstance(error, ConnectionAbortedError):  # asyncio raises this if a handshake takes too long
         return f"it did not prove to belong to this run within {ANSWER_SECONDS:g} s"
     if isinstance(error, ConnectionError):
         return "it closed the connection before it had proved to belong to this run"
-    reason = getattr(error, "reason", None)  # only errors of OpenSSL have it
+    reason = getattr(error, "reason", None)  # only OpenSSL's errors have this attribute
     if reason == "CERTIFICATE_VERIFY_FAILED":
         return "what listens there does not have this run's certificate"
     return "something else listens there" if reason is not None else str(error)

@@ -1,6 +1,6 @@
-"""Builds the command that starts a launcher inside its container, for every runtime. Pure.
+"""Builds the command that starts a launcher in its container, for every container runtime. The module does no I/O.
 
-Every mounted folder has the same path inside, so the paths in the task are valid in the container too. The container
+Every mounted folder has the same path inside the container, so the paths in the task are valid there too. The container
 uses the node's network, so the addresses that the agents chose are valid for the ranks too.
 """
 
@@ -61,7 +61,8 @@ class NodeResources:
     devices: tuple[str, ...] = ()  # further device files that a fast network needs
     files: tuple[str, ...] = ()  # the site's configuration files of NCCL
     memlock: bool = True  # whether the engine can lift the limit on locked memory, which InfiniBand needs
-    limits: tuple[str, ...] = ()  # of this process; podman without CAP_SYS_RESOURCE fails if it has to raise them
+    # This process's limits, as options; podman without CAP_SYS_RESOURCE fails if it must raise limits.
+    limits: tuple[str, ...] = ()
     host: str = "HOST"
 
 
@@ -84,7 +85,7 @@ def argv(task: NodeTask, resources: NodeResources, attempt: int, image: str, *, 
 
 
 def replaying(start: list[str], order: str, *, terminal: bool) -> list[str]:
-    """Return the command `start`, changed so that the container replays one rank instead of starting a launcher."""
+    """Return the command `start`, changed so that the container runs one rank again instead of starting a launcher."""
     words = [*start[:-1], "replay", order]
     if terminal and words[0] in ENGINES:
         words.insert(words.index("--interactive"), "--tty")
@@ -92,7 +93,7 @@ def replaying(start: list[str], order: str, *, terminal: bool) -> list[str]:
 
 
 def written_inside(task: NodeTask, attempt: int) -> list[str]:
-    """Return the folders of the node to which the ranks of an attempt write, and rank 0's file of metrics."""
+    """Return the node's folders to which an attempt's ranks write, and the path of rank 0's metrics file."""
     own = [attempt_folder(node_folder(task.run_dir, task.node_rank), attempt), task.checkpoint_dir]
     own += [compiled_folder(task)]
     # The code folder is the ranks' working folder, to which ordinary scripts write.
@@ -101,7 +102,7 @@ def written_inside(task: NodeTask, attempt: int) -> list[str]:
 
 
 def mounts(task: NodeTask, attempt: int) -> list[Mount]:
-    """Return the mounts of the container. The rest of the run's folder, with the agents' records, is not mounted."""
+    """Return the container's mounts. The rest of the run's folder, which has the agents' records, is not mounted."""
     assert task.container is not None
     read = [archive_file(task.run_dir), *([task.inputs_dir] if task.inputs else [])]
     if copies_checkpoints(task) and task.node_rank == 0:
@@ -120,21 +121,25 @@ def mounts(task: NodeTask, attempt: int) -> list[Mount]:
 
 
 def _mounts(task: NodeTask, resources: NodeResources, attempt: int) -> list[Mount]:
-    """Return the mounts of the container, and the site's files unless the job mounts something in their place."""
+    """Return the container's mounts and the site's configuration files. If the job mounts another file at the path
+    of a site's file, only the job's file is mounted.
+    """
     found = mounts(task, attempt)
     targets = {mount.target for mount in found}
     return [*found, *(Mount(path, path, read_only=True) for path in resources.files if path not in targets)]
 
 
 def places_in_view(task: NodeTask, attempt: int) -> list[tuple[str, str]]:
-    """Return (source, path of the target on the node) for each mount inside the first mount, the container's view."""
+    """Return (source, path of the mount point on the node) for each mount inside the first mount, the container's
+    view.
+    """
     above, view = os.path.dirname(task.run_dir), container_view(task.run_dir)
     inside = [mount for mount in mounts(task, attempt) if mount.target.startswith(f"{above}/")]
     return [(mount.source, f"{view}{mount.target[len(above) :]}") for mount in inside]
 
 
 def scratch_folder(task: NodeTask) -> str:
-    """Return the folder that replaces /tmp in a container that would otherwise share the node's /tmp.
+    """Return the folder that is mounted at /tmp in a container that would otherwise share the node's /tmp.
 
     The folder is removed when the container ends.
     """
@@ -142,7 +147,7 @@ def scratch_folder(task: NodeTask) -> str:
 
 
 def compiled_folder(task: NodeTask) -> str:
-    """Return the folder for code that ranks compile in containers on this node. Later attempts reuse it."""
+    """Return the folder for code that ranks compile in containers on this node. Later attempts reuse the code."""
     return f"{node_folder(task.run_dir, task.node_rank)}/compiled"
 
 
@@ -151,9 +156,9 @@ def _is_within(path: str, folder: str) -> bool:
 
 
 def start_environment(task: NodeTask, resources: NodeResources) -> dict[str, str]:
-    """Return the variables that the interpreter needs at its start.
+    """Return the variables that the launcher's interpreter needs at its start.
 
-    HOME, USER and LOGNAME are among them, because the image may have no passwd entry for the user.
+    They include HOME, USER and LOGNAME, because the image may have no passwd entry for the user.
     """
     name = resources.name
     own = {"HOME": SCRATCH, "TMPDIR": SCRATCH, "USER": name, "LOGNAME": name, "PYTHONUNBUFFERED": "1"}
@@ -167,9 +172,9 @@ def start_environment(task: NodeTask, resources: NodeResources) -> dict[str, str
 
 
 def task_inside(task: NodeTask, resources: NodeResources, environ: Mapping[str, str], threads: int) -> NodeTask:
-    """Return the task for the launcher in the container, with all variables of its ranks that the argv does not set.
+    """Return the task for the launcher in the container, with all variables of its ranks that the command does not set.
 
-    The launcher reads the task from stdin, which other users can't see.
+    The launcher reads the task from stdin, which other users can't read.
     """
     compiled = compiled_folder(task)
     caches = {
@@ -197,7 +202,7 @@ def _program(task: NodeTask) -> list[str]:
 def _engine(
     task: NodeTask, box: Container, resources: NodeResources, attempt: int, image: str, cidfile: str
 ) -> list[str]:
-    """Return the command for docker or podman, which differ only in their options for users and GPUs."""
+    """Return the command for docker or podman. Their commands differ only in the options for users and GPUs."""
     words = [
         box.runtime, "run", "--rm", "--interactive", "--init", "--sig-proxy=false", "--pull", "never",
         "--log-driver", "none", "--name", container_name(task.run_id, task.node_rank, attempt), "--cidfile", cidfile,
@@ -228,7 +233,9 @@ def _engine(
 
 
 def _user(box: Container, resources: NodeResources) -> list[str]:
-    """Return the options by which the caller owns the files of the ranks. In rootless docker, root is the caller."""
+    """Return the options that make the calling user the owner of the ranks' files. In rootless docker, root in the
+    container is the calling user.
+    """
     groups = [word for group in resources.groups for word in ("--group-add", str(group))]
     if box.user is not None:
         return ["--user", box.user]
@@ -248,7 +255,9 @@ def _gpus(box: Container, resources: NodeResources) -> list[str]:
 
 
 def _bind(mount: Mount) -> str:
-    """Return a mount as the option `--mount` takes it. `-v` is not used, because it would create a missing source."""
+    """Return a mount in the syntax of the option `--mount`. `-v` is not used, because it would create a missing
+    source.
+    """
     fields = ["type=bind", f"source={mount.source}", f"target={mount.target}"]
     fields += ["readonly"] if mount.read_only else []
     return ",".join(_csv(field) for field in fields)
@@ -262,7 +271,9 @@ def _csv(field: str) -> str:
 def _apptainer(
     task: NodeTask, box: Container, resources: NodeResources, attempt: int, image: str, cidfile: str
 ) -> list[str]:
-    """Return the command for apptainer, whose container is a process of the user and ends with its caller."""
+    """Return the command for apptainer. Its container is a process of the user, and ends with the process that
+    started it.
+    """
     words = ["apptainer", "exec", "--cleanenv", "--no-mount", "tmp", "--pwd", task.code_dir, *_gpus(box, resources)]
     for mount in _mounts(task, resources, attempt):
         words += ["--bind", f"{mount.source}:{mount.target}{':ro' if mount.read_only else ''}"]
@@ -275,7 +286,9 @@ def _apptainer(
 def _pyxis(
     task: NodeTask, box: Container, resources: NodeResources, attempt: int, image: str, cidfile: str
 ) -> list[str]:
-    """Return the command for pyxis, which starts a step of its own in the agent's allocation, on the agent's node."""
+    """Return the command for pyxis, which starts a separate Slurm step in the agent's allocation, on the agent's
+    node.
+    """
     binds = [
         f"{mount.source}:{mount.target}{':ro' if mount.read_only else ''}"
         for mount in _mounts(task, resources, attempt)
@@ -291,7 +304,7 @@ def _pyxis(
 
 
 def _enroot(image: str) -> str:
-    """Return the image as pyxis names it, REGISTRY#NAME:TAG. The path of a file is returned unchanged."""
+    """Return the image in pyxis's syntax, REGISTRY#NAME:TAG. The path of a file is returned unchanged."""
     registry, slash, name = image.partition("/")
     is_registry = slash and registry and ("." in registry or ":" in registry or registry == "localhost")
     if not is_registry or "#" in image or image.startswith((".", "/")) or image.endswith(".sqsh"):

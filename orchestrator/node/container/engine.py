@@ -1,6 +1,6 @@
-"""Talks to the container engine of this node: checks whether it answers, and finds and removes orch's containers.
+"""Calls the container engine of this node: checks whether the engine answers, and finds and removes orch's containers.
 
-An error of the engine becomes one sentence, to which the caller adds the host's name.
+An engine's error is converted into one sentence, to which the caller adds the host's name.
 """
 
 from __future__ import annotations
@@ -30,17 +30,19 @@ CAP_SYS_RESOURCE = 24
 
 
 class EngineError(Exception):
-    """The runtime of this node can't do something. The text names the problem and the remedy, but not the host."""
+    """The container runtime of this node can't do what was requested. The text names the problem and a remedy, but
+    not the host.
+    """
 
 
 @dataclass(frozen=True)
 class Engine:
-    """A container runtime that has answered."""
+    """A container runtime that has answered, as it describes itself."""
 
     name: str
     version: str
     rootless: bool = False
-    root: str = ""  # the folder of its images
+    root: str = ""  # the folder that holds the engine's images
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,9 @@ class Found:
 
 
 def ask(runtime: str) -> Engine:
-    """Let the runtime describe itself. Raises EngineError if it is missing, does not answer, or refuses this user."""
+    """Return the runtime's description of itself. Raises EngineError if it is missing, does not answer, or refuses
+    this user.
+    """
     if runtime == "docker":
         found = parse_json(call(runtime, "info", "--format", "{{json .}}") or "{}")
         if errors := found.get("ServerErrors"):  # docker 20.10 reports errors here with exit code 0
@@ -76,9 +80,10 @@ def ask(runtime: str) -> Engine:
 
 
 def engine_pid(engine: str) -> int:
-    """Return the pid of the process that starts containers: docker's daemon, or this process for other engines.
+    """Return the pid of the process that starts containers. For docker it is the daemon, for other engines this
+    process.
 
-    The kernel reports the daemon's pid as that of the other end of its socket.
+    The daemon's pid is read from the kernel, as the pid at the other end of the daemon's socket.
     """
     path = os.environ.get("DOCKER_HOST", "unix:///var/run/docker.sock")
     if engine == "docker" and path.startswith("unix://"):
@@ -127,7 +132,9 @@ def _at(values: Mapping[str, Any], *names: str) -> Any:
 
 
 def remove(engine: str, run_id: str, node: int | None = None, timeout: float = 20.0) -> tuple[int, list[str]]:
-    """Remove the run's containers by force. Return the number of removed containers, and the ids of the others."""
+    """Remove the run's containers by force. Return the number of removed containers, and the ids of those that
+    remain.
+    """
     removed: set[str] = set()
     end = time.monotonic() + timeout
     while found := ours(engine, run_id, node):
@@ -141,7 +148,9 @@ def remove(engine: str, run_id: str, node: int | None = None, timeout: float = 2
 
 
 def recorded(node_dir: str) -> str | None:
-    """Return the engine that a node's agent recorded before it started a container, or None if there is no record."""
+    """Return the engine that a node's agent recorded before it started a container. Return None if there is no
+    record.
+    """
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         engine = read_json(f"{node_dir}/container.json", MOST_WORD)["runtime"]
         return engine if engine in ENGINES else None
@@ -151,7 +160,7 @@ def recorded(node_dir: str) -> str | None:
 def end_containers(
     run_id: str, node_dirs: list[str], node: int | None = None, *, anywhere: bool = False
 ) -> tuple[int, list[str]]:
-    """Remove the run's containers in the engines that its agents recorded, and with `anywhere` also in docker.
+    """Remove the run's containers from the engines that its agents recorded. With `anywhere`, search docker too.
 
     Return the number of removed containers, and descriptions of the remaining ones.
     """
@@ -169,7 +178,9 @@ def end_containers(
 
 
 def everywhere(node_dirs: Iterable[str]) -> list[Found]:
-    """Return this user's containers of orch in the engines that these agents recorded, and in docker if it answers."""
+    """Return this user's containers of orch from the engines that these agents recorded. If docker answers, search
+    it too.
+    """
     found: list[Found] = []
     for engine in {*_likely(), *filter(None, map(recorded, node_dirs))}:
         with contextlib.suppress(EngineError):
@@ -178,9 +189,9 @@ def everywhere(node_dirs: Iterable[str]) -> list[Found]:
 
 
 def _likely() -> tuple[str, ...]:
-    """Return the engines that are searched without a record.
+    """Return the engines that are searched even if no agent has recorded them.
 
-    Podman is not among them, because its first use by a user leaves a process behind.
+    Podman is not one of them, because its first use by a user leaves a process behind.
     """
     return ("docker",) if shutil.which("docker") else ()
 
@@ -189,7 +200,9 @@ def _likely() -> tuple[str, ...]:
 
 
 def call(program: str, *args: str, timeout: float = ANSWER_SECONDS) -> str:
-    """Run a program and return its output. Raises EngineError, with its error in one sentence, if it fails."""
+    """Run a program and return its output. If the program fails, raises EngineError with the program's error in one
+    sentence.
+    """
     done = answer([program, *args], timeout)
     if done.returncode != 0 or done.stderr.startswith("Cannot connect"):
         raise EngineError(in_words(done.stderr, program))
@@ -236,7 +249,7 @@ _KNOWN = (
 
 
 def in_words(errors: str, engine: str) -> str:
-    """Explain an engine's error output in one sentence. The last line of an unknown error is quoted."""
+    """Explain an engine's error output in one sentence. If the error is unknown, quote its last line."""
     lines = [line.strip() for line in errors.splitlines() if line.strip() and not HELP.match(line)]
     last = (lines[-1] if lines else "it printed nothing")[:300]
     for pattern, sentence in _KNOWN:

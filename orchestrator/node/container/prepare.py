@@ -1,4 +1,6 @@
-"""Prepares a task's container on this node: pulls the image, creates the mounts, and finds the ranks' resources."""
+"""Prepares a task's container on this node: pulls the image, creates the mounts, and determines the ranks'
+resources.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +60,7 @@ ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 @dataclass(frozen=True)
 class ContainerLaunch:
-    """The command that starts a launcher in its container, the launcher's task, and the record of the container."""
+    """The command that starts a launcher in a container, the launcher's task, and the record about the container."""
 
     argv: list[str]
     task: NodeTask
@@ -66,10 +68,10 @@ class ContainerLaunch:
 
 
 def prepare(task: NodeTask, attempt: int, threads: int) -> ContainerLaunch:
-    """Return the command that starts the task's launcher in a container, after creating the container's mounts.
+    """Create the container's mounts, and return the command that starts the task's launcher in a container.
 
-    The container is recorded here, so that it is found if this process is killed. Raises EngineError if the container
-    can't start on this node.
+    The container is recorded before it starts, so that it can be removed even if this process is killed. Raises
+    EngineError if the container can't start on this node.
     """
     box = replace(task.container, mounts=here(task.container.mounts)) if task.container else None
     assert box is not None
@@ -91,7 +93,9 @@ def prepare(task: NodeTask, attempt: int, threads: int) -> ContainerLaunch:
 
 
 def _make_places(task: NodeTask, attempt: int) -> None:
-    """Create the mounted files and folders. An engine would not create them, or would create them as root's."""
+    """Create the files and folders to mount. An engine would not create them, or would create them with root as the
+    owner.
+    """
     folders = [path for path in written_inside(task, attempt) if path != metrics_file(task.run_dir)]
     folders += [task.inputs_dir] if task.inputs else []
     folders += [given_folder(task.run_dir)] if task.resume.startswith(given_folder(task.run_dir)) else []
@@ -107,7 +111,7 @@ def _make_places(task: NodeTask, attempt: int) -> None:
     view = os.path.realpath(container_view(task.run_dir))
     for source, place in places_in_view(task, attempt):
         if not f"{os.path.realpath(os.path.dirname(place))}/".startswith(f"{view}/"):
-            continue  # ranks of an earlier attempt have put a link there, which may point anywhere
+            continue  # ranks of an earlier attempt have put a link here, which may point anywhere
         if os.path.isfile(source):
             os.makedirs(os.path.dirname(place), exist_ok=True)
             _make_file(place)
@@ -120,32 +124,38 @@ def _make_file(path: str) -> None:
 
 
 def remove_scratch(task: NodeTask) -> None:
-    """Remove the folder that replaced /tmp in a container that has ended."""
+    """Remove the folder that was mounted at /tmp in a container that has ended."""
     shutil.rmtree(scratch_folder(task), ignore_errors=True)
 
 
 def remove_compiled(task: NodeTask) -> None:
-    """Remove the code that the run compiled in containers of this node. No further container may start afterwards."""
+    """Remove the code that the run's ranks have compiled in containers on this node. Call this after the last
+    container.
+    """
     if task.container is not None:
         shutil.rmtree(compiled_folder(task), ignore_errors=True)
 
 
 def container_id(cidfile: str) -> str:
-    """Return the id that the engine gave to the container, or "" if the runtime gives containers no ids."""
+    """Return the id that the engine gave to the container. Return "" if the runtime gives no ids to containers."""
     with contextlib.suppress(OSError, ValueError):
         return read_regular(cidfile, MOST_WORD).decode("ascii").strip()
     return ""
 
 
 def pinned(task: NodeTask, record: Mapping[str, Any]) -> NodeTask:
-    """Return the task with the image id of its first start, so that a tag that was moved meanwhile changes nothing."""
+    """Return the task with the image id that its first start used. So later starts use the same image, even if its
+    tag moves.
+    """
     if task.container is None or not record.get("image_id"):
         return task
     return replace(task, container=replace(task.container, image=record["image_id"], pull="never"))
 
 
 def refusal(task: NodeTask, code: int, tail: list[str]) -> str | None:
-    """Return why the container did not start, or None if the exit code comes from the launcher and not the runtime."""
+    """Return why the container did not start. Return None if the exit code comes from the launcher and not from the
+    runtime.
+    """
     if task.container is None or code not in OWN_CODES or task.container.runtime not in ENGINES:
         return None
     why = in_words("\n".join(tail), task.container.runtime)
@@ -153,14 +163,17 @@ def refusal(task: NodeTask, code: int, tail: list[str]) -> str | None:
 
 
 def ended_with(task: NodeTask, code: int) -> int:
-    """Return the launcher's exit code from the runtime's: -N for signal N, for which a runtime exits with 128 + N."""
+    """Return the launcher's exit code from the runtime's. If signal N ended the launcher, the runtime exits with 128
+    + N, and this returns -N.
+    """
     if task.container is None or code <= 128 or code - 128 not in set(signal.Signals):
         return code
     return 128 - code
 
 
 def ready(box: Container) -> tuple[Engine, str]:
-    """Return the runtime and the image's id on this node. The id is "" if the runtime reports none before the start.
+    """Check the container runtime, and pull the image if necessary. Return the runtime and the image's id on this node.
+    If the runtime reports no id before the start, the id is "".
 
     Raises EngineError if the container can't start on this node.
     """
@@ -179,7 +192,7 @@ def here(mounts: tuple[Mount, ...]) -> tuple[Mount, ...]:
 
 
 def _image(box: Container) -> str:
-    """Return the image's id, after pulling the image if container.pull demands it."""
+    """Pull the image if container.pull demands it, and return the image's id."""
     found = None if box.pull == "always" else _inspect(box)
     if found is None and box.pull == "never":
         raise EngineError(f"it has no image {box.image}, and container.pull is never: pull or load it there")
@@ -226,7 +239,7 @@ def _free(folder: str) -> int | None:
 
 
 def node_resources(task: NodeTask, engine: Engine, environ: Mapping[str, str]) -> NodeResources:
-    """Return the facts about this node that the task's container needs."""
+    """Return the facts about this node that are needed to start the task's container."""
     assert task.container is not None
     uid, gid = os.getuid(), os.getgid()
     mine, cores = os.sched_getaffinity(0), os.cpu_count() or 1
@@ -252,20 +265,21 @@ def node_resources(task: NodeTask, engine: Engine, environ: Mapping[str, str]) -
 
 
 def own_limits() -> tuple[str, ...]:
-    """Return this process's own limits as podman's options. Without the options podman would raise the limits.
+    """Return this process's own limits as options for podman. Without these options, podman would raise the limits.
 
-    If podman itself runs in a container, it lacks the right to raise them.
+    If podman itself runs in a container, it has no permission to raise them.
     """
     kinds = {"nofile": resource.RLIMIT_NOFILE, "nproc": resource.RLIMIT_NPROC}
     return tuple(f"{name}={resource.getrlimit(kind)[1]}:{resource.getrlimit(kind)[1]}" for name, kind in kinds.items())
 
 
 def visible_gpus(task: NodeTask, environ: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the GPUs that this node's ranks may use, by names that an engine outside of the allocation understands.
+    """Return the GPUs that this node's ranks may use, by names that an engine outside of the job's allocation
+    understands.
 
     The first of these that exists is returned:
 
-    1. UUIDs in CUDA_VISIBLE_DEVICES, because they are valid everywhere and are the only names of MIG instances;
+    1. the UUIDs in CUDA_VISIBLE_DEVICES, because UUIDs are valid everywhere and are the only names of MIG instances;
     2. the numbers in Slurm's variables, which count the machine's GPUs;
     3. the numbers in CUDA_VISIBLE_DEVICES, which may count only the GPUs of the job;
     4. all GPUs of the machine.
@@ -286,7 +300,7 @@ def visible_gpus(task: NodeTask, environ: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def _as_named(gpus: tuple[str, ...], gpu_flag: str) -> tuple[str, ...]:
-    """Return the GPUs with whole cards named by their number for CDI, because some of its versions don't know UUIDs."""
+    """Return the GPUs as CDI names them: whole cards by number, because some versions of CDI don't know their UUIDs."""
     if gpu_flag != "cdi":
         return gpus
     numbers = {each.name: str(each.number) for each in machine_devices() if each.name == each.card}
@@ -302,7 +316,7 @@ def _numbers(text: str) -> tuple[str, ...]:
 
 
 def ranges(numbers: set[int]) -> str:
-    """Return core numbers as a cpuset writes them, such as 0-3,8."""
+    """Return core numbers in the syntax of a cpuset, such as 0-3,8."""
     groups: list[list[int]] = []
     for number in sorted(numbers):
         if groups and number == groups[-1][-1] + 1:
@@ -313,7 +327,9 @@ def ranges(numbers: set[int]) -> str:
 
 
 def _memory(environ: Mapping[str, str]) -> int | None:
-    """Return the bytes of memory that Slurm gave to the job on this node, or None if Slurm does not limit memory."""
+    """Return how many bytes of memory Slurm gave to the job on this node. Return None if Slurm does not limit
+    memory.
+    """
     node, cpu = environ.get("SLURM_MEM_PER_NODE", ""), environ.get("SLURM_MEM_PER_CPU", "")
     if node.isdigit() and int(node):
         return int(node) << 20

@@ -1,7 +1,7 @@
-"""The program `python node.pyz adapter`: debugpy's adapter for one rank, to which only the run's user can connect.
+"""The program `python node.pyz adapter`: debugpy's adapter for one rank. Only the run's user can connect to it.
 
-debugpy's own adapter listens on a port, and any user who connects to the port can run code as its owner. This adapter
-listens on an abstract socket instead, and asks the kernel for the owner of each connection.
+debugpy's own adapter listens on a port, and any user who connects to the port can run code as the adapter's owner. This
+adapter listens on an abstract socket instead, and asks the kernel for the owner of each connection.
 """
 
 from __future__ import annotations
@@ -23,10 +23,11 @@ PIECE = 1 << 16
 
 
 def run_adapter() -> int:
-    """Serve a rank until it ends. The rank writes an order to stdin, and reads the port for its connection from stdout.
+    """Serve a rank until the rank ends. The rank writes an order to stdin, and reads from stdout the port to which it
+    connects.
 
-    The order's `announce` is a file, into which the adapter writes the name of the socket for debuggers. The order's
-    `user` and the user of this process may connect.
+    The adapter writes the name of the debuggers' socket into the file that the order names as `announce`. Only the
+    order's `user` and the user of this process may connect to that socket.
     """
     order = parse_json(sys.stdin.readline())
     sys.path.append(order["path"])
@@ -62,9 +63,9 @@ def run_adapter() -> int:
 
 
 def _lasting(came: socket.socket) -> socket.socket:
-    """Return a socket for debugpy in place of a debugger's connection. It stays writable until debugpy closes it.
+    """Return a socket that debugpy uses instead of a debugger's connection. It stays writable until debugpy closes it.
 
-    If a debugger disconnected before it got its answer, debugpy would end and abandon the rank.
+    Without it, debugpy would end and abandon the rank if a debugger disconnected before its answer was sent.
     """
     ours, debugpys = socket.socketpair()
     for ends in ((came, ours), (ours, came)):
@@ -73,7 +74,7 @@ def _lasting(came: socket.socket) -> socket.socket:
 
 
 def _copy(source: socket.socket, target: socket.socket) -> None:
-    """Copy data until the source ends. Data is dropped when the target accepts no more."""
+    """Copy data until the source ends. If the target is closed, drop the data."""
     with contextlib.suppress(OSError):
         is_taken = True
         while data := source.recv(PIECE):

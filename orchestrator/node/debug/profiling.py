@@ -1,7 +1,7 @@
 """The program `python3 node.pyz profile`: lets the ranks of this node record profiles of their next steps.
 
-Its arguments are RUN_DIR NODE RUN BOUNDARY STEPS SECONDS. A rank looks for an order beside its heartbeat file, and
-writes its recording there. This program prints all recordings as one line of JSON and removes their files.
+Its arguments are RUN_DIR NODE RUN BOUNDARY STEPS SECONDS. A rank looks for an order next to its heartbeat file, and
+writes its recording to the same folder. This program prints all recordings as one line of JSON and removes their files.
 """
 
 from __future__ import annotations
@@ -19,19 +19,23 @@ from orchestrator.protocol.files import write_atomic
 from orchestrator.protocol.layout import attempt_folder, node_folder
 from orchestrator.protocol.reading import read_regular
 
-MOST_PART = 1 << 30  # bytes of a trace or a snapshot
+MOST_PART = 1 << 30  # the most bytes of a trace or a snapshot
 LOOK_SECONDS = 0.1  # between two looks; a rank in a container or on network storage can't signal that it is done
 
 
 def print_profile(run_dir: str, node_rank: str, run_id: str, boundary: str, steps: str, seconds: str) -> int:
-    """Print the boundary and the recordings of this node's ranks in one line."""
+    """Print the boundary and the recordings of this node's ranks in one line. The boundary marks where the output
+    begins.
+    """
     found = record(os.path.expanduser(run_dir), int(node_rank), int(steps), float(seconds))
     print(boundary, json.dumps(found), flush=True)
     return 0
 
 
 def record(run_dir: str, node_rank: int, steps: int, seconds: float) -> list[dict[str, Any]]:
-    """Return, for each rank of this node, its files by name in base64, or the reason why it has recorded none."""
+    """Return the recorded files of each rank of this node, by name, in base64. If a rank has recorded none, return
+    the reason.
+    """
     folder = node_folder(run_dir, node_rank)
     started = started_last(f"{folder}/events.jsonl")
     if started is None:
@@ -46,9 +50,9 @@ def record(run_dir: str, node_rank: int, steps: int, seconds: float) -> list[dic
 
 
 def _answers(events: str, attempt: str, order: Order, end: float) -> list[dict[str, Any]]:
-    """Wait until all ranks have recorded or ended, or until `end`. Then return their answers.
+    """Wait until all ranks have recorded or ended, or until time `end`. Then return the ranks' answers.
 
-    A rank has recorded when its trace has its final name, because the trace is written last.
+    When a rank's trace has its final name, the rank has finished recording, because it writes the trace last.
     """
     while True:
         started = started_last(events)

@@ -1,4 +1,4 @@
-"""Reads the stacks of Python programs that orch has not started itself, with py-spy if it is installed."""
+"""Reads the stacks of Python programs that orch has not started itself. This needs an installed py-spy."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ SCOPES = {
 
 
 class NotSeenError(Exception):
-    """A process can't be inspected. The text names the reason, and what to do."""
+    """A process can't be inspected. The text names the reason and a remedy."""
 
 
 def dump(pid: int) -> tuple[Thread, ...]:
-    """Return the threads of a process with their stacks. Raises NotSeenError if they can't be read."""
+    """Return a process's threads with their stacks. Raises NotSeenError if the stacks can't be read."""
     program = _program(pid)
     if program is None:
         raise NotSeenError("orch has not started this program itself, and there is no py-spy: pip install py-spy")
@@ -46,7 +46,9 @@ def dump(pid: int) -> tuple[Thread, ...]:
 
 
 def _program(pid: int) -> str | None:
-    """Return the path of a py-spy beside the process's interpreter, on PATH or in ~/.local/bin, or None."""
+    """Return the path of py-spy: next to the process's interpreter, on PATH or in ~/.local/bin. Return None if it is
+    missing.
+    """
     with contextlib.suppress(OSError), open(f"/proc/{pid}/cmdline", "rb") as file:
         python = os.fsdecode(file.read().split(b"\0")[0])
         beside = f"{os.path.dirname(python)}/py-spy"
@@ -63,7 +65,7 @@ def _thread(values: dict[str, object]) -> Thread:
 
 
 def _why_refused(pid: int) -> str:
-    """Return why this process may not inspect the other, or "" if no reason is known."""
+    """Return why this process may not inspect the process `pid`, or "" if no reason is known."""
     try:
         owner = os.stat(f"/proc/{pid}").st_uid
     except OSError:
@@ -75,10 +77,10 @@ def _why_refused(pid: int) -> str:
 
 
 def why_refused(owner: int, me: int, capabilities: int, scope: str) -> str:
-    """Return which setting refuses ptrace, or "" if none does.
+    """Return which setting forbids ptrace, or "" if none does.
 
-    `capabilities` is the bounding set of this process as a bit mask: all capabilities that it could ever have. `scope`
-    is kernel.yama.ptrace_scope, or "0" if that does not exist.
+    `capabilities` is the bounding set of this process as a bit mask, which has all capabilities that the process could
+    ever get. `scope` is kernel.yama.ptrace_scope, or "0" if this setting does not exist.
     """
     if me not in (owner, 0):
         return f"it runs as {user_in_words(owner)}: only that user or root may look into it"

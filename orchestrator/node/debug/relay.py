@@ -1,6 +1,7 @@
 """The program `python3 node.pyz relay RUN_DIR NODE BOUNDARY TARGET`: forwards streams to a port or a rank of this node.
 
-The streams arrive on stdin and stdout. TARGET is `port:8888`, or `rank:3` for the debugger that waits in a rank.
+The streams are multiplexed over stdin and stdout. The line BOUNDARY marks where they begin, because a login shell may
+print text first. TARGET is `port:8888`, or `rank:3` for the debugger that waits in a rank.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ POLL_SECONDS = 0.1  # files on a network file system send no events
 
 
 def relay(run_dir: str, node_rank: str, boundary: str, target: str) -> int:
-    """Serve until stdin ends. No further check is made, because the other end has logged in as this user."""
+    """Forward streams until stdin ends. No further check of the user is needed, because the other end has logged in
+    over SSH as this user.
+    """
     folder = node_folder(os.path.expanduser(run_dir), int(node_rank))
     asyncio.run(_serve(folder, boundary, target))
     return 0
@@ -74,9 +77,9 @@ async def _until_announced(folder: str, rank: int) -> dict[str, Any]:
 
 
 def _announced(folder: str, rank: int) -> dict[str, Any] | None:
-    """Return the socket and the folder in the file that announces a rank's debugger, and the file's owner.
+    """Return the socket name and the folder in the file that announces a rank's debugger, and the file's owner.
 
-    Return None if there is no such file yet.
+    Return None if the file does not exist yet.
     """
     path = debugger_file(newest_attempt(folder), rank)
     try:
@@ -94,7 +97,7 @@ def _announced(folder: str, rank: int) -> dict[str, Any] | None:
 def _debugger(folder: str, rank: int) -> socket.socket:
     """Return a connection to a rank's debugger.
 
-    Raises OSError if the debugger is gone, or if another user has taken the name of its socket.
+    Raises OSError if the debugger has ended, or if another user has taken its socket's name.
     """
     found = _announced(folder, rank)
     if found is None:

@@ -1,6 +1,7 @@
 """The program `python3 node.pyz stacks RUN_DIR NODE RUN BOUNDARY`: prints the stacks of all ranks of this node as JSON.
 
-Ranks that orch has started write their stacks after a signal. Other Python programs are inspected with py-spy.
+BOUNDARY is printed first, because a login shell may print text before it. Ranks that orch has started write their
+stacks after a signal. Other Python programs are inspected with py-spy.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ LOOK_SECONDS = 0.02
 
 @dataclass(frozen=True)
 class RankStacks:
-    """The stacks of a rank, or the reason why they are not known."""
+    """The stacks of a rank, or the reason why they are unknown."""
 
     rank: int
     pid: int
@@ -54,7 +55,7 @@ class RankStacks:
 
 @dataclass(frozen=True)
 class Started:
-    """The ranks that the node's launcher has started last, according to the node's events."""
+    """The ranks that the node's launcher has started in its newest attempt, according to the node's events."""
 
     attempt: int
     pids: Mapping[int, int]  # rank -> pid in the launcher's container
@@ -63,7 +64,7 @@ class Started:
 
 
 def print_stacks(run_dir: str, node_rank: str, run_id: str, boundary: str) -> int:
-    """Print the boundary and the node's stacks in one line."""
+    """Print the boundary and the node's stacks in one line. The boundary marks where the output begins."""
     found = look(os.path.expanduser(run_dir), int(node_rank), run_id)
     print(boundary, json.dumps([asdict(each) for each in found]), flush=True)
     return 0
@@ -101,9 +102,10 @@ def look(run_dir: str, node_rank: int, run_id: str) -> list[RankStacks]:
 
 
 def _who_answers(rank: int, process: Process) -> dict[int, Process]:
-    """Return the processes to signal, by rank: the rank itself, or all ranks that another launcher has started.
+    """Return the processes to signal, by rank. If the process is another launcher, such as torchrun, these are its
+    ranks.
 
-    Return {} if one of them would not answer a signal.
+    Return {} if one of the processes has no handler for the signal.
     """
     if would_answer(process.pid):
         return {rank: process}
@@ -130,13 +132,13 @@ def started_last(path: str) -> Started | None:
 
 
 def _inner_pid(pid: int) -> int:
-    """Return the pid of a process in its own container."""
+    """Return the pid of a process as its own container numbers it."""
     pids = status_of(pid, "NSpid").split()
     return int(pids[-1]) if pids else pid
 
 
 def _why_hidden(pid: int, started: Started) -> str:
-    """Return why a rank that was started is not among the processes that this user can inspect."""
+    """Return why a started rank is not among the processes that this user can inspect."""
     if started.in_container:
         return "its container runs as another user (container.user): only that user or root may look at its processes"
     try:
@@ -162,20 +164,22 @@ class _Answer:
         return answer
 
     def wait(self, end: float) -> tuple[Thread, ...]:
-        """Return the threads as soon as the rank has written all of them, or those that it has written by `end`."""
+        """Return the threads once the rank has written all of them, or the threads that it has written by time
+        `end`.
+        """
         while not (text := self.asked.answer()) and time.monotonic() < end:
             time.sleep(LOOK_SECONDS)  # a signal handler writes the dump, and sends no signal when it is done
         return tuple(map(_own_frames, threads_of(text or self.asked.so_far())))
 
 
 def _own_frames(thread: Thread) -> Thread:
-    """Return the thread without the launcher's frames, which called the program."""
+    """Return the thread without the launcher's frames, from which the program was called."""
     ours = (number for number, frame in enumerate(thread.frames) if frame.file.endswith(LAUNCHERS))
     return replace(thread, frames=thread.frames[: next(ours, len(thread.frames))])
 
 
 def _foreign(rank: int, process: Process) -> list[RankStacks]:
-    """Return the stacks of ranks that another launcher or a command has started, as py-spy reads them."""
+    """Return the stacks of ranks that another launcher or a command has started. They are read with py-spy."""
     if state_of(process.pid) in STOPPED:
         return [RankStacks(rank, process.pid, why_not="it is stopped (SIGSTOP)")]
     family = [process, *descendants(process.pid)]

@@ -1,4 +1,6 @@
-"""Multiplexes byte streams over one pair of pipes. Both ends run this. A stream that is not read blocks no other."""
+"""Multiplexes byte streams over one pair of pipes. Both ends run this code. If a stream is not read, the others
+continue.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ Dial = Callable[[], Awaitable["tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 class _Stream:
-    """One stream: the number of bytes that may still be sent (its credit), and the data that has arrived."""
+    """A stream: the number of bytes that may still be sent (its credit), and the data that has arrived."""
 
     def __init__(self, number: int) -> None:
         self.number, self.credit, self.waiting = number, WINDOW, 0
@@ -27,9 +29,9 @@ class _Stream:
 
 
 class Streams:
-    """The streams over one pair of pipes. The end without `dial` opens streams.
+    """The streams over one pair of pipes. The end that has no `dial` opens streams.
 
-    The end with `dial` calls it for each stream that the other end opens, and connects the stream with its result.
+    For each opened stream, the end that has `dial` calls it, and connects the stream with the returned connection.
     """
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, dial: Dial | None = None) -> None:
@@ -39,7 +41,7 @@ class Streams:
         self.writing, self.number, self.is_over = asyncio.Lock(), 0, False
 
     async def serve(self) -> None:
-        """Handle messages until the other end is gone. Raises ValueError if it violates the protocol."""
+        """Handle messages until the other end has closed. Raises ValueError if the other end violates the protocol."""
         try:
             while True:
                 kind, number, size = HEAD.unpack(await self.reader.readexactly(HEAD.size))
@@ -54,7 +56,9 @@ class Streams:
             self.writer.close()
 
     async def carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Open a stream to the other end, and copy between it and this connection until both have ended."""
+        """Open a stream to the other end, and copy data between the stream and this connection until both have
+        ended.
+        """
         if self.is_over:
             writer.transport.abort()
             return
@@ -73,7 +77,7 @@ class Streams:
         elif kind not in (DATA, END, FAILED, CREDIT) or (kind == DATA and len(data) != size):
             raise ValueError("the other end of the streams is not orch")
         elif stream is None:
-            return  # this end has abandoned the stream meanwhile
+            return  # this end has already abandoned the stream
         elif kind == CREDIT:
             stream.credit += size
             stream.may_send.set()
@@ -132,7 +136,7 @@ class Streams:
 
     async def _send(self, kind: int, number: int, data: bytes = b"", size: int = 0) -> None:
         async with self.writing:  # only one task may wait for the pipe
-            with contextlib.suppress(OSError):  # `serve` ends with the other end
+            with contextlib.suppress(OSError):  # `serve` ends when the other end has closed
                 self.writer.write(HEAD.pack(kind, number, size or len(data)) + data)
                 await self.writer.drain()
 

@@ -1,4 +1,6 @@
-"""The folder of an installed environment, which is complete or absent. Its files are verified by size and times."""
+"""The folder of an installed environment. It is either complete or absent. Its files are verified by their sizes and
+times.
+"""
 
 from __future__ import annotations
 
@@ -29,12 +31,12 @@ def interpreter(folder: str) -> str:
 
 
 def seal(folder: str, about: dict[str, Any]) -> None:
-    """Record the state of all installed files, so that later changes can be detected."""
+    """Record the state of all installed files in the manifest, so that later changes can be detected."""
     write_json(f"{folder}/{MANIFEST}", {**about, "files": listing(folder)}, durable=False)
 
 
 def listing(folder: str) -> dict[str, Any]:
-    """Return, by path, the size and times of each file of the environment and the target of each link."""
+    """Return a mapping from each path in the environment to the file's size and times, or to the link's target."""
     return {path: _stamp(entry) for path, entry in _walk(folder)}
 
 
@@ -60,9 +62,10 @@ def _stamp(entry: os.DirEntry[str]) -> Any:
 
 
 def why_unusable(folder: str) -> str | None:
-    """Return a sentence if an environment was changed or is not complete, None if it is intact, or "" if it is absent.
+    """Return a sentence if an environment was changed or is incomplete. Return None if it is intact, and "" if it is
+    absent.
 
-    Only sizes and times are compared. One of the times is ctime, which no program can set.
+    Only sizes and times are compared. They include ctime, which no program can set.
     """
     try:
         files = read_json(f"{folder}/{MANIFEST}", MOST_RECORD)["files"]
@@ -79,7 +82,7 @@ def why_unusable(folder: str) -> str | None:
 
 
 def content_hash(folder: str) -> str:
-    """Return a sha256 of the installed files, which is equal on every machine with the same packages."""
+    """Return a sha256 of the installed files. It is equal on all machines that have the same packages."""
     whole = hashlib.sha256()
     for path, entry in sorted(_walk(folder), key=lambda each: each[0]):
         if entry.name in OF_THE_PLACE or entry.is_symlink() or not entry.is_file(follow_symlinks=False):
@@ -90,13 +93,14 @@ def content_hash(folder: str) -> str:
 
 
 def hold(folder: str) -> int:
-    """Lock an environment against removal, and return the descriptor that holds the lock until it is closed.
+    """Lock an environment against removal. Return a descriptor, which holds the lock until it is closed.
 
     Raises BrokenEnvironmentError if the environment was changed or removed.
     """
     try:
         descriptor = open_own(f"{folder}/{MANIFEST}", os.O_RDONLY | os.O_NONBLOCK)
-        with contextlib.suppress(OSError):  # without locks on this file system, only its recent use protects it
+        # If the file system has no locks, only its recent use protects the environment.
+        with contextlib.suppress(OSError):
             fcntl.flock(descriptor, fcntl.LOCK_SH)
         os.utime(descriptor)
     except OSError as error:
@@ -112,11 +116,11 @@ def hold(folder: str) -> int:
 
 @contextlib.contextmanager
 def unused(folder: str) -> Iterator[bool]:
-    """Yield whether no agent uses the environment. Within the block no agent can start to use it."""
+    """Yield whether no agent uses the environment. Within the block, no agent can begin to use it."""
     try:
         descriptor = os.open(f"{folder}/{MANIFEST}", os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
-        yield True  # its installation was never finished
+        yield True  # the environment's installation was never finished
         return
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,4 +1,6 @@
-"""Installs an environment from local wheels with uv, without a network. The complete folder is renamed to its place."""
+"""Installs an environment from local wheels with uv, without a network. The environment is built in a temporary
+folder, which is renamed once the installation is complete.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ class InstallError(Exception):
 
 @dataclass(frozen=True)
 class Order:
-    """An order for an environment: its requirements with one hash each, and the wheels that have these hashes."""
+    """A request to install an environment: its requirements with one hash each, and the wheels that have these
+    hashes.
+    """
 
     key: str
     requirements: str
@@ -35,7 +39,7 @@ class Order:
 
     @staticmethod
     def from_json(data: dict[str, Any]) -> Order:
-        """Return the order that this JSON object describes. Raises ValueError or TypeError if it is not valid."""
+        """Return the order that a JSON object describes. Raises ValueError or TypeError if the object is not valid."""
         if len(data["key"]) != 64 or not set(data["key"]) <= set("0123456789abcdef"):
             raise ValueError(f"{data['key']!r} is not a key of an environment")
         if any(os.path.basename(name) != name or name.startswith(".") for name in data["wheels"]):
@@ -44,12 +48,12 @@ class Order:
 
 
 def environments_folder(cache: str) -> str:
-    """Return the folder of a cache that has its environments."""
+    """Return the folder of a cache that contains its environments."""
     return f"{cache}/env"
 
 
 def wheels_folder(cache: str) -> str:
-    """Return the folder of a cache that has its wheels, each of which is named by its sha256."""
+    """Return the folder of a cache that contains its wheels. Each wheel is named by its sha256."""
     return f"{cache}/wheels"
 
 
@@ -59,9 +63,9 @@ def place_of(cache: str, key: str) -> str:
 
 
 def install(cache: str, order: Order) -> bool:
-    """Install the environment if it is absent or was changed. Return whether it was installed.
+    """Install the environment if it is absent or was changed. Return whether it was installed by this call.
 
-    Other processes that need the environment wait meanwhile. Raises InstallError if the installation fails.
+    Other processes that need the environment wait until this returns. Raises InstallError if the installation fails.
     """
     os.makedirs(environments_folder(cache), mode=0o700, exist_ok=True)
     folder = place_of(cache, order.key)
@@ -101,7 +105,7 @@ def _build(cache: str, partial: str, order: Order) -> None:
 
 
 def _verified_copy(source: str, sha256: str, target: str) -> str:
-    """Copy a program and return the path of the copy. Raises InstallError if the copied bytes have another hash."""
+    """Copy a program and return the path of the copy. Raises InstallError if the copy does not have this hash."""
     try:
         new = open_own(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o700)
         with open(new, "wb") as copy, open(open_own(source, os.O_RDONLY | os.O_NONBLOCK), "rb") as kept:
@@ -114,14 +118,16 @@ def _verified_copy(source: str, sha256: str, target: str) -> str:
 
 
 def _show(target: str, paths: tuple[str, ...]) -> None:
-    """Make packages in these folders visible in the environment, after its own packages. Their .pth files count too."""
+    """Make the packages in these folders visible in the environment, after its own packages. Their .pth files are
+    read too.
+    """
     for name in os.listdir(f"{target}/lib"):
         with open(f"{target}/lib/{name}/site-packages/{PTH}", "w", encoding="utf-8") as file:
             file.writelines(f"import site; site.addsitedir({path!r})\n" for path in paths)
 
 
 def _run(argv: list[str]) -> None:
-    """Run uv. Raises InstallError with the last lines of its output if it fails."""
+    """Run uv. If uv fails, raises InstallError with the last lines of its output."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith(STRANGE)}
     try:
         done = subprocess.run(

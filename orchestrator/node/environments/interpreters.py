@@ -1,4 +1,6 @@
-"""Finds an interpreter of this machine by its version, and collects the facts that decide which wheels fit it."""
+"""Finds an interpreter of this machine by its version, and collects the facts that decide which wheels it can
+install.
+"""
 
 from __future__ import annotations
 
@@ -64,10 +66,11 @@ class NoInterpreterError(Exception):
 
 
 def find(python: str, version: str | None, system_packages: str | None) -> dict[str, Any]:
-    """Return the facts about the interpreter of a new environment. Raises NoInterpreterError if none matches.
+    """Return the facts about the interpreter for a new environment. Raises NoInterpreterError if no interpreter
+    matches.
 
-    The interpreter is `system_packages` if that is given. Otherwise it is `python` if it has the requested version, or
-    else any other interpreter that has this version.
+    If `system_packages` is given, it is the interpreter. Otherwise `python` is used if it has the requested version, or
+    else any other interpreter with this version.
     """
     if system_packages is not None:
         found = ask(system_packages, packages=True)
@@ -92,7 +95,7 @@ def find(python: str, version: str | None, system_packages: str | None) -> dict[
 
 
 def ask(python: str, *, packages: bool = False) -> dict[str, Any]:
-    """Return an interpreter's description of itself, and of its packages on request.
+    """Return an interpreter's description of itself. With `packages`, the description includes its packages.
 
     Raises NoInterpreterError if the interpreter does not answer.
     """
@@ -108,7 +111,9 @@ def _fits(found: str, requested: str | None) -> bool:
 
 
 def _candidates(python: str, version: str) -> Iterator[str]:
-    """Yield paths of interpreters, first those with the version in their name. Links to one interpreter count once."""
+    """Yield paths of interpreters. Those with the version in their name come first. Links to the same interpreter
+    count once.
+    """
     minor = ".".join(version.split(".")[:2])
     folders = [*os.environ.get("PATH", os.defpath).split(os.pathsep), *usual_folders()]
     named = [f"{folder}/python{minor}" for folder in folders]
@@ -125,6 +130,6 @@ def _candidates(python: str, version: str) -> Iterator[str]:
 
 
 def _is_python(name: str, python: str) -> bool:
-    """Return whether a file has the name of an interpreter. python3-config, for example, has not."""
+    """Return whether a file has an interpreter's name. `python3-config`, for example, is no such name."""
     digits = name[len("python") :].replace(".", "")
     return name == os.path.basename(python) or (name.startswith("python3") and digits.isdigit())

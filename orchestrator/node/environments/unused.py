@@ -16,7 +16,7 @@ from orchestrator.protocol.reading import names_in
 
 @dataclass(frozen=True)
 class Old:
-    """An unused item of a cache."""
+    """An unused item in a cache."""
 
     kind: str  # environment | wheel | folder (an interrupted installation)
     path: str
@@ -41,7 +41,7 @@ def find_old(cache: str, oldest: float, keep: Collection[str] = ()) -> Iterator[
 
 
 def remove(old: Old) -> bool:
-    """Remove an item. Return False if a process has started to use it."""
+    """Remove an item. Return False if a process has begun to use the item."""
     if old.kind == "wheel":
         with contextlib.suppress(FileNotFoundError):
             os.unlink(old.path)
@@ -61,7 +61,9 @@ def remove(old: Old) -> bool:
 
 
 def _used(path: str, name: str = "") -> float:
-    """Return the time of an item's last use, or the time at which an unfinished environment was begun."""
+    """Return the time of an item's last use. For an unfinished environment, return the time at which its
+    installation began.
+    """
     for each in (os.path.join(path, name), path):
         with contextlib.suppress(OSError):
             return os.lstat(each).st_mtime

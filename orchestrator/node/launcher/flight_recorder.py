@@ -1,7 +1,7 @@
-"""torch's flight recorder: requests a dump of each rank's last collectives through a pipe, and reads the dump.
+"""Requests a dump of each rank's last collectives from torch's flight recorder through a pipe, and reads the dump.
 
 A thread of NCCL's process group listens to the pipe, so a rank answers even if its main thread waits for its GPU. A
-dump is a pickle of plain values, and is read by an unpickler that refuses everything else.
+dump is a pickle of plain values. It is read by an unpickler that refuses all other objects.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ OLD_NAME_UNTIL = (2, 12)
 
 
 def recorder_settings(folder: str, torch_version: str = "") -> dict[str, str]:
-    """Return the variables that make torch record, and put its dumps and pipes into this folder."""
+    """Return the environment variables that enable torch's flight recorder, with its dumps and pipes in this folder."""
     found = re.match(r"(\d+)\.(\d+)", torch_version)
     is_old = found is not None and (int(found[1]), int(found[2])) < OLD_NAME_UNTIL
     return {
@@ -40,7 +40,7 @@ def recorder_settings(folder: str, torch_version: str = "") -> dict[str, str]:
 
 
 def ask_for_dumps(folder: str, ranks: Iterable[int]) -> list[int]:
-    """Request dumps from these ranks, and return the ranks that listen."""
+    """Request dumps from these ranks. Return the ranks whose flight recorder listens to its pipe."""
     asked = []
     for rank in ranks:
         # there is no pipe or no listener: the rank does not use NCCL, or has not joined yet
@@ -65,10 +65,10 @@ def remove_pipes(folder: str, ranks: Iterable[int]) -> None:
 
 
 def read_groups(folder: str, rank: int) -> dict[str, Any] | None:
-    """Return a rank's process groups by name, from its dump. None if there is no readable dump.
+    """Return a rank's process groups by name, from its dump. Return None if there is no readable dump.
 
-    Each group has its description, the number of the last collective that the rank entered and, if the rank waits, the
-    number and name of the first collective that has not ended.
+    Each group has its description and the number of the last collective that the rank entered. If the rank waits, the
+    group also has the number and name of the first unfinished collective.
     """
     try:
         dump = read_regular(f"{folder}/{STEM}{rank}", MOST_DUMP, folder.rsplit("/", 3)[0])  # RUN/nodes/0/attempt_0
@@ -78,7 +78,7 @@ def read_groups(folder: str, rank: int) -> dict[str, Any] | None:
 
 
 def groups_of(dump: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the process groups of a dump in the form of `read_groups`."""
+    """Return the process groups in a dump, in the form that `read_groups` returns."""
     groups: dict[str, Any] = {}
     for entry in dump["entries"]:
         if entry.get("is_p2p"):  # point-to-point operations are numbered separately, and not all ranks take part
@@ -94,7 +94,7 @@ def groups_of(dump: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class _Plain(pickle.Unpickler):
-    """Unpickles numbers, texts, lists and dicts, and refuses everything that could run code."""
+    """An unpickler for numbers, texts, lists and dicts. It refuses all objects that could run code."""
 
     def find_class(self, module: str, name: str) -> Any:
         raise pickle.UnpicklingError(f"a flight recorder's dump holds no {module}.{name}")

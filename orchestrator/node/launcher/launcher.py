@@ -1,7 +1,8 @@
-"""One process per node, inside the runtime: imports torch once, holds the store's port, forks and reaps ranks.
+"""The launcher, one process per node in the runtime: imports torch once, holds the store's port, forks and reaps ranks.
 
-The agent sends orders as JSON lines to stdin; reports go to the original stdout. The end of stdin means that the agent
-is gone, and then the ranks are ended. The launcher starts no threads, and ends OpenBLAS's threads before a fork.
+The agent sends orders as JSON lines to stdin. The launcher sends reports to its original stdout. If stdin ends, the
+agent has ended, so the launcher ends the ranks. Forking is unsafe in a process with threads. So the launcher starts no
+threads, and ends OpenBLAS's threads before a fork.
 """
 
 from __future__ import annotations
@@ -56,19 +57,19 @@ _FAILED = {messages.Prepare: "the port for the ranks can't be had", messages.Go:
 
 @dataclass
 class RankProcess:
-    """A rank that has been started. `pipe` carries its output until it is closed."""
+    """A rank that has been started. Its output arrives in `pipe` until the pipe is closed."""
 
     start: RankStart
     pid: int
     log: RankLog
     pipe: int
     exit_status: int | None = None
-    sent: int = 0  # the last signal that this launcher sent to it
+    sent: int = 0  # the last signal that this launcher sent to the rank
 
 
 @dataclass
 class Launcher:
-    """The state of the launcher: the control channel, the store's socket, the ranks."""
+    """The state of the launcher: the channel to the agent, the store's socket, and the ranks."""
 
     task: NodeTask
     orders: int
@@ -92,13 +93,17 @@ class Launcher:
     signals: tuple[int, int] = (-1, -1)
 
     def report(self, report: messages.Report) -> None:
-        """Send a report to the agent. A lost agent is noticed by the end of stdin, not here."""
+        """Send a report to the agent. If the agent has ended, this raises nothing, because the end of stdin shows
+        it.
+        """
         line = json.dumps(report.to_json()) + "\n"
         with contextlib.suppress(BrokenPipeError):
             _write_all(self.reports, line.encode())
 
     def serve(self) -> RankStart | None:
-        """Carry out orders until stdin ends (None), or return in a forked child with the rank to run."""
+        """Carry out orders until stdin ends, and then return None. In a forked child, return the rank that the child
+        must run.
+        """
         self._listen_for_signals()
         self.selector.register(self.orders, selectors.EVENT_READ, "orders")
         imported = warm_up(self.task)
@@ -160,7 +165,9 @@ class Launcher:
         return None, True
 
     def _obey(self, order: messages.Order) -> RankStart | None:
-        """Carry out an order. Errors of this machine (files, processes, disk space) are reported instead of raised."""
+        """Carry out an order. Errors of this machine (files, processes, disk space) are reported to the agent, not
+        raised.
+        """
         me, handler = os.getpid(), _HANDLERS.get(type(order))
         if handler is None:
             return None
@@ -180,7 +187,9 @@ class Launcher:
 
     @_HANDLERS.add
     def _prepare(self, order: messages.Prepare) -> None:
-        """On node 0, bind a new port at this address and hold it. The report tells the port to the other nodes."""
+        """On node 0, bind a new port for the store at the given address, and hold it. The report contains the port,
+        which the other nodes need.
+        """
         self.attempt = order.attempt
         self.store = None
         port = 0
@@ -192,12 +201,14 @@ class Launcher:
 
     @_HANDLERS.add
     def _find_module(self, order: messages.FindModule) -> None:
-        """Report whether the ranks' interpreter finds a module that a rank of another node lacks."""
+        """Report whether the ranks' interpreter on this node has a module that a rank on another node failed to
+        import.
+        """
         self.report(messages.ModuleSought(order.module, is_there(order.module)))
 
     @_HANDLERS.add
     def _go(self, order: messages.Go) -> RankStart | None:
-        """Fork the ranks. They wait in the socket's backlog until the store answers."""
+        """Fork the ranks. Their connections wait in the listening socket's backlog until the store accepts them."""
         bound = order.binding
         self.folder = attempt_folder(node_folder(self.task.run_dir, self.task.node_rank), self.attempt)
         self.oom_kills = oom_kills()
@@ -225,7 +236,7 @@ class Launcher:
 
     def _release_port(self) -> None:
         if self.listening is not None:
-            with contextlib.suppress(KeyError):  # it is registered only from `go` until the first connection
+            with contextlib.suppress(KeyError):  # the socket is registered only from `go` until the first connection
                 self.selector.unregister(self.listening)
             self.listening.close()
             self.listening = None
@@ -250,10 +261,11 @@ class Launcher:
         return None
 
     def _close_inherited(self, *also: int) -> None:
-        """Close the launcher's descriptors in a child.
+        """Close the launcher's descriptors in a forked child.
 
-        Otherwise peers would hang on a dead store whose socket is still open here. Other descriptors stay open: an
-        import may own one as an object that closes it again later, when its number may belong to another file.
+        If the child kept the store's socket open, other ranks would hang after the store's end. Descriptors that an
+        import has opened stay open. An object may own such a descriptor and close its number later, when the number
+        belongs to another file.
         """
         self.selector.close()
         if self.listening is not None:
@@ -265,7 +277,9 @@ class Launcher:
             os.close(descriptor)
 
     def _serve_store(self) -> None:
-        """Let the store take over the listening socket after the first connection; the port was held all the time."""
+        """After the first connection, let the store take over the listening socket, which has held the port until
+        now.
+        """
         from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
         assert self.listening is not None
@@ -285,8 +299,9 @@ class Launcher:
     def _stop(self, order: messages.Stop) -> None:
         """Send TERM to the ranks now, and KILL after `grace` seconds.
 
-        A Python rank gets TERM alone, because the workers of its data loader would die and take the rank with them
-        before it has saved. For a `command:`, the whole process group gets TERM, because shells don't forward signals.
+        For a Python rank, only the rank's main process gets TERM. If the workers of its data loader got TERM too, their
+        death would end the rank before it has saved a checkpoint. For a `command:`, the whole process group gets TERM,
+        because shells don't forward signals.
         """
         for process in self._alive():
             if has_ended(process.pid):
@@ -298,12 +313,12 @@ class Launcher:
 
     @_HANDLERS.add
     def _answer(self, order: messages.Ping) -> None:
-        """Answer the agent, which checks that this process runs."""
+        """Answer a ping, by which the agent checks whether this process responds."""
         self.report(messages.Pong(self.attempt))
 
     @_HANDLERS.add
     def _ask_for_stacks(self, order: messages.ReportStacks) -> None:
-        """Request stacks from every rank; they are reported when they have arrived."""
+        """Request stacks from every rank. They are reported when they have arrived."""
         standing = self._standing().items()
         asked = [ask(pid, files_of(self.folder, rank)["stack_file"]) for rank, pid in standing]
         self.asked = [each for each in asked if each is not None]
@@ -313,9 +328,9 @@ class Launcher:
         self.stacks_end = now + PATIENCE_SECONDS
 
     def _report_stacks_when_there(self) -> None:
-        """Report the stacks, unless a rank that can answer has not done so yet.
+        """Report the stacks once every rank that can answer has done so.
 
-        Answers may take long on a busy machine.
+        On a busy machine, answers may take long.
         """
         standing = self._standing()
         able = {rank: pid for rank, pid in standing.items() if state_of(pid) in ("R", "S")}
@@ -334,14 +349,16 @@ class Launcher:
         self.report(read(messages.StacksFound, {"ranks": ranks, "recorders": dumps}))
 
     def _described(self, rank: int, pid: int) -> dict[str, Any]:
-        """Return the line that a rank has reached. An error here must not end the launcher and its ranks."""
+        """Return a rank's state and the line that it has reached. An error is caught, because it must not end the
+        ranks.
+        """
         try:
             return describe(pid, files_of(self.folder, rank)["stack_file"])
         except Exception:  # noqa: BLE001 (the rank's process may have written any text)
             return {"state": state_of(pid), "in_collective": None, "where": None, "frames": []}
 
     def _standing(self) -> dict[int, int]:
-        """Return the process of each running rank, including ranks that another launcher started."""
+        """Return the process of each running rank, including the ranks that torchrun or accelerate has started."""
         found = {}
         for process in self._alive():
             found.update((process.start.members and ranks_below(process.pid)) or {process.start.rank: process.pid})
@@ -356,7 +373,7 @@ class Launcher:
             process.sent = signal.SIGKILL
 
     def _pump(self, process: RankProcess) -> bool:
-        """Move one chunk from the rank's pipe to its log. False if there is nothing to read."""
+        """Copy one chunk from the rank's pipe to its log. Return False if the pipe has no data."""
         try:
             data = os.read(process.pipe, CHUNK)
         except BlockingIOError:
@@ -373,7 +390,7 @@ class Launcher:
         return True
 
     def _reap(self) -> None:
-        """Report every rank that has ended, after its process group is gone and its last output is in the log."""
+        """Report every rank that has ended, once its process group has ended and its last output is in the log."""
         for process in self._alive():
             if not has_ended(process.pid):
                 continue
@@ -395,9 +412,10 @@ class Launcher:
             self.report(self._terminate_leftovers())
 
     def _terminate_leftovers(self) -> messages.RanksIdle:
-        """End the processes that the ranks left in this container.
+        """In a container, kill the processes that the ranks have left, and report them. Without a container, the agent
+        does this.
 
-        From outside, the launcher itself would be one of them.
+        The agent can't do this for a container, because there it would also kill the launcher.
         """
         if self.task.container is None:
             return messages.RanksIdle(self.attempt)
@@ -433,12 +451,12 @@ def _last_words(end: RankEnd) -> str:
 
 
 def has_ended(pid: int) -> bool:
-    """Tell whether a child has ended. It stays a zombie, so its pid is not reused."""
+    """Return whether a child has ended. The child stays a zombie, so its pid is not reused."""
     return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
 
 def _signal_group(pid: int, number: int) -> None:
-    """Signal a rank's process group, or only the rank if it has not created its group yet."""
+    """Signal a rank's process group. If the rank has not created its group yet, signal only the rank."""
     try:
         os.killpg(pid, number)
     except ProcessLookupError:
@@ -452,7 +470,7 @@ def _write_all(descriptor: int, data: bytes) -> None:
 
 
 def run_launcher() -> int:
-    """Run the launcher. Returns its exit code or, in a forked child, the rank's."""
+    """Run the launcher, and return its exit code. In a forked child, run the rank, and return the rank's exit code."""
     reports = os.dup(1)
     os.set_inheritable(reports, False)
     os.dup2(2, 1)  # output of an import must not be taken for a report

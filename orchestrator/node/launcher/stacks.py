@@ -1,4 +1,4 @@
-"""The stacks of ranks, requested by a signal that faulthandler answers even while the GIL is held."""
+"""Requests the stacks of ranks by a signal. faulthandler answers the signal even while a thread holds the GIL."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MAX_TEXT = 200_000
 
 @dataclass(frozen=True)
 class Frame:
-    """A frame of a thread; `line` is 0 if it is not known."""
+    """A frame of a thread. `line` is 0 if the line is unknown."""
 
     function: str
     file: str
@@ -43,14 +43,14 @@ class Thread:
 
 
 def answer_with_stacks(path: str) -> None:
-    """Let this process write the stacks of all its threads to the file whenever it gets the signal."""
+    """Make this process write the stacks of all its threads to the file each time it gets the signal."""
     file = open(open_own(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND), "ab", buffering=0)  # noqa: SIM115 (stays open)
     faulthandler.register(STACK_SIGNAL, file=file, all_threads=True, chain=False)
 
 
 @dataclass(frozen=True)
 class Asked:
-    """A process that was sent the signal to write its stacks. They are appended to a file."""
+    """A process that was sent the signal to write its stacks. The stacks are appended to the file `path`."""
 
     pid: int
     path: str
@@ -59,7 +59,9 @@ class Asked:
 
     @staticmethod
     def before(pid: int, path: str) -> Asked:
-        """Record the state by which the answer will be recognized, before the signal is sent."""
+        """Record the file's size and the process's threads before the signal is sent. `answer` needs both to
+        recognize a complete answer.
+        """
         try:
             offset = os.path.getsize(path)
         except OSError:
@@ -67,17 +69,17 @@ class Asked:
         return Asked(pid, path, offset, tuple({str(pid), *_free_threads(pid)}))
 
     def answer(self) -> str:
-        """Return the dump when it is complete, until then an empty text.
+        """Return the dump once it is complete; before that, return "".
 
-        The writer does not announce its end. But the file grows when it begins, and from then on the signal is blocked
-        in the writing thread until it has ended.
+        The writing thread does not signal when it has finished. But the file grows when the thread begins to write, and
+        from then on the thread blocks the signal until it has finished.
         """
         if not self.so_far() or not set(self.threads) <= {*_free_threads(self.pid)} | self._ended_threads():
             return ""
         return self.so_far()
 
     def so_far(self) -> str:
-        """Return the text so far; empty if the file was removed with its run."""
+        """Return the text that was written so far; "" if the file was removed with its run."""
         try:
             return read_part(self.path, self.offset, MAX_TEXT).decode("utf-8", "replace")
         except OSError:
@@ -97,7 +99,9 @@ def _free_threads(pid: int) -> list[str]:
 
 
 def ask(pid: int, path: str) -> Asked | None:
-    """Ask a process for its stacks if it has a handler; without one, the signal would end the process."""
+    """Request a process's stacks if it has a handler for the signal. Without a handler, the signal would end the
+    process.
+    """
     if not would_answer(pid):
         return None
     asked = Asked.before(pid, path)
@@ -109,24 +113,26 @@ def ask(pid: int, path: str) -> Asked | None:
 
 
 def ranks_below(pid: int) -> dict[int, int]:
-    """Return the processes with which another launcher begins its ranks, by rank."""
+    """Return the main process of each rank that another launcher, such as torchrun, has started, by rank."""
     below = {variable_of(each.pid, "RANK"): each.pid for each in descendants(pid) if begins_a_rank(each.pid)}
     return {int(rank): number for rank, number in below.items() if rank.isdigit()}
 
 
 def begins_a_rank(pid: int) -> bool:
-    """Return whether a process is the first of a rank, as torchrun starts it. Its children have the same variables."""
+    """Return whether a process is a rank's main process. Its children inherit RANK, so its parent must have a
+    different RANK.
+    """
     rank = variable_of(pid, "RANK")
     return rank != "" and variable_of(parent_of(pid), "RANK") != rank
 
 
 def would_answer(pid: int) -> bool:
-    """Tell whether a process has a handler for the signal, as the kernel reports it."""
+    """Return whether a process has a handler for the signal, according to /proc."""
     return _has_signal(f"/proc/{pid}/status", "SigCgt:")
 
 
 def _has_signal(path: str, mask: str) -> bool:
-    """Tell whether the signal is in a signal set of a /proc status file."""
+    """Return whether a /proc status file lists the signal in the given set of signals."""
     try:
         with open(path, encoding="ascii", errors="replace") as status:
             found = [line.split()[1] for line in status if line.startswith(mask)]
@@ -136,7 +142,9 @@ def _has_signal(path: str, mask: str) -> bool:
 
 
 def describe(pid: int, path: str) -> dict[str, Any]:
-    """Return a process's state, line and frames, and whether its main thread waits in a collective (None: unknown)."""
+    """Return a process's state, line and frames, and whether its main thread waits in a collective (None if
+    unknown).
+    """
     frames = main_frames(_tail(path))
     in_collective = bool(_COLLECTIVE.search("\n".join(frames[:4]))) if frames else None
     where = next((frame for frame in frames if "/torch/" not in frame and _OWN not in frame), None)
@@ -144,14 +152,14 @@ def describe(pid: int, path: str) -> dict[str, Any]:
 
 
 def main_frames(text: str) -> list[str]:
-    """Return the main thread's frames in the newest dump of the text, innermost first."""
+    """Return the main thread's frames in the newest dump of the text, with the innermost frame first."""
     heads = list(_THREAD.finditer(text))
     current = [head for head in heads if head[1] == "Current thread"]
     return _lines_of(text, (current or heads)[-1]) if heads else []
 
 
 def threads_of(text: str) -> list[Thread]:
-    """Return the threads of one dump. Python lists the main thread last."""
+    """Return the threads in one dump. Python prints the main thread last."""
     heads = list(_THREAD.finditer(text))
     stacks = [tuple(map(_frame, _lines_of(text, head))) for head in heads]
     return [Thread(number == len(stacks), frames) for number, frames in enumerate(stacks, start=1)]

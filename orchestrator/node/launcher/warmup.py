@@ -1,4 +1,4 @@
-"""Imports modules once in the launcher, for all ranks of its node."""
+"""Imports modules once in the launcher, so that all ranks forked from it share them."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ def torch_is_there() -> bool:
 
 
 def needs_torch(task: NodeTask) -> bool:
-    """Return whether the job itself shows that no rank can run without torch. The program is not read."""
+    """Return whether the job's settings show that every rank needs torch. The program itself is not inspected."""
     program = task.program
     by_module = program.kind == "module" and program.target.startswith(("torch.", "orchestrator.training"))
     return by_module or task.launcher in ("torchrun", "accelerate")
 
 
 def is_there(module: str) -> bool:
-    """Return whether this interpreter finds a top-level module, without importing it."""
+    """Return whether this interpreter can find a top-level module. The module is not imported."""
     try:
         return module in sys.modules or importlib.util.find_spec(module) is not None
     except (ImportError, ValueError):  # a finder refuses the name
@@ -38,7 +38,7 @@ def is_there(module: str) -> bool:
 
 
 def torch_version() -> str:
-    """Return the version of this interpreter's torch without importing it; empty if it is not known."""
+    """Return the version of this interpreter's torch without importing torch; "" if the version is unknown."""
     from importlib.metadata import PackageNotFoundError, version
 
     try:
@@ -48,10 +48,11 @@ def torch_version() -> str:
 
 
 def warm_up(task: NodeTask) -> dict[str, Any]:
-    """Import the modules that forked ranks will share. Return how long it took, or the failed module and the error.
+    """Import the modules that forked ranks will share. Return the time that this took, or the failed module and the
+    error.
 
-    `missing` names a module that every rank needs and this interpreter lacks. `opened_gpu` names the import after which
-    a forked rank could not use its GPU.
+    `missing` names a module that every rank needs but this interpreter lacks. `opened_gpu` names an import that has
+    opened a GPU, after which a forked rank could not use its GPU.
     """
     begun, opened_gpu = time.monotonic(), None
     if needs_torch(task) and not torch_is_there():
@@ -78,9 +79,9 @@ def warm_up(task: NodeTask) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _asking_nvml() -> Iterator[None]:
-    """Let torch.cuda.is_available() use NVML within the block. This initializes no GPU.
+    """Make torch.cuda.is_available() use NVML within the block, because NVML does not initialize CUDA.
 
-    The job's own setting is kept.
+    If the job sets the variable itself, its value is kept.
     """
     if NVML_CHECK in os.environ:
         yield
@@ -93,7 +94,7 @@ def _asking_nvml() -> Iterator[None]:
 
 
 def open_gpus(folder: str = "/proc/self/fd", devices: tuple[str, ...] = ("/dev/nvidia", "/dev/dxg")) -> list[str]:
-    """Return the GPU devices that this process has open. A process that has initialized CUDA can't fork ranks."""
+    """Return the GPU devices that this process has open. If a process has initialized CUDA, it can't fork ranks."""
     targets = []
     for name in os.listdir(folder):
         with contextlib.suppress(OSError):  # the descriptor of the listing itself is closed by now
@@ -102,7 +103,7 @@ def open_gpus(folder: str = "/proc/self/fd", devices: tuple[str, ...] = ("/dev/n
 
 
 def is_cuda_broken_by_a_fork() -> bool:
-    """Tell whether torch would refuse CUDA in a fork of this process, by testing it in a fork."""
+    """Return whether torch would refuse CUDA in a fork of this process. This is tested in a fork."""
     torch = sys.modules.get("torch")
     asks = getattr(getattr(torch, "_C", None), "_cuda_isInBadFork", None)
     if asks is None:  # there is no torch, or torch has no CUDA

@@ -1,4 +1,4 @@
-"""Finds the checkpoints of a run on this machine, in any format, and puts one that was sent in its place."""
+"""Finds a run's checkpoints of all formats on this machine, and moves a received checkpoint to its final folder."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from orchestrator.protocol.checkpoints.search import Sought, at
 
 
 def saved(request: Request, _: bytes) -> Answer:
-    """Return the progress of a run's newest complete checkpoint (an event's fields), and if `given` is complete."""
+    """Return the progress that the run's newest complete checkpoint shows, and whether the checkpoint `given` is
+    complete.
+    """
     run_dir, code_dir, checkpoints = (at_user(request[name]) for name in ("run_dir", "code_dir", "checkpoints"))
     places = Places(run_dir, code_dir, checkpoints, Sought(str(request["format"]), str(request["glob"])))
     newest = next(iter(places.own().values()), None)
@@ -23,7 +25,7 @@ def saved(request: Request, _: bytes) -> Answer:
 
 
 def put_in_place(request: Request, _: bytes) -> Answer:
-    """Give its name to a folder that was written completely. An incomplete folder of that name is removed."""
+    """Rename a completely written folder to its final name. If a folder of that name exists, it is removed first."""
     source, target = at_user(request["source"]), at_user(request["target"])
     if os.path.islink(target) or os.path.isfile(target):
         raise RefusedError(f"{target} is no folder")

@@ -1,4 +1,4 @@
-"""The caches of code and wheels. A sha256 names each content, and only missing contents are sent."""
+"""This machine's caches of code and wheels. Each file is stored under its sha256, so only missing files are sent."""
 
 from __future__ import annotations
 
@@ -20,19 +20,23 @@ CACHES = ("code", "wheels")
 
 
 def missing(request: Request, payload: bytes) -> Answer:
-    """Return the contents (from a JSON list of sha256) that are missing here. The others count as used now."""
+    """Return which of the requested files (a JSON list of sha256) this machine lacks. Mark the other files as just
+    used.
+    """
     folder = _folder(request)
     absent = [each for each in parse_json(payload) if not _is_whole(folder, _safe(each))]
     return {}, json.dumps(absent).encode()
 
 
 def _is_whole(folder: str, digest: str) -> bool:
-    """Tell whether a content is here and has its hash, so that it is neither cut off by a crash nor changed."""
+    """Return whether the cache has a file with this hash. A file that was truncated by a crash or changed doesn't
+    count.
+    """
     try:
         with _kept(folder, digest) as file:
             is_whole = digest_of(file) == digest
             if is_whole:
-                os.utime(file.fileno())  # so that contents in use are not removed as old
+                os.utime(file.fileno())  # so that files in use are not removed as old
             return is_whole
     except OSError:
         return False
@@ -56,9 +60,10 @@ def _safe(digest: str) -> str:
 
 
 def unpack(request: Request, payload: bytes) -> Answer:
-    """Store the contents that were sent. With a `listing`, make the run's copy of the code from stored contents.
+    """Store the sent files in the cache. If the request has a `listing`, create the run's copy of the code from cached
+    files.
 
-    sizes: the sizes of the contents, in the order of their bytes. listing: path -> [kind, sha256], folders first.
+    sizes: the sizes of the files in the payload, in order. listing: path -> [kind, sha256], with folders first.
     """
     folder = _folder(request)
     os.makedirs(folder, mode=0o700, exist_ok=True)
@@ -89,11 +94,12 @@ def unpack(request: Request, payload: bytes) -> Answer:
 
 def _keep(folder: str, content: bytes) -> None:
     digest = hashlib.sha256(content).hexdigest()
-    write_atomic(f"{folder}/{digest}", content, durable=False)  # a torn one is found by its hash, and sent anew
+    # A truncated file is detected by its hash, and sent again.
+    write_atomic(f"{folder}/{digest}", content, durable=False)
 
 
 def _write_entry(folder: str, target: str, path: str, kind: str, content: str) -> None:
-    """Write one entry. The content of a link (kind l) is its target; that of a file is a sha256."""
+    """Create one entry of the code. For a link (kind l), `content` is the link's target. For a file, it is a sha256."""
     if os.path.isabs(path) or ".." in path.split("/"):
         raise RefusedError(f"{path!r} leads out of the code folder")
     place = f"{target}/{path}"

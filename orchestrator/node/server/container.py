@@ -10,7 +10,7 @@ from orchestrator.protocol.task import NodeTask
 
 
 def container(request: Request, payload: bytes) -> Answer:
-    """Prepare a container, and pull its image if necessary. Without a task, only report on the runtime."""
+    """Prepare a container, and pull its image if necessary. If the request has no task, only report on the runtime."""
     try:
         if not payload:
             engine, image = ask(request["runtime"]), ""

@@ -1,4 +1,4 @@
-"""Requests about environments: find an interpreter, find an environment, install one, hash all."""
+"""Handles requests about environments: finds an interpreter or an environment, installs one, and hashes all of them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from orchestrator.protocol.json_text import parse_json
 
 
 def find_interpreter(request: Request, _: bytes) -> Answer:
-    """Return the facts about the interpreter to install for. Raises RefusedError, which names those that are here."""
+    """Return the facts about the interpreter of a new environment. Raises RefusedError, which lists this machine's
+    interpreters, if none matches.
+    """
     try:
         return {"found": interpreters.find(request["python"], request["version"], request["system_packages"])}, b""
     except interpreters.NoInterpreterError as error:
@@ -20,7 +22,7 @@ def find_interpreter(request: Request, _: bytes) -> Answer:
 
 
 def find_environment(request: Request, _: bytes) -> Answer:
-    """Return whether an environment is here and unchanged, and its folder. The environment counts as used now."""
+    """Return whether this machine has the environment unchanged, and the environment's folder. Mark it as just used."""
     path = place_of(_cache(request), request["key"])
     is_whole = folder.why_unusable(path) is None
     if is_whole:
@@ -29,7 +31,9 @@ def find_environment(request: Request, _: bytes) -> Answer:
 
 
 def install_environment(request: Request, payload: bytes) -> Answer:
-    """Install an environment (the payload is an Order) from wheels here, unless it exists. Return its folder."""
+    """Install an environment from this machine's cache of wheels, unless it exists. Return its folder. The payload
+    is an Order.
+    """
     order = Order.from_json(parse_json(payload))
     try:
         made = install(_cache(request), order)
@@ -39,7 +43,9 @@ def install_environment(request: Request, payload: bytes) -> Answer:
 
 
 def hash_environments(request: Request, _: bytes) -> Answer:
-    """Return the hash of the contents of each environment here, and why it counts as altered if it does."""
+    """Return the content hash of each environment on this machine. If an environment was altered, also return a
+    sentence about this.
+    """
     top, found = environments_folder(_cache(request)), dict[str, Any]()
     for name in sorted(os.listdir(top)) if os.path.isdir(top) else ():
         if os.path.isdir(f"{top}/{name}") and not name.startswith("."):

@@ -1,6 +1,7 @@
-"""`python3 node.pyz fault RUN_DIR NODE FAULT SECONDS`: kills or freezes processes of one run on this node, for a drill.
+"""`python3 node.pyz fault RUN_DIR NODE FAULT SECONDS`: kills or freezes processes of a run on this node, to test
+recovery.
 
-Only this user's processes are signalled: the agent in the run's record, and processes with the run's mark for this
+Only this user's processes are signalled: the agent in the run's record, and processes with the mark of the run and this
 node.
 """
 
@@ -26,19 +27,19 @@ ENDS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 
 
 class NoTargetError(Exception):
-    """There is no such process. The text is a sentence without the host."""
+    """There is no process for this fault. The text is a sentence without the host."""
 
 
 @dataclass(frozen=True)
 class Targets:
-    """The processes that a fault is for, and the rank if the fault is for one rank."""
+    """The processes that a fault hits. If the fault hits one rank, `rank` is its number."""
 
     processes: tuple[Process, ...]
     rank: int | None = None
 
 
 def inject(run_dir: str, node_rank: str, fault_name: str, seconds: str) -> int:
-    """Print the processes as a line of JSON, carry out the fault on them, and return the exit code."""
+    """Print the targets as a line of JSON, kill or freeze them, and return the exit code."""
     folder, node, fault = os.path.expanduser(run_dir), int(node_rank), Fault(fault_name)
     try:
         targets = find_targets(folder, node, fault)
@@ -50,14 +51,14 @@ def inject(run_dir: str, node_rank: str, fault_name: str, seconds: str) -> int:
     if fault == Fault.FREEZE:
         _freeze(folder, node, targets, float(seconds))
         return 0
-    if fault == Fault.NODE:  # as when a machine is switched off: no process may notice another's end
+    if fault == Fault.NODE:  # as if the machine were switched off: no process may notice that another has ended
         _send(targets, signal.SIGSTOP)
     _send(targets, signal.SIGKILL)
     return 0
 
 
 def find_targets(run_dir: str, node: int, fault: Fault) -> Targets:
-    """Return the processes of the run on this node that the fault is for. Raises NoTargetError if there are none."""
+    """Return the run's processes on this node that the fault hits. Raises NoTargetError if there are none."""
     agents, marked = _agents(run_dir, node), _marked(os.path.basename(run_dir), node)
     found: dict[Fault, list[Process]] = {Fault.AGENT: agents, Fault.NODE: [*agents, *marked]}
     found[Fault.FREEZE] = found[Fault.NODE]
@@ -82,7 +83,7 @@ def _agents(run_dir: str, node: int) -> list[Process]:
     recorded = agent_of(run_dir, node)
     if recorded is None or not is_alive(recorded) or os.stat(f"/proc/{recorded.pid}").st_uid != os.getuid():
         return []
-    found = identify(recorded.pid)  # with its command, for the report
+    found = identify(recorded.pid)  # identified again, because the report contains its command
     return [found] if found is not None and found.started == recorded.started else []
 
 
@@ -92,9 +93,9 @@ def _marked(run_id: str, node: int) -> list[Process]:
 
 
 def _ranks(run_dir: str, node: int, marked: list[Process]) -> dict[int, Process]:
-    """Return the ranks that the node's launcher has started last, by their numbers.
+    """Return the ranks that the node's launcher has started in its newest attempt, by rank number.
 
-    In a container, the launcher knows them by the container's own process numbers.
+    If the launcher runs in a container, its reports contain the container's own pids.
     """
     inside = {(_status(process, "NSpid") or [process.pid])[-1]: process for process in marked}
     try:
@@ -106,7 +107,7 @@ def _ranks(run_dir: str, node: int, marked: list[Process]) -> dict[int, Process]
 
 
 def _status(process: Process, name: str) -> list[int]:
-    """Return the numbers in a line of /proc/PID/status; empty if the process is gone."""
+    """Return the numbers in a line of /proc/PID/status; empty if the process has ended."""
     try:
         with open(f"/proc/{process.pid}/status", encoding="utf-8", errors="replace") as file:
             lines = [line.split() for line in file]
@@ -116,7 +117,9 @@ def _status(process: Process, name: str) -> list[int]:
 
 
 def _freeze(run_dir: str, node: int, targets: Targets, seconds: float) -> None:
-    """Stop the processes, and those that they fork meanwhile, for so long or until this process is ended."""
+    """Stop the processes, and the processes that they fork meanwhile, for `seconds` or until this process is
+    terminated.
+    """
     for number in ENDS:
         signal.signal(number, lambda *_: sys.exit(1))
     stopped: set[Process] = set()
@@ -128,7 +131,7 @@ def _freeze(run_dir: str, node: int, targets: Targets, seconds: float) -> None:
             _send(Targets(tuple(found - stopped)), signal.SIGSTOP)
             stopped |= found
             found = {*_agents(run_dir, node), *_marked(os.path.basename(run_dir), node)}
-        time.sleep(seconds)  # how long they are stopped is the fault itself
+        time.sleep(seconds)  # the fault consists in the processes being stopped for this time
     finally:
         _send(Targets(tuple(stopped | found)), signal.SIGCONT)
 

@@ -1,4 +1,6 @@
-"""Sends the new parts of a node's logs and records to the submitting machine: by offset, in bounded pieces."""
+"""Sends the new parts of a node's logs and records to the submitting machine, by offset and in pieces of limited
+size.
+"""
 
 from __future__ import annotations
 
@@ -35,9 +37,9 @@ _REPLACED_OF_RUN = re.compile(r"result\.json|rank0\.done")
 
 
 def is_appended(node: int, name: str) -> bool | None:
-    """Tell whether the node appends to the file of this name below the run's folder, or replaces the file (False).
+    """Return True if the node appends to the named file, False if the node replaces it, and None if it is not copied.
 
-    None if the node writes no such file, or if the file is not copied.
+    `name` is the path below the run's folder.
     """
     own = f"nodes/{node}/"
     below = name.removeprefix(own)
@@ -51,15 +53,15 @@ def is_appended(node: int, name: str) -> bool | None:
 
 
 def is_of_progress(name: str) -> bool:
-    """Tell whether a file only shows how far the ranks are. No decision about a run follows from such a file."""
+    """Return whether a file only shows the progress of the ranks. Decisions about a run never depend on such a file."""
     last = name.rpartition("/")[2]
     return last in (_METRICS, _SAMPLES) or _BEAT.fullmatch(last) is not None or _LOG.fullmatch(last) is not None
 
 
 def files_of(run_dir: str, node: int) -> list[tuple[str, bool]]:
-    """Return (name below the run's folder, is it appended to?) of the node's files that are copied. Events come last.
+    """Return (path below the run's folder, whether it is append-only) of the node's files that are copied, events last.
 
-    A file that an event mentions was written before the event, so a reader of the event has the file.
+    A file that an event mentions is written before the event. So a reader that has the event also has the file.
     """
     own = f"nodes/{node}"
     folders = [own, *(f"{own}/{name}" for name in names_in(f"{run_dir}/{own}") if name.startswith("attempt_"))]
@@ -71,7 +73,9 @@ def files_of(run_dir: str, node: int) -> list[tuple[str, bool]]:
 
 @dataclass(frozen=True)
 class _Piece:
-    """A part of a file. `at` is its offset, None replaces the file. `rotated`: the last part of a rotated file."""
+    """A part of a file. `at` is its offset; None means that it replaces the file. `rotated`: whether it is the last
+    part of a rotated file.
+    """
 
     name: str
     data: bytes
@@ -84,15 +88,18 @@ class _Piece:
 
 
 def tail_hash(path: str, size: int, below: str) -> str:
-    """Return the hash of the last bytes before `size`, to compare the end of another copy of that size."""
+    """Return the hash of the last bytes before offset `size`. It shows whether another copy of that size has the
+    same end.
+    """
     return hashlib.sha256(read_part(path, max(0, size - TAIL), min(size, TAIL), below)).hexdigest()[:16]
 
 
 def poll_changes(request: Request, _: bytes) -> Answer:
-    """Return the parts of files that the asker lacks, and whether the agent lives. Wait up to `wait` seconds for news.
+    """Return the file parts that the requester lacks, and whether the agent is alive. Wait up to `wait` seconds for
+    changes.
 
-    have: [size, tail hash] of each growing file that the asker has, or the stamp of a replaced file, by name. ranks:
-    the ranks whose logs are sent; null for all.
+    have: for each file name, [size, tail hash] of the requester's copy if the file is append-only, or else the stamp of
+    its copy. ranks: the ranks whose logs are sent; null for all.
     """
     run_dir, node = at_user(request["run_dir"]), int(request["node"])
     end = time.monotonic() + float(request.get("wait", 0.0))
@@ -111,7 +118,7 @@ def poll_changes(request: Request, _: bytes) -> Answer:
 
 
 def _news(run_dir: str, node: int, request: Request, *, beats: bool) -> tuple[list[_Piece], bool]:
-    """Return (the pieces, whether there is more than fits into one answer)."""
+    """Return (the pieces, whether more data remains than fits into one answer)."""
     have, room = request["have"], MOST
     pieces: list[_Piece] = []
     for name, grows in files_of(run_dir, node):
@@ -132,7 +139,7 @@ def _news(run_dir: str, node: int, request: Request, *, beats: bool) -> tuple[li
 
 
 def _is_wanted(name: str, request: Request, *, beats: bool) -> bool:
-    """Tell whether a file is requested. `beats`: heartbeats and samples, which change all the time, or all others."""
+    """Return whether a file is requested. With `beats`, only heartbeats and samples count, else only other files."""
     last, ranks = name.rpartition("/")[2], request.get("ranks")
     log, beat = _LOG.fullmatch(last), _BEAT.fullmatch(last)
     of_rank = log or beat
@@ -142,12 +149,14 @@ def _is_wanted(name: str, request: Request, *, beats: bool) -> bool:
 
 
 def steps(request: Request, _: bytes) -> Answer:
-    """Return the names of the committed checkpoints of a folder."""
+    """Return the names of the committed checkpoints in a folder."""
     return {"steps": checkpoint_dir.committed(at_user(request["folder"]))}, b""
 
 
 def has_begun(request: Request, _: bytes) -> Answer:
-    """Tell whether the run's job has ever begun. Its script first opens a log in this `folder` of the run's folder."""
+    """Return whether the run's job has begun. The batch script's first action is to open a log in the subfolder
+    `folder` of the run's folder.
+    """
     try:
         names = os.listdir(f"{at_user(request['run_dir'])}/{request['folder']}")
     except FileNotFoundError:  # after any other error the answer is unknown
@@ -156,9 +165,9 @@ def has_begun(request: Request, _: bytes) -> Answer:
 
 
 def _grown(run_dir: str, name: str, known: Any, room: int, is_new: bool) -> _Piece | None:
-    """Return the next piece of a growing file, or None if there is no more. The rotated file comes first.
+    """Return the next piece of an append-only file, or None if there are no new bytes. The rotated file is sent first.
 
-    is_new: the reader has no copy of a rotated file.
+    is_new: whether the reader has no copy of a rotated file.
     """
     path = f"{run_dir}/{name}"
     size, tail = (int(known[0]), str(known[1])) if known else (0, "")

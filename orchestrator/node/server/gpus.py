@@ -1,4 +1,4 @@
-"""Reports this machine's GPUs: their state, their users, the links between them, and whether they compute."""
+"""Reports this machine's GPUs: their state, their users, the links between them, and whether they can compute."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ANSWER_SECONDS = 20.0
 HCAS = "/sys/class/infiniband"
 LOGIND = ("/etc/systemd/logind.conf", "/etc/systemd/logind.conf.d", "/run/systemd/logind.conf.d")
 LINGER = "/var/lib/systemd/linger"
-# Each card is asked apart, so that one that is broken is named and the others are tried.
+# Each card is tested separately, so that a broken card is reported and the others are still tested.
 TRY = """
 import json, sys, torch
 found = {"torch": torch.__version__, "cuda": torch.version.cuda, "gpus": [], "copies": []}
@@ -59,7 +59,7 @@ print(json.dumps(found))
 
 
 def examine_gpus(request: Request, _: bytes) -> Answer:
-    """Return the state of every card, its users, the links between cards, and the settings for fast networks."""
+    """Return the state of every card, the cards' users, the links between cards, and the settings for fast networks."""
     inventory = look()
     limits = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     return {
@@ -73,7 +73,9 @@ def examine_gpus(request: Request, _: bytes) -> Answer:
 
 
 def try_gpus(request: Request, _: bytes) -> Answer:
-    """Let the training interpreter compute on each GPU, and copy from each to the next. Return the results."""
+    """Run a computation on each GPU and a copy from each GPU to the next, in the training interpreter. Return the
+    results.
+    """
     python = at_user(request["python"])
     try:
         return ask_interpreter(python, "-c", TRY, seconds=float(request["seconds"])), b""
@@ -82,7 +84,7 @@ def try_gpus(request: Request, _: bytes) -> Answer:
 
 
 def print_gpus(python: str, seconds: str) -> int:
-    """Print the results of `examine_gpus` and `try_gpus` as a line of JSON. An error takes the place of results."""
+    """Print the results of `examine_gpus` and `try_gpus` as a line of JSON. If one fails, print its error instead."""
     said, _ = examine_gpus({}, b"")
     tried: Any = {}
     if said["gpus"]:
@@ -105,7 +107,7 @@ def _say(*argv: str) -> str:
 
 
 def _hcas(folder: str) -> list[dict[str, Any]]:
-    """Return the ports of InfiniBand and RoCE: the adapter, the port, its state and rate."""
+    """Return the ports of InfiniBand and RoCE adapters, each with its adapter, number, state and rate."""
     found = []
     for name in names_in(folder):
         for port in names_in(f"{folder}/{name}/ports"):
@@ -115,9 +117,11 @@ def _hcas(folder: str) -> list[dict[str, Any]]:
 
 
 def _removes_ipc(places: tuple[str, ...]) -> bool:
-    """Tell whether logind removes a user's shared memory when the last session ends, which is logind's default."""
+    """Return whether logind removes a user's shared memory when the user's last session ends, which is logind's
+    default.
+    """
     if not os.path.isdir("/run/systemd/seats"):
-        return False  # no logind here
+        return False  # this machine has no logind
     files = [place for place in places if os.path.isfile(place)]
     files += [f"{place}/{name}" for place in places if os.path.isdir(place) for name in names_in(place)]
     said = [

@@ -1,7 +1,8 @@
-"""Assigns each GPU (or slot) of this machine to one run, by a name in the kernel that only one process can hold.
+"""Assigns each place of this machine (a GPU or a slot) to one run. A place is an abstract socket's name in the kernel,
+and only one process at a time can hold a name.
 
-A server takes the name and hands its descriptor to the agent, so the place is free at the moment when the agent is
-gone. The name of a second socket describes the run for people. It is believed only if the same user holds both.
+A server takes the name and passes the socket's descriptor to the agent, so the place is free as soon as the agent has
+ended. The name of a second socket describes the run for people. It is trusted only if the same user holds both sockets.
 """
 
 from __future__ import annotations
@@ -22,29 +23,31 @@ from orchestrator.protocol.places.holders import kind, why_taken
 
 PREFIX = "orch-lease"
 WAIT_SECONDS = 0.5
-PROMISE_SECONDS = 60.0  # the time that places wait for their agent if nobody asks, because a cable may be cut
+# The time for which places are held without a request, because a broken connection may go unnoticed.
+PROMISE_SECONDS = 60.0
 _PLACE = r"(?:gpu|slot)-\d{1,6}|(?:GPU|MIG)-[0-9A-Za-z-]{1,60}"
-_SHORT = 12  # characters of a place in what is said of it: with a long run id, all of a UUID would not fit
+_SHORT = 12  # characters of a place in its description, because a whole UUID would not fit beside a long run id
 _PLACE_IN_SHORT = r"[A-Za-z]{3,4}-[^/]{1,8}"
 _SAID = r"([A-Za-z0-9][A-Za-z0-9_.-]{0,99})/(\d{1,11})"
 
 Places = dict[str, list[socket]]  # the sockets that hold each place, by its name
 
-held: dict[str, Places] = {}  # run id -> what waits for its agent, as long as this server lives
-_asked: dict[str, float] = {}  # run id -> when somebody asked about it last
+held: dict[str, Places] = {}  # run id -> the places that this server holds for the run's agent
+_asked: dict[str, float] = {}  # run id -> the time of the last request about the run
 
 
 def places(slots: int | None) -> list[str]:
-    """Return the names of the places: the GPUs, or, without GPUs, as many slots as the profile says."""
+    """Return the names of this machine's places: its GPUs, or, if it has none, the number of slots in the profile."""
     found = [each.name for each in named_by(os.environ.get(VISIBLE), machine_devices())]
     return found or [f"slot-{index}" for index in range(slots or 0)]
 
 
 def lease(request: Request, _: bytes) -> Answer:
-    """Take `count` places for a run, or none. If too few become free in `wait` seconds, return null and the reason.
+    """Take `count` places for a run, or no place at all. If too few become free in `wait` seconds, return null and the
+    reason.
 
-    among: the only places that the run may have; null for any. An agent keeps its places if the answer of an earlier
-    request was lost.
+    among: the places that the run may have; null for any. If the agent of this start was already started, return the
+    places that the agent holds.
     """
     names, count, run_id = places(request.get("slots")), int(request["count"]), request["run_id"]
     among = request.get("among")
@@ -53,7 +56,7 @@ def lease(request: Request, _: bytes) -> Answer:
         return {"places": []}, b""
     if count > len(names):
         raise RefusedError(f"it has {len(names)} {kind(names)}, and the run needs {count}")
-    release(request, b"")  # places that a lost answer had promised
+    release(request, b"")  # release places that were promised in an answer that was lost
     if os.path.exists(f"{node_folder(at_user(request['run_dir']), request['node'])}/start_{request['start']}"):
         return {"places": of_run(run_id, names)}, b""
     end = time.monotonic() + float(request.get("wait", 0.0))
@@ -65,11 +68,11 @@ def lease(request: Request, _: bytes) -> Answer:
         _close(taken)
         if time.monotonic() >= end:
             return {"places": None, "why": why_taken(holders_of(names), count)}, b""
-        time.sleep(WAIT_SECONDS)  # there is nothing to wait on for any of several names
+        time.sleep(WAIT_SECONDS)  # polled, because the kernel can't report when one of several names becomes free
 
 
 def _promise(run_id: str, taken: Places) -> None:
-    """Keep the places for the run's agent for as long as somebody asks about them."""
+    """Hold the places for the run's agent while requests about them continue to arrive."""
     held[run_id], _asked[run_id] = taken, time.monotonic()
 
     def look() -> None:
@@ -89,7 +92,9 @@ def _promise(run_id: str, taken: Places) -> None:
 
 
 def _take(names: list[str], count: int, run_id: str) -> Places:
-    """Return up to `count` places that were free: no process holds them, and no program outside of runs uses them."""
+    """Take and return up to `count` free places. A place is free if no process holds it and no other program uses
+    its GPU.
+    """
     taken: Places = {}
     used = used_by_others() if any(map(is_gpu, names)) else {}
     for name in names:
@@ -109,7 +114,7 @@ def _close(taken: Places) -> None:
 
 
 def holders() -> dict[str, dict[str, Any]]:
-    """Return the holder of each place that is taken: uid, user, run and since; null if they are not known."""
+    """Return the holder of each taken place: uid, user, run, and the time since when. Unknown values are null."""
     place, said = re.compile(rf"{PREFIX}/({_PLACE})"), re.compile(rf"{PREFIX}/({_PLACE_IN_SHORT})/{_SAID}")
     names = owned_names()
     uids = {match[1]: each.uid for each in names if (match := place.fullmatch(each.name))}
@@ -126,28 +131,33 @@ def holders() -> dict[str, dict[str, Any]]:
 
 
 def of_run(run_id: str, names: list[str]) -> list[str]:
-    """Return which of these places this user holds for a run, in their order."""
+    """Return which of these places this user holds for a run, in the order of `names`."""
     known = holders()
     return [name for name in names if (each := known.get(name)) and (each["run"], each["uid"]) == (run_id, os.getuid())]
 
 
 def holders_of(names: list[str]) -> dict[str, dict[str, Any] | None]:
-    """Return the holder of each of these places, which may be a program outside of runs; None if it is free."""
+    """Return the holder of each of these places; None if the place is free. The holder may be a program outside of
+    runs.
+    """
     known = holders()
     used = used_by_others() if any(map(is_gpu, names)) else {}
     return {name: known.get(name) or used.get(name) for name in names}
 
 
 def still_held(request: Request, _: bytes) -> Answer:
-    """Return the places that this server holds for a run. The request prolongs them and the server's life."""
+    """Return the places that this server holds for a run. The request extends the server's life and the time for
+    which it holds the places.
+    """
     _asked[request["run_id"]] = time.monotonic()
     return {"places": list(held.get(request["run_id"], {}))}, b""
 
 
 def hand_over(run_id: str, promised: list[str]) -> Places:
-    """Return the promised places of one agent of the run. The agent owns them from now on.
+    """Return the places that were promised to an agent of the run. From now on the agent owns these places.
 
-    Raises RefusedError, and releases all places of the run, if one of them is no longer held.
+    Raises RefusedError if this server no longer holds one of the places. In this case all places of the run are
+    released.
     """
     taken = held.get(run_id, {})
     if lost := ", ".join(name for name in promised if name not in taken):
@@ -161,7 +171,7 @@ def hand_over(run_id: str, promised: list[str]) -> Places:
 
 
 def release(request: Request, _: bytes) -> Answer:
-    """Release the places that were taken for a run whose agent is not started."""
+    """Release the places that were taken for a run whose agent will not be started."""
     taken = held.pop(request["run_id"], {})
     _close(taken)
     return {"released": len(taken)}, b""

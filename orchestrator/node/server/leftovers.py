@@ -1,4 +1,4 @@
-"""Lists the leftovers of runs on this machine: folders, agents, marked processes, containers and unused contents."""
+"""Lists what runs have left on this machine: folders, agents, marked processes, containers and unused cache files."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from orchestrator.protocol.reading import names_in
 
 @dataclass
 class Leftovers:
-    """The leftovers of one run on this machine."""
+    """The processes and containers that one run has left on this machine."""
 
     processes: list[Process] = field(default_factory=list)
     containers: list[Found] = field(default_factory=list)
@@ -27,18 +27,18 @@ class Leftovers:
 
     @property
     def has_agent(self) -> bool:
-        """Tell whether an agent of the run is alive, by the record in the run's own folder."""
+        """Return whether an agent of the run is alive, according to the record in the run's folder."""
         return any(_has_agent(each) for each in self.run_dirs)
 
 
 def find_leftovers(node_dirs: Iterable[str]) -> dict[str, Leftovers]:
-    """Find this user's processes by their marks, and containers by their labels. Return them by their runs' ids.
+    """Find this user's processes by their marks and containers by their labels. Return the leftovers by run id.
 
-    `node_dirs` are folders of nodes, which show the container engines that were used.
+    `node_dirs` are the folders of nodes. Their records name the container engines that were used.
     """
     found: dict[str, Leftovers] = {}
     for each in processes.marked_processes():
-        if each.owner == os.getuid():  # root may look at everyone's
+        if each.owner == os.getuid():  # root can see the processes of all users, so keep only this user's
             here = found.setdefault(each.run_id, Leftovers())
             here.processes.append(each.process)
             here.run_dirs.update(filter(None, [each.run_dir]))
@@ -50,7 +50,9 @@ def find_leftovers(node_dirs: Iterable[str]) -> dict[str, Leftovers]:
 
 
 def leftovers(request: Request, _: bytes) -> Answer:
-    """Return the leftovers of each run with a folder, process or container here, and if one of its agents lives."""
+    """Return the leftovers of each run that has a folder, process or container on this machine, and whether an agent
+    of the run is alive.
+    """
     folder = f"{at_user(request['workdir'])}/runs"
     folders, found = names_in(folder), find_leftovers(glob.glob(f"{glob.escape(folder)}/*/nodes/*"))
     for name in folders:
@@ -70,7 +72,9 @@ def _has_agent(run_dir: str) -> bool:
 
 
 def tidy_cache(request: Request, _: bytes) -> Answer:
-    """Remove files and environments of the cache that were unused for `days`. Return their number and their bytes."""
+    """Remove cached files and environments that were unused for `days`. Return the number of removed items and
+    bytes.
+    """
     top, oldest = f"{at_user(request['workdir'])}/cache", time.time() - float(request["days"]) * 86_400
     count = size = 0
     for folder in (top, f"{top}/code"):

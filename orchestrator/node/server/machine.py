@@ -1,4 +1,6 @@
-"""Requests to a machine: describe it, start an agent, cancel it, end it with proof, and remove a run's folder."""
+"""Handles requests about a machine: describe it, start or cancel an agent, kill a run's processes, and delete a
+run's folder.
+"""
 
 from __future__ import annotations
 
@@ -25,10 +27,10 @@ from orchestrator.protocol.task import NodeTask, at_home
 
 OWN_FOLDERS = ("cache", "cache/code", "cache/wheels", "cache/env", "inputs", "runs", "sweeps")  # in orch's folder
 KILL_SECONDS = 5.0
-LEAVING_SECONDS = 1.0  # an agent that has said its last words is about to be gone
-CUT_OFF_SECONDS = 60.0  # a start that has named no agent by then was cut off: its server was killed
-_unnamed: dict[str, float] = {}  # marks of starts that have named none, since they were seen first
-# Importing torch takes seconds; whether it is there, and which, its metadata tell at once.
+LEAVING_SECONDS = 1.0  # the time for an agent to end after its last event
+CUT_OFF_SECONDS = 60.0  # if a start has recorded no agent after this time, its server was killed
+_unnamed: dict[str, float] = {}  # markers of starts without a recorded agent -> when they were first seen
+# torch's version is read from its metadata, because importing torch takes seconds.
 ASK_INTERPRETER = """
 import json, sys
 from importlib import metadata
@@ -50,7 +52,7 @@ print(json.dumps(found))
 def hello(request: Request, _: bytes) -> Answer:
     """Describe this machine. Raises RefusedError if orch's folder can't be used, or if other users can write to it.
 
-    shared_parent: users who can write to the folders above it are trusted.
+    shared_parent: whether users who can write to the parent folders are trusted.
     """
     workdir = os.path.abspath(at_user(request["workdir"]))
     make_private(workdir, exist_ok=True)
@@ -72,7 +74,9 @@ def hello(request: Request, _: bytes) -> Answer:
 
 
 def interpreter(request: Request, _: bytes) -> Answer:
-    """Return the versions of the training interpreter and its torch. Without `versions`, only check that it starts."""
+    """Return the versions of the training interpreter and its torch. If `versions` is false, only check that it
+    starts.
+    """
     from orchestrator.node.system.interpreter import InterpreterError, ask_interpreter
 
     python = at_user(request["python"])
@@ -84,10 +88,10 @@ def interpreter(request: Request, _: bytes) -> Answer:
 
 
 def start_agent(request: Request, payload: bytes) -> Answer:
-    """Start the agent of a task. A second request for the same start only returns the agent of the first.
+    """Start the agent of a task. If the agent of this start was started before, only return that agent.
 
-    places: the places for the agent, which holds them from now on. The agent is not started if they were lost. archive:
-    the file that the agent runs; by default, the archive that this server runs from.
+    places: the places that the agent holds from now on. If they were lost, the agent is not started. archive: the file
+    that the agent runs; by default the archive from which this server runs.
     """
     task = at_home(NodeTask.from_json(parse_json(payload)), at_user("~"))
     folder = node_folder(task.run_dir, task.node_rank)
@@ -103,7 +107,7 @@ def start_agent(request: Request, payload: bytes) -> Answer:
         try:
             process = _start(task, folder, request.get("archive") or sys.argv[0], [each.fileno() for each in held])
         finally:
-            for each in held:  # the agent has its own by now
+            for each in held:  # the agent has inherited its own descriptors
                 each.close()
     except (OSError, RefusedError):
         os.unlink(marker)
@@ -113,7 +117,7 @@ def start_agent(request: Request, payload: bytes) -> Answer:
 
 
 def _places(run_id: str, names: list[str] | None) -> list[socket.socket]:
-    """Return the sockets of the places that are held for an agent of the run."""
+    """Return the sockets of the named places, which this server holds for an agent of the run."""
     if not names:
         return []
     from orchestrator.node.server import leases
@@ -124,7 +128,8 @@ def _places(run_id: str, names: list[str] | None) -> list[socket.socket]:
 def _start(task: NodeTask, folder: str, program: str, descriptors: list[int]) -> Process:
     """Start the agent with this process's environment, umask, limits, affinity and cgroup.
 
-    It does not inherit the variables that orch sets for ranks, nor the secrets, which are passed in the task.
+    The agent does not inherit the variables that orch sets for ranks. It does not inherit secrets either, because the
+    task contains them.
     """
     from orchestrator.protocol.ranks import RANK_VARIABLES
 
@@ -155,7 +160,9 @@ def _content(path: str) -> bytes | None:
 
 
 def agent_of(run_dir: str, node_rank: int, start: int | None = None) -> Process | None:
-    """Return the agent that was started last, or that of this start; None if it is not known."""
+    """Return the agent of the given start, or of the newest start if `start` is None. Return None if the agent is
+    unknown.
+    """
     folder, newest = node_folder(run_dir, node_rank), start
     if newest is None:
         numbers = [name[6:] for name in _names(folder) if name.startswith("start_") and name[6:].isdigit()]
@@ -165,27 +172,29 @@ def agent_of(run_dir: str, node_rank: int, start: int | None = None) -> Process 
 
 
 def lives(request: Request) -> bool | None:
-    """Tell whether the agent of the request's run, node and start is alive; None before its start has recorded it.
+    """Return whether the agent of the request's run, node and start is alive; None if the start has not recorded it
+    yet.
 
-    The agents of earlier starts do not count: they are dead, and the run would be started once more.
+    Agents of earlier starts do not count. They have ended, so the run would wrongly be started again.
     """
     agent, start = recorded_agent(request), request.get("start")
     marker = f"{node_folder(at_user(request['run_dir']), request['node'])}/start_{start}"
     if agent is None and start is not None and os.path.exists(marker):
-        since = _unnamed.setdefault(marker, time.monotonic())  # a file server's clock may be off
+        # The file's own time is not used, because a file server's clock may be wrong.
+        since = _unnamed.setdefault(marker, time.monotonic())
         return False if time.monotonic() - since > CUT_OFF_SECONDS else None
     _unnamed.pop(marker, None)
     if agent is not None:
         return is_alive(agent)
     return (
         False if start is not None and request.get("agent") else None
-    )  # the asker's record has no pid: the agent was not started
+    )  # the requester's record has no pid, so the agent was not started
 
 
 def recorded_agent(request: Request) -> Process | None:
-    """Return the agent of the request's run and node, and of its start if one is given.
+    """Return the agent of the request's run and node. If the request names a start, return the agent of that start.
 
-    If the folder here is gone, the asker's own record counts.
+    If this machine has no record of the agent, the requester's record is used.
     """
     found = agent_of(at_user(request["run_dir"]), request["node"], request.get("start"))
     if found is None and request.get("agent"):
@@ -195,7 +204,7 @@ def recorded_agent(request: Request) -> Process | None:
 
 
 def _identity(path: str, start: int | None = None) -> Process | None:
-    """Return the process that a file names; None if the file belongs to another start."""
+    """Return the process that a file names; None if the file is missing, damaged, or from another start."""
     try:
         values = read_json(path, MOST_RECORD, os.path.dirname(os.path.dirname(path)))
         if start is not None and values.get("start", start) != start:
@@ -213,9 +222,9 @@ def _names(folder: str) -> list[str]:
 
 
 def cancel(request: Request, _: bytes) -> Answer:
-    """Record the cancel in the folder that the agents read, then send TERM to the node's agent (null: to all agents).
+    """Record the cancel in the run's folder, which the agents read. Then send TERM to the node's agent.
 
-    If `cancel` is null, it is already recorded there.
+    If `node` is null, TERM goes to all agents on this machine. If `cancel` is null, the cancel is already recorded.
     """
     run_dir = at_user(request["run_dir"])
     if not os.path.isdir(run_dir):
@@ -227,9 +236,9 @@ def cancel(request: Request, _: bytes) -> Answer:
 
 
 def _agents(request: Request) -> tuple[list[int], list[Process]]:
-    """Return the node of a request (null: all nodes of its run) and their known agents.
+    """Return the request's node (all nodes of the run if it is null) and the known agents of these nodes.
 
-    agents: the agents in the asker's record, by node. They count if this machine has no record.
+    agents: the agents in the requester's record, by node. They are used if this machine has no record.
     """
     known, nodes = request.get("agents") or {}, [request["node"]]
     if nodes == [None]:
@@ -242,8 +251,8 @@ def _agents(request: Request) -> tuple[list[int], list[Process]]:
 def clean_up(request: Request, _: bytes) -> Answer:
     """Kill the agent and all processes with the run's mark on this node (null: any node). Return the survivors.
 
-    anywhere: also ask container engines that no agent has recorded; by default, only for all nodes. undo: the number of
-    a start that may be repeated on this machine afterwards.
+    anywhere: whether to search container engines that no agent has recorded. By default this is done only if the node
+    is null. undo: the number of a start whose marker is removed, so that this machine may repeat the start.
     """
     run_dir, node = at_user(request["run_dir"]), request["node"]
     nodes, agents = _agents(request)
@@ -262,10 +271,10 @@ def clean_up(request: Request, _: bytes) -> Answer:
 def end_run(
     run_id: str, agents: list[Process], node_dirs: list[str], node: int | None = None, *, anywhere: bool = False
 ) -> tuple[int, list[str]]:
-    """Kill the run's living agents, marked processes and containers. Return (number, names of survivors).
+    """Kill the run's living agents, marked processes and containers. Return (number killed, names of survivors).
 
-    node: only processes of this node. node_dirs: the folders of its nodes, which show the container engines that were
-    used. With `anywhere`, other engines are asked too.
+    node: limits this to the processes of one node. node_dirs: the folders of the run's nodes, whose records name the
+    container engines. anywhere: whether other engines are searched too.
     """
     from orchestrator.node.container.engine import end_containers
 
@@ -280,9 +289,9 @@ def end_run(
 
 
 def remove(request: Request, _: bytes) -> Answer:
-    """Delete the folder of a run that has ended here. Raises RefusedError while one of its processes runs.
+    """Delete the folder of an ended run on this machine. Raises RefusedError while a process of the run still runs.
 
-    The last run of an array also removes the folder that its runs share.
+    If the run is the last one of its array, the folder that the array's runs share is deleted too.
     """
     run_dir = at_user(request["run_dir"])
     if os.path.basename(run_dir) != request["run_id"]:
@@ -290,7 +299,7 @@ def remove(request: Request, _: bytes) -> Answer:
     if marked(request["run_id"]):
         raise RefusedError(f"processes of run {request['run_id']} are still here")
     there = os.path.isdir(run_dir)
-    remove_tree(run_dir)  # nodes that share it remove it together
+    remove_tree(run_dir)  # if nodes share the folder, several servers may remove it at once
     runs, (sweep, _, index) = os.path.dirname(run_dir), request["run_id"].rpartition(".")
     if sweep and index.isdigit() and not any(name.startswith(f"{sweep}.") for name in _names(runs)):
         remove_tree(f"{os.path.dirname(runs)}/sweeps/{sweep}")

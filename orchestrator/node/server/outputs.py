@@ -1,4 +1,4 @@
-"""Lists the files that a run's program wrote on this machine. Links are never followed."""
+"""Lists the files that a run's program has written on this machine. Symbolic links are never followed."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from orchestrator.protocol.outputs import (
     OutputRules,
 )
 
-# -- what the code was
+# -- the code before the run
 
 
 def baseline(code_dir: str) -> Baseline:
-    """Return the size and the time of each file of the code before any rank is started.
+    """Return the size and time of each file of the code. This is called before any rank is started.
 
-    A link that leads out of the folder has the size and time of its target, because a script may write through the
-    link.
+    If a link leads out of the folder, the size and time of its target are returned, because a script may write through
+    the link.
     """
     walk = _Walk(code_dir)
     found = {path: [info.st_size, info.st_mtime_ns] for path, info in walk.files("")}
@@ -49,31 +49,31 @@ def _target(path: str) -> list[int]:
     return [info.st_size, info.st_mtime_ns]
 
 
-# -- what is there now
+# -- the files after the run
 
 
 @dataclass
 class Found:
-    """The outputs of a run on this machine. `passed_over` are links and special files, which are not copied."""
+    """The outputs of a run on this machine. `passed_over` lists links and special files, which are not copied."""
 
-    roots: dict[str, str]  # the folders in which was looked, by the names of protocol.outputs
+    roots: dict[str, str]  # the searched folders, by their names in protocol.outputs
     files: list[Entry] = field(default_factory=list)
     passed_over: list[str] = field(default_factory=list)
     unreadable: list[tuple[str, str]] = field(default_factory=list)  # (root, path), of files and whole folders
 
 
 def find(run_dir: str, code_dir: str, checkpoints: str, rules: OutputRules, *, here: bool = False) -> Found:
-    """Return the files of the run's folder that belong neither to orch nor to the code as it was sent.
+    """Return the files that the run's program has written: neither orch's own files nor the code as it was sent.
 
-    orch's own checkpoints are not outputs. In a folder of checkpoints outside of the run's folder, and in the folder
-    that holds the run's folder, only files that are newer than the run are outputs. `here` tells whether this is the
-    machine on which the run was submitted.
+    Orch's own checkpoints are not outputs. Two folders may hold files of other runs: a checkpoint folder outside of the
+    run's folder, and the parent of the run's folder. In these folders, only files that are newer than the run are
+    outputs. `here` is whether the run was submitted on this machine.
     """
     before, made = read_baseline(code_dir)
     known = {CODE: code_dir, OUTPUTS: output_folder(run_dir)}
     found = Found(dict(known))
     _add(found, CODE, _Walk(code_dir, Matcher(rules), checkpoints, run_dir), before)
-    if os.path.islink(known[OUTPUTS]):  # orch itself made a folder there
+    if os.path.islink(known[OUTPUTS]):  # orch created a folder here, so a link is the program's
         found.passed_over.append(known[OUTPUTS])
     else:
         _add(found, OUTPUTS, _Walk(known[OUTPUTS], None, checkpoints, run_dir), {})
@@ -84,7 +84,8 @@ def find(run_dir: str, code_dir: str, checkpoints: str, rules: OutputRules, *, h
         since = 0 if _is_within(checkpoints, run_dir) else made
         _add(found, CHECKPOINTS, _Walk(checkpoints, None, checkpoints, run_dir), {}, since)
     for root, folder, is_orchs in _around(run_dir, code_dir, made, here=here):
-        if root in (IN_CONTAINER, ABOVE_IN_CONTAINER) and os.path.islink(folder):  # orch has made a folder there
+        # Orch created a folder here, so a link is the program's.
+        if root in (IN_CONTAINER, ABOVE_IN_CONTAINER) and os.path.islink(folder):
             found.passed_over.append(folder)
             continue
         skips = _skipping(folder, [run_dir, *known.values()] if root == ABOVE else [*known.values()], is_orchs)
@@ -94,7 +95,7 @@ def find(run_dir: str, code_dir: str, checkpoints: str, rules: OutputRules, *, h
 
 
 def _around(run_dir: str, code_dir: str, made: int, *, here: bool) -> Iterator[tuple[str, str, Callable[[str], bool]]]:
-    """Yield name, path and a test for orch's own files, for each folder around the working folder."""
+    """Yield (name, path, test for orch's own files) for each folder around the working folder."""
     above, run_id = os.path.split(run_dir)
     view = container_view(run_dir)
 
@@ -113,16 +114,19 @@ def _around(run_dir: str, code_dir: str, made: int, *, here: bool) -> Iterator[t
 
 
 def _is_mounted_from(above: str, path: str) -> bool:
-    """Tell whether a path in a container's view may be the empty place of another run's folder, which is mounted there.
+    """Return whether a path in a container's view may be the empty mount point of another run's folder.
 
-    All that a program has written there goes with the run's folder, so that a name alone does not decide.
+    Files that a program writes into such a mount are stored in the other run's folder. A run-like name alone does not
+    prove a mount, so the other run's folder must exist.
     """
     first = path.partition("/")[0]
     return is_run_folder(first) and os.path.lexists(f"{above}/{first}")
 
 
 def _skipping(top: str, folders: Collection[str], is_orchs: Callable[[str], bool]) -> Callable[[str], bool]:
-    """Return a test for paths below `top` that belong to orch, or are folders that are walked separately."""
+    """Return a test for paths below `top` that must be skipped: orch's own files, and folders that are searched
+    separately.
+    """
     return lambda path: f"{top}/{path}" in folders or is_orchs(path)
 
 
@@ -146,7 +150,9 @@ def _add(found: Found, root: str, walk: _Walk, before: Baseline, since: int = 0)
 
 
 def _is_newer(path: str, since: int) -> bool:
-    """Tell whether a link or folder was changed since then; an older one beside other runs is not this run's."""
+    """Return whether a link or folder was changed after `since`. In a folder that runs share, an older one is not
+    this run's.
+    """
     try:
         return not since or os.lstat(path).st_mtime_ns >= since
     except OSError:
@@ -154,9 +160,10 @@ def _is_newer(path: str, since: int) -> bool:
 
 
 class _Walk:
-    """A walk through a folder that collects obstacles and the files that the matcher accepts (all without a matcher).
+    """A recursive search of a folder for files that the matcher accepts. It also collects entries that can't be copied.
 
-    `skips` tells which paths are left out before the matcher is used. `run_dir` is the folder that is searched whole.
+    Without a matcher, all files are accepted. `skips` returns whether a path is left out before the matcher is used.
+    `run_dir` is the run's folder, to which links may lead because it is searched completely.
     """
 
     def __init__(
@@ -172,7 +179,7 @@ class _Walk:
         self.unreadable: list[str] = []
 
     def files(self, folder: str) -> Iterator[tuple[str, os.stat_result]]:
-        """Yield the path and the facts of each file of a folder (`` or with a slash at its end) and below it."""
+        """Yield the path and the stat result of each file below a folder. `folder` is "" or ends with a slash."""
         try:
             with os.scandir(f"{self.top}/{folder}") as entries:
                 found = sorted(entries, key=lambda entry: entry.name)
@@ -204,7 +211,10 @@ class _Walk:
                     self._pass_over(path, folder)
 
     def _pass_over(self, path: str, folder: str) -> None:
-        """Note an entry that is no file, or a link out of the run's folder. Targets of other links are outputs."""
+        """Note an entry that can't be copied: a special file, or a link whose target is outside the searched folders.
+
+        If a link's target is inside these folders, the target itself is listed as an output, so the link is not noted.
+        """
         try:
             target = os.readlink(f"{self.top}/{path}")
         except OSError:
@@ -214,7 +224,7 @@ class _Walk:
             self.passed_over.append(path)
 
     def _is_own(self, folder: str, name: str) -> bool:
-        """Return whether this is a checkpoint of orch, complete or not. Checkpoints are copied separately."""
+        """Return whether an entry is a checkpoint of orch, complete or not. Checkpoints are copied separately."""
         place = f"{self.top}/{folder}".rstrip("/")
         if place != self.checkpoints.rstrip("/"):
             return False
@@ -226,7 +236,7 @@ class _Walk:
 
 
 def list_outputs(request: Request, _: bytes) -> Answer:
-    """Return the result of `find`, with the files as the answer's bytes."""
+    """Return the result of `find`. The list of files is the answer's binary part."""
     run_dir, code_dir = at_user(request["run_dir"]), at_user(request["code_dir"])
     found = find(run_dir, code_dir, at_user(request["checkpoints"]), OutputRules.from_json(request["rules"]))
     roots = {name: folder for name, folder in found.roots.items() if os.path.isdir(folder)}

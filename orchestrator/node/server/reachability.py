@@ -1,4 +1,4 @@
-"""Tests whether machines reach one another: one listens on a port of the gang, and the others connect to it."""
+"""Tests whether machines reach one another: one machine listens on a port of the gang, and the others connect to it."""
 
 from __future__ import annotations
 
@@ -11,14 +11,16 @@ from orchestrator.node.system import sockets
 from orchestrator.node.system.host import listening_addresses, network_environment
 from orchestrator.node.system.sockets import PADDING, padding_lost
 
-PROBE_SECONDS = 3.0  # without progress
-LISTEN_SECONDS = 15.0  # without a probe: then nobody comes any more
+PROBE_SECONDS = 3.0  # time-out for a step of a probe
+LISTEN_SECONDS = 15.0  # after this time without a probe, the listener ends
 MOST_AT_ONCE = 64
 GREETING = b"orch listens\n"
 
 
 def listen(request: Request, _: bytes) -> Answer:
-    """Listen as node 0's agent would, on the first free port, until nobody has connected for long. Return the port."""
+    """Listen as node 0's agent would, on the first free port, and return the port. Stop after LISTEN_SECONDS without
+    a connection.
+    """
     addrs = listening_addresses(tuple(request["addrs"]), request["interface"])
     try:
         socks = sockets.listen(addrs, tuple(request["ports"]))
@@ -32,7 +34,7 @@ def listen(request: Request, _: bytes) -> Answer:
 def _answer_all(sock: socket.socket) -> None:
     free = threading.BoundedSemaphore(MOST_AT_ONCE)
     sock.settimeout(LISTEN_SECONDS)
-    with sock, contextlib.suppress(OSError):  # nobody has connected for long
+    with sock, contextlib.suppress(OSError):  # no peer has connected in time
         while True:
             peer, _ = sock.accept()
             free.acquire()
@@ -40,7 +42,7 @@ def _answer_all(sock: socket.socket) -> None:
 
 
 def _answer(peer: socket.socket, free: threading.BoundedSemaphore) -> None:
-    """Greet the peer and send its padding back. A probe needs no more."""
+    """Send the greeting to the peer, and send its padding back. The padding tests whether large packets arrive."""
     with peer, contextlib.suppress(OSError):
         peer.settimeout(PROBE_SECONDS)
         peer.sendall(GREETING)
@@ -50,7 +52,7 @@ def _answer(peer: socket.socket, free: threading.BoundedSemaphore) -> None:
 
 
 def _take(peer: socket.socket) -> int:
-    """Read the padding, and return the number of bytes that arrived."""
+    """Read the peer's padding, and return the number of bytes that arrived."""
     count = 0
     while count < len(PADDING) and (data := peer.recv(len(PADDING) - count)):
         count += len(data)
@@ -58,7 +60,9 @@ def _take(peer: socket.socket) -> int:
 
 
 def probe(request: Request, _: bytes) -> Answer:
-    """Return the first address at which the listener answers, and the interface to it, or all problems."""
+    """Return the first address at which the listener answers, and the interface that leads to it. If no address
+    answers, return the problem of each address.
+    """
     problems = []
     for addr in request["addrs"]:
         try:
@@ -83,7 +87,9 @@ def _is_greeted(peer: socket.socket) -> bool:
 
 
 def _padding_problem(peer: socket.socket) -> str:
-    """Return why the padding did not come back; "" if it did."""
+    """Send the padding, which is large enough to fail on a wrong MTU, to the listener. Return why it did not come
+    back; "" if it did.
+    """
     try:
         peer.sendall(PADDING.encode())
         return "" if _take(peer) == len(PADDING) else padding_lost("the connection was closed")

@@ -1,4 +1,4 @@
-"""The types of requests to a machine's server and of its answers, and the error that refuses a request."""
+"""The types of a machine server's requests and answers, and the error by which the server refuses a request."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ Answer = tuple[dict[str, Any], Union[bytes, "Parts"]]
 
 
 class RefusedError(Exception):
-    """A request that can't be carried out. Its text is a sentence without the host, which the asker knows.
+    """A request can't be carried out. Its text is a sentence without the host, because the requester knows the host.
 
-    transient: the same request may succeed later.
+    transient: whether the same request may succeed later.
     """
 
     def __init__(self, sentence: str, *, transient: bool = False) -> None:
@@ -26,5 +26,5 @@ class RefusedError(Exception):
 
 
 def at_user(path: str) -> str:
-    """Return the path with `~` as this machine has it."""
+    """Return the path with `~` replaced by this machine's home folder."""
     return os.path.expanduser(path)

@@ -1,4 +1,4 @@
-"""Runs programs of this machine for the submitting machine, such as Slurm's on a login node."""
+"""Runs programs on this machine for the submitting machine, such as Slurm's commands on a login node."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ PROFILE_SECONDS = 10.0
 
 
 def run_program(request: Request, payload: bytes) -> Answer:
-    """Run a program with the payload as its input. Its exit code is null if it did not end within `patience` seconds.
+    """Run a program with the payload as its stdin. If it does not end within `patience` seconds, its exit code is null.
 
-    The program gets no variable that begins with a word of `hide`, except variables that `keep` names. A word of
-    `hide` that ends in `=` stands for the variable of exactly that name.
+    Variables whose names begin with a word of `hide` are removed from the program's environment, except those that
+    `keep` names. If a word of `hide` ends in `=`, it hides only the variable with exactly that name.
     """
     argv = [str(word) for word in request["argv"]]
     hide, keep = tuple(request["hide"]), request.get("keep", ())
@@ -36,13 +36,15 @@ def run_program(request: Request, payload: bytes) -> Answer:
 
 
 def missing_programs(request: Request, _: bytes) -> Answer:
-    """Return which of these programs are not here."""
+    """Return which of the named programs this machine lacks."""
     names = [name for name in request["names"] if shutil.which(name, path=_environment(name).get("PATH")) is None]
     return {"missing": names}, b""
 
 
 def _environment(name: str) -> dict[str, str]:
-    """Return the variables for the program. Over SSH, PATH lacks the folders that only a login shell adds."""
+    """Return the environment for the program. If PATH lacks the program, add a login shell's PATH, which SSH does
+    not set.
+    """
     if shutil.which(name) is not None:
         return dict(os.environ)
     return {**os.environ, "PATH": f"{os.environ.get('PATH', os.defpath)}:{_login_path()}"}
@@ -50,7 +52,7 @@ def _environment(name: str) -> dict[str, str]:
 
 @functools.cache
 def _login_path() -> str:
-    """Return the PATH of a login shell. It follows any text that the shell's start files print."""
+    """Return the PATH of a login shell. Any text that the shell's start files print before it is ignored."""
     try:
         done = subprocess.run(
             ["bash", "-lc", 'printf "\\n%s" "$PATH"'], stdin=subprocess.DEVNULL, capture_output=True,

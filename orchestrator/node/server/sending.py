@@ -1,4 +1,4 @@
-"""Sends files of this machine: parts of many files in one answer, each part hashed while it is sent."""
+"""Sends files of this machine. One answer has parts of many files, and each part is hashed while it is sent."""
 
 from __future__ import annotations
 
@@ -18,20 +18,23 @@ from orchestrator.protocol.json_text import parse_json
 from orchestrator.protocol.reading import descriptor_of, info_of
 
 HASH_BYTES = 32
-PATIENCE = 3.0  # seconds that a request waits for its files to be unchanged for long enough
+PATIENCE = 3.0  # seconds for which a request waits until its files have been unchanged for long enough
 _Facts = tuple[int, int]  # a file's size and mtime_ns
 
 
 def read_files(request: Request, payload: bytes) -> Answer:
-    """Return parts of files. `hashed`: each part is followed by its sha256, or by zeros if the file changed meanwhile.
+    """Return parts of files. If `hashed` is true, each part is followed by its sha256, or by zeros if the file changed
+    while it was sent.
 
-    The payload is a JSON list of [folder, path, offset, count, facts, sha256]. The folder is a number in `below`. The
-    path continues there, and no link on it is followed. Facts are [size, mtime_ns] of the wanted version, or null for
-    any version. A file that has this sha256 is not sent; "" matches no file. `files` has [count, size, mtime_ns, has it
-    this sha256?] for each file, or null if there is no such file or version.
+    The payload is a JSON list of [folder, path, offset, count, facts, sha256]. `folder` is an index into the list
+    `below`, `path` is relative to that folder, and no link on the path is followed. `facts` is [size, mtime_ns] of the
+    wanted version, or null for any version. If the file has this sha256, it is not sent; "" matches no file.
 
-    still: the seconds for which each file must have been unchanged. The request waits up to PATIENCE for that.
-    Afterwards, files that still change count as missing.
+    In the answer, `files` has [count, size, mtime_ns, whether the sha256 matched] for each file, or null if the file or
+    its wanted version does not exist.
+
+    still: the number of seconds for which each file must have been unchanged. The request waits up to PATIENCE for
+    this. Files that still change afterwards count as missing.
     """
     below = [at_user(folder) for folder in request["below"]]
     asked = [(below[folder], path, *rest) for folder, path, *rest in parse_json(payload)]
@@ -55,12 +58,12 @@ def _wait_until_still(files: list[tuple[str, str]], seconds: float) -> None:
                 age = (time.time_ns() - info_of(f"{folder}/{path}", folder).st_mtime_ns) / 1e9
                 if age >= seconds:
                     break
-                time.sleep(min(seconds - age, left))  # no event reports that a file is not written
+                time.sleep(min(seconds - age, left))  # no event reports that a file is no longer written to
 
 
 @dataclass
 class _Part:
-    """A part of an open file. `facts` are those of the file when it was opened."""
+    """A part of an open file. `facts` are the file's size and time when it was opened."""
 
     descriptor: int
     offset: int
@@ -69,7 +72,9 @@ class _Part:
     is_right: bool = True
 
     def blocks(self) -> Iterator[memoryview]:
-        """Read and yield the bytes. Zeros replace missing bytes, so that the connection stays in order."""
+        """Read and yield the part's bytes. Missing bytes are replaced by zeros, because the receiver expects a fixed
+        number.
+        """
         room, at, end = memoryview(bytearray(min(self.count, PIECE))), self.offset, self.offset + self.count
         while at < end:
             block, got = room[: min(end - at, PIECE)], 0
@@ -83,19 +88,21 @@ class _Part:
         self.is_right &= _facts(self.descriptor) == self.facts
 
     def pass_on(self, sink: BinaryIO) -> None:
-        """Write the bytes without reading them into this process, as far as the file has them."""
+        """Write the part's bytes with sendfile, without reading them into this process, until the file ends."""
         sink.flush()
         at, end = self.offset, self.offset + self.count
         try:
             while at < end and (sent := os.sendfile(sink.fileno(), self.descriptor, at, end - at)):
                 at += sent
-        except OSError as error:  # `blocks` goes on, with zeros for what a failing disk does not give
+        except OSError as error:  # `blocks` continues, and replaces unreadable bytes by zeros
             if error.errno not in (errno.EIO, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP):
                 raise
         sink.writelines(_Part(self.descriptor, at, end - at, self.facts).blocks())
 
     def sha256(self, sink: BinaryIO | None = None) -> bytes:
-        """Return the hash of the bytes, which are written to `sink`; zeros if the file changed or can't be read."""
+        """Return the hash of the part's bytes, and write them to `sink`. If the file changed or can't be read,
+        return zeros.
+        """
         digest = hashlib.sha256()
         for block in self.blocks():
             digest.update(block)
@@ -110,9 +117,9 @@ def _facts(descriptor: int) -> _Facts:
 
 
 class Parts:
-    """The bytes of an answer: parts of open files, which go to the connection as they are read.
+    """The binary part of an answer: parts of open files, which are read while they are sent.
 
-    newest: the newest time that a file may have.
+    newest: the latest modification time that a file may have.
     """
 
     def __init__(self, *, hashed: bool, newest: int | None) -> None:
@@ -121,17 +128,17 @@ class Parts:
 
     @property
     def count(self) -> int:
-        """Return the number of bytes."""
+        """Return the total number of bytes to send."""
         return sum(part.count + HASH_BYTES * self.hashed for part in self.parts)
 
     def add(
         self, below: str, path: str, offset: int, count: int, facts: list[int] | None, sha256: str
     ) -> list[Any] | None:
-        """Open a file, and return its row in the answer."""
+        """Open a file, add its requested part, and return the file's row in the answer."""
         try:
             descriptor = descriptor_of(f"{below}/{path}", below)
         except OSError as error:
-            if error.errno in (errno.EMFILE, errno.ENFILE):  # the file is there, and this machine lacks something
+            if error.errno in (errno.EMFILE, errno.ENFILE):  # the file exists, but a limit on open files is reached
                 raise
             return None
         now = _facts(descriptor)
@@ -145,7 +152,7 @@ class Parts:
         return [0 if is_known else count, *now, is_known] if is_wanted else None
 
     def send(self, sink: BinaryIO) -> None:
-        """Write all parts and close their files. Raises OSError if the connection is gone."""
+        """Write all parts and close their files. Raises OSError if the connection is broken."""
         try:
             for part in self.parts:
                 if self.hashed:
@@ -164,6 +171,6 @@ class Parts:
         return sink.getvalue()
 
     def close(self) -> None:
-        """Close the files."""
+        """Close the files of all parts."""
         while self.parts:
             os.close(self.parts.pop().descriptor)

@@ -1,8 +1,9 @@
 """`python3 node.pyz serve`: answers the requests of a submitting machine that has connected over SSH.
 
-A request is a line of JSON, {"id", "do", "bytes", ...}, and that many bytes; so is a reply. Each request has its own
-thread and is answered when it is done, so a long request delays no other. If no further thread can be started, requests
-wait for one another. The end of the input ends the process, and agents that it has started continue.
+A request is a line of JSON, {"id", "do", "bytes", ...}, followed by the number of bytes in "bytes". A reply has the
+same form. Each request is handled in a separate thread, so a long request does not delay other requests. If no more
+threads can be started, requests wait for one another. When stdin ends, this process ends, but the agents that it has
+started continue.
 """
 
 from __future__ import annotations
@@ -29,11 +30,11 @@ HOME = {verb: module for module, verbs in ANSWERS.items() for verb in verbs}
 
 
 def serve() -> int:
-    """Answer the requests on the standard input until it ends; return the exit code."""
+    """Answer the requests on stdin until stdin ends. Return the exit code."""
     from orchestrator.node.system.workers import Workers
 
     source, sink, lock = sys.stdin.buffer, os.fdopen(os.dup(1), "wb"), threading.Lock()
-    os.dup2(2, 1)  # nothing that prints may get between two replies
+    os.dup2(2, 1)  # printed text must not get between two replies
 
     asked = threading.Event()
     with contextlib.suppress(RuntimeError):  # no thread can be started: sshd ends this process in the end
@@ -50,9 +51,9 @@ def serve() -> int:
 def stay() -> int:
     """Serve in a child process, and return when the child and all programs that it has started have ended.
 
-    A scheduler ends all processes of a step as soon as its first process ends, and agents must outlive the server. When
-    the scheduler is about to end the job, it sends its signals to all processes. Both of these ignore them, so the last
-    files of the agents can be copied.
+    A scheduler ends all processes of a step as soon as the step's first process ends, and agents must outlive the
+    server. When the scheduler is about to end the job, it signals all processes. The server and its parent ignore these
+    signals, so that the agents' last files can still be copied.
     """
     from orchestrator.node.system.orphans import adopt_orphans
     from orchestrator.node.system.signals import NOTICES
@@ -72,14 +73,16 @@ def stay() -> int:
 
 
 def _end_when_forgotten(asked: threading.Event) -> None:
-    """End the process after a long time without a request, because a cut cable may end the connection unnoticed."""
+    """End this process after FORGOTTEN_SECONDS without a request, because a broken network may leave the connection
+    open.
+    """
     while asked.wait(FORGOTTEN_SECONDS):
         asked.clear()
     os._exit(0)
 
 
 def answer(request: Request, payload: bytes) -> Answer:
-    """Carry out a request and return its answer. A request that fails is answered with the reason (`error`)."""
+    """Carry out a request and return its answer. If the request fails, the answer contains the reason (`error`)."""
     try:
         verb = request["do"]
         found: Answer = getattr(import_module(f"orchestrator.node.server.{HOME[verb]}"), verb)(request, payload)
@@ -106,5 +109,5 @@ def _reply(request: Request, payload: bytes, sink: BinaryIO, lock: threading.Loc
             else:
                 data.send(sink)
             sink.flush()
-        except OSError:  # the asker is gone
+        except OSError:  # the requester has disconnected
             os._exit(0)

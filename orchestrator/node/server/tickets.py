@@ -1,9 +1,9 @@
-"""The tickets of runs that wait for places of this machine, which all users of the machine see.
+"""The tickets of runs that wait for places (GPUs or slots) of this machine. All users of the machine can see them.
 
-A ticket is a folder in the shared folder for temporary files, and contains a folder `renewed`. Its name has the run and
-its needs. Its owner, its creation and its last renewal come from the kernel: the owner and the times of change (ctime),
-which only root can set. Only names and these facts are read, and no link is followed. Folders can't have hard links,
-and in a sticky folder nobody can remove or rename another user's ticket.
+A ticket is a folder in the shared folder for temporary files, and contains a folder `renewed`. The ticket's name
+contains the run and its needs. Its owner, its creation time and its last renewal come from the folders' uid and ctime.
+Only root can forge these values. Only names, uids and ctimes are read, and no link is followed. Folders can't have hard
+links, and in a sticky folder nobody can remove or rename another user's ticket.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from orchestrator.protocol.places.tickets import MOST_OF_USER, Ticket
 SHARED = ("/var/tmp", "/tmp")  # noqa: S108 (the first of them that is sticky and root's is every user's)
 EVERYBODYS = stat.S_ISVTX | stat.S_IWOTH
 RENEWED = "renewed"
-FORGOTTEN_SECONDS = 30 * 86400.0  # after that its own user's next ticket removes one
-MOST_TOLD = 4 * MOST_OF_USER  # tickets of one user, so that an answer is never long
+FORGOTTEN_SECONDS = 30 * 86400.0  # after this time, the next ticket of the same user removes an old ticket
+MOST_TOLD = 4 * MOST_OF_USER  # the most tickets of one user in an answer, which limits its length
 _NAME = re.compile(r"orch-queue\.[0-9a-f]{16}\.(\d{1,6})\.(\d{1,20})\.([A-Za-z0-9][A-Za-z0-9_.-]{0,99})", re.ASCII)
 
 
@@ -35,7 +35,9 @@ class _Found(NamedTuple):
 
 
 def look_at_queue(request: Request, _: bytes) -> Answer:
-    """Return every place of this machine with its holder, and the tickets. `uid` is the asker's, and `now` the time."""
+    """Return every place of this machine with its holder, and all tickets. `uid` is the requester's uid, `now` is
+    the time.
+    """
     found = [each.ticket for each in _bounded(_tickets(_shared()))]
     shown = [{**each._asdict(), "user": user_name(each.uid)} for each in found]
     places = leases.holders_of(leases.places(request.get("slots")))
@@ -43,7 +45,7 @@ def look_at_queue(request: Request, _: bytes) -> Answer:
 
 
 def take_ticket(request: Request, _: bytes) -> Answer:
-    """Write a run's ticket, which replaces its earlier ticket. Raises RefusedError if the users share no folder."""
+    """Write a run's ticket, and replace the run's earlier ticket. Raises RefusedError if the users share no folder."""
     folder, run_id = _shared(), request["run_id"]
     if folder is None:
         raise RefusedError(f"none of {' and '.join(SHARED)} is a sticky folder of root's, in which a ticket could lie")
@@ -61,7 +63,7 @@ def take_ticket(request: Request, _: bytes) -> Answer:
 
 
 def renew_ticket(request: Request, _: bytes) -> Answer:
-    """Record that the run still waits. `renewed` is false if it has no ticket."""
+    """Record that the run still waits. If the run has no ticket, `renewed` in the answer is false."""
     mine = [each for each in _own(_shared()) if each.ticket.run == request["run_id"]]
     for each in mine:
         os.utime(f"{each.path}/{RENEWED}")
@@ -77,7 +79,7 @@ def drop_ticket(request: Request, _: bytes) -> Answer:
 
 
 def _shared() -> str | None:
-    """Return the folder of all users' tickets; None if no such folder can be trusted."""
+    """Return the folder that holds all users' tickets; None if no such folder can be trusted."""
     for path in SHARED:
         with contextlib.suppress(OSError):
             info = os.stat(path)
@@ -102,7 +104,9 @@ def _tickets(folder: str | None) -> Iterator[_Found]:
 
 
 def _times(path: str) -> tuple[int, int, float] | None:
-    """Return the owner, creation and last renewal of a ticket; None if it is gone or is no ticket."""
+    """Return the owner, creation time and last renewal of a ticket; None if the ticket was removed or the path is no
+    ticket.
+    """
     try:
         folder = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:
@@ -123,7 +127,7 @@ def _own(folder: str | None) -> list[_Found]:
 
 
 def _bounded(found: Iterator[_Found]) -> list[_Found]:
-    """Return at most MOST_TOLD tickets of each user, those that are renewed first."""
+    """Return at most MOST_TOLD tickets of each user. Tickets that are still renewed come first."""
     kept: list[_Found] = []
     of_user: dict[int, int] = {}
     for each in sorted(found, key=lambda one: (not one.ticket.is_fresh, one.ticket.order)):

@@ -1,4 +1,4 @@
-"""Writes files for the submitting machine: a file, or the folder of one run of a batch job."""
+"""Writes files for the submitting machine: a single file, or the folder of one run of a job array."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from orchestrator.protocol.layout import archive_file, node_folder
 
 
 def write_file(request: Request, payload: bytes) -> Answer:
-    """Write a private file as a whole, or its next piece.
+    """Write a private file completely, or write the next piece of it.
 
-    sha256: the hash that the whole file must have. sender: tells apart several senders of the same file.
+    sha256: the hash that the complete file must have. sender: a name that distinguishes several senders of the same
+    file.
     """
     path, sender, sha256 = at_user(request["path"]), request.get("sender"), request.get("sha256")
     os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
@@ -41,9 +42,9 @@ def write_file(request: Request, payload: bytes) -> Answer:
 
 
 def prepare_array_run(request: Request, payload: bytes) -> Answer:
-    """Make the folder of a run: its nodes' tasks, which are the payload, and a link to the `archive`.
+    """Create a run's folder with the tasks of its nodes, which are the payload, and a hard link to the `archive`.
 
-    folder: the run's folder for the logs of its job. The request may be repeated.
+    folder: the subfolder of the run's folder for the logs of its job. Repeating the request is safe.
     """
     run_dir = at_user(request["run_dir"])
     os.makedirs(f"{run_dir}/{request['folder']}", mode=0o700, exist_ok=True)

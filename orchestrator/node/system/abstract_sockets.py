@@ -1,7 +1,7 @@
-"""Abstract unix sockets: names in the kernel, each of which one process of a machine can hold at a time.
+"""Abstract unix sockets. Each has a name in the kernel, which only one process of a machine can hold at a time.
 
-They are not files, so no link is followed and nothing is left behind. A name is free as soon as its last descriptor is
-closed. The kernel knows the owner of each name. Each network namespace has names of its own.
+They are not files, so no link is followed and no file is left behind. A name is free as soon as its last descriptor is
+closed. The kernel knows the owner of each name. Each network namespace has its own names.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ DIAG_ANSWER_BYTES = 16
 
 
 class Owned(NamedTuple):
-    """A name that a process holds, and the uid of its user. The uid is None if the kernel is older than 5.3."""
+    """A name that a process holds, and the uid of the process's user. On kernels before 5.3 the uid is None."""
 
     name: str
     uid: int | None
 
 
 def take(name: str) -> socket.socket | None:
-    """Return a socket that holds the name as long as the socket, or a copy of it, is open.
+    """Return a socket that holds the name until the socket and all copies of its descriptor are closed.
 
     Return None if another process holds the name.
     """
@@ -60,7 +60,7 @@ def user_name(uid: int | None) -> str | None:
 
 
 def owned_names() -> list[Owned]:
-    """Return all names that are held in this network namespace, with the owners that the kernel reports."""
+    """Return all names that are held in this network namespace, with their owners according to the kernel."""
     try:
         return [owned for body in _ask_kernel() if (owned := _owned(body)) is not None]
     except OSError:  # the kernel does not support the request, or refuses it
@@ -68,7 +68,7 @@ def owned_names() -> list[Owned]:
 
 
 def _ask_kernel() -> Iterator[bytes]:
-    """Yield the kernel's answer about each unix socket. The requests and answers are described in sock_diag(7)."""
+    """Yield the kernel's answer about each unix socket. sock_diag(7) describes the requests and answers."""
     question = struct.pack(DIAG, socket.AF_UNIX, 0, 0, 0xFFFFFFFF, 0, SHOW_NAME_AND_UID, 0, 0)
     head = struct.pack(HEAD, struct.calcsize(HEAD) + len(question), SOCK_DIAG_BY_FAMILY, REQUEST_ALL, 1, 0)
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, NETLINK_SOCK_DIAG) as kernel:
@@ -87,7 +87,7 @@ def _ask_kernel() -> Iterator[bytes]:
 
 
 def _owned(body: bytes) -> Owned | None:
-    """Return the abstract name in the kernel's answer, or None if the answer is not about a stream socket with a name.
+    """Return the abstract name in the kernel's answer. Return None if the answer is not about a named stream socket.
 
     Sockets of other types have a separate set of names.
     """

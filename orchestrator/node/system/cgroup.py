@@ -9,7 +9,7 @@ NO_LIMIT = 1 << 60  # version 1 writes a huge number for "no limit"
 
 
 def oom_kills(cgroups: str = "/proc/self/cgroup", root: str = "/sys/fs/cgroup") -> int:
-    """Return the number of out-of-memory kills in this cgroup (version 1 or 2), or 0 if it is not known."""
+    """Return the number of out-of-memory kills in this cgroup (version 1 or 2), or 0 if it is unknown."""
     count = 0
     for controllers, path in _groups(cgroups):
         if controllers == "":
@@ -22,12 +22,16 @@ def oom_kills(cgroups: str = "/proc/self/cgroup", root: str = "/sys/fs/cgroup") 
 
 
 def own_path(cgroups: str = "/proc/self/cgroup") -> str:
-    """Return the path of this process's cgroup. Version 1 has several, of which the memory controller's is returned."""
+    """Return the path of this process's cgroup. With cgroups of version 1, return the path of the memory
+    controller's cgroup.
+    """
     return next((path for controllers, path in _groups(cgroups) if controllers in ("", "memory")), "")
 
 
 def _groups(cgroups: str) -> list[tuple[str, str]]:
-    """Return (controllers, path) for each cgroup of a process. In version 2 there is one, whose controllers are ""."""
+    """Return (controllers, path) for each cgroup of a process. In version 2 a process has one cgroup, with "" as
+    controllers.
+    """
     try:
         with open(cgroups, encoding="utf-8") as file:
             lines = [line.rstrip("\n").split(":", 2) for line in file]
@@ -37,20 +41,24 @@ def _groups(cgroups: str) -> list[tuple[str, str]]:
 
 
 def memory_limits(cgroups: str = "/proc/self/cgroup", root: str = "/sys/fs/cgroup") -> list[tuple[str, int]]:
-    """Return (folder, limit in bytes) for each cgroup that limits this process's memory, its own and its parents."""
+    """Return (folder, limit in bytes) for each cgroup with a memory limit: this process's own cgroup and its
+    parents.
+    """
     return _limits("memory", ("memory.max", "memory.limit_in_bytes"), cgroups, root)
 
 
 def process_limits(cgroups: str = "/proc/self/cgroup", root: str = "/sys/fs/cgroup") -> list[tuple[str, int, int]]:
-    """Return (folder, limit, present count) for each cgroup that limits this process's processes and threads."""
+    """Return (folder, limit, present count) for each cgroup that limits how many processes and threads this process
+    can start.
+    """
     limits = _limits("pids", ("pids.max", "pids.max"), cgroups, root)
     return [(folder, limit, _number(f"{folder}/pids.current") or 0) for folder, limit in limits]
 
 
 def _limits(controller: str, names: tuple[str, str], cgroups: str, root: str) -> list[tuple[str, int]]:
-    """Return (folder, limit) for this process's cgroup and its parents, as far as they have a limit.
+    """Return (folder, limit) for each cgroup that has a limit: this process's own cgroup and its parents.
 
-    `names` are the limit's file in version 2 and in version 1 of cgroups.
+    `names` are the names of the limit's file in version 2 and in version 1 of cgroups.
     """
     found = []
     for controllers, path in _groups(cgroups):
@@ -67,7 +75,7 @@ def _limits(controller: str, names: tuple[str, str], cgroups: str, root: str) ->
 
 
 def memory_used(folder: str) -> int:
-    """Return the bytes of memory that a cgroup uses, without the part of the page cache that can be freed at once."""
+    """Return how many bytes of memory a cgroup uses, without the page cache that can be freed at once."""
     used = _number(f"{folder}/memory.current")
     if used is None:
         used = _number(f"{folder}/memory.usage_in_bytes") or 0
@@ -83,7 +91,9 @@ def _number(path: str) -> int | None:
 
 
 def _counter(path: str, *names: str) -> int:
-    """Return the first counter with one of these names in a file of lines `NAME NUMBER`, or 0 if there is none."""
+    """Return the first counter with one of these names in a file of lines `NAME NUMBER`; 0 if there is no such
+    counter.
+    """
     with contextlib.suppress(OSError, ValueError), open(path, encoding="ascii") as file:
         for name, _, value in (line.partition(" ") for line in file):
             if name in names:

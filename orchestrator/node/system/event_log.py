@@ -1,4 +1,4 @@
-"""The record of a node: one JSON object a line, which only the node's agent appends."""
+"""A node's record of events, with one JSON object per line. Only the node's agent appends to it."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from orchestrator.protocol.reading import MOST_LINES, opened, read_regular
 from orchestrator.protocol.typed import to_json
 
 MOST_KEPT = 1 << 20  # bytes of the record that are kept in memory
-RESERVE_BYTES = 1 << 17  # of disk space for the last events
+RESERVE_BYTES = 1 << 17  # bytes of disk space that are reserved for the last events
 
 
 class EventLog:
-    """Appends events to the record. A full disk is reported once on stderr, and raises nothing.
+    """Appends events to the record. If the disk is full, this is reported once on stderr, and nothing is raised.
 
-    If the record's folder is removed, it is created again with all events so far, so that copies of the record stay
-    valid. If these events take more than MOST_KEPT bytes, only the first, which identifies the run, and the newest are
-    kept for that.
+    If the record's folder is removed, it is created again with all earlier events, so that copies of the record stay
+    valid. For this purpose, events are also kept in memory. If the kept events exceed MOST_KEPT bytes, only the first
+    event, which identifies the run, and the newest events are kept.
     """
 
     def __init__(self, path: str, node_rank: int) -> None:
@@ -38,7 +38,7 @@ class EventLog:
             os.posix_fallocate(file.fileno(), 0, RESERVE_BYTES)
 
     def write(self, event: Event) -> None:
-        """Append an event with its sequence number, the time and the node."""
+        """Append an event with its sequence number, the time and the node's number."""
         stamped = {
             "kind": event.kind,
             "seq": self.sequence,
@@ -76,7 +76,9 @@ class EventLog:
             self.kept = self.kept[:first] + self.kept[middle:]
 
     def _make_folder(self) -> bool:
-        """Create the folder again, with the record so far. Return False if that is not necessary or not possible."""
+        """Create the removed folder again, with the events so far. Return False if the folder exists or can't be
+        created.
+        """
         folder = os.path.dirname(self.path)
         if os.path.isdir(folder):
             return False
@@ -89,7 +91,7 @@ class EventLog:
         return True
 
     def _give_reserve_back(self) -> bool:
-        """Free the reserved disk space. Return False if it was freed before."""
+        """Free the reserved disk space. Return False if it has been freed before."""
         try:
             os.unlink(self.reserve)
         except OSError:
@@ -97,12 +99,13 @@ class EventLog:
         return True
 
     def close(self) -> None:
-        """Free the reserved disk space. Events can still be written."""
+        """Free the reserved disk space. Events can still be written afterwards."""
         self._give_reserve_back()
 
 
 def events_in(path: str) -> list[Event]:
-    """Return the events of a node's record (RUN/nodes/N/events.jsonl), without lines that a crash or a full disk cut.
+    """Return the events of a node's record (RUN/nodes/N/events.jsonl). Skip lines that a crash or a full disk has
+    truncated.
 
     Raises OSError if the record is missing or can't be read.
     """
@@ -114,7 +117,7 @@ def events_in(path: str) -> list[Event]:
 
 
 def _written(path: str) -> tuple[int, bytes]:
-    """Return the number of lines and the last bytes of the record that earlier agents of this node have written."""
+    """Return the number of lines in the record that earlier agents of this node have written, and its last bytes."""
     count, last = 0, b""
     with contextlib.suppress(OSError), opened(path) as file:
         while data := file.read(MOST_KEPT):

@@ -9,7 +9,7 @@ CHUNK = 1 << 20
 
 
 def digest_of(source: IO[bytes], copy_to: IO[bytes] | None = None) -> str:
-    """Return the sha256 of the rest of a file, which is also copied to the file `copy_to` if that is given."""
+    """Return the sha256 of the rest of a file. If `copy_to` is given, also copy the bytes to that file."""
     digest = hashlib.sha256()
     while chunk := source.read(CHUNK):
         digest.update(chunk)

@@ -1,4 +1,4 @@
-"""Facts about a node that are needed before its ranks start: cores, GPUs, addresses, and the route to the master."""
+"""Facts about a node that are needed before its ranks start: cores, GPUs, addresses, and the route to node 0."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def gpus_of(task: NodeTask) -> int:
 
 
 def with_given_gpus(task: NodeTask) -> NodeTask:
-    """Return the task with a variable that lists the GPUs of this machine which its ranks may use.
+    """Return the task with a variable that lists this machine's GPUs that the ranks may use.
 
     If this machine has no GPUs, the task is returned unchanged.
     """
@@ -47,7 +47,9 @@ def with_given_gpus(task: NodeTask) -> NodeTask:
 
 
 def nproc_here(task: NodeTask) -> int:
-    """Return the number of ranks on this node. If the plan names none, it is the number of GPUs, or else of cores."""
+    """Return the number of ranks on this node. If the plan does not set it, this is the number of GPUs, or, without
+    GPUs, of cores.
+    """
     return task.nproc if task.nproc is not None else gpus_of(task) or cores()
 
 
@@ -58,13 +60,13 @@ def network_here() -> str:
 
 
 def addresses() -> tuple[str, ...]:
-    """Return this host's IPv4 addresses, loopback last."""
+    """Return this host's IPv4 addresses, with the loopback address last."""
     found = [addr for _, name in socket.if_nameindex() if (addr := interface_address(name))]
     return tuple(sorted(set(found), key=lambda addr: (addr.startswith("127."), found.index(addr))))
 
 
 def interface_address(name: str) -> str | None:
-    """Return the IPv4 address of a network interface, or None if the interface or its address does not exist."""
+    """Return the IPv4 address of a network interface, or None if the interface does not exist or has no address."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             packed = fcntl.ioctl(probe.fileno(), SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
@@ -74,7 +76,7 @@ def interface_address(name: str) -> str | None:
 
 
 def interface_problem(names: str | None, inet6: str = "/proc/net/if_inet6") -> str:
-    """Return why gloo and NCCL can't use the interfaces with these names (`eth0` or `ib0,ib1`), or "" if they can."""
+    """Return why gloo and NCCL can't use the named interfaces (`eth0` or `ib0,ib1`), or "" if they can."""
     own = [name for _, name in socket.if_nameindex()]
     for name in filter(None, (names or "").split(",")):
         if interface_address(name) is not None:
@@ -96,7 +98,7 @@ def _with_ipv6(path: str) -> set[str]:
 
 
 def _source_address(destination: str) -> str | None:
-    """Return the local address from which packets to a destination would be sent. Nothing is sent to find it."""
+    """Return the local address from which packets to a destination would be sent. No packet is sent."""
     family = socket.AF_INET6 if ":" in destination else socket.AF_INET
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
         try:
@@ -120,11 +122,11 @@ def _is_loopback(address: str) -> bool:
 
 
 def listening_addresses(names: tuple[str, ...], interface: str | None) -> tuple[str, ...]:
-    """Return the addresses at which this host must listen, if others know it by these names and addresses.
+    """Return the addresses at which this host must listen if other hosts use these names and addresses to reach it.
 
-    The list has the local addresses to which the names resolve. With `interface`, only the address of the interface is
-    kept of those that other hosts can reach. A name may resolve to a loopback address here (Debian's 127.0.1.1) and to
-    another address elsewhere. In this case all addresses of this host are returned.
+    These are the local addresses to which the names resolve. If `interface` is given, only the interface's address and
+    loopback addresses are returned. A name may resolve to a loopback address on this host (Debian's 127.0.1.1) and to
+    another address on other hosts. In this case all addresses of this host are returned.
     """
     found: list[str] = []
     for name in names:
@@ -141,7 +143,7 @@ def listening_addresses(names: tuple[str, ...], interface: str | None) -> tuple[
 
 
 def lacks_tls() -> str:
-    """Return a phrase about what this Python lacks for TLS 1.3, or "" if it supports TLS 1.3."""
+    """Return a phrase that names what this Python lacks for TLS 1.3, or "" if it supports TLS 1.3."""
     try:
         import ssl
     except ImportError:
@@ -150,11 +152,11 @@ def lacks_tls() -> str:
 
 
 def network_environment(master_addr: str, interface: str | None) -> dict[str, str]:
-    """Return GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME if gloo or NCCL would choose a wrong interface, else nothing.
+    """Return GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME if gloo or NCCL would choose a wrong interface, else {}.
 
-    Gloo uses the address of the host's name. This address is wrong if the name resolves to a loopback address, to
-    nothing, or to another network than that of the route to the master (horovod #310, NVIDIA/nccl #286). NCCL may use
-    any interface, even a container bridge or a tunnel that reaches no other node.
+    Gloo uses the address to which the host's name resolves. This is wrong if the name resolves to a loopback address,
+    to no address, or to a network that does not lead to the master (horovod #310, NVIDIA/nccl #286). NCCL may use any
+    interface, even a container bridge or a tunnel that reaches no other node.
     """
     if interface is not None:
         return {"GLOO_SOCKET_IFNAME": interface, "NCCL_SOCKET_IFNAME": f"={interface}"}
@@ -172,7 +174,7 @@ def network_environment(master_addr: str, interface: str | None) -> dict[str, st
 
 
 def _gloo_finds(master_addr: str, source: str | None) -> bool:
-    """Return whether gloo would choose the right address by itself."""
+    """Return whether gloo would choose the right address without GLOO_SOCKET_IFNAME."""
     try:
         guess = socket.gethostbyname(socket.gethostname())
     except OSError:
@@ -181,7 +183,9 @@ def _gloo_finds(master_addr: str, source: str | None) -> bool:
 
 
 def _has_infiniband(folder: str = "/sys/class/infiniband") -> bool:
-    """Return whether this node has InfiniBand adapters. NCCL then uses sockets only to bring the ranks together."""
+    """Return whether this node has InfiniBand adapters. With InfiniBand, NCCL uses sockets only to connect the ranks
+    at first.
+    """
     try:
         return bool(os.listdir(folder))
     except OSError:

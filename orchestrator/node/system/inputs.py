@@ -1,4 +1,6 @@
-"""Provides a job's input data on a node. An input is identified by its sha256, and fetched once for all agents."""
+"""Provides a job's input data on a node. An input is identified by its sha256. It is fetched once per node, and all
+agents share it.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +21,10 @@ class InputError(Exception):
 
 
 def place(item: Input, folder: str) -> str:
-    """Return the path of a verified input on this node. The input is fetched if its file is missing or damaged.
+    """Return the path of a verified input on this node. If the input's file is missing or damaged, fetch the input.
 
-    A lock lets the first agent of a node fetch while the others wait. Raises InputError if the input can't be provided.
+    A lock makes other agents of the node wait while the first agent fetches. Raises InputError if the input can't be
+    provided.
     """
     path = os.path.join(folder, item.sha256)
     try:
@@ -37,7 +40,7 @@ def place(item: Input, folder: str) -> str:
 
 
 def _is_whole(path: str, sha256: str) -> bool:
-    """Return whether the file exists and its contents have this sha256."""
+    """Return whether the file exists and has this sha256."""
     if path in _verified:
         return os.path.exists(path)
     try:

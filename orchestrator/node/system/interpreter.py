@@ -19,18 +19,19 @@ PLACES = (
 
 
 def usual_folders() -> list[str]:
-    """Return the folders of this machine that often have interpreters, whether they are on PATH or not."""
+    """Return the folders of this machine that often contain interpreters, whether or not they are on PATH."""
     return [folder for place in PLACES for folder in sorted(glob.glob(os.path.expanduser(place)))]
 
 
 class InterpreterError(Exception):
-    """An interpreter does not answer. The text continues a sentence that begins with the interpreter's name."""
+    """An interpreter does not answer. The text is the rest of a sentence that begins with the interpreter's name."""
 
 
 def ask_interpreter(python: str, *argv: str, seconds: float = ASK_SECONDS) -> dict[str, Any]:
-    """Return the JSON object in the last line that `python ARGV` prints. Raises InterpreterError if there is none.
+    """Run `python ARGV`, and return the JSON object in the last line of its output. Raises InterpreterError if there is
+    none.
 
-    The interpreter is started in /, because with `-c` it imports modules from its working folder.
+    The interpreter is started in /, because with `-c` it would import modules from its working directory.
     """
     try:
         done = subprocess.run(

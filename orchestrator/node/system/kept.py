@@ -1,4 +1,6 @@
-"""A cache, in a private folder, for results that take long to compute. A key identifies all inputs of a result."""
+"""A cache in a private folder for results that take long to compute. A result's key identifies all inputs of the
+result.
+"""
 
 from __future__ import annotations
 
@@ -18,12 +20,14 @@ MOST_BYTES = 8 << 20
 
 
 def key_of(*parts: Any) -> str:
-    """Return the key for these parts (JSON values) and this version of orch."""
+    """Return the cache key for these parts (JSON values) and this version of orch."""
     return hashlib.sha256(json.dumps([__version__, *parts]).encode()).hexdigest()
 
 
 def take(path: str, key: str) -> bytes | None:
-    """Return the cached bytes for the key, or None if the file is for another key, is damaged, or is not private."""
+    """Return the cached bytes for the key. Return None if the file is missing, damaged, not private, or has another
+    key.
+    """
     if why_unsafe(os.path.dirname(path)) is not None:
         return None
     try:
@@ -34,7 +38,7 @@ def take(path: str, key: str) -> bytes | None:
 
 
 def keep(path: str, key: str, body: bytes) -> None:
-    """Replace the file by the bytes for the key. Failures are ignored, because the result can be computed again."""
+    """Write the bytes for the key to the file. Failures are ignored, because the result can be computed again."""
     folder = os.path.dirname(path)
     with contextlib.suppress(OSError):
         make_private(folder, exist_ok=True)
@@ -45,7 +49,7 @@ def keep(path: str, key: str, body: bytes) -> None:
 def sources(package: str, names: Iterable[str]) -> list[tuple[str, int, int]]:
     """Return (path, mtime, size) of all Python files in the named modules and folders of a package.
 
-    As part of a key, the list lets a change of the code invalidate results.
+    If this list is a part of a key, a change of the code invalidates the cached results.
     """
     found = []
     for path in (each for name in names for each in _files_of(os.path.join(package, name))):
@@ -62,5 +66,5 @@ def _files_of(part: str) -> Iterator[str]:
 
 
 def _digest(key: str, body: bytes) -> bytes:
-    """Return a hash of the key and the body, which proves that the body is complete and belongs to the key."""
+    """Return a hash of the key and the body. It shows whether a cached body is complete and belongs to the key."""
     return hashlib.sha256(key.encode() + body).hexdigest().encode()

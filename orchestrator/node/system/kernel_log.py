@@ -1,4 +1,4 @@
-"""Reads the kernel's log for lines in which NVIDIA's driver reports a fault of a GPU (Xid)."""
+"""Reads the kernel's log for lines in which NVIDIA's driver reports a GPU fault (Xid)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _RECORD = re.compile(r"\d+,\d+,(\d+),[^;]*;(NVRM: .*(?:Xid|fallen off|GPU).*)")
 
 
 def newest_gpu_faults() -> list[str]:
-    """Return the newest lines about GPUs from the last 10 minutes; empty if this user may not read the log."""
+    """Return the newest lines about GPU faults from the last 10 minutes; empty if this user may not read the log."""
     records: list[str] = []
     try:
         log = os.open("/dev/kmsg", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -33,14 +33,16 @@ def newest_gpu_faults() -> list[str]:
 
 
 def gpu_faults_in(records: Iterable[str], now: float) -> list[str]:
-    """Return the newest lines about GPUs among the log's records. `now` is in seconds since the boot. Pure."""
+    """Return the newest lines about GPU faults among the log's records. `now` is in seconds since the boot. This
+    does no I/O.
+    """
     found = [match for record in records if (match := _RECORD.match(record))]
     recent = [match[2] for match in found if int(match[1]) / 1e6 >= now - RECENT_SECONDS]
     return [line[:MOST_CHARS] for line in recent[-MOST_LINES:]]
 
 
 def _next(log: int) -> str:
-    """Return the next record of the log. Each read returns one record."""
+    """Return the next record of the kernel's log. Each read returns one record."""
     while True:
         # BrokenPipeError means that the record was overwritten meanwhile. The next read continues after it.
         with contextlib.suppress(BrokenPipeError):

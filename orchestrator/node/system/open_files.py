@@ -1,4 +1,6 @@
-"""Raises the limit on open files for the connections of many nodes, and restores it for child processes."""
+"""Raises this process's limit on open files, so that it can connect to many nodes. Child processes get the original
+limit.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ _at_start = resource.getrlimit(resource.RLIMIT_NOFILE)
 
 
 def allow_connections(least: int, most: int) -> None:
-    """Raise the soft limit so that it allows up to `most` connections.
+    """Raise the soft limit on open files so that it allows up to `most` connections.
 
     Raises OSError if the hard limit does not allow `least` connections.
     """
@@ -26,6 +28,6 @@ def allow_connections(least: int, most: int) -> None:
 
 
 def restore_limit(pid: int) -> None:
-    """Set a child process's limit on open files to the limit with which this process was started."""
+    """Reset a child process's limit on open files to the limit with which this process was started."""
     if resource.getrlimit(resource.RLIMIT_NOFILE) != _at_start:
         resource.prlimit(pid, resource.RLIMIT_NOFILE, _at_start)

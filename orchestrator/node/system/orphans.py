@@ -1,4 +1,4 @@
-"""Adopts and reaps orphaned processes for an agent, except programs for whose end another thread waits."""
+"""Adopts and reaps orphaned processes for an agent. Children for which another thread waits are left to that thread."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _waited_for = 0  # number of programs in run(). While it is not 0, reap_orphans 
 
 
 def adopt_orphans() -> None:
-    """Make this process the parent of orphaned descendants, so that it can reap them."""
+    """Make this process the parent of its orphaned descendants, so that it can reap them."""
     import ctypes
 
     pr_set_child_subreaper = 36
@@ -22,9 +22,11 @@ def adopt_orphans() -> None:
 
 
 def reap_orphans(keep: int | None) -> dict[int, int]:
-    """Reap adopted children that have ended, and return their exit codes by pid. The code is -N after signal N.
+    """Reap adopted children that have ended, and return their exit codes by pid. If signal N ended a child, its code is
+    -N.
 
-    Nothing more is reaped if the next child is the launcher (`keep`), or while another thread waits for a program.
+    This stops when the next ended child is the launcher (`keep`). While another thread waits for a program, nothing is
+    reaped.
     """
     codes: dict[int, int] = {}
     with _lock:

@@ -1,4 +1,4 @@
-"""Detects whether another process has removed or replaced a folder that this process uses. Python 3.9."""
+"""Detects whether another process has removed or replaced a folder that this process uses."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import weakref
 
 
 class OwnFolder:
-    """A folder that exists and is kept open, so that no later folder can get its inode number."""
+    """A folder that this process keeps open, so that no later folder can get its inode number."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -18,7 +18,9 @@ class OwnFolder:
             self.descriptor = -1
 
     def is_removed(self) -> bool:
-        """Return whether the folder was removed, even if another folder has its path now. Return False if unknown."""
+        """Return whether the folder was removed, even if a new folder has the same path. Return False if this is
+        unknown.
+        """
         if self.descriptor < 0:
             return False
         try:

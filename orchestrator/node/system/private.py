@@ -1,4 +1,4 @@
-"""Protects files from other users: private folders, the umask, and checks whether others could replace a folder."""
+"""Protects files from other users: creates private folders, sets the umask, and checks who could replace a folder."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _users = _UNCHANGED
 
 
 def hold_umask() -> None:
-    """Make all files private that this process writes from now on. `users_umask` returns the former umask."""
+    """Make all files private that this process creates from now on. `users_umask` returns the original umask."""
     global _users  # noqa: PLW0603 (a umask is the process's)
     former = os.umask(PRIVATE)
     if _users == _UNCHANGED:
@@ -23,7 +23,9 @@ def hold_umask() -> None:
 
 
 def users_umask() -> int:
-    """Return the umask with which this process was started, as `subprocess` takes it: -1 if it was never changed."""
+    """Return the umask with which this process was started, in the form that `subprocess` takes: -1 if it was never
+    changed.
+    """
     return _users
 
 
@@ -34,13 +36,13 @@ def give_back_umask() -> None:
 
 
 def file_mode() -> int:
-    """Return the mode for files of orch, such as a rank's error file, that a program started from here writes."""
+    """Return the mode for orch's own files that a program of this process writes, such as a rank's error file."""
     return 0o666 if _users == _UNCHANGED else 0o666 & ~PRIVATE
 
 
 @contextlib.contextmanager
 def as_orch() -> Iterator[None]:
-    """Make files private that are written within the block, in a process that otherwise has the user's umask."""
+    """Make files private that are created within the block, in a process that otherwise has the user's umask."""
     held = os.umask(PRIVATE)
     os.umask(held if _users == _UNCHANGED else held | PRIVATE)
     try:
@@ -51,7 +53,9 @@ def as_orch() -> Iterator[None]:
 
 @contextlib.contextmanager
 def as_the_user() -> Iterator[None]:
-    """Use the user's own umask within the block, for files outside of orch's folders. This affects all threads."""
+    """Use the user's own umask within the block, to create files outside of orch's folders. This affects all
+    threads.
+    """
     held = os.umask(PRIVATE)
     os.umask(held if _users == _UNCHANGED else _users)
     try:
@@ -61,9 +65,9 @@ def as_the_user() -> Iterator[None]:
 
 
 def make_private(path: str, *, exist_ok: bool = False) -> None:
-    """Create a folder and its missing parents, each with mode 0700. Raises OSError if that fails.
+    """Create a folder and its missing parents, each with mode 0700. Raises OSError on failure.
 
-    `os.makedirs` is not used, because it would apply the mode only to the last folder.
+    `os.makedirs` is not used, because it applies the mode only to the last folder.
     """
     parent = os.path.dirname(path)
     if parent and not os.path.isdir(parent):
@@ -76,7 +80,7 @@ def make_private(path: str, *, exist_ok: bool = False) -> None:
 
 
 def why_exposed(path: str) -> str | None:
-    """Return why other users may write into a folder. Return None if they may not, or if the folder does not exist."""
+    """Return why other users can write to a folder. Return None if they can't, or if the folder does not exist."""
     try:
         info = os.stat(path)
     except FileNotFoundError:
@@ -88,11 +92,11 @@ def why_exposed(path: str) -> str | None:
 
 
 def why_unsafe(path: str, *, shared_parent: bool = False) -> str | None:
-    """Return why other users may write into a folder or replace it, or None if they can do neither.
+    """Return why other users can write to a folder or replace it, or None if they can do neither.
 
-    Every parent folder and every link on the path must belong to this user or to root. If others may write to such a
-    folder, it must be sticky, as /tmp is. With `shared_parent` only the folder itself is checked, because the users who
-    share the folders above it are trusted.
+    Every parent folder and every link on the path must belong to this user or to root. If other users can write to a
+    parent folder, it must be sticky, as /tmp is. With `shared_parent`, only the folder itself is checked, because the
+    users who share its parent folders are trusted.
     """
     exposed = why_exposed(path)
     if exposed is not None or shared_parent:
@@ -112,7 +116,7 @@ def why_unsafe(path: str, *, shared_parent: bool = False) -> str | None:
 
 
 def remedy(unsafe: str) -> str:
-    """Return the remedy for a reason that `why_unsafe` returned."""
+    """Return a sentence that tells the user how to fix a problem that `why_unsafe` has returned."""
     if "in the place of" in unsafe:
         return "make it sticky, or set shared_parent: true in the profile if all who may write there are trusted"
     if "may be written" in unsafe:
@@ -127,7 +131,7 @@ def _above(path: str) -> Iterator[str]:
 
 
 def user_in_words(uid: int) -> str:
-    """Return the name of the user with this uid, or `user 1234` if this machine has no name for the uid."""
+    """Return the name of the user with this uid, or `user 1234` if this machine knows no name for the uid."""
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:

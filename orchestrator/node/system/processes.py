@@ -1,4 +1,6 @@
-"""Finds and ends the processes of a run. They are identified by a mark in their environment, and never by a name."""
+"""Finds and ends the processes of a run. A process is identified by the variable ORCH_MARK in its environment, and
+never by its name.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ MARK = "ORCH_MARK"
 
 @dataclass(frozen=True)
 class Process:
-    """A process that was seen. Its pid and its start time, in clock ticks since the boot, identify it together."""
+    """A process, identified by its pid together with its start time in clock ticks since the boot."""
 
     pid: int
     started: int
@@ -23,7 +25,9 @@ class Process:
 
 
 def mark(run_id: str, node_rank: int) -> str:
-    """Return the value that a node's launcher and all its descendants carry in ORCH_MARK."""
+    """Return the mark of a node: the value of ORCH_MARK in the environment of the node's launcher and all its
+    descendants.
+    """
     return f"{run_id}/{node_rank}"
 
 
@@ -34,7 +38,9 @@ def identify(pid: int) -> Process | None:
 
 
 def _stat(pid: int) -> tuple[str, list[str]]:
-    """Return a process's command, and the fields behind it in /proc/PID/stat. There are no fields if it is gone."""
+    """Return a process's command, and the fields after it in /proc/PID/stat. If the process has ended, there are no
+    fields.
+    """
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as stat:
             name, _, rest = stat.read().partition("(")[2].rpartition(")")
@@ -44,7 +50,7 @@ def _stat(pid: int) -> tuple[str, list[str]]:
 
 
 def status_of(pid: int, name: str) -> str:
-    """Return a field of /proc/PID/status, such as `NSpid`; empty if it does not exist or the process is gone."""
+    """Return a field of /proc/PID/status, such as `NSpid`; "" if the field is missing or the process has ended."""
     try:
         with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as status:
             return next((line[len(name) + 1 :].strip() for line in status if line.startswith(f"{name}:")), "")
@@ -56,12 +62,14 @@ STOPPED = ("T", "t")  # states of a process that a signal or a debugger has stop
 
 
 def state_of(pid: int) -> str:
-    """Return a process's state from /proc: R, S, D (waits for a disk), T (stopped), Z, or ? if it is gone."""
+    """Return a process's state from /proc: R, S, D (waits for a disk), T (stopped), Z, or ? if the process has
+    ended.
+    """
     return next(iter(_stat(pid)[1]), "?")
 
 
 def is_alive(process: Process) -> bool:
-    """Return whether this process still runs. Another process with the same pid does not count."""
+    """Return whether this process still runs. A newer process with the same pid does not count."""
     found = identify(process.pid)
     return found is not None and found.started == process.started
 
@@ -78,7 +86,7 @@ class Marked:
 
 
 def marked_processes() -> Iterator[Marked]:
-    """Yield all running processes with a run's mark that this user can inspect, except the caller."""
+    """Yield all running processes that have any run's mark and that this user can inspect, except this process."""
     for name in os.listdir("/proc"):
         if not name.isdigit() or int(name) == os.getpid():
             continue
@@ -94,14 +102,14 @@ def marked_processes() -> Iterator[Marked]:
 
 
 def _value(environment: list[bytes], name: str) -> str:
-    """Return the value of a variable of this environment; empty if it is not set."""
+    """Return the value of a variable in an environment; "" if the variable is not set."""
     start = f"{name}=".encode()
     found = next((entry for entry in environment if entry.startswith(start)), b"")
     return found[len(start) :].decode("utf-8", "surrogateescape")
 
 
 def variable_of(pid: int, name: str) -> str:
-    """Return a variable of a process's initial environment; empty if it is not set or can't be read."""
+    """Return a variable from a process's initial environment; "" if the variable is not set or can't be read."""
     try:
         with open(f"/proc/{pid}/environ", "rb") as file:
             return _value(file.read().split(b"\0"), name)
@@ -110,15 +118,15 @@ def variable_of(pid: int, name: str) -> str:
 
 
 def parent_of(pid: int) -> int:
-    """Return the pid of a process's parent, or 0 if the process is gone."""
+    """Return the pid of a process's parent, or 0 if the process has ended."""
     fields = _stat(pid)[1]
     return int(fields[1]) if fields else 0
 
 
 def _archive_folder(pid: str) -> str:
-    """Return the folder of the archive node.pyz that a process runs; empty if it runs none.
+    """Return the folder of the archive node.pyz that a process runs; "" if the process runs no such archive.
 
-    This is the run's folder for a launcher, whose environment does not name the folder.
+    For a launcher, this is the run's folder. The launcher's environment does not name it.
     """
     try:
         with open(f"/proc/{pid}/cmdline", "rb") as file:
@@ -129,13 +137,17 @@ def _archive_folder(pid: str) -> str:
 
 
 def marked(run_id: str, node_rank: int | None = None) -> list[Process]:
-    """Return all running processes of a run, or of one node, that this user can inspect, except the caller."""
+    """Return all running processes of a run, or of one of its nodes, that this user can inspect, except this
+    process.
+    """
     found = (each for each in marked_processes() if each.run_id == run_id)
     return [each.process for each in found if node_rank is None or each.node_rank == str(node_rank)]
 
 
 def send_signal(process: Process, number: int) -> bool:
-    """Signal a process through a pidfd, so that no other process with its pid is hit. Return False if it is gone."""
+    """Signal a process through a pidfd, so that no newer process with its pid gets the signal. Return False if the
+    process has ended.
+    """
     try:
         descriptor = os.pidfd_open(process.pid)
     except (ProcessLookupError, OSError):
@@ -151,9 +163,9 @@ def send_signal(process: Process, number: int) -> bool:
 
 
 def wait_gone(processes: list[Process], timeout: float) -> list[Process]:
-    """Wait up to `timeout` seconds for the end of all processes, and return those that still run.
+    """Wait up to `timeout` seconds until all processes have ended. Return the processes that still run.
 
-    The kernel reports each end through a pidfd, so nothing is polled.
+    The kernel reports each end through a pidfd, so no polling is needed.
     """
     poller, descriptors = select.poll(), {}
     for process in processes:
@@ -192,7 +204,9 @@ def descendants(pid: int) -> list[Process]:
 
 
 def ancestors(pid: int) -> list[int]:
-    """Return the pids of a process's ancestors, as far as they are visible, the parent first."""
+    """Return the pids of a process's ancestors, with the parent first. Ancestors outside of this pid namespace are
+    left out.
+    """
     found: list[int] = []
     while pid > 1 and (pid := parent_of(pid)):
         found.append(pid)
@@ -200,7 +214,7 @@ def ancestors(pid: int) -> list[int]:
 
 
 def end_descendants(pid: int, timeout: float = 5.0) -> int:
-    """Kill all descendants of a process, also those without a mark, and return how many were killed."""
+    """Kill all descendants of a process, with or without a mark. Return the number of killed processes."""
     killed: set[Process] = set()
     end = time.monotonic() + timeout
     while (found := descendants(pid)) and time.monotonic() < end:
@@ -216,7 +230,7 @@ def end_marked(
 ) -> tuple[int, list[Process]]:
     """Kill all processes with the mark, except those in `keep`. Return (number killed, survivors).
 
-    This is repeated until two successive searches find no process, because a process may fork a child after the search
+    The search is repeated until it finds no process twice in a row, because a process may fork a child after a search
     has listed all pids.
     """
     killed: set[Process] = set()

@@ -1,4 +1,4 @@
-"""Explains a system error: which resource of this machine is exhausted, and what limits it."""
+"""Explains a system error by the resource of this machine that is exhausted, and the limit on this resource."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LEAST_LEFT = 16  # processes below the limit that count as "reached", because a 
 
 
 def shortage(error: BaseException) -> str:
-    """Return a sentence about the exhausted resource and its limit; empty if the error has another cause."""
+    """Return a sentence about the exhausted resource and its limit; "" if the error has another cause."""
     number = error.errno if isinstance(error, OSError) else None
     if number == errno.EAGAIN or "can't start new thread" in str(error):
         return f"no process or thread can be started: {_limit_of_processes()}"

@@ -1,6 +1,6 @@
 """The signals by which a scheduler stops a node. Every process of the job gets them.
 
-A process of orch blocks them until it has installed its handlers.
+A process of orch blocks these signals until it has installed its handlers.
 """
 
 from __future__ import annotations
@@ -18,15 +18,16 @@ NOTICES = (*STOP_SIGNALS, signal.SIGUSR1, signal.SIGHUP)
 
 
 def name_of(number: int) -> str:
-    """Return the name of a signal, or a text such as "signal 41" for a real-time signal, which has no name."""
+    """Return the name of a signal. A real-time signal has no name, so return a text such as "signal 41"."""
     return signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
 
 
 @contextlib.contextmanager
 def held_back() -> Iterator[None]:
-    """Block the stop signals in a `with` block. Processes that are started in it keep them blocked, too.
+    """Block the stop signals within a `with` block. Processes that are started in the block inherit the blocked
+    signals.
 
-    Such a process calls `let_through` when it is ready for signals.
+    Such a process calls `let_through` when it is ready for the signals.
     """
     signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
     try:
@@ -41,5 +42,5 @@ def hold_back_for_good() -> None:
 
 
 def let_through() -> None:
-    """Unblock the stop signals. Signals that were sent meanwhile arrive now."""
+    """Unblock the stop signals. Signals that were sent while they were blocked arrive now."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)

@@ -1,4 +1,4 @@
-"""Opens listening sockets, only on the addresses that others need to reach."""
+"""Opens listening sockets, only at the addresses that other processes must reach."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ PADDING = "." * (64 << 10)  # sent in both directions, because small packets alo
 
 
 def listen(addrs: tuple[str, ...], ports: tuple[int, ...]) -> list[socket.socket]:
-    """Return listening sockets at all addresses, on the first of the ports that is free at all of them.
+    """Return listening sockets at all addresses. They use the first of the ports that is free at every address.
 
-    Raises OSError if there is no such port. The error names the users who occupy the ports, or any other reason.
+    Raises OSError if there is no such port. The message names the users who occupy the ports, or another reason.
     """
     other = None
     for port in ports:
@@ -39,12 +39,14 @@ def listen(addrs: tuple[str, ...], ports: tuple[int, ...]) -> list[socket.socket
 
 
 def port_of(socks: list[socket.socket]) -> int:
-    """Return the port that the sockets have in common, or 0 if there are no sockets."""
+    """Return the port that all sockets share, or 0 if there are no sockets."""
     return int(socks[0].getsockname()[1]) if socks else 0
 
 
 def padding_lost(why: str) -> str:
-    """Return the error message for a network path that carries small packets but loses the padding. `why` is how."""
+    """Return the error message for a connection that carries small packets but loses large ones. `why` is the
+    socket's error.
+    """
     lost = f"{len(PADDING) >> 10} KiB that were sent there did not come back"
     return f"it can be reached, but {lost}: {why}; is the MTU smaller on the way?"
 

@@ -1,4 +1,4 @@
-"""Asks the kernel which user owns the other end of a local TCP connection, or listens on a port."""
+"""Asks the kernel which user owns the other end of a local TCP connection, and which user listens on a port."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ ESTABLISHED = 1  # the state of an open connection, tcp_states.h
 
 
 def owner_of_peer(connection: socket.socket) -> int | None:
-    """Return the uid of the owner of the other end of a connection on this machine, or None if it is unknown.
+    """Return the uid of the user at the other end of a connection within this machine, or None if the uid is unknown.
 
-    The owner is unknown if the program has closed its socket, if the socket is in another network namespace, or if the
-    kernel does not answer such requests.
+    The uid is unknown if the other program has closed its socket, if the socket is in another network namespace, or if
+    the kernel does not answer such requests.
     """
     try:
         own, peer = connection.getsockname(), connection.getpeername()
@@ -42,9 +42,9 @@ def owner_of_peer(connection: socket.socket) -> int | None:
 def listeners(
     ports: tuple[int, ...], host: str = "", tables: tuple[str, ...] = ("/proc/net/tcp", "/proc/net/tcp6")
 ) -> str:
-    """Return a text that names the users who listen on any of these ports; empty if the kernel reports none.
+    """Return a text that names the users who listen on any of these ports; "" if the kernel reports none.
 
-    `host` is an IP address. With it, only users who listen at this address or at all addresses are named.
+    `host` is an IP address. If it is given, only users who listen at this address or at all addresses are named.
     """
     wanted, uids = {f"{port:04X}" for port in ports}, set()
     for table in tables:
@@ -60,7 +60,7 @@ def listeners(
 
 
 def _address(text: str) -> str:
-    """Return an IP address that is written as in /proc/net/tcp, in 32-bit words in the machine's byte order."""
+    """Parse an IP address from /proc/net/tcp, which writes addresses as 32-bit words in the machine's byte order."""
     words = [int(text[at : at + 8], 16) for at in range(0, len(text), 8)]
     return socket.inet_ntop(
         socket.AF_INET if len(words) == 1 else socket.AF_INET6, struct.pack(f"={len(words)}I", *words)
@@ -68,12 +68,12 @@ def _address(text: str) -> str:
 
 
 def is_open(connection: socket.socket) -> bool:
-    """Return whether neither end of the connection has been closed."""
+    """Return whether both ends of the connection are still open."""
     return connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] == ESTABLISHED
 
 
 def can_tell_owners() -> bool:
-    """Return whether this machine's kernel reports the owners of connections, after trying it with one."""
+    """Return whether this machine's kernel reports the owners of connections. This is tested with a connection."""
     with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()):
         connection, _ = server.accept()
         with connection:

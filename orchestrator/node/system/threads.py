@@ -1,4 +1,4 @@
-"""Runs blocking work outside of the agent's event loop."""
+"""Runs blocking work in threads, outside of the agent's event loop."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ _workers = Workers()
 
 
 def keep_a_thread() -> None:
-    """Start the first worker early, before a limit on processes and threads is reached."""
+    """Start the first worker thread early, before a limit on processes and threads is reached."""
     if not _workers.threads:
         _workers.start_one()
 
 
 async def in_thread(work: Callable[..., Result], *args: Any) -> Result:
-    """Run blocking work in a worker thread, and return its result or raise its error."""
+    """Run blocking work in a worker thread. Return the work's result, or raise its error."""
     loop, future = asyncio.get_running_loop(), asyncio.get_running_loop().create_future()
 
     def deliver(method: Callable[[Any], None], value: Any) -> None:

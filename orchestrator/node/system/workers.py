@@ -1,4 +1,4 @@
-"""Threads for blocking work. They are kept, because a limit may allow no new thread later. Python 3.9."""
+"""Worker threads for blocking work. They are kept for reuse, because a limit may allow no new thread later."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ Work = Callable[[], None]
 
 
 class Workers:
-    """Threads that do blocking work and then wait for more. If no further thread can be started, they do all work.
+    """A pool of threads that do blocking work and then wait for more. If no more threads can be started, existing ones
+    do all work.
 
-    A worker is a daemon thread, so a worker that hangs on a dead disk does not delay the exit of the process.
+    A worker is a daemon thread, so that a worker which hangs on a dead disk does not delay the exit of the process.
     """
 
     def __init__(self) -> None:
@@ -22,7 +23,7 @@ class Workers:
         self.free = 0  # the number of idle workers minus the number of queued tasks
 
     def start_one(self) -> bool:
-        """Start a worker. Return False if the system allows no further thread."""
+        """Start a worker. Return False if the system allows no more threads."""
         try:
             threading.Thread(target=self._serve, daemon=True).start()
         except RuntimeError:  # a limit on processes and threads, or no memory for a stack
@@ -32,7 +33,9 @@ class Workers:
         return True
 
     def do(self, work: Work) -> None:
-        """Pass the work to an idle worker, else to a new worker, else to the next worker that becomes idle."""
+        """Pass the work to an idle worker. If there is none, start a worker. If that fails, the next idle worker
+        does the work.
+        """
         with self.lock:
             self.free -= 1
             is_short = self.free < 0

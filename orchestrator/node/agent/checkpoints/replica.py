@@ -1,8 +1,8 @@
-"""The second copy of each checkpoint: node 0's agent sends it to node 1, if the nodes share no folder.
+"""Copies each checkpoint to a second machine: node 0's agent sends it to node 1, if the nodes share no folder.
 
-Node 1 verifies every byte and stores the checkpoint in the folder that its own ranks read. So node 1 can become the
-next node 0 if this node is lost with its disk, even if no other machine was connected. After a copy has failed, no
-other copy is tried in the same attempt, because each try would slow the training's disk and network.
+Node 1 verifies every byte and stores the checkpoint in the folder that its own ranks read. If node 0 is lost with its
+disk, node 1 can take over as node 0, even if no other machine was connected. After one copy has failed, no more copies
+are tried in the same attempt, because each try would slow down the training's disk and network.
 """
 
 from __future__ import annotations
@@ -27,14 +27,15 @@ from orchestrator.protocol.reading import MOST_WORD, read_regular
 from orchestrator.protocol.task import NodeTask
 
 LOOK_SECONDS = 0.2
-LOOK_AROUND_SECONDS = 1.0  # between two looks into all folders of the run, or nine times as long as one takes
+# The pause between two searches of the run's folders, or 9 times the duration of a search if that is longer.
+LOOK_AROUND_SECONDS = 1.0
 MOST_NAMED = 100
 WORD_BYTES = 4096  # the size of the report to rank 0, which is written in place
-PROBLEM_CHARS = 300  # six bytes each as JSON, at most
+PROBLEM_CHARS = 300  # a character takes up to six bytes in JSON
 
 
 class ReplicaSender:
-    """Node 0's side: the checkpoints to be copied, and the problem after which no further copy is tried."""
+    """The sender on node 0: holds the checkpoints that must be copied, and the error after which copying stopped."""
 
     def __init__(self, task: NodeTask, tls: Tls, record: Callable[[Event], None]) -> None:
         self.task, self.tls, self.record = task, tls, record
@@ -43,27 +44,27 @@ class ReplicaSender:
         self._tell({})
 
     def begin_attempt(self) -> None:
-        """Try again, beginning with the newest checkpoint that was not copied."""
+        """Allow copies again in a new attempt, beginning with the newest checkpoint that was not copied."""
         if self.problem:
             self.problem, self.known = "", set()
 
     def _fail(self, checkpoint: str, reason: str) -> None:
-        """Record that a copy failed, and that no further copy is tried in this attempt."""
+        """Record that a copy failed, and stop copying for the rest of this attempt."""
         if not self.problem:
             self.problem = reason
             self.record(SecondCopyFailed(checkpoint, reason))
 
     def _tell(self, values: dict[str, Any]) -> None:
-        """Report to rank 0. If the report can't be written, rank 0 waits as long as for a slow copy."""
+        """Write a report for rank 0. If the report can't be written, rank 0 waits as if the copy were slow."""
         told = second_copy_file(self.task.run_dir)
         with contextlib.suppress(OSError):
             os.makedirs(os.path.dirname(told), exist_ok=True)
             overwrite_line(told, values, WORD_BYTES)
 
     async def keep_up(self, addrs: tuple[str, ...], port: int) -> None:
-        """Send each checkpoint to node 1 soon after its commit, the newest first, until cancelled.
+        """Until cancelled, send each checkpoint to node 1 soon after its commit, the newest first.
 
-        This polls, because ranks do not report their saves.
+        This polls the folder, because ranks do not report their saves.
         """
         folder = Places.of(self.task).checkpoints
         while True:
@@ -76,7 +77,9 @@ class ReplicaSender:
             await asyncio.sleep(LOOK_SECONDS)
 
     async def keep_up_with_others(self, addrs: tuple[str, ...], port: int) -> None:
-        """Send the newest checkpoint of another format to node 1, once it is the same in two looks, until cancelled."""
+        """Until cancelled, send the newest checkpoint of another framework to node 1, once it has not changed
+        between two looks.
+        """
         before: object = None
         sent: object = None
         while True:
@@ -89,13 +92,16 @@ class ReplicaSender:
                 keeps = list(found) if len(found) <= MOST_NAMED else None
                 said = await self._send((1, addrs, port), parcel_of, name, found[name], keeps=keeps)
                 sent = seen if not said else sent
-                if said and await in_thread(files_of, found[name]) == files:  # otherwise the program has changed it
+                # Otherwise the program has changed the checkpoint during the copy.
+                if said and await in_thread(files_of, found[name]) == files:
                     self._fail(name, said)
             before = seen
             await asyncio.sleep(max(LOOK_AROUND_SECONDS, 9 * (time.monotonic() - started)))
 
     def _others(self) -> dict[str, Saved]:
-        """Return the run's checkpoints except orch's own, which are in a folder of their own, the newest first."""
+        """Return the run's checkpoints in other frameworks' formats, the newest first. Checkpoints in orch's format
+        are left out.
+        """
         found = Places.of(self.task).own()
         return {name: saved for name, saved in found.items() if saved.format is not Format.ORCH}
 
@@ -116,7 +122,7 @@ class ReplicaSender:
         self._tell({"checkpoint": name, "commit": commit, "problem": problem[:PROBLEM_CHARS], "seconds": seconds})
 
     async def _send(self, to: Address, parcel: Callable[..., Parcel], *of: Any, **how: Any) -> str:
-        """Send a checkpoint. Return what went wrong, or an empty text."""
+        """Send a checkpoint. Return an error message, or "" if the checkpoint was sent."""
         try:
             await send(self.tls, to, await in_thread(parcel, *of), **how)
         except FAILURES as error:
@@ -125,7 +131,7 @@ class ReplicaSender:
 
 
 def _committed(folder: str) -> set[tuple[str, int]]:
-    """Return (name, time of commit) of each checkpoint. A checkpoint that is written again counts as another one."""
+    """Return (name, time of commit) of each checkpoint. A checkpoint that was overwritten counts as a new one."""
     found = set()
     for name in committed(folder):
         with contextlib.suppress(OSError):  # deleted meanwhile

@@ -1,4 +1,4 @@
-"""Finds the run's checkpoints on this node, in any format: for resuming, and to measure the run's progress."""
+"""Finds the run's checkpoints of all formats on this node, to resume from them and to measure the run's progress."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from orchestrator.protocol.task import NodeTask
 
 
 def progress(task: NodeTask) -> Progress:
-    """Return the progress of the run, by the files on this node.
+    """Return the run's progress, as the files on this node show it.
 
-    If no checkpoint of a framework shows it, every file that the program writes counts, and every step in its
-    heartbeats.
+    If no checkpoint of a known framework shows the progress, then it is measured by all files that the program has
+    written and by the steps in its heartbeats.
     """
     places = Places.of(task)
     sought, found = places.sought, places.look()
@@ -33,7 +33,7 @@ def progress(task: NodeTask) -> Progress:
 
 
 def _last_beat(task: NodeTask) -> int:
-    """Return the highest step in the heartbeats of this node's ranks, in all attempts; -1 if there is none."""
+    """Return the highest step in the heartbeats of this node's ranks in all attempts; -1 if there is no heartbeat."""
     node, highest = node_folder(task.run_dir, task.node_rank), -1
     for path in glob.iglob(f"{glob.escape(node)}/attempt_*/beat_*"):
         step = (read_heartbeat(path) or {}).get("step")
@@ -42,7 +42,9 @@ def _last_beat(task: NodeTask) -> int:
 
 
 def mark_of(saved: Saved) -> str:
-    """Return a text that differs between nodes if their checkpoints of one name differ, as the name may be reused."""
+    """Return a fingerprint of a checkpoint. It shows whether two nodes have different checkpoints under the same
+    name.
+    """
     if saved.is_counted:
         return str(saved.step)
     try:
@@ -53,7 +55,9 @@ def mark_of(saved: Saved) -> str:
 
 
 def place_of(task: NodeTask, name: str) -> str:
-    """Return the path of a checkpoint of this name on this node. Raises ValueError if the name leads elsewhere."""
+    """Return the path of the named checkpoint on this node. Raises ValueError if the path would be outside the
+    checkpoint folders.
+    """
     root, _, below = name.partition("/")
     if root == GIVEN and below and "/" not in below and below not in (".", ".."):
         return f"{given_folder(task.run_dir)}/{below}"
@@ -63,7 +67,8 @@ def place_of(task: NodeTask, name: str) -> str:
 def resumable(task: NodeTask, attempt: int) -> dict[str, Saved]:
     """Return the checkpoints from which an attempt may resume, the newest first. Their names are the same on all nodes.
 
-    They are the run's own, else the checkpoint that it was given. A new run that was given none has none.
+    The list has the run's own checkpoints. If the run has no checkpoint yet, the list has only the checkpoint with
+    which the run was submitted, if any.
     """
     given = "" if task.resume in ("auto", "never") else os.path.join(task.code_dir, os.path.expanduser(task.resume))
     if not (attempt or task.start or given):

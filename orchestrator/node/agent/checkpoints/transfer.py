@@ -1,7 +1,8 @@
-"""Checkpoints between the agents of a run: each file is hashed while it is sent, and put in place when all are right.
+"""Transfers checkpoints between the agents of a run. Each file is hashed during the transfer, and a checkpoint is moved
+to its final folder once all its files are verified.
 
-Node 0 sends each checkpoint to node 1 while the run continues, so that another machine has it. Before an attempt it
-sends the checkpoint that the attempt resumes from to each node that lacks it.
+While the run continues, node 0 sends each checkpoint to node 1, so that a second machine has a copy. Before an attempt
+that resumes from a checkpoint, node 0 sends this checkpoint to each node that lacks it.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from orchestrator.protocol.reading import MOST_RECORD, opened, read_json, read_r
 from orchestrator.protocol.task import NodeTask
 from orchestrator.protocol.typed import read, to_json
 
-STALLED_SECONDS = 120.0  # a transfer may stand still for so long, also while the other side writes to a slow disk
+STALLED_SECONDS = 120.0  # a transfer without progress for this long fails; the other side may be writing to a slow disk
 REFUSAL_SECONDS = 10.0  # for a sender to notice that its checkpoint is refused
 REFUSED = (
     OSError, ValueError, KeyError, TypeError, ChannelError, NotInstalledError, asyncio.IncompleteReadError,
@@ -61,12 +62,12 @@ async def _in_time(step: Awaitable[T], what: str) -> T:
         raise ChannelError(f"{what} for {STALLED_SECONDS:g} s") from error
 
 
-# -- the side that has it
+# -- the sender
 
 
 @dataclass(frozen=True)
 class Parcel:
-    """A checkpoint as it is sent: its name, the folder that contains it, and its files by their paths there."""
+    """A checkpoint to be sent: its name, its parent folder, and its files by their paths below that folder."""
 
     name: str
     above: str
@@ -74,7 +75,9 @@ class Parcel:
 
 
 def parcel_of(name: str, saved: Saved) -> Parcel:
-    """Return a checkpoint of another framework, whose files are hashed while they are sent. Raises OSError."""
+    """Return a checkpoint of another framework as a parcel. Its files are hashed while they are sent. Raises OSError
+    if a file can't be read.
+    """
     above = os.path.dirname(saved.path)
     files = {}
     for path, size in files_of(saved).items():
@@ -83,9 +86,9 @@ def parcel_of(name: str, saved: Saved) -> Parcel:
 
 
 def orchs_parcel(path: str) -> Parcel:
-    """Return the parcel of a checkpoint in orch's format. Its manifest has the hashes, and COMMIT is last.
+    """Return a checkpoint in orch's format as a parcel. The hashes come from its manifest, and COMMIT is sent last.
 
-    Raises one of FAILURES.
+    Raises one of FAILURES if the checkpoint can't be read.
     """
     above, name = os.path.split(path)
     files = {}
@@ -101,11 +104,12 @@ def orchs_parcel(path: str) -> Parcel:
 async def send(
     tls: Tls, to: Address, parcel: Parcel, *, replaces: bool = False, keeps: Sequence[str] | None = None
 ) -> None:
-    """Send a checkpoint to a node, which stores it in the folder that its own ranks read. Raises one of FAILURES.
+    """Send a checkpoint to a node, which stores it in the folder that its own ranks read. Raises one of FAILURES if the
+    transfer fails.
 
-    replaces: whether the checkpoint also replaces one that the node's own ranks have written there. This is safe if
-    none of the ranks runs, or if the name contains the step. keeps: the names of earlier parcels that the node keeps;
-    None keeps all.
+    replaces: whether the checkpoint may overwrite a checkpoint of the same name that the receiving node's ranks have
+    written. This is safe if none of these ranks runs, or if the name contains the step. keeps: the names of the earlier
+    parcels that the receiving node must keep; None keeps all.
     """
     node, addrs, port = to
     listing = json.dumps(parcel.files).encode()
@@ -115,20 +119,22 @@ async def send(
         channel.writer.write(listing)
         await _in_time(channel.writer.drain(), "nothing was taken")
         wanted = _checked_answer(await channel.answer(STALLED_SECONDS), node, FilesWanted).wanted
-        answer = asyncio.ensure_future(channel.receive())  # a refusal comes before all files were sent
+        answer = asyncio.ensure_future(channel.receive())  # the receiver may refuse before all files are sent
         try:
             for path in wanted:
                 await _send_file(channel, f"{parcel.above}/{path}", parcel.files[path], answer)
             _checked_answer(await _in_time(answer, "no answer"), node, Kept)
         finally:
             if not answer.cancel() and not answer.cancelled():
-                answer.exception()  # if the file was not as listed, that is the error that counts
+                answer.exception()  # retrieved and ignored, because the changed file is the error that counts
     finally:
         await channel.close()
 
 
 def _checked_answer(answer: Message | None, node: int, cls: type[Given]) -> Given:
-    """Return an answer of the node that receives. Raises ChannelError if it reports a problem or has closed."""
+    """Return the receiving node's answer. Raises ChannelError if the answer reports a problem or the node has
+    closed.
+    """
     if answer is None:
         raise ChannelError("the connection was closed")
     made = read(cls, answer)
@@ -138,9 +144,9 @@ def _checked_answer(answer: Message | None, node: int, cls: type[Given]) -> Give
 
 
 async def _send_file(channel: Channel, path: str, facts: Facts, answer: asyncio.Future[Message | None]) -> None:
-    """Send a file, and then its hash if the receiver does not know it. Raises ValueError if it is not as listed.
+    """Send a file, followed by its hash if the receiver does not know the hash. Stop if the receiver answers early.
 
-    Without that error the receiver would wait for missing bytes. Nothing more is sent once the receiver has answered.
+    Raises ValueError if the file's size differs from the list, because the receiver would wait for missing bytes.
     """
     digest = hashlib.sha256()
 
@@ -167,22 +173,22 @@ async def _send_file(channel: Channel, path: str, facts: Facts, answer: asyncio.
         channel.send(to_json(Hashed(digest.hexdigest())))
 
 
-# -- the side that lacks it
+# -- the receiver
 
 
 class Receiver:
-    """A node's side: receives checkpoints, one after the other."""
+    """The receiving side of a node: receives one checkpoint at a time."""
 
     def __init__(self, task: NodeTask) -> None:
         self.task = task
         self.own = f"{node_folder(task.run_dir, task.node_rank)}/receiving"
-        shutil.rmtree(self.own, ignore_errors=True)  # an agent that was killed has left it
+        shutil.rmtree(self.own, ignore_errors=True)  # left by an agent that was killed
         self.record = f"{task.run_dir}/received.json"
-        self.received = _read_record(self.record)  # other starts may have received some
+        self.received = _read_record(self.record)  # earlier starts may have received checkpoints
         self.lock = asyncio.Lock()
 
     async def take(self, request: Keep, channel: Channel) -> None:
-        """Receive one checkpoint, and report problems to the sender."""
+        """Receive one checkpoint. If a problem occurs, report it to the sender."""
         try:
             async with self.lock:
                 await self._keep(request, channel)
@@ -196,7 +202,7 @@ class Receiver:
         name, listing = request.checkpoint, await _in_time(channel.reader.readexactly(request.listing), "nothing came")
         place, files = place_of(self.task, name), _checked(parse_json(listing), os.path.basename(name))
         above, known = os.path.dirname(place), self.received.get(name)
-        # While ranks run, what was not received may be theirs, and they may be writing it.
+        # A folder that was not received belongs to this node's ranks, which may still be writing it.
         is_theirs = os.path.lexists(place) and known is None and not request.replaces
         if is_theirs or await in_thread(_has_all, above, files, known or {}):
             channel.send(to_json(FilesWanted()))
@@ -222,14 +228,16 @@ class Receiver:
         channel.send(to_json(Kept(kept=name)))
 
     def _temporary(self, name: str, place: str) -> str:
-        """Return the folder in which the files arrive, on the disk of their place. It is not copied as an output."""
+        """Return a temporary folder for arriving files, on the same disk as their final folder. The temporary folder
+        is never copied as an output.
+        """
         above, last = os.path.split(place)
-        if _is_orchs(name):  # named like a writer's folder, which is removed if the writer was killed
+        if _is_orchs(name):  # the name is that of an unfinished checkpoint, which is removed if its writer was killed
             return f"{above}/{checkpoint_dir.temporary_name('tmp', last)}"
         return f"{above}/.{last}.receiving" if name.startswith(f"{CHECKPOINTS}/") else self.own
 
     def _note(self, name: str, above: str, files: Mapping[str, Facts], keeps: Sequence[str] | None) -> None:
-        """Record the received files, and delete checkpoints that node 0 has deleted."""
+        """Record the received files, and delete the received checkpoints that node 0 no longer has."""
         own = {each for each in self.received if not each.startswith(f"{GIVEN}/")}
         for each in own - {name, *keeps} if keeps is not None else ():
             _delete(place_of(self.task, each))
@@ -240,7 +248,9 @@ class Receiver:
         write_json(self.record, self.received)
 
     def _prune(self, folder: str) -> None:
-        """Keep as many of orch's checkpoints as the job keeps. Those of other runs in the folder stay."""
+        """Delete old checkpoints in orch's format beyond the number that the job keeps. Other runs' checkpoints
+        stay.
+        """
         own = [name for name in checkpoint_dir.committed(folder) if self._is_ours(Path(folder, name))]
         best = checkpoint_dir.best_of(folder, own, kept_by(self.task.checkpoint_best, self.task.checkpoint_better))
         for name in checkpoint_dir.surplus(own, self.task.checkpoint_keep, best):
@@ -253,7 +263,9 @@ class Receiver:
 
 
 async def _receive_file(channel: Channel, path: str, facts: Facts) -> None:
-    """Write the next file while it is hashed. Raises ValueError if the hash differs."""
+    """Receive the next file, hash its bytes, and write them. Raises ValueError if the hash differs from the
+    sender's.
+    """
     checksum = None if "mtime_ns" in facts else Checksum.of(facts)
     left = int(facts["bytes"])
     arriving = Arriving(path, "", 0, checksum.algorithm if checksum else Algorithm.SHA256)
@@ -275,7 +287,9 @@ async def _receive_file(channel: Channel, path: str, facts: Facts) -> None:
 
 
 async def _to_its_end(work: Callable[..., Any], *args: Any) -> None:
-    """Run blocking work in a worker thread. If this task is cancelled, wait for the work, whose files are removed."""
+    """Run blocking work in a worker thread. If this task is cancelled, wait until the work ends, so its files can be
+    removed.
+    """
     running = asyncio.ensure_future(in_thread(work, *args))
     try:
         await asyncio.shield(running)
@@ -285,7 +299,7 @@ async def _to_its_end(work: Callable[..., Any], *args: Any) -> None:
 
 
 async def _until_closed(channel: Channel) -> None:
-    """Drop what the sender still sends until it closes. Bytes that are not read would cost it the last answer."""
+    """Read and drop the sender's remaining bytes until it closes. With unread bytes, TCP could lose the last answer."""
 
     async def drop() -> None:
         while await channel.reader.read(PIECE):
@@ -301,7 +315,9 @@ def _is_orchs(name: str) -> bool:
 
 
 def _check_manifest(path: Path, files: Mapping[str, Facts]) -> None:
-    """Raise BadCheckpointError or ValueError unless these verified files are those of the checkpoint's manifest."""
+    """Compare the received, verified files with the checkpoint's manifest. Raises BadCheckpointError or ValueError
+    if they differ.
+    """
     manifest, _ = checkpoint_dir.read_manifest(path)
     said = {f"{path.name}/{name}": Checksum.of(entry) for name, entry in manifest.files.items()}
     if any(path not in files or Checksum.of(files[path]) != checksum for path, checksum in said.items()):
@@ -309,7 +325,9 @@ def _check_manifest(path: Path, files: Mapping[str, Facts]) -> None:
 
 
 def _checked(files: Any, name: str) -> dict[str, Facts]:
-    """Return a checkpoint's files. Raises ValueError for a file that is neither in it nor `latest` beside it."""
+    """Return the listed files of a checkpoint. Raises ValueError if a file is outside the checkpoint, except for
+    `latest` next to it.
+    """
     if not isinstance(files, dict) or any(int(facts["bytes"]) < 0 for facts in files.values()):
         raise ValueError(f"the list of files of {name} is damaged")
     for path in files:
@@ -320,7 +338,7 @@ def _checked(files: Any, name: str) -> dict[str, Facts]:
 
 
 def _read_record(record: str) -> dict[str, dict[str, list[int]]]:
-    """Return the received checkpoints: the times of their files on the sender and here, by paths."""
+    """Return the received checkpoints, and for each path the file's times on the sender and on this node."""
     try:
         return dict(read_json(record, MOST_RECORD))
     except (OSError, ValueError, TypeError):
@@ -328,9 +346,9 @@ def _read_record(record: str) -> dict[str, dict[str, list[int]]]:
 
 
 def _has_all(folder: str, files: Mapping[str, Facts], received: Mapping[str, list[int]]) -> bool:
-    """Tell whether these very files are in the folder: on a disk that both nodes share, or received before.
+    """Return whether the folder has exactly these files, because the nodes share the disk or they were received before.
 
-    COMMIT speaks for all files of a checkpoint of orch.
+    If a checkpoint in orch's format has COMMIT, all its files are assumed to be complete.
     """
     try:
         for path, facts in files.items():
@@ -347,7 +365,7 @@ def _has_all(folder: str, files: Mapping[str, Facts], received: Mapping[str, lis
 
 
 def _delete(path: str) -> None:
-    """Delete a checkpoint, unless its own node has deleted it before."""
+    """Delete a checkpoint, if the ranks of this node have not deleted it already."""
     if os.path.isdir(path) and not os.path.islink(path):
         shutil.rmtree(path, ignore_errors=True)
     else:
@@ -356,7 +374,9 @@ def _delete(path: str) -> None:
 
 
 def _put_in_place(temp: str, place: str) -> None:
-    """Rename the received files, the checkpoint first, because `latest` beside it shows that it is complete."""
+    """Move the received files to their final folder. The file `latest` is moved last, because it marks the
+    checkpoint as complete.
+    """
     folder, first = os.path.split(place)
     os.makedirs(folder, exist_ok=True)
     if os.path.isdir(place) and not os.path.islink(place):

@@ -1,7 +1,7 @@
-"""Finds the files in which a run's program writes metrics. Python 3.9.
+"""Finds the files in which a run's program writes metrics.
 
-The files are recognised by their names. Files that came with the code and have not changed do not belong to the run.
-Links are not followed.
+The files are recognised by their names. If a file came with the code and has not changed, it does not belong to the
+run. Symbolic links are not followed.
 """
 
 from __future__ import annotations
@@ -29,12 +29,14 @@ _EVENT_FILE = re.compile(r"events\.out\.tfevents\.\d+\.(?P<host>.+)\.(?P<pid>\d+
 
 
 class Reader(Protocol):
-    """Reads one file."""
+    """The interface of a reader, which reads one file of metrics."""
 
     followed: Followed
 
     def read(self, is_over: IsOver) -> Iterator[Point]:
-        """Yield the new points. Raises OSError, or UnreadableError if the rest of the file can't be read."""
+        """Yield the new points, until `is_over()` is True. Raises OSError, or UnreadableError if the rest can't be
+        read.
+        """
 
 
 Pids = Mapping[int, int]
@@ -42,7 +44,7 @@ Pids = Mapping[int, int]
 
 
 def reader_of(followed: Followed) -> Reader | None:
-    """Return a reader for a file of this name; None if a file of metrics can't have this name."""
+    """Return a reader for the file's format; None if the file's name matches no format of metrics."""
     name = os.path.basename(followed.path)
     if ".tfevents." in name:
         return EventFile(followed)
@@ -55,7 +57,7 @@ def reader_of(followed: Followed) -> Reader | None:
 
 
 class _Folder(NamedTuple):
-    """A folder to search. `skips` selects paths that are not searched, and `is_newer` the files of this run."""
+    """A folder to search. `skips` selects paths to skip, and `is_newer` selects the files that this run has written."""
 
     path: str
     skips: Callable[[str], bool] = lambda _: False
@@ -64,7 +66,7 @@ class _Folder(NamedTuple):
 
 
 class Finder:
-    """Finds the files of one run on this node."""
+    """Finds the files of metrics that one run has written on this node."""
 
     def __init__(self, task: NodeTask) -> None:
         self.container = task.container is not None
@@ -72,7 +74,7 @@ class Finder:
         self.matcher = Matcher(OutputRules())
 
     def find(self, pids: Pids) -> Iterator[Followed]:
-        """Yield each file, sorted by path in each folder."""
+        """Yield each file of metrics. Within a folder, the files are sorted by path."""
         room = [MOST_ENTRIES]
         for folder in self.folders:
             for path, info in self._walk(folder, "", room, 0):
@@ -107,7 +109,9 @@ class Finder:
                 continue
 
     def _is_of_rank_0(self, name: str, pids: Pids, is_shared: bool) -> bool:
-        """Tell whether a file may be rank 0's. If runs share the folder, its name must have a rank's process id."""
+        """Return whether rank 0 may have written the file. In a folder that runs share, the name must contain a
+        rank's pid.
+        """
         match = _EVENT_FILE.fullmatch(name)
         if match is None:
             return not is_shared

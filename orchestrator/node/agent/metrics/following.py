@@ -1,4 +1,6 @@
-"""Reads a file that another program appends to or rewrites: only new bytes, in bounded pieces. Python 3.9."""
+"""Reads a file that another program appends to or rewrites. Each look reads only new bytes, in pieces of limited
+size.
+"""
 
 from __future__ import annotations
 
@@ -23,16 +25,16 @@ class Point(NamedTuple):
     """The metrics of one step in a file."""
 
     step: float
-    time: float | None  # seconds since 1970; None if the file does not say it
+    time: float | None  # seconds since 1970; None if the file has no time
     values: Mapping[str, float]
 
 
 @dataclass
 class Followed:
-    """A file, and how far it was read.
+    """A file, and the offset up to which it was read.
 
-    `mark` holds the first bytes of the file and the last bytes before `offset`. If they differ in the next look, the
-    file was rewritten, and is read from its beginning.
+    `mark` holds the first bytes of the file and the last bytes before `offset`. If these bytes have changed at the next
+    look, the file was rewritten, and is read from its beginning.
     """
 
     path: str
@@ -41,7 +43,9 @@ class Followed:
     mark: bytes = b""
 
     def open(self) -> tuple[BinaryIO, bool]:
-        """Return the file at the offset, and whether reading starts from the beginning. Raises OSError on failure."""
+        """Open the file at the offset. Return the file, and whether it is read from its beginning. Raises OSError on
+        failure.
+        """
         file = opened(self.path, self.below)
         try:
             if self.offset and _mark(file, self.offset) != self.mark:
@@ -53,7 +57,7 @@ class Followed:
         return file, self.offset == 0
 
     def keep_mark(self, file: BinaryIO) -> None:
-        """Remember the bytes before the offset."""
+        """Store the bytes before the offset, which show at the next look whether the file was rewritten."""
         self.mark = _mark(file, self.offset)
 
 
@@ -65,7 +69,7 @@ def _mark(file: BinaryIO, offset: int) -> bytes:
 
 
 def new_lines(followed: Followed, is_over: IsOver) -> Iterator[tuple[bytes, bool]]:
-    """Yield each complete appended line, and whether it is the first line of the file."""
+    """Yield (line, whether it is the file's first line) for each complete line that was appended."""
     file, _ = followed.open()
     with file:
         try:

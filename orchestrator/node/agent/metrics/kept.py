@@ -1,7 +1,7 @@
-"""Writes the file of the metrics that were read from other files: downsampled, bounded and without repeats. Python 3.9.
+"""Writes the metrics that were read from the program's own files into one file, downsampled and without repeats.
 
-All of a metric's first points are kept. After each OCTAVE of points, the least distance between kept steps doubles.
-So some thousand points remain of a million steps. When the run ends, the last point is kept too.
+A metric's first points are all kept. After each OCTAVE of points, the minimum distance between kept steps doubles. So a
+million steps leave a few thousand points. When the run ends, the last point is kept too.
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ _OWN = ("step", "time", "attempt", "kind")
 
 @dataclass
 class _Metric:
-    """The state of downsampling a metric. `count` is the number of points in this octave, `first` its first step."""
+    """The downsampling state of a metric. `count` is the number of points in this octave, `first` is the octave's
+    first step.
+    """
 
     gap: float = 0.0
     count: int = 0
@@ -37,7 +39,7 @@ class _Metric:
 
 
 class KeptMetrics:
-    """Appends lines to a node's file of metrics, in the form of metrics.jsonl: step, attempt, time and the values."""
+    """Appends lines to a node's file of metrics, in the format of metrics.jsonl: step, attempt, time and the values."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -50,13 +52,13 @@ class KeptMetrics:
         self._load()
 
     def add(self, point: Point, attempt: int) -> None:
-        """Take a point; `flush` writes it."""
+        """Queue a point if downsampling keeps it. `flush` writes the queued points."""
         for name, value in point.values.items():
             if self._takes(name, point, value, attempt):
                 self._put(name, point.step, point.time, value, attempt)
 
     def flush(self) -> None:
-        """Append the points that were taken. Raises OSError if they can't be written."""
+        """Append the queued points to the file. Raises OSError if they can't be written."""
         self._end_row()
         if not self.lines:
             return
@@ -70,7 +72,7 @@ class KeptMetrics:
         self.size += len(data)
 
     def end(self) -> None:
-        """Take the last point of each metric, if it was left out, and write all points that were taken."""
+        """Queue the last point of each metric, if downsampling has dropped it, and write all queued points."""
         for name, metric in self.metrics.items():
             if metric.left_out is not None:
                 step, time, value, attempt = metric.left_out
@@ -106,7 +108,7 @@ class KeptMetrics:
             metric.count, metric.first = 0, step
 
     def _put(self, name: str, step: float, time: float | None, value: float, attempt: int) -> None:
-        """Add a value to the row of its step, so that all metrics of a step are in one line."""
+        """Add a value to its step's row, so that all metrics of a step are in one line."""
         if self.row and (self.row["step"], self.row["attempt"]) == (step, attempt) and name not in self.row:
             self.row[name] = value
         else:

@@ -1,4 +1,6 @@
-"""Reads the program's own files of metrics beside the agent's loop, on node 0, in at most 5 % of a core. Python 3.9."""
+"""Reads the metrics that the program writes to its own files, on node 0. It runs in a thread beside the agent's
+event loop, and uses at most 5 % of a core.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +24,9 @@ from orchestrator.protocol.events import Event, MetricsUnread
 from orchestrator.protocol.layout import node_folder, read_metrics_file
 from orchestrator.protocol.task import NodeTask
 
-LOOK_SECONDS = 2.0  # between two looks; more if the look has taken more than a twentieth of that
-SHARE = 20  # a look of one second of CPU time is followed by a pause of so many seconds
+# The pause between two looks; the pause is longer after a look that took more than 0.1 s of CPU time.
+LOOK_SECONDS = 2.0
+SHARE = 20  # after a look that took one second of CPU time, the pause is this many seconds
 MOST_OF_A_LOOK = 0.1  # seconds of CPU time for one look
 MOST_AT_THE_END = 2.0  # seconds of CPU time, after the ranks have ended
 LONGEST_READ = 4.0  # seconds for one look, which a busy machine or a slow disk may prolong
@@ -33,7 +36,7 @@ _Stamp = tuple[int, int, int]
 
 
 class _File:
-    """A file that was found. `stamp` is its state when it was last read to its end."""
+    """A file of metrics. `stamp` is the file's size and time when it was last read to its end."""
 
     def __init__(self, reader: Reader) -> None:
         self.reader = reader
@@ -42,7 +45,9 @@ class _File:
         self.is_left = False  # True if the last look ended before it came to this file
 
     def new_stamp(self) -> _Stamp | None:
-        """Return the present state if it differs from the last one; None if there is nothing to read."""
+        """Return the file's present size and time if they have changed since the last look; None if there is nothing
+        to read.
+        """
         try:
             info = os.lstat(self.reader.followed.path)
         except OSError:
@@ -52,10 +57,11 @@ class _File:
 
 
 class WrittenMetrics:
-    """Keeps the metrics that the program writes to its own files in one file of the run.
+    """Collects the metrics that the program writes to its own files in one file of the run.
 
-    If files of two folders have a metric of the same name in one attempt, the first one keeps the name. The name in
-    the other folder is preceded by that folder's name. Files of another format that repeat the metric are left out.
+    If files in two folders have a metric of the same name in one attempt, the metric of the first folder keeps the
+    name. The other metric's name gets its folder's name as a prefix. If files of another format repeat the metric, they
+    are ignored.
     """
 
     def __init__(self, task: NodeTask, started: Callable[[], Started], record: Callable[[Event], None]) -> None:
@@ -70,28 +76,28 @@ class WrittenMetrics:
         self.pids: dict[int, int] = {}
         self.next_search = 0.0
         self.unread: set[str] = set()
-        self.turn = ""  # the file whose reading ended the last look
-        self.loop: asyncio.AbstractEventLoop | None = None  # in whose thread events are recorded
+        self.turn = ""  # the file at which the last look stopped
+        self.loop: asyncio.AbstractEventLoop | None = None  # the event loop in whose thread events are recorded
 
     async def run(self) -> None:
-        """Look until the agent ends."""
+        """Look for new points at intervals until the agent ends."""
         self.loop = asyncio.get_running_loop()
         while not self.has_ended:
             used = await in_thread(self.look, MOST_OF_A_LOOK)
             await asyncio.sleep(max(LOOK_SECONDS, SHARE * used))
 
     async def end(self) -> None:
-        """Look for the last time, after the program has ended. Do not wait for a disk that hangs."""
+        """Look for new points a last time after the program has ended. If the disk hangs, do not wait for it."""
         self.has_ended = True
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(in_thread(self.look, MOST_AT_THE_END, True), LONGEST_AT_THE_END)
 
     def note(self, started: Started) -> None:
-        """Remember the process ids of ranks, because the names of event files contain them."""
+        """Store the process ids of the ranks, because the names of TensorBoard's event files contain them."""
         self.pids.update({pid: rank for rank, pid in started.pids.items()})
 
     def look(self, most: float, is_last: bool = False) -> float:
-        """Read new points for at most `most` seconds of CPU time; return the seconds that were used."""
+        """Read new points for at most `most` seconds of CPU time. Return the CPU seconds that were used."""
         begun, latest = time.thread_time(), time.monotonic() + LONGEST_READ
 
         def is_over() -> bool:
@@ -115,7 +121,7 @@ class WrittenMetrics:
         if is_last or time.monotonic() >= self.next_search:
             self._search(self.finder)
         paths = sorted(self.files)
-        at = bisect(paths, self.turn)  # a large file must not use up the time of the others
+        at = bisect(paths, self.turn)  # start after the last file, so that a large file does not starve the others
         for path in [*paths[at:], *paths[:at]]:
             self._read(self.files[path], self.kept, is_over)
             if self.files[path].is_left:
@@ -177,7 +183,7 @@ class WrittenMetrics:
                     yield longer, value
 
     def _complain(self, path: str, error: Exception) -> None:
-        """Record once that a file can't be read, or that no metrics can be written."""
+        """Record that a file can't be read or that no metrics can be written, but only the first time."""
         if path not in self.unread:
             self.unread.add(path)
             reason = error.strerror if isinstance(error, OSError) else None

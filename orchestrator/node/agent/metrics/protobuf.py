@@ -1,4 +1,4 @@
-"""Walks through the fields of a protobuf message without its schema. Python 3.9, pure."""
+"""Iterates over the fields of a protobuf message without its schema. The module does no I/O."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ _LONGEST_VARINT = 10  # bytes
 
 
 def fields(data: bytes) -> Iterator[tuple[int, int, int | bytes]]:
-    """Yield (number, wire type, value) of each field; the value of a fixed-size field is its bytes.
+    """Yield (number, wire type, value) of each field. The value of a fixed-size field is its bytes.
 
-    Raises ValueError if the message is cut off or damaged.
+    Raises ValueError if the message is truncated or damaged.
     """
     at, size = 0, len(data)
     while at < size:

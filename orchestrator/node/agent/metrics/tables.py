@@ -1,4 +1,4 @@
-"""Reads metrics from CSV files, files of JSON lines, and the state of Hugging Face's Trainer. Python 3.9."""
+"""Reads metrics from CSV files, files of JSON lines, and the trainer_state.json of Hugging Face's Trainer."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _NO_METRICS = frozenset({*_STEPS, *_TIMES, "kind", "attempt"}) - {"epoch"}
 
 
 class CsvFile:
-    """A CSV file with a header, such as Lightning's metrics.csv. Lightning rewrites it if a metric is added."""
+    """A CSV file with a header, such as Lightning's metrics.csv. If a metric is added, Lightning rewrites the file."""
 
     def __init__(self, followed: Followed) -> None:
         self.followed = followed
@@ -28,7 +28,9 @@ class CsvFile:
         self.rows = 0
 
     def read(self, is_over: IsOver) -> Iterator[Point]:
-        """Yield the new rows. A row of words in which one word names a step is a new header."""
+        """Yield the new rows. If a row consists of words and one of them names a step column, the row is a new
+        header.
+        """
         for line, is_first in new_lines(self.followed, is_over):
             cells = _cells(line)
             numbers = [_number(cell) for cell in cells]
@@ -49,7 +51,7 @@ class JsonLines:
         self.rows = 0
 
     def read(self, is_over: IsOver) -> Iterator[Point]:
-        """Yield the new lines that hold a number."""
+        """Yield the points of new lines that contain a number."""
         for line, is_first in new_lines(self.followed, is_over):
             self.rows = 1 if is_first else self.rows + 1
             try:
@@ -61,16 +63,16 @@ class JsonLines:
 
 
 class TrainerState:
-    """A trainer_state.json. Trainer writes the whole file with each checkpoint and at its end."""
+    """A trainer_state.json. Trainer writes the whole file with each checkpoint and at the end of training."""
 
     def __init__(self, followed: Followed) -> None:
         self.followed = followed
         self.stamp: tuple[int, int, int] | None = None
 
     def read(self, is_over: IsOver) -> Iterator[Point]:
-        """Yield all entries of the log if the file has changed; no entry while the file is incomplete.
+        """If the file has changed, yield all entries of its log. If the file is incomplete, yield nothing.
 
-        Raises UnreadableError if it is too large.
+        Raises UnreadableError if the file is too large.
         """
         info = info_of(self.followed.path, self.followed.below)
         stamp = (info.st_ino, info.st_size, info.st_mtime_ns)
@@ -90,7 +92,9 @@ class TrainerState:
 
 
 def point_of(row: Mapping[str, Any], number: int | None) -> Point | None:
-    """Return a row as a point. Its step comes from the first known column, else it is the row's number."""
+    """Return a row as a point. The step is taken from the first column that names steps, or else is the row's
+    number.
+    """
     known = {name: value for name, value in row.items() if isinstance(name, str) and _is_number(value)}
     step = next((known[name] for name in _STEPS if name in known), number)
     values = {name: float(value) for name, value in known.items() if name and name not in _NO_METRICS}
@@ -125,7 +129,9 @@ def _is_number(value: object) -> bool:
 
 
 def step_folder(path: str) -> str:
-    """Return the folder of a series. Trainer stores its states in one folder for each checkpoint."""
+    """Return the folder that identifies the file's series of metrics. Trainer's checkpoint folders belong to one
+    series.
+    """
     folder, name = os.path.split(path)
     parent, last = os.path.split(folder)
     return parent if name == "trainer_state.json" and last.startswith("checkpoint-") else folder

@@ -1,7 +1,8 @@
-"""Reads the scalars of TensorBoard's event files. Python 3.9.
+"""Reads the scalars of TensorBoard's event files.
 
-An event file is a sequence of records: the length (8 bytes), its checksum (4), the data, its checksum (4). The data is
-a protobuf message `Event`. Only the fields that hold a scalar are read, so images and histograms are never loaded.
+An event file is a sequence of records. A record consists of the length (8 bytes), the length's checksum (4 bytes), the
+data, and the data's checksum (4 bytes). The data is a protobuf message `Event`. Only the fields that hold a scalar are
+read, so images and histograms are never loaded.
 """
 
 from __future__ import annotations
@@ -17,24 +18,24 @@ from orchestrator.protocol.crc32c import masked_crc32c
 MOST_OF_A_RECORD = 1 << 16  # bytes; scalars take about 50 bytes, larger records are images, histograms or graphs
 _HEADER, _CRC = struct.Struct("<QI"), struct.Struct("<I")
 _FLOAT, _DOUBLE = struct.Struct("<f"), struct.Struct("<d")
-_WALL_TIME, _STEP, _SUMMARY = 1, 2, 5  # of Event
-_VALUE = 1  # of Summary
-_TAG, _SIMPLE_VALUE, _TENSOR = 1, 2, 8  # of Summary.Value
-_DTYPE, _SHAPE, _CONTENT, _FLOATS, _DOUBLES = 1, 2, 4, 5, 6  # of TensorProto
-_DIMENSION, _SIZE = 2, 1  # fields of TensorShapeProto and its Dim
+_WALL_TIME, _STEP, _SUMMARY = 1, 2, 5  # fields of Event
+_VALUE = 1  # field of Summary
+_TAG, _SIMPLE_VALUE, _TENSOR = 1, 2, 8  # fields of Summary.Value
+_DTYPE, _SHAPE, _CONTENT, _FLOATS, _DOUBLES = 1, 2, 4, 5, 6  # fields of TensorProto
+_DIMENSION, _SIZE = 2, 1  # fields of TensorShapeProto and of its Dim
 _OF_DTYPE = {1: (_FLOAT, _FLOATS), 2: (_DOUBLE, _DOUBLES)}
 
 
 class EventFile:
-    """One event file."""
+    """A TensorBoard event file."""
 
     def __init__(self, followed: Followed) -> None:
         self.followed = followed
 
     def read(self, is_over: IsOver) -> Iterator[Point]:
-        """Yield the scalars of the new records. A record whose data or checksum is wrong is skipped.
+        """Yield the scalars of the new records. A record with wrong data or a wrong checksum of its data is skipped.
 
-        Raises UnreadableError if the checksum of a length is wrong, because the next record can't be found then.
+        Raises UnreadableError if the checksum of a length is wrong, because the next record can't be located then.
         """
         file, _ = self.followed.open()
         with file:
@@ -49,7 +50,9 @@ class EventFile:
                 self.followed.keep_mark(file)
 
     def _record(self, file: BinaryIO, size: int) -> tuple[bytes, int] | None:
-        """Return the next record as (data, checksum); None if it is incomplete. Data of a large record is left out."""
+        """Return the next record as (data, checksum); None if it is incomplete. If the record is large, its data is
+        skipped.
+        """
         at = self.followed.offset
         header = file.read(_HEADER.size)
         if len(header) < _HEADER.size:

@@ -1,7 +1,7 @@
-"""Reads the history of wandb's offline files (run-ID.wandb). Python 3.9.
+"""Reads the history of wandb's offline files (run-ID.wandb).
 
-The file has the format of LevelDB's log: blocks of 32 KiB, with records that are split at the ends of blocks. Each
-record is a protobuf message `Record`, and a `history` record holds the metrics of a step as JSON texts.
+The file has the format of LevelDB's log: blocks of 32 KiB, with records that are split at block boundaries. Each record
+is a protobuf message `Record`. A `history` record holds the metrics of a step as JSON texts.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ _BLOCK = 1 << 15
 _START = struct.Struct("<4sHB")  # the header of the file
 _HEADER = struct.Struct("<IHB")  # the header of a part: checksum, length, type
 _FULL, _FIRST, _MIDDLE, _LAST = 1, 2, 3, 4
-_HISTORY = 2  # of Record
-_ITEM, _STEP = 1, 2  # of HistoryRecord
-_NUMBER = 1  # of HistoryStep
-_KEY, _NESTED_KEY, _JSON = 1, 2, 16  # of HistoryItem
+_HISTORY = 2  # field of the message Record
+_ITEM, _STEP = 1, 2  # fields of HistoryRecord
+_NUMBER = 1  # field of HistoryStep
+_KEY, _NESTED_KEY, _JSON = 1, 2, 16  # fields of HistoryItem
 
 
 class WandbFile:
-    """One offline file of wandb."""
+    """An offline file of wandb."""
 
     def __init__(self, followed: Followed) -> None:
         self.followed = followed
 
     def read(self, is_over: IsOver) -> Iterator[Point]:
-        """Yield the new rows of the history. Raises UnreadableError if the file is damaged."""
+        """Yield the new rows of the history as points. Raises UnreadableError if the file is damaged."""
         file, is_new = self.followed.open()
         with file:
             try:
@@ -56,7 +56,9 @@ class WandbFile:
         return True
 
     def _record(self, file: BinaryIO) -> bytes | None:
-        """Return the next record; None if it is incomplete. A record that is too large is returned empty."""
+        """Return the next record; None if it is incomplete. If a record is too large, return an empty record
+        instead.
+        """
         at, record, is_begun = self.followed.offset, b"", False
         while True:
             rest = _BLOCK - at % _BLOCK

@@ -1,4 +1,4 @@
-"""The kernel's counters of this machine and of single processes, read from below a root folder and parsed."""
+"""Reads and parses the kernel's counters of this machine and of single processes, from files below a root folder."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from orchestrator.protocol.reading import names_in
 
 TICKS = os.sysconf("SC_CLK_TCK")
 PAGE = os.sysconf("SC_PAGE_SIZE")
-SECTOR = 512  # bytes, in /proc/diskstats whatever the disk's own are
-WORD = 4  # bytes, in which InfiniBand counts
+SECTOR = 512  # bytes per sector in /proc/diskstats, whatever the disk's own sector size is
+WORD = 4  # bytes; InfiniBand counts words
 CHUNK = 1 << 16
 
 
 @dataclass(frozen=True)
 class Machine:
-    """The machine's counters since its boot, and its memory that is in use; in bytes and seconds."""
+    """The machine's counters since its boot, in bytes and seconds, and its memory in use, in bytes."""
 
     cpu: float
     memory: float
@@ -31,7 +31,9 @@ class Machine:
 
 @dataclass(frozen=True)
 class Usage:
-    """A process's counters since its start, and its `memory` now. Its number and `started` identify the process."""
+    """A process's counters since its start, and its present memory. The process's pid and `started` together
+    identify it.
+    """
 
     started: int
     cpu: float
@@ -41,7 +43,7 @@ class Usage:
 
 
 def read_bytes(path: str) -> bytes:
-    """Return the contents of a file of /proc or /sys; empty if it is missing or may not be read."""
+    """Return the contents of a file of /proc or /sys; empty if the file is missing or this user may not read it."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -59,13 +61,14 @@ def read_bytes(path: str) -> bytes:
 
 
 class MachineReader:
-    """Reads the counters of a machine. Only disks and network cards that it has at first count."""
+    """Reads a machine's counters. Only disks and network cards that exist when the reader is created are counted."""
 
     def __init__(self, root: str = "") -> None:
         self.root = root
         self.disks = frozenset(name.encode() for name in names_in(f"{root}/sys/block") if self._is_real("block", name))
         cards = [name for name in names_in(f"{root}/sys/class/net") if name != "lo"]
-        real = [name for name in cards if self._is_real("class/net", name)]  # the others lead to these
+        # Virtual network cards send their packets through these.
+        real = [name for name in cards if self._is_real("class/net", name)]
         self.cards = frozenset(name.encode() for name in real or cards)
         base = f"{root}/sys/class/infiniband"
         self.limits = memory_limits(f"{root}/proc/self/cgroup", f"{root}/sys/fs/cgroup")
@@ -79,9 +82,10 @@ class MachineReader:
         return os.path.exists(f"{self.root}/sys/{kind}/{name}/device")
 
     def read(self) -> Machine:
-        """Return the present counters."""
+        """Return the machine's present counters."""
         memory, total = memory_of(read_bytes(f"{self.root}/proc/meminfo"))
-        for folder, limit in self.limits:  # the fuller one counts: a job's own share, or the machine
+        # The most exhausted limit counts: that of the job's cgroup, or the machine's memory.
+        for folder, limit in self.limits:
             if limit < total and (used := memory_used(folder)) / limit > memory / total:
                 memory, total = float(used), float(limit)
         read, written = disk_bytes(read_bytes(f"{self.root}/proc/diskstats"), self.disks)
@@ -93,7 +97,7 @@ class MachineReader:
 
 
 def cpu_seconds(stat: bytes) -> float:
-    """Return the seconds that all cores together have worked, from /proc/stat."""
+    """Return the total busy seconds of all cores, from /proc/stat."""
     fields = [int(each) for each in stat.partition(b"\n")[0].split()[1:9]]
     if len(fields) < 5:
         return 0.0
@@ -101,7 +105,7 @@ def cpu_seconds(stat: bytes) -> float:
 
 
 def memory_of(meminfo: bytes) -> tuple[float, float]:
-    """Return (bytes in use, all bytes) from /proc/meminfo."""
+    """Return (bytes in use, total bytes) from /proc/meminfo."""
     found = {}
     for line in meminfo.split(b"\n")[:8]:
         name, _, value = line.partition(b":")
@@ -112,7 +116,7 @@ def memory_of(meminfo: bytes) -> tuple[float, float]:
 
 
 def disk_bytes(diskstats: bytes, disks: frozenset[bytes]) -> tuple[float, float]:
-    """Return the bytes (read, written) of these disks, from /proc/diskstats. Partitions are not counted again."""
+    """Return the bytes (read, written) of these disks, from /proc/diskstats. The lines of partitions are skipped."""
     read = written = 0
     for line in diskstats.split(b"\n"):
         fields = line.split()
@@ -133,7 +137,9 @@ def network_bytes(dev: bytes, cards: frozenset[bytes]) -> tuple[float, float]:
 
 
 def usage_of(pid: int, root: str = "") -> Usage | None:
-    """Return a process's usage; None if it is gone. Only the process's own user can see what it reads and writes."""
+    """Return a process's usage; None if the process has ended. Only the process's own user can read its I/O
+    counters.
+    """
     folder = f"{root}/proc/{pid}"
     fields = read_bytes(f"{folder}/stat").rpartition(b")")[2].split()
     if len(fields) < 22 or fields[0] in b"ZX":

@@ -1,4 +1,4 @@
-"""Samples the GPUs that a run may use, by NVIDIA's library; none if the library is missing."""
+"""Samples the GPUs that a run may use through NVIDIA's library (NVML). Without the library there are no GPU samples."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ def gpu_samples(visible: str | None) -> tuple[GpuSample, ...]:
 
 
 def chosen(gpus: tuple[Gpu, ...], visible: str | None) -> tuple[Gpu, ...]:
-    """Return the GPUs that CUDA_VISIBLE_DEVICES names, by numbers, UUIDs or beginnings of UUIDs.
+    """Return the GPUs that CUDA_VISIBLE_DEVICES names, by numbers, UUIDs or prefixes of UUIDs.
 
-    Instances of a divided card are left out, because the library does not report how busy they are.
+    MIG instances are left out, because the library does not report their utilization.
     """
     if visible is None:
         return gpus

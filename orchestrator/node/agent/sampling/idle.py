@@ -1,4 +1,6 @@
-"""Measures for how long a node has been idle by the job's `idle`, from its samples. Pure."""
+"""Measures how long a node has been idle according to the job's `idle` settings, from the node's samples. The module
+does no I/O.
+"""
 
 from __future__ import annotations
 
@@ -13,16 +15,17 @@ LONGEST_WINDOW, WINDOWS = 60.0, 10
 
 @dataclass
 class IdleWatch:
-    """Counts idle windows: a minute, or a tenth of `after`, in which the mean use was below the job's limit.
+    """Counts idle windows. A window lasts a minute or a tenth of `after`, and is idle if its mean use is below the
+    job's limit.
 
-    So one busy moment does not end an idle hour, and a busy hour does not hide the idle hour that follows.
+    With windows, one busy moment does not end an idle hour, and a busy hour does not hide the idle hour that follows.
     """
 
     gpu: float | None = None  # percent, the mean of the node's GPUs
-    cpu: float | None = None  # percent of a core for each rank, where no GPU tells
+    cpu: float | None = None  # percent of a core per rank, for a node without GPU samples
     after: float = 1800.0
     seconds: float = 0.0  # the time for which the node has been idle
-    what: str = ""  # how busy it was in the last window, in words
+    what: str = ""  # a text about the use in the last window
     used: float = 0.0
     window: float = 0.0
 
@@ -48,12 +51,14 @@ class IdleWatch:
         return self.seconds > 0 and self.seconds >= self.after
 
     def reset(self) -> None:
-        """Start again, because the ranks have changed or ended."""
+        """Reset the counts, because the ranks have changed or ended."""
         self.seconds = self.used = self.window = 0.0
 
 
 def use_of(sample: Sample, *, gpu: float | None, cpu: float | None) -> tuple[str, float, float] | None:
-    """Return (device, percentage in use, limit) by which a sample is judged; None if it can't be judged."""
+    """Return (device, percentage in use, limit) for judging a sample as idle or busy; None if the sample can't be
+    judged.
+    """
     known = [each.use for each in sample.gpus if each.use is not None]
     if not sample.ranks:
         return None

@@ -1,4 +1,6 @@
-"""Samples a node every 2 s beside the agent's loop, writes the samples to a file, and watches for an idle node."""
+"""Samples a node every 2 s, writes the samples to a file, and checks whether the node is idle. It runs as a task
+beside the agent's other work.
+"""
 
 from __future__ import annotations
 
@@ -26,10 +28,10 @@ from orchestrator.protocol.task import NodeTask
 
 @dataclass(frozen=True)
 class Started:
-    """The ranks of the running attempt, and the processes that the launcher has started for them."""
+    """The ranks of the running attempt, and the processes that the launcher has started for these ranks."""
 
     attempt: int = 0
-    pids: dict[int, int] = field(default_factory=dict)  # the numbers that the launcher sees, by rank
+    pids: dict[int, int] = field(default_factory=dict)  # rank -> the pid that the launcher sees
 
     def without(self, rank: int) -> Started:
         """Return a copy without a rank that has ended."""
@@ -37,7 +39,7 @@ class Started:
 
 
 class Sampling:
-    """The samples of one node, from its agent's start to its end.
+    """The sampling of one node from its agent's start to its end.
 
     `started` returns the ranks, `tell` sends reports to the leader, `record` writes an event, and `watch` receives each
     sample.
@@ -60,18 +62,19 @@ class Sampling:
         self.pending: list[Sample] = []
         self.begun = time.monotonic()
         self.seen = Started()  # the ranks at the last look
-        self.hosts: dict[int, int] = {}  # its processes by this machine's numbers
+        self.hosts: dict[int, int] = {}  # rank -> the pid on this machine
         self.idle = IdleWatch.of(task.idle)
         self.idle_attempt, self.is_idle = task.attempt, False
         self.problem = ""
 
     async def run(self) -> None:
-        """Sample until the agent ends. If a disk hangs, only this loop waits for it."""
+        """Take samples until the agent ends. If a disk hangs, only this loop waits for it."""
         while True:
             started = self.started()
             try:
                 sample = await in_thread(self.look, started)
-            except (OSError, ValueError) as error:  # full, gone: the training does not need this
+            # The disk is full or the folder was removed; the training does not need the samples.
+            except (OSError, ValueError) as error:
                 sample = None
                 self._complain(error)
             if sample is not None:
@@ -81,7 +84,7 @@ class Sampling:
             await asyncio.sleep(FINE_SECONDS)
 
     def look(self, started: Started) -> Sample | None:
-        """Take a sample, and write a line if one is due. Raises OSError if the disk refuses."""
+        """Take a sample. If a line is due, write it. Raises OSError if the line can't be written."""
         if started != self.seen:
             self.seen, self.hosts = started, self._on_this_machine(started)
         trees = self.trees.of(self.hosts, ask_for_rank=self.task.launcher in ("torchrun", "accelerate"))
@@ -102,8 +105,10 @@ class Sampling:
         return on_host(started.pids, (each.pid for each in marked(self.task.run_id, self.task.node_rank)))
 
     def flush(self) -> None:
-        """Write the samples since the last line as one line. Raises OSError if the disk refuses."""
-        pending, self.pending = self.pending, []  # a look may still be under way in its thread as the agent ends
+        """Combine the samples since the last line, and write them as one line. Raises OSError if the line can't be
+        written.
+        """
+        pending, self.pending = self.pending, []  # a look may still run in its thread while the agent ends
         if pending:
             self.file.append(merged(pending))
 
@@ -121,7 +126,7 @@ class Sampling:
             self.record(SamplingFailed(self.problem))
 
     def _watch(self, idle: IdleWatch, sample: Sample) -> None:
-        if sample.attempt != self.idle_attempt:  # the leader has forgotten what was said of the one before
+        if sample.attempt != self.idle_attempt:  # the leader has dropped the report on the previous attempt
             idle.reset()
             self.idle_attempt, self.is_idle = sample.attempt, False
         is_idle = idle.add(sample)

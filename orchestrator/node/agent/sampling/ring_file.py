@@ -1,4 +1,4 @@
-"""The file of a node's samples. It has two halves, and the older half is dropped when the newer one is full."""
+"""The file of a node's samples. The file has two halves; when the newer half is full, the older half is dropped."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ HALF_BYTES = 2 << 20
 
 
 class SampleFile:
-    """Appends samples, one per line. A line that a crash or a full disk has cut off does not damage the next line."""
+    """Appends samples, one per line. If a crash or a full disk has truncated a line, the next line is still valid."""
 
     def __init__(self, path: str, half: int = HALF_BYTES) -> None:
         self.path, self.half = path, half
         self.is_torn = _is_torn(path)
 
     def append(self, sample: Sample) -> None:
-        """Append a sample. Raises OSError if the disk refuses."""
+        """Append a sample. Raises OSError if the sample can't be written."""
         line = (json.dumps(sample.to_json(), separators=(",", ":")) + "\n").encode()
         if (size := _size(self.path)) and size + len(line) > self.half:
             os.replace(self.path, f"{self.path}.1")

@@ -1,4 +1,4 @@
-"""Computes samples from counters: the resources that a node and its ranks have used between two looks."""
+"""Computes samples from counters: the resources that a node and its ranks have used between two readings."""
 
 from __future__ import annotations
 
@@ -9,21 +9,25 @@ from typing import Any, Callable
 from orchestrator.node.agent.sampling.counters import Machine, MachineReader, Usage, usage_of
 from orchestrator.protocol.samples import GpuSample, RankSample, Sample
 
-LEAST_SECONDS = 0.05  # between two looks of which a rate can be told
+LEAST_SECONDS = 0.05  # the shortest time between two readings from which a rate is computed
 
 
 @dataclass
 class _Known:
-    """A rank at the last look: the counters of its processes, its time waiting for data, and its step."""
+    """A rank's state at the last reading: the counters of its processes, its time spent waiting for data, and its
+    step.
+    """
 
     processes: dict[int, Usage] = field(default_factory=dict)
     waited: float | None = None
-    stepped: tuple[int, float] | None = None  # the number of its last step, and when that was told, by its clock
+    stepped: tuple[int, float] | None = None  # (its last step, the time of the heartbeat by the rank's clock)
 
 
 @dataclass(frozen=True)
 class Moment:
-    """The time of a look, by the monotonic clock and the wall clock, and its start and attempt."""
+    """The time of a reading by the monotonic clock and the wall clock, with the numbers of the start and the
+    attempt.
+    """
 
     now: float
     wall: float
@@ -32,7 +36,7 @@ class Moment:
 
 
 class Sampler:
-    """Takes samples of one node. `gpus` returns samples of its GPUs, and `usage` the usage of a process."""
+    """Takes samples of one node. `gpus` returns samples of its GPUs, and `usage` returns a process's usage."""
 
     def __init__(
         self,
@@ -49,7 +53,9 @@ class Sampler:
     def take(
         self, moment: Moment, trees: Mapping[int, list[int]], heartbeats: Mapping[int, Mapping[str, Any] | None]
     ) -> Sample | None:
-        """Return the usage since the last look; None at the first look, and right after another look."""
+        """Return the usage since the last reading. Return None at the first reading, or if the last one was a moment
+        ago.
+        """
         machine = self.machine.read()
         before, self.before = self.before, (moment.now, machine)
         seconds = moment.now - before[0] if before is not None else 0.0
@@ -72,7 +78,9 @@ class Sampler:
         )  # fmt: skip
 
     def _rank(self, rank: int, pids: list[int], heartbeat: Mapping[str, Any] | None, seconds: float) -> RankSample:
-        """Return one rank's part. The usage of a process counts from the first look at the process."""
+        """Return one rank's part of the sample. A process's usage counts from the first reading that includes this
+        process.
+        """
         known, processes = self.ranks[rank], {}
         cpu = read = written = memory = 0.0
         for pid in pids:
@@ -101,12 +109,15 @@ class Sampler:
 
 
 def _step_seconds(known: _Known, told: Mapping[str, Any]) -> float | None:
-    """Return the seconds of a step since the last known step, and remember this step; None if there is no new step."""
+    """Return the mean seconds per step since the last known step, and store the new step; None if there is no new
+    step.
+    """
     step, time = told.get("step"), _number(told.get("time"))
     if type(step) is not int or time is None or (known.stepped is not None and step == known.stepped[0]):
         return None
     before, known.stepped = known.stepped, (step, time)
-    if before is None or step < before[0] or time <= before[1]:  # the first one, or it was resumed from an earlier one
+    # This is the first step, or the rank has resumed from an earlier step.
+    if before is None or step < before[0] or time <= before[1]:
         return None
     return (time - before[1]) / (step - before[0])
 

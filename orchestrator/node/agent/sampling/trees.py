@@ -1,4 +1,6 @@
-"""Finds the processes of each rank: its own and all below it. Costly searches are rare."""
+"""Finds the processes of each rank: its main process and all descendants. Scans of /proc are costly, so they are
+rare.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +12,11 @@ from orchestrator.node.agent.sampling.counters import read_bytes
 from orchestrator.node.system.processes import parent_of, variable_of
 
 SCAN_SECONDS = 10.0
-SHARE = 1000  # a look through all processes takes at most one part in so many of the time
+SHARE = 1000  # scans of all processes take at most this fraction (1/SHARE) of the time
 
 
 class RankTrees:
-    """The processes of the ranks, by rank."""
+    """The processes of each rank on this node."""
 
     def __init__(self) -> None:
         self.roots: dict[int, int] = {}
@@ -22,9 +24,10 @@ class RankTrees:
         self.due = 0.0
 
     def of(self, roots: Mapping[int, int], *, ask_for_rank: bool) -> dict[int, list[int]]:
-        """Return the processes of each rank. `roots` has the process that was started for each rank.
+        """Return the processes of each rank. `roots` maps each rank to the process that was started for it.
 
-        ask_for_rank: another launcher was started, whose processes have their ranks in their environments.
+        ask_for_rank: whether another launcher, such as torchrun, starts the ranks. The rank of each process is then
+        read from its environment.
         """
         now = time.monotonic()
         if roots != self.roots or now >= self.due:
@@ -38,7 +41,7 @@ class RankTrees:
 
 
 def trees_below(roots: Mapping[int, int], parents: Iterable[tuple[int, int]]) -> dict[int, list[int]]:
-    """Return each root with all processes below it. `parents` are pairs of a process and its parent."""
+    """Return each root process with all its descendants. `parents` yields pairs of a process and its parent."""
     children: dict[int, list[int]] = {}
     for pid, parent in parents:
         children.setdefault(parent, []).append(pid)
@@ -52,7 +55,7 @@ def trees_below(roots: Mapping[int, int], parents: Iterable[tuple[int, int]]) ->
 
 
 def _by_own_rank(trees: Mapping[int, list[int]]) -> dict[int, list[int]]:
-    """Return the processes by the rank in their environment. The launcher itself belongs to no rank."""
+    """Return the processes by the RANK in their environment. The launcher's own process belongs to no rank."""
     found: dict[int, list[int]] = {}
     for pid in (pid for tree in trees.values() for pid in tree):
         rank = variable_of(pid, "RANK")
@@ -62,7 +65,7 @@ def _by_own_rank(trees: Mapping[int, list[int]]) -> dict[int, list[int]]:
 
 
 def on_host(pids: Mapping[int, int], candidates: Iterable[int]) -> dict[int, int]:
-    """Return this machine's numbers for processes that have the numbers `pids` in their container."""
+    """Return the host's pids of processes whose pids in their container are `pids`."""
     inside = {}
     for candidate in candidates:
         for line in read_bytes(f"/proc/{candidate}/status").split(b"\n"):

@@ -1,4 +1,4 @@
-"""Changes a module of the standard library or of torch as soon as the rank's program has imported the module."""
+"""Modifies a module of the standard library or of torch right after the rank's program has imported it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Change = Callable[[ModuleType], None]
 
 
 def after_import(name: str, change: Change) -> None:
-    """Call `change` with the module now if it is already imported, else right after its import."""
+    """Call `change` with the named module. If the module is not imported yet, call `change` right after its import."""
     if name in sys.modules:
         change(sys.modules[name])
     else:
@@ -20,13 +20,15 @@ def after_import(name: str, change: Change) -> None:
 
 
 class _Finder:
-    """A finder for sys.meta_path, for a single import of one module. It changes the module after its code has run."""
+    """A finder for sys.meta_path that handles one import of one module. It modifies the module after the module's
+    code has run.
+    """
 
     def __init__(self, name: str, change: Change) -> None:
         self.name, self.change = name, change
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
-        """Return the import spec of the module to change, or None for any other module."""
+        """Return the import spec of the module that must be modified, or None for any other module."""
         if name != self.name:
             return None
         sys.meta_path.remove(self)

@@ -1,4 +1,4 @@
-"""Builds the command of each rank of a node, for every launcher. Pure."""
+"""Builds the commands of a node's ranks, for every setting of `launcher`. The module does no I/O."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ def plan_ranks(
     checksum: str = "",
     torch_version: str = "",
 ) -> list[RankStart]:
-    """Return the processes that a node starts: one for each rank, or a single torchrun or accelerate for all ranks."""
+    """Return the processes that a node starts: one process per rank, or a single torchrun or accelerate for all
+    ranks.
+    """
     foreign = task.launcher in ("torchrun", "accelerate")
     folder = attempt_folder(node_folder(task.run_dir, task.node_rank), attempt)
     starts = []
@@ -73,7 +75,9 @@ def plan_ranks(
 
 
 def debugged(task: NodeTask, rank: int, folder: str) -> dict[str, Any] | None:
-    """Return the debugger's settings for a rank: {} if another rank is debugged, and None if no rank is debugged."""
+    """Return the debugger's settings for a rank. Return {} if another rank is debugged, and None if no rank is
+    debugged.
+    """
     if task.debug is None:
         return None
     if task.debug.rank != rank:
@@ -85,12 +89,12 @@ def debugged(task: NodeTask, rank: int, folder: str) -> dict[str, Any] | None:
 
 
 def is_python(program: str) -> bool:
-    """Return whether a program has the name of a Python interpreter."""
+    """Return whether a program's name is that of a Python interpreter."""
     return re.fullmatch(r"python[\d.]*", os.path.basename(program)) is not None
 
 
 def foreign_argv(task: NodeTask, binding: Binding, master_addr: str, master_port: int) -> list[str]:
-    """Return the command of a torchrun or accelerate that starts the ranks of one node, with ranks and addresses."""
+    """Return the torchrun or accelerate command that starts the ranks of one node, with their numbers and addresses."""
     program = task.program
     module = ["-m"] if program.kind == "module" else []
     if task.launcher == "torchrun":

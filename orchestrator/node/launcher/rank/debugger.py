@@ -1,4 +1,4 @@
-"""Lets a rank wait for a debugger before its program's first line."""
+"""Makes a rank wait for a debugger before the first line of its program."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LOOPBACK = "127.0.0.1"
 
 
 class NoDebuggerError(Exception):
-    """The rank can't be debugged. The text names the reason, and what to do."""
+    """The rank can't be debugged. The text names the reason and a remedy."""
 
 
 def wait_for_debugger(order: Mapping[str, Any]) -> None:
@@ -35,9 +35,9 @@ def wait_for_debugger(order: Mapping[str, Any]) -> None:
 
 
 def _start_adapter(order: Mapping[str, Any]) -> int:
-    """Start debugpy's adapter, and return the port to which this rank connects.
+    """Start debugpy's adapter, and return the port to which this rank must connect.
 
-    The adapter is not a child of the rank, because the rank's program may wait for the end of all its children.
+    The adapter is not a child of the rank, because the rank's program may wait until all its children have ended.
     """
     order_read, order_write = os.pipe()
     answer_read, answer_write = os.pipe()

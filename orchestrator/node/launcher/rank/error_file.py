@@ -1,6 +1,6 @@
-"""Writes a rank's error file: the exception that ended the rank.
+"""Writes a rank's error file, which contains the exception that ended the rank.
 
-For an out-of-memory error the file also has the GPU's memory, and the name of a snapshot of the memory.
+For an out-of-memory error, the file also contains the GPU's memory use and the name of a memory snapshot.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from orchestrator.protocol.files import open_own
 
 
 def write_error(path: str, error: BaseException, frames: TracebackType | None, mode: int = 0o666) -> None:
-    """Write the exception that ends this process to the file that the launcher reads."""
+    """Write the exception that ends this process to the error file, which the launcher reads."""
     text = "".join(traceback.format_exception(type(error), error, frames))
     record: dict[str, Any] = {
         "type": type(error).__name__,
@@ -39,7 +39,9 @@ def write_error(path: str, error: BaseException, frames: TracebackType | None, m
 
 
 def write_error_at_end(path: str, mode: int) -> None:
-    """Make Python write an uncaught exception to this file too, with this mode, before it prints the exception."""
+    """Install a hook that writes an uncaught exception to this file, with this mode, before Python prints the
+    exception.
+    """
     before = sys.excepthook
 
     def hook(kind: type[BaseException], error: BaseException, frames: TracebackType | None) -> None:
@@ -51,10 +53,10 @@ def write_error_at_end(path: str, mode: int) -> None:
 
 
 def gpu_memory() -> dict[str, int]:
-    """Return the GPU memory that torch has used in this process, in bytes; empty if it has used no GPU.
+    """Return this process's use of GPU memory through torch, in bytes; empty if the process has used no GPU.
 
-    `allocated` is the peak that tensors have used, and `reserved` is the peak that torch has taken from the driver.
-    `total` is the GPU's memory.
+    `allocated` is the peak size of all tensors. `reserved` is the peak size that torch has taken from the driver.
+    `total` is the size of the GPU's memory.
     """
     torch = sys.modules.get("torch")
     try:
@@ -71,7 +73,9 @@ def gpu_memory() -> dict[str, int]:
 
 
 def memory_snapshot() -> str:
-    """Write torch's history of GPU memory to the run's outputs. Return the file's name, or "" if torch has none."""
+    """Write torch's history of GPU memory to the run's outputs. Return the file's name; "" if torch has recorded no
+    history.
+    """
     torch, folder = sys.modules.get("torch"), os.environ.get("ORCH_OUTPUT_DIR")
     try:
         if torch is None or not folder or not torch._C._cuda_isHistoryEnabled():

@@ -1,8 +1,7 @@
 """Sets up an exec'd rank when its interpreter starts. (A forked rank is set up after the fork.)
 
-Python imports a module `sitecustomize` at its start. For the rank's interpreter alone, the folder of orch's own
-`sitecustomize` is put first in PYTHONPATH. This module restores the path, sets up the rank, and then imports the user's
-own `sitecustomize`.
+Python imports a module `sitecustomize` at its start. The rank's PYTHONPATH begins with the folder of orch's own
+`sitecustomize`. That module restores PYTHONPATH, sets up the rank, and then imports the user's own `sitecustomize`.
 """
 
 from __future__ import annotations
@@ -25,9 +24,9 @@ NAME = "sitecustomize"
 
 
 def with_hook(environment: Mapping[str, str], archive: str, setup: Mapping[str, Any]) -> dict[str, str]:
-    """Return the environment with which an interpreter begins with the set-up, after this process has exec'd it.
+    """Return an environment in which a newly exec'd Python interpreter first sets up its rank.
 
-    If the interpreter runs another launcher, such as torchrun, its children begin with the set-up.
+    If the interpreter runs another launcher, such as torchrun, the set-up is done in the launcher's children instead.
     """
     path, hook = environment.get("PYTHONPATH"), f"{archive}/orchestrator/node/launcher/rank/site"
     order = json.dumps({"setup": setup, "pid": os.getpid(), "hook": hook, "path": path, "mode": file_mode()})
@@ -35,13 +34,14 @@ def with_hook(environment: Mapping[str, str], archive: str, setup: Mapping[str, 
 
 
 def begin() -> None:
-    """Restore the path, set up the rank, and import the user's own `sitecustomize`, if there is one."""
+    """Restore PYTHONPATH, set up the rank, and import the user's own `sitecustomize`, if there is one."""
     order = parse_json(os.environ[VARIABLE])
     setup, is_started_by_orch = order["setup"], order["pid"] == os.getpid()
     sys.path[:] = [folder for folder in sys.path if folder != order["hook"]]
     if not (is_started_by_orch and setup["folder"]):
         _restore_environment(order["path"])
-    if is_started_by_orch and not setup["folder"]:  # this is the rank, and not a program that its command has started
+    # This process is the rank, not a program that the rank's command has started.
+    if is_started_by_orch and not setup["folder"]:
         _set_up_rank(setup, order["mode"])
     elif order["pid"] == os.getppid() and setup["folder"] and os.environ.get("RANK", "").isdigit():
         _set_up_rank({**setup, **files_of(setup["folder"], int(os.environ["RANK"]))}, order["mode"])
@@ -50,7 +50,9 @@ def begin() -> None:
 
 
 def files_of(folder: str, rank: int) -> dict[str, str]:
-    """Return the paths to which a rank of this attempt writes its stacks and its error, as fields of RankStart."""
+    """Return the paths to which a rank of this attempt writes its stacks and its error. The keys are fields of
+    RankStart.
+    """
     return {"stack_file": f"{folder}/stacks_{rank}.txt", "error_file": f"{folder}/error_{rank}.json"}
 
 

@@ -1,4 +1,6 @@
-"""Reports how a rank ended: code or signal, traceback, last lines, and whether it failed because of another rank."""
+"""Reports how a rank ended: exit code or signal, traceback, last lines, and whether another rank's failure caused
+it.
+"""
 
 from __future__ import annotations
 
@@ -53,9 +55,9 @@ _WORKER_KILLED = re.compile(
 
 
 def failure_report(start: RankStart, code: int, masked: Masker = str) -> RankEnd:
-    """Return code, signal name, error and last lines of a rank that has ended, with secrets masked.
+    """Return the exit code, signal name, error and last lines of an ended rank, with secrets masked.
 
-    If the rank's files are damaged, nothing is raised, and `unread` is the reason.
+    If the rank's files are damaged, this raises nothing, and `unread` is the reason.
     """
     if code == 0:
         return RankEnd(start.rank, code)
@@ -81,16 +83,18 @@ def _with_last_words(end: RankEnd, start: RankStart, code: int, masked: Masker) 
 
 
 def lost_a_process(end: RankEnd) -> bool:
-    """Return whether the rank failed because one of its child processes, such as a worker, was killed by SIGKILL."""
+    """Return whether the rank failed because SIGKILL had ended one of its child processes, such as a data loader's
+    worker.
+    """
     words = [f"{end.error.type}: {end.error.message}"] if end.error is not None else end.tail
     return _WORKER_KILLED.search("\n".join(words)) is not None
 
 
 def looks_like_victim(error: RankError | None, tail: Sequence[str]) -> bool:
-    """Return whether the rank's error only reports that another rank has ended.
+    """Return whether the rank's error only shows that another rank has ended.
 
-    An exception counts only if its type is one that torch raises, because a program's own sockets may use the same
-    words.
+    An exception counts only if torch raises its type, because a program's own sockets may produce the same error
+    messages.
     """
     if error is None:
         return _VICTIM.search("\n".join(tail)) is not None
@@ -100,15 +104,15 @@ def looks_like_victim(error: RankError | None, tail: Sequence[str]) -> bool:
 
 
 def last_lines(path: str, masked: Masker = str) -> list[str]:
-    """Return the last lines of a log, in which a progress bar has its last state; empty if there is no log."""
+    """Return the last lines of a log; empty if there is no log. A progress bar is reduced to its last state."""
     return _lines_of(path, masked)[-TAIL_LINES:]
 
 
 def _lines_of(path: str, masked: Masker) -> list[str]:
     """Return the lines at the end of a log, with secrets masked.
 
-    Twice as much as is needed is read, so that a secret at the beginning of the returned part is whole and is masked.
-    The first line is dropped if its beginning was not read and other lines follow, because a secret may be cut in it.
+    Twice the needed size is read, so that a secret at the beginning of the returned part is complete and can be masked.
+    If the first line is truncated and other lines follow, it is dropped, because it may contain a part of a secret.
     """
     try:
         data = read_part(path, -2 * TAIL_BYTES, 2 * TAIL_BYTES)
@@ -121,9 +125,9 @@ def _lines_of(path: str, masked: Masker) -> list[str]:
 
 
 def _first_error(start: RankStart, masked: Masker) -> tuple[int, RankError | None]:
-    """Return the rank and the error of the oldest error file, or this rank and None if there is no error file.
+    """Return the rank and the error of the oldest error file. If there is no error file, return this rank and None.
 
-    If the process is another launcher, each of its ranks may have an error file.
+    If the process is another launcher, such as torchrun, each of its ranks may have an error file.
     """
     written = []
     for rank in start.members or (start.rank,):
@@ -136,7 +140,9 @@ def _first_error(start: RankStart, masked: Masker) -> tuple[int, RankError | Non
 
 
 def _error_of(path: str, masked: Masker) -> RankError | None:
-    """Return the error that the rank has recorded, in orch's form or in that of torchelastic's decorator @record."""
+    """Return the error in a rank's error file. The file has orch's format, or that of torchelastic's decorator
+    @record.
+    """
     if (read := read_object(path, MOST_WORD)) is None:
         return None
     data = masked_json(read, masked)  # masked first, because a secret may be cut below
@@ -156,7 +162,7 @@ def _error_of(path: str, masked: Masker) -> RankError | None:
 
 
 def _numbers(value: Any) -> dict[str, int]:
-    """Return the sizes of GPU memory in an error file, in bytes by name."""
+    """Return the values of GPU memory in an error file, in bytes, by name."""
     given = value if isinstance(value, dict) else {}
     return {name: given[name] for name in ("allocated", "reserved", "total") if type(given.get(name)) is int}
 
@@ -164,8 +170,9 @@ def _numbers(value: Any) -> dict[str, int]:
 def _traceback_in(lines: list[str], *, killed: bool) -> RankError | None:
     """Return the traceback at the end of a log, for a program that writes no error file. Return None if there is none.
 
-    A few lines may follow the traceback, because torch and C++ print more. If the program was killed, nothing may
-    follow it. If torchrun's own traceback is the last, the one before it is returned, which comes from the failed rank.
+    A few lines may follow the traceback, because torch and C++ print more text. If the program was killed, no line may
+    follow it. If the last traceback is torchrun's own, the previous one is returned, because it comes from the failed
+    rank.
     """
     lines = [_RANK_PREFIX.sub("", line) for line in lines]
     found = []

@@ -1,4 +1,4 @@
-"""Turns a forked copy of the launcher into a rank, which runs its program as `python script` would."""
+"""Turns a forked copy of the launcher into a rank, which then runs its program as `python script` would."""
 
 from __future__ import annotations
 
@@ -30,7 +30,9 @@ PR_SET_PDEATHSIG = 1
 
 @dataclass(frozen=True)
 class RankStart:
-    """A rank to run. If `argv` is set, the forked process execs it. Otherwise it runs the program itself."""
+    """The description of a rank to run. If `argv` is set, the forked process execs `argv`. Otherwise it runs the
+    program itself.
+    """
 
     rank: int
     kind: str
@@ -60,7 +62,9 @@ class RankStart:
 
 
 def become_rank(start: RankStart, output: int, parent: int) -> None:
-    """Give this fork its own output, session, signal handlers and environment. The kernel kills it with its parent."""
+    """Give this fork a separate output, session, signal handlers and environment. If its parent ends, the kernel
+    kills it.
+    """
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:  # the parent died before `prctl` was called
         os._exit(1)
@@ -85,7 +89,7 @@ def become_rank(start: RankStart, output: int, parent: int) -> None:
 
 
 def run_rank(start: RankStart) -> int:
-    """Run the program to its end. This returns only if the program can't be exec'd, and then returns the exit code.
+    """Run the program to its end, and exit. If the program can't be exec'd, return the exit code.
 
     A forked rank exits without the interpreter's teardown, in which gloo's threads may abort a successful run (pytorch
     #179291). The parts of the teardown on which programs rely are done before: threads are joined, atexit handlers run,
@@ -145,7 +149,7 @@ def _exec(start: RankStart) -> int:
 
 
 def _run_as_main(start: RankStart) -> None:
-    """Run the program as the interpreter would run it, with its own `__main__`, sys.argv and sys.path[0]."""
+    """Run the program as a Python interpreter would, with a new `__main__`, sys.argv and sys.path[0]."""
     main, own = types.ModuleType("__main__"), sys.modules["__main__"]
     main.__dict__["__builtins__"] = builtins
     if "__annotations__" in vars(own):  # it does not exist from Python 3.14 on
@@ -169,7 +173,7 @@ def _run_as_main(start: RankStart) -> None:
 
 
 def _reseed() -> None:
-    """Seed the random generators. Otherwise all forks would have the same state, unlike separate processes."""
+    """Seed the random generators again. Otherwise all forks would have the same state, unlike separate processes."""
     random.seed()
     if numpy := sys.modules.get("numpy"):
         numpy.random.seed()

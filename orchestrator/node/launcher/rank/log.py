@@ -1,4 +1,4 @@
-"""Writes the output of a rank to disk. If it exceeds a limit, only the newest bytes are kept."""
+"""Writes a rank's output to disk. If the output exceeds a limit, only its newest part is kept."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ class RankLog:
         self.descriptor = open_own(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         self.size = os.fstat(self.descriptor).st_size
         self.output = self.size  # bytes in PATH that the rank wrote, without orch's notes
-        self.older = 0  # the same for PATH.1
+        self.older = 0  # bytes in PATH.1 that the rank wrote, without orch's notes
         self.dropped = 0  # bytes that were rotated away
-        self.lost = 0  # bytes that the disk refused
+        self.lost = 0  # bytes that could not be written to the disk
         self.is_in_line = False  # whether the last line on disk is unfinished
 
     def write(self, data: bytes) -> OSError | None:
-        """Append the data. Return the error if the disk refuses it, because that must not end the training.
+        """Append the data. If it can't be written, return the error, because a full disk must not end the training.
 
-        A log is rotated at the end of a line, so it may exceed its limit by less than one write. A log whose last line
-        is very long is rotated at the limit.
+        A log is rotated at the end of a line, so it may exceed its limit by less than one write. If its last line is
+        very long, the log is rotated within the line.
         """
         room = max(0, self.limit - self.size)
         end = max(data.rfind(b"\n"), data.rfind(b"\r")) + 1 if len(data) > room else 0
@@ -53,7 +53,7 @@ class RankLog:
         return None
 
     def _rotate(self) -> OSError | None:
-        """Continue in a new file, which begins with a note on the bytes before it. Return the error if that fails."""
+        """Continue in a new file, whose first line tells where the older bytes are. If that fails, return the error."""
         try:
             fresh = open_own(f"{self.path}.new", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         except OSError as error:
@@ -80,7 +80,7 @@ class RankLog:
         return None
 
     def close(self) -> None:
-        """Close the log. A forked child calls this too, because it must not write to the log."""
+        """Close the log. A forked child calls this too, because only the launcher writes to the log."""
         if self.descriptor >= 0:
             os.close(self.descriptor)
             self.descriptor = -1

@@ -1,4 +1,4 @@
-"""Finds the interpreters of this machine that have a module which a rank could not import."""
+"""Finds interpreters on this machine that have a module which a rank could not import."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ MOST_LOOKED_AT = 200
 
 
 def missing_module(words: str, environ: Mapping[str, str] = os.environ) -> MissingModule | None:
-    """Return the module that an error reports as missing, this interpreter, and others; None for any other error.
+    """Return the missing module that an error names, this interpreter, and other interpreters. Return None for any
+    other error.
 
-    The others are those that have the module, or all others if no interpreter has it. No interpreter is
-    started, because the folder of its packages shows its modules.
+    The other interpreters are those that have the module. If no interpreter has it, they are all others on this
+    machine. No interpreter is started, because the folder of its packages shows its modules.
     """
     module = missing_module_in(words)
     if not module:
@@ -31,7 +32,7 @@ def missing_module(words: str, environ: Mapping[str, str] = os.environ) -> Missi
 
 
 def others_in_words(words: str) -> str:
-    """Return a clause that names other interpreters, for an error about a missing module; empty if there are none."""
+    """Return a clause that lists other interpreters, for the message about a missing module; "" if there are none."""
     found = missing_module(words)
     if found is None or not found.others:
         return ""
@@ -40,7 +41,7 @@ def others_in_words(words: str) -> str:
 
 
 def _others(environ: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Yield (path, prefix) of other Python 3 interpreters: of active environments, on PATH and in the usual folders."""
+    """Yield (path, prefix) of other Python 3 interpreters in active environments, on PATH and in the usual folders."""
     active = [f"{environ[name]}/bin" for name in ("VIRTUAL_ENV", "CONDA_PREFIX") if environ.get(name)]
     seen = {os.path.realpath(sys.prefix)}
     for folder in [*active, *environ.get("PATH", os.defpath).split(os.pathsep), *usual_folders()][:MOST_LOOKED_AT]:

@@ -1,10 +1,10 @@
-"""Lets a program use a store of its own, at another port than its rank's MASTER_PORT.
+"""Lets a program serve its own store at a port other than its rank's MASTER_PORT.
 
-orch sets `TORCHELASTIC_USE_AGENT_STORE=True`, which tells torch that another process serves the store. So every rank
-only connects to it. But orch serves a store only at its own port. Tutorials choose another port, such as
-`os.environ["MASTER_PORT"] = "12355"` or `tcp://localhost:23456`, mostly in processes that they spawn. Rank 0 has to
-serve the store at that port. Older versions of torch ignore the port, so all processes would wait for a store that
-nobody serves. Newer versions compare the port with MASTER_PORT, which the program has changed.
+orch sets `TORCHELASTIC_USE_AGENT_STORE=True`. With this setting, torch assumes that another process serves the store,
+and every rank only connects to it. But orch serves a store only at MASTER_PORT. Tutorials choose another port, such as
+`os.environ["MASTER_PORT"] = "12355"` or `tcp://localhost:23456`, mostly in processes that they spawn. Rank 0 must serve
+the store at that port. Older versions of torch ignore the port, so all processes would wait for a store that nobody
+serves. Newer versions compare the port with MASTER_PORT, but the program has changed MASTER_PORT.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ finally:
 
 
 def tell_stores_apart(served: Mapping[str, str] | None = None) -> None:
-    """Make torch use the launcher's store only at the store's own port, here and in processes that are spawned here.
+    """Make torch use the launcher's store only at this store's own port, in this process and in processes that it
+    spawns.
 
     `served` has the variables that describe the launcher's store. By default they are read from the environment.
     """
@@ -61,7 +62,7 @@ def _change_torch(served: Mapping[str, str], rendezvous: ModuleType) -> None:
 
 
 def _change_multiprocessing(served: Mapping[str, str], util: ModuleType) -> None:
-    """Apply the same change in processes that multiprocessing spawns, because they are new interpreters."""
+    """Make multiprocessing apply the same change in the processes that it spawns, because they are new interpreters."""
     spawn = util.spawnv_passfds
     begin = _IN_A_CHILD.format(root=ROOT, served=dict(served))
 
@@ -78,7 +79,7 @@ def _change_multiprocessing(served: Mapping[str, str], util: ModuleType) -> None
 
 @contextlib.contextmanager
 def _environment(values: Mapping[str, str]) -> Iterator[None]:
-    """Set variables within the block. An empty value removes a variable."""
+    """Set environment variables within the block. An empty value removes a variable."""
     before = {name: os.environ.get(name) for name in values}
     try:
         _set(values)

@@ -1,4 +1,4 @@
-"""Raises the timeouts of torch.distributed, so that ranks wait for a rank that is being debugged."""
+"""Raises the timeouts of torch.distributed, so that the other ranks wait while one rank is debugged."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ GROUPS = ("init_process_group", "new_group")
 
 
 def stretch_timeouts() -> None:
-    """Give every process group a timeout of 7 days, whatever the program requests. torch may be imported later."""
+    """Give every process group a timeout of 7 days, whatever timeout the program requests. torch may be imported
+    later.
+    """
     os.environ.setdefault("TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC", str(int(LONG.total_seconds())))
     after_import(MODULE, _stretch)
 
@@ -28,7 +30,7 @@ def _stretch(module: ModuleType) -> None:
     for name in GROUPS:
         longer = _longer(getattr(module, name))
         setattr(module, name, longer)
-        if hasattr(package, name):  # the package has copied the module's functions by then
+        if hasattr(package, name):  # the package may already have copied the module's functions
             setattr(package, name, longer)
 
 

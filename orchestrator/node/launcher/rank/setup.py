@@ -13,9 +13,10 @@ from orchestrator.protocol.ranks import EXIT_NO_RETRY
 
 
 def set_up(setup: Mapping[str, Any]) -> None:
-    """Enable stack dumps and the program's own stores, and in a debugged run raise the timeouts.
+    """Enable stack dumps and the program's own stores. If a rank of the run is debugged, also raise the timeouts.
 
-    `setup` is RankStart.setup. The debugged rank waits here for its debugger, or exits with an error message.
+    `setup` is RankStart.setup. The debugged rank waits in this function for its debugger, or exits with an error
+    message.
     """
     answer_with_stacks(setup["stack_file"])
     tell_stores_apart()

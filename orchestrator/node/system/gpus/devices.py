@@ -1,4 +1,4 @@
-"""Lists the GPUs of this machine that ranks can use, and those that other programs use."""
+"""Lists the GPUs of this machine that ranks can use, and the GPUs that programs are using."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from orchestrator.protocol.reading import names_in
 
 BY_DRIVER = "/proc/driver/nvidia/gpus"
 DEV = "/dev"
-USED_BYTES = 2 << 30  # of a card's memory; drivers, desktops and display servers use less
+USED_BYTES = 2 << 30  # bytes of a card's memory above which the card is in use; drivers and desktops use less
 # services that use GPUs on behalf of other programs
 SERVICES = ("nvidia-cuda-mps", "nvidia-persiste", "nv-hostengine", "dcgm")
 
 
 @functools.lru_cache(maxsize=1)
 def machine_devices() -> tuple[Device, ...]:
-    """Return the GPUs that this process may open, in PCI order. They are read once per process."""
+    """Return the GPUs that this process may open, in PCI order. The list is read once per process."""
     found = devices_of(look()) or _by_driver(BY_DRIVER) or _by_device_files(DEV)
     return tuple(found) or tuple(_by_variable(os.environ.get(VISIBLE, "")))
 
 
 def devices_of(inventory: GpuInventory) -> list[Device]:
-    """Return the devices that ranks can be given: each card, or the MIG instances of a card that is divided."""
+    """Return the devices that can be assigned to ranks: each whole card, and each MIG instance of a divided card."""
     found: list[Device] = []
     for gpu in inventory.gpus:
         names = [each.uuid for each in gpu.instances] if gpu.mig else [gpu.uuid]
@@ -39,7 +39,7 @@ def devices_of(inventory: GpuInventory) -> list[Device]:
 
 
 def _by_driver(folder: str) -> list[Device]:
-    """Return the cards that the kernel's driver lists in /proc."""
+    """Return the cards that NVIDIA's kernel driver lists in /proc."""
     try:
         buses = sorted(os.listdir(folder))
     except OSError:
@@ -56,7 +56,7 @@ def _by_driver(folder: str) -> list[Device]:
 
 
 def _by_device_files(folder: str) -> list[Device]:
-    """Return a device for each device file of a card. Under WSL2 there is one file, and it counts as one card."""
+    """Return one device per device file of a card. WSL2 has a single device file, which counts as one card."""
     names = [name for name in names_in(folder) if re.fullmatch(r"nvidia\d+", name)] or [
         name for name in names_in(folder) if name == "dxg"
     ]
@@ -64,7 +64,7 @@ def _by_device_files(folder: str) -> list[Device]:
 
 
 def _by_variable(visible: str) -> list[Device]:
-    """Return the GPUs that CUDA_VISIBLE_DEVICES names, for a machine that gives no other information."""
+    """Return the GPUs that CUDA_VISIBLE_DEVICES names. This is used if the machine gives no other information."""
     words = words_of(visible)
     names = [f"gpu-{word}" if word.isdigit() else word for word in words]
     numbers = [int(word) if word.isdigit() else place for place, word in enumerate(words)]
@@ -72,10 +72,11 @@ def _by_variable(visible: str) -> list[Device]:
 
 
 def used_by_others() -> dict[str, dict[str, Any]]:
-    """Return the devices that programs use now, with their users, by name. Ranks of runs are included.
+    """Return the devices that programs are using, with the programs' users, by name. The ranks of runs count as
+    programs.
 
     A device is in use if a program computes on it or if much of its memory is taken. The user is null if this process
-    can't see the program, for example because it is in another container.
+    can't see the program, for example because the program runs in another container.
     """
     found: dict[str, dict[str, Any]] = {}
     for gpu in look().gpus:
@@ -118,7 +119,7 @@ def _command(pid: int | None) -> str:
 def gpus(environ: Mapping[str, str] = os.environ) -> int:
     """Return the number of NVIDIA GPUs that this process may use, without initializing CUDA.
 
-    CUDA_VISIBLE_DEVICES in the environment takes precedence over the GPUs of the machine.
+    If CUDA_VISIBLE_DEVICES is set in the environment, it takes precedence over the machine's GPUs.
     """
     visible = environ.get(VISIBLE)
     return len(machine_devices()) if visible is None else len(words_of(visible))

@@ -1,4 +1,6 @@
-"""Values that describe a machine's GPUs: its cards in PCI order, with their present state. Unknown values are None."""
+"""The data types that describe a machine's GPUs: its cards in PCI order, with their present state. Unknown values
+are None.
+"""
 
 from __future__ import annotations
 
@@ -7,18 +9,18 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class GpuProcess:
-    """A process that has a card open. Its pid is from the host, and may mean nothing in this process's container."""
+    """A process that has a card open. Its pid is the host's, so it may be invalid in this process's container."""
 
     pid: int
     memory: int | None = None  # bytes
-    draws: bool = False  # whether it has a graphics context, as a desktop's programs have
-    gpu_instance: int | None = None  # the two numbers of the MIG instance that it uses
+    draws: bool = False  # whether the process has a graphics context, like a desktop's programs
+    gpu_instance: int | None = None  # the MIG instance that the process uses, by its two numbers
     compute_instance: int | None = None
 
 
 @dataclass(frozen=True)
 class MigInstance:
-    """A MIG instance: a part of a card that can be given to a process."""
+    """A MIG instance: a part of a card that can be assigned to a process."""
 
     uuid: str
     name: str | None = None
@@ -30,7 +32,7 @@ class MigInstance:
 
 @dataclass(frozen=True)
 class Gpu:
-    """One card. Its values are in bytes, watts, degrees Celsius, MHz and per cent."""
+    """A GPU card. Its values are in bytes, watts, degrees Celsius, MHz and per cent."""
 
     index: int  # as in nvidia-smi, and in CUDA with CUDA_DEVICE_ORDER=PCI_BUS_ID
     uuid: str
@@ -57,8 +59,8 @@ class Gpu:
 
 @dataclass(frozen=True)
 class GpuInventory:
-    """All cards of a machine that this process may use, as one source (NVML or nvidia-smi) reports them."""
+    """All cards of a machine that this process may use, as NVML or nvidia-smi reports them."""
 
     gpus: tuple[Gpu, ...] = ()
-    driver: str | None = None  # its version
+    driver: str | None = None  # the driver's version
     cuda: tuple[int, int] | None = None  # the newest CUDA that this driver runs

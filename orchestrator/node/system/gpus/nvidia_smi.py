@@ -1,4 +1,4 @@
-"""Reads the GPUs from the output of nvidia-smi, if NVML can't be loaded.
+"""Reads the GPUs from the output of nvidia-smi. This is used if NVML can't be loaded.
 
 `nvidia-smi -q -x` describes the cards, and `nvidia-smi -L` their MIG instances.
 """
@@ -13,7 +13,7 @@ from typing import Any
 from orchestrator.node.system.gpus.inventory import Gpu, GpuInventory, GpuProcess, MigInstance
 from orchestrator.node.system.orphans import run
 
-SECONDS = 30.0  # long, because a driver that is not kept loaded is loaded first
+SECONDS = 30.0  # long, because nvidia-smi may have to load the driver first
 UNITS = {"b": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}
 THROTTLES = {
     "sw_power_cap": "power cap", "hw_slowdown": "hardware slowdown", "sw_thermal_slowdown": "software thermal",
@@ -22,7 +22,7 @@ THROTTLES = {
 
 
 def look_by_program() -> GpuInventory:
-    """Return the GPUs that nvidia-smi reports; empty if it is missing or fails."""
+    """Return the GPUs that nvidia-smi reports; empty if nvidia-smi is missing or fails."""
     if shutil.which("nvidia-smi") is None:
         return GpuInventory()
     described = _output("-q", "-x")
@@ -39,7 +39,9 @@ def _output(*arguments: str) -> str:
 
 
 def read_answers(described: str, listed: str = "") -> GpuInventory:
-    """Parse the outputs of `nvidia-smi -q -x` and `nvidia-smi -L`; empty if the first is not valid XML."""
+    """Parse the outputs of `nvidia-smi -q -x` and `nvidia-smi -L`. Return no GPUs if the first output is not valid
+    XML.
+    """
     from xml.etree import ElementTree
 
     try:
@@ -98,7 +100,7 @@ def _throttles(reasons: Any) -> tuple[str, ...]:
 
 
 def _errors(counters: Any) -> int | None:
-    """Return the number of uncorrectable errors. Cards before Ampere report a total under another name."""
+    """Return the number of uncorrectable memory errors. Cards before Ampere report the total under another name."""
     if counters is None:
         return None
     found = [_whole(each.text) for each in counters if "uncorrectable" in each.tag]
@@ -136,7 +138,7 @@ def _instances_by_card(listed: str) -> dict[str, list[MigInstance]]:
 
 
 def _text(element: Any, where: str) -> str | None:
-    """Return the text at a path below an element, or None if it is empty or means "not available"."""
+    """Return the text at a path below an XML element. Return None if the text is empty or means "not available"."""
     text = (element.findtext(where) or "").strip()
     return None if text in ("", "N/A", "[N/A]") or text.startswith(("[Not", "Not ", "Unknown")) else text
 

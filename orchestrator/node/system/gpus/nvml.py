@@ -34,7 +34,7 @@ THROTTLES = {
 
 
 def look() -> GpuInventory:
-    """Return this machine's GPUs from NVML, or else from nvidia-smi; empty if neither reports any."""
+    """Return this machine's GPUs from NVML. If NVML reports no GPU, return the GPUs that nvidia-smi reports, if any."""
     from orchestrator.node.system.gpus.nvidia_smi import look_by_program
 
     library = open_nvml()
@@ -43,7 +43,7 @@ def look() -> GpuInventory:
 
 @functools.lru_cache(maxsize=1)
 def open_nvml() -> Nvml | None:
-    """Load and initialize NVML, once per process. Return None if it is missing or the driver does not answer."""
+    """Load and initialize NVML, once per process. Return None if NVML is missing or the driver does not answer."""
     try:
         import ctypes
     except ImportError:
@@ -60,7 +60,9 @@ def open_nvml() -> Nvml | None:
 
 
 class Nvml:
-    """The loaded library. Its handles belong to this process, so a forked child must load it again."""
+    """The loaded NVML library. Its handles are valid only in this process, so a forked child must load the library
+    again.
+    """
 
     def __init__(self, library: Any) -> None:
         import ctypes
@@ -73,7 +75,7 @@ class Nvml:
         return self._call("nvmlInit_v2") == 0
 
     def read(self) -> GpuInventory:
-        """Return all GPUs with all of their present values."""
+        """Return all GPUs with all their present values."""
         c = self._c
         version = c.c_int()
         cuda = version.value if self._call("nvmlSystemGetCudaDriverVersion_v2", c.byref(version)) == 0 else 0
@@ -84,7 +86,7 @@ class Nvml:
         )
 
     def levels(self) -> tuple[Gpu, ...]:
-        """Return all GPUs with only the values that change often. They are cheap to read, and are read every 2 s."""
+        """Return all GPUs with only the values that change often. These are cheap to read, and are read every 2 s."""
         self._known = self._known or tuple(self._devices())
         return tuple(self._levels(index, uuid, device) for index, uuid, device in self._known)
 
@@ -167,9 +169,9 @@ class Nvml:
         return tuple(found.values())
 
     def _list_processes(self, name: str, device: Any) -> list[GpuProcess] | None:
-        """Return the processes in one of the library's lists, or None if it has no such list.
+        """Return the processes in one of the library's lists, or None if the library has no such list.
 
-        A list may have any length, so it is read again with more room until the room suffices.
+        A list may have any length. So it is read again with a larger buffer until the buffer suffices.
         """
         c = self._c
 
@@ -205,7 +207,7 @@ class Nvml:
         return str(found.bus_id.decode("ascii", "replace"))
 
     def _memory(self, device: Any) -> tuple[int | None, int | None]:
-        """Return the device's memory and the used part of it, in bytes, or None for both."""
+        """Return the device's total memory and its used memory, in bytes. Return None for both if they are unknown."""
         found = (self._c.c_ulonglong * 3)()
         return (found[0], found[2]) if self._call("nvmlDeviceGetMemoryInfo", device, found) == 0 else (None, None)
 
@@ -231,9 +233,10 @@ class Nvml:
         return found[0] if found else None
 
     def _numbers(self, name: str, *before: Any, count: int, packed: bool = False) -> list[int] | None:
-        """Return the unsigned numbers that a function writes, or None if the call fails.
+        """Return the unsigned numbers that a function of the library writes, or None if the call fails.
 
-        With `packed`, the function writes all numbers into one structure. Otherwise it has an argument for each.
+        With `packed`, the function writes all numbers into one structure. Otherwise it has one argument for each
+        number.
         """
         room = (self._c.c_uint * count)()
         size = self._c.sizeof(self._c.c_uint)
