@@ -123,7 +123,7 @@ def _kind(found: Mapping[str, Any], options: Mapping[str, str]) -> str:
 
 
 def _is_single(found: Mapping[str, Any], kind: str, config: Mapping[str, Any]) -> bool:
-    """Tell whether accelerate would start the script only once, for any number of processes.
+    """Return True if accelerate would start the script in only one process, whatever number of processes is set.
 
     `--cpu` means one process, except with mpirun. With the type MULTI_CPU, mpirun starts the processes.
     """
