@@ -1,4 +1,4 @@
-"""The profiles of machines on which orch starts the agents, and the base of every profile."""
+"""The local and ssh profiles, on whose machines orch itself starts the agents, and the base class of all profiles."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class ProfileBase(Spec):
 
 
 class LocalProfile(ProfileBase):
-    """This machine; several nodes become several agents on it."""
+    """This machine. Several nodes are several agents on this machine."""
 
     kind: Literal["local"]
     leases: bool = setting("hold GPUs, so that no other run of orch takes them", default=True)
@@ -150,7 +150,7 @@ def _counted(hosts: int) -> str:
 
 
 class SshProfile(ProfileBase):
-    """Machines that are reached over SSH. They need python3 and nothing that orch installs."""
+    """Machines that are reached over SSH. They must have python3; orch need not be installed on them."""
 
     kind: Literal["ssh"]
     hosts: Annotated[
@@ -187,7 +187,9 @@ class SshProfile(ProfileBase):
 
     @classmethod
     def before(cls, data: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Replace `hosts: allocation` by the allocation's machines, and a missing `nodes` by the number of hosts."""
+        """Replace `hosts: allocation` by the allocation's machines, and set a missing `nodes` to the number of
+        hosts.
+        """
         if data.get("hosts") == "allocation":
             from orchestrator.specs.allocation import with_allocation
 
