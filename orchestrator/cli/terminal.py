@@ -14,7 +14,7 @@ from orchestrator.node.system.private import give_back_umask
 
 
 def has_terminal() -> bool:
-    """Tell whether stdin and stdout are a terminal."""
+    """Return True if stdin and stdout are a terminal."""
     return sys.stdin.isatty() and sys.stdout.isatty()
 
 

@@ -213,7 +213,7 @@ def task_by_hand(run: RunDir, task: NodeTask) -> tuple[NodeTask, list[str]]:
 
 
 def _has_no_gpus(run: RunDir) -> bool:
-    """Tell whether all nodes of the run reported that they have no GPU."""
+    """Return True if all nodes of the run reported that they have no GPU."""
     agents = of(run.events(), AgentStarted)
     return bool(agents) and not any(event.gpus for event in agents)
 

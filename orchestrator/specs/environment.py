@@ -70,7 +70,7 @@ def long_variables(variables: Mapping[str, str | None]) -> Iterator[tuple[str, s
 
 
 def set_by_orch(name: str) -> bool:
-    """Tell whether only the launcher may set this variable."""
+    """Return True if only the launcher may set this variable."""
     return any(fnmatchcase(name, pattern) for pattern in _LAUNCHER)
 
 

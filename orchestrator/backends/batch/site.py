@@ -298,7 +298,9 @@ def array_of(job_id: str) -> str:
 
 
 def _has_end(listed: Job | None) -> bool:
-    """Tell whether the accounting has the end of a job. A job that the server lost is cancelled by nobody in time."""
+    """Return True if the accounting has the final record of a job. For a cancelled job, it must also name the user
+    who cancelled it.
+    """
     return listed is not None and listed.phase == "ended" and (listed.ending is not JobEnd.CANCELLED or listed.by != "")
 
 

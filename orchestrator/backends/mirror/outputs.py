@@ -287,7 +287,7 @@ class _Listing:
 
     @property
     def is_empty(self) -> bool:
-        """Tell whether there is nothing to copy or to report."""
+        """Return True if there is nothing to copy or to report."""
         return not (self.files or self.unreadable or self.passed_over)
 
     def path(self, entry: Entry) -> str:

@@ -229,7 +229,7 @@ def job_id_of(answer: str) -> str | None:
 
 
 def says(said: str, words: tuple[str, ...]) -> bool:
-    """Tell whether an error message has one of these words."""
+    """Return True if an error message has one of these words."""
     return any(each.lower() in said.lower() for each in words)
 
 

@@ -95,7 +95,7 @@ class JobLine(Job):
     command: str = ""  # its batch script
 
     def is_named(self, name: str) -> bool:
-        """Tell whether the name of a run or sweep is the job's name, or is in its comment or in its script's path.
+        """Return True if the name of a run or sweep is the job's name, or is in its comment or in its script's path.
 
         A site may change a job's name or comment, and Slurm may give the job's number to another job later.
         """
@@ -280,12 +280,12 @@ def wait_seconds(start: str, now: float) -> float:
 
 
 def is_unreachable(said: str) -> bool:
-    """Tell whether an error message says that the controller could not be asked."""
+    """Return True if an error message says that the controller could not be asked."""
     return any(words.lower() in said.lower() for words in UNREACHABLE)
 
 
 def is_unanswered(said: str) -> bool:
-    """Tell whether an error message of sbatch leaves it open that the job was queued."""
+    """Return True if an error message of sbatch does not show whether the job was queued."""
     return any(words.lower() in said.lower() for words in UNANSWERED)
 
 

@@ -96,7 +96,7 @@ def parameters(launch: LaunchPlan, array: Array | None = None) -> dict[str, Any]
 
 
 def stays_ended(launch: LaunchPlan) -> bool:
-    """Tell whether Slurm itself must not start the job again: `retry.preempted` is 0."""
+    """Return True if Slurm itself must not start the job again after a preemption, because `retry.preempted` is 0."""
     return (launch.job.get("retry") or {}).get("preempted") == 0
 
 
@@ -150,7 +150,7 @@ def gpus_in(gres: str) -> int:
 
 
 def leaves_cores_open(profile: Mapping[str, Any], job: Mapping[str, Any]) -> bool:
-    """Tell whether GPUs are requested, and neither profile nor job says how many cores go with them."""
+    """Return True if GPUs are requested, and neither profile nor job says how many cores go with them."""
     settings, resources = SlurmSettings.of(profile), job.get("resources") or {}
     said = resources.get("cpus") or settings.cpus_per_task or settings.cpus_per_gpu
     by_sbatch = any(name.startswith(("cpus", "cores", "exclusive")) for name in settings.sbatch)

@@ -84,7 +84,7 @@ class Page(ABC, Generic[Data]):
 
     @property
     def wants_more(self) -> bool:
-        """Tell whether the page's data must be read again at once."""
+        """Return True if the page's data must be read again at once."""
         return False
 
     @abstractmethod

@@ -176,5 +176,7 @@ def _variables(
 
 
 def _is_set(value: Any) -> bool:
-    """Tell whether a setting is on. accelerate's PyYAML reads `no` and `off` as false; YAML 1.2 reads them as text."""
+    """Return True if a setting is on. accelerate's PyYAML reads `no` and `off` as false; YAML 1.2 reads them as
+    text.
+    """
     return bool(value) and str(value).lower() not in ("no", "false", "off", "none", "0")
