@@ -81,7 +81,7 @@ class ProfileBase(Spec):
 
 
 class LocalProfile(ProfileBase):
-    """This machine. Several nodes are several agents on this machine."""
+    """This machine; several nodes become several agents on it."""
 
     kind: Literal["local"]
     leases: bool = setting("hold GPUs, so that no other run of orch takes them", default=True)
@@ -150,7 +150,7 @@ def _counted(hosts: int) -> str:
 
 
 class SshProfile(ProfileBase):
-    """Machines that are reached over SSH. They must have python3; orch need not be installed on them."""
+    """Machines that are reached over SSH. They need python3 and nothing that orch installs."""
 
     kind: Literal["ssh"]
     hosts: Annotated[

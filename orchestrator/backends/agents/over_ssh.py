@@ -209,7 +209,9 @@ class AgentsOverSsh(Agents):
         return set(unreachable_nodes(run))
 
     def collect(self, run: RunDir) -> None:
-        """Copy the remaining files here, then remove the run's folders on the nodes. Record outputs that stay there."""
+        """Copy the files that are only on the nodes to this machine, then remove the run's folders on the nodes.
+        Record the outputs that could not be copied.
+        """
         from orchestrator.backends.agents.watcher import former_sources, sources
         from orchestrator.backends.mirror.watching import finish
 
@@ -221,7 +223,7 @@ class AgentsOverSsh(Agents):
         finish(run, sources(run, self.pool), lost, former_sources(run, self.pool))
 
     def bring_outputs(self, run: RunDir) -> None:
-        """Copy the outputs that are still on the nodes; if the run has ended, remove its folders there."""
+        """Copy the outputs that are only on the nodes. If the run has ended, remove its folders on the nodes."""
         from orchestrator.backends.agents.watcher import former_sources, sources
         from orchestrator.backends.mirror.watching import bring_outputs
 

@@ -298,8 +298,8 @@ def array_of(job_id: str) -> str:
 
 
 def _has_end(listed: Job | None) -> bool:
-    """Return True if the accounting has the final record of a job. For a cancelled job, it must also name the user
-    who cancelled it.
+    """Return True if the accounting has the final record of a job. For a cancelled job, the record must also name
+    the user.
     """
     return listed is not None and listed.phase == "ended" and (listed.ending is not JobEnd.CANCELLED or listed.by != "")
 
