@@ -62,7 +62,7 @@ class RunFailedError(OrchError):
 
 
 class WaitTimeoutError(OrchError, TimeoutError):
-    """The run had not ended when the time was up. It continues, and can be waited for again."""
+    """The run had not ended when the timeout expired. The run continues, and can be waited for again."""
 
     exit_code = EXIT_NOT_FINISHED
 
@@ -321,7 +321,7 @@ def _id(run: str | Run | None) -> str | None:
 
 
 def _yaml(field: str, value: Any) -> str:
-    """Return the value in the form that `--set` takes: JSON, which is YAML too."""
+    """Return the value in the form that `--set` accepts. It is JSON, which is also YAML."""
     try:
         return json.dumps(value, ensure_ascii=False, default=os.fspath)
     except TypeError as error:

@@ -77,7 +77,7 @@ class PythonMissingError(BackendError):
 
 
 class JobOverError(BackendError):
-    """The scheduler's job that had a machine has ended, so the machine is not the user's any more."""
+    """The scheduler's job to which a machine belonged has ended, so the user may no longer use the machine."""
 
 
 class PlacesTakenError(BackendError):

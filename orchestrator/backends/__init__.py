@@ -1,4 +1,6 @@
-"""Backends start, watch and end runs. There is one for each kind of profile, loaded when it is first used."""
+"""The registry of backends. Each kind of profile has a backend, which starts, watches and ends runs. Its module is
+imported at the first use.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ _making: Final = RLock()
 
 
 def kind_of(profile: Mapping[str, Any]) -> str:
-    """Return the kind of a profile's runs: the profile's own, with `-login` if it is reached through a login node."""
+    """Return the kind of a profile's runs: the profile's own kind, with `-login` added if a login node submits the
+    jobs.
+    """
     return f"{profile['kind']}{LOGIN}" if profile.get("login") else str(profile["kind"])
 
 
@@ -37,7 +41,7 @@ def _path_of(kind: str) -> str:
 
 
 def backend(kind: str) -> Backend:
-    """Return the backend for runs of this kind, one for this process. Raises UsageError if there is none."""
+    """Return this process's backend for runs of this kind. Raises UsageError if the kind has no backend."""
     with _making:  # the supervisor's threads ask at once, and each backend would have connections of its own
         if kind not in _made:
             if not (path := _path_of(kind)):
@@ -48,5 +52,5 @@ def backend(kind: str) -> Backend:
 
 
 def backend_of(profile: AnyProfile) -> Backend:
-    """Return the backend for a profile. Raises UsageError if there is none."""
+    """Return the backend for a profile. Raises UsageError if the profile's kind has no backend."""
     return backend(kind_of(vars(profile)))

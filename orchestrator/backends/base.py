@@ -1,4 +1,4 @@
-"""The contract of a backend: it starts, watches and ends runs on the machines of one kind of profile."""
+"""The interface of a backend, which starts, watches and ends runs on the machines of one kind of profile."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:  # `orch status` must not wait for pydantic
 
 
 class NodeProof(Value):
-    """The result of cleaning up one node: the number of processes that were ended, and those that are still there."""
+    """The result of cleaning up one node: how many processes were ended, and the processes that still exist."""
 
     node: int
     host: str
@@ -41,7 +41,7 @@ class NodeProof(Value):
 
     @property
     def is_clean(self) -> bool:
-        """Was the node looked at, and nothing left there?"""
+        """Return True if the node was reached and no process of the run is left on it."""
         return not self.survivors and not self.is_unreachable
 
 
@@ -49,11 +49,11 @@ class Level(StrEnum):
     """The outcome of one check of a machine or a scheduler."""
 
     OK = "ok"
-    """Nothing stands in the way."""
+    """The check passed."""
     WARN = "warn"
-    """A run may start, and somebody should know of this."""
+    """A run may start, but the user should know about the result."""
     FAIL = "fail"
-    """A run would not start, or not train."""
+    """A run could not start, or could not train."""
     UNKNOWN = "-"
     """The check could not be made."""
 
@@ -82,7 +82,7 @@ class Check(Value):
 
 
 class Finding(Value):
-    """Something that ended or crashed runs have left behind; `done` says what became of it."""
+    """The remains of an ended or crashed run on a machine. `done` says what was done about them."""
 
     kind: str  # process | container | run | mark | folder | file | host
     what: str
@@ -95,7 +95,7 @@ class Finding(Value):
 
 
 class Ruling(Value):
-    """The decision whether everything that is left of one run is removed, and the reason."""
+    """The decision whether all remains of one run are removed, and the reason for it."""
 
     ends: bool
     why: str
@@ -103,37 +103,41 @@ class Ruling(Value):
 
 
 Judge = Callable[[str, bool], Ruling | None]
-"""The ruling on a run, by its id and whether one of its agents lives; None for a run that may be going on."""
+"""Returns the ruling on a run, given its id and whether one of its agents lives; None if the run may still be live."""
 
 
 class Sight(Value):
-    """All that a backend sees of a run at one moment."""
+    """The facts that a backend knows about a run at one moment."""
 
     alive: Mapping[int, bool | None] = field(default_factory=dict)
-    """Whether each node's agent lives; None if that is unknown now. A node is missing before its agent was started."""
+    """Whether each node's agent lives; None if that is unknown at the moment. A node is missing until its agent is
+    started.
+    """
     hosts: tuple[str, ...] = ()
-    """The names of the nodes' machines in the present start; empty if they are those of the plan."""
+    """The names of the nodes' machines in the current start; empty if they are the plan's machines."""
     unreachable: Mapping[int, Unreachable] = field(default_factory=dict)
-    """The nodes whose machines could not be reached at the last look, since when, and why."""
+    """The nodes whose machines were unreachable at the last observation, with the time since when and the reason."""
     other_machine: str = ""
-    """The machine on which the run was started, if it is not this one and its processes can't be seen from here."""
+    """The machine on which the run was started, if it is not this machine and this machine can't see the run's
+    processes.
+    """
     job: str | None = None
-    """The number of the run's job, if a scheduler has given it one."""
+    """The job's number; None until a scheduler has given the run a job."""
     scheduler: SchedulerStatus | None = None
     """The scheduler's report on the job; None if the backend has no scheduler."""
 
 
 class Turn(Protocol):
-    """A run's place in a queue of orch's own. Every method raises BackendError if a machine is out of reach."""
+    """A run's turn in the queue for places on hosts. Every method raises BackendError if a host is unreachable."""
 
     def join(self) -> bool:
-        """Enter the queue, or keep the place there; return True if the run's turn has come."""
+        """Enter the queue, or keep the present position. Return True if it is the run's turn."""
 
     def renew(self) -> None:
-        """Report that the run still waits."""
+        """Report that the run is still waiting."""
 
     def leave(self) -> None:
-        """Give the place up."""
+        """Leave the queue."""
 
 
 class Backend(ABC):
@@ -155,11 +159,13 @@ class Backend(ABC):
     """
 
     pool: ConnectionPool | None = None
-    """The connections to other machines; None if the backend needs none. A process that has them follows its runs."""
+    """The connections to other machines; None if the backend needs none. Only a process that has these connections
+    can watch the runs.
+    """
     is_remote: bool = False
-    """True if the run's folder lies on other machines, so that its files are copied here and fetched after the end."""
+    """True if the run's folder is on other machines, so that its files must be copied to this machine."""
     relaunches: bool = False
-    """True if the supervisor starts the agents again after a machine was lost."""
+    """True if the supervisor starts the agents again after the loss of a machine."""
     takes_sweeps: ClassVar[bool] = False
     """True if `submit_all` submits all points of a sweep at once."""
 
@@ -167,21 +173,23 @@ class Backend(ABC):
 
     @abstractmethod
     def place(self, run: RunDir, workdir: str | None, python: str | None) -> Place:
-        """Return where the run's files will be. Raises UsageError if that folder can't be used."""
+        """Return the folder in which the nodes store the run's files. Raises UsageError if that folder can't be
+        used.
+        """
 
     def completed(self, launch: LaunchPlan, *, by_shell: bool = False) -> LaunchPlan:
-        """Return the plan with the values that only the scheduler knows of its machines.
+        """Return the plan, completed with the values that only the scheduler knows about its machines.
 
-        by_shell: also with the options that variables of this shell set for a submit.
+        by_shell: also add the options that environment variables of this shell set for a submit.
         """
         return launch
 
     @abstractmethod
     def submit(self, plan: LaunchPlan, tasks: tuple[NodeTask, ...], run: RunDir) -> None:
-        """Start one agent for each node, by the plan's own commands, and return.
+        """Start one agent for each node with the plan's commands, and return without waiting for the agents.
 
-        Raises BackendError, which names the node, if an agent can't be started; PlacesTakenError if the run has been
-        put into a queue of orch's own.
+        Raises BackendError, which names the node, if an agent can't be started. Raises PlacesTakenError if the run was
+        queued for places on its hosts.
         """
 
     def submit_all(
@@ -192,116 +200,134 @@ class Backend(ABC):
         folder: Path,
         parallel: int | None,
     ) -> None:
-        """Submit all points of a sweep at once, of which at most `parallel` run at a time.
+        """Submit all points of a sweep at once. At most `parallel` of them run at a time.
 
-        `folder` holds the files that the runs share, and is named after the sweep.
+        `folder` has the sweep's name, and holds the files that the runs share.
         """
         raise NotImplementedError  # called only if `takes_sweeps`
 
     def check_alike(self, plans: Sequence[LaunchPlan]) -> None:
-        """Raise UsageError if these plans can't be one submission."""
+        """Raise UsageError if these plans can't be submitted together as one array."""
 
     def relaunch(self, run: RunDir, again: Relaunch) -> None:
-        """Complete, in the background, the start that has been decided on. Finished steps are not repeated."""
+        """In a thread, complete the new start that was recorded for the run. Steps that were finished are not
+        repeated.
+        """
         raise NotImplementedError  # called only if `relaunches`
 
     def reserves(self, run: RunDir) -> Reserves | None:
-        """Return the profile's reserves for the loss of a machine; None if the supervisor starts no agents again."""
+        """Return the machines that can replace a lost machine; None if the supervisor does not start agents again."""
         return None
 
     def turn(self, run: RunDir) -> Turn | None:
-        """Return the run's place in a queue of orch's own; None if it has none."""
+        """Return the run's turn in the queue for places on its hosts; None if the run is not in such a queue."""
         return None
 
     # -- looking
 
     @abstractmethod
     def look(self, run: RunDir, *, recorded: bool = False) -> Sight:
-        """Return what can be seen of the run now.
+        """Return the facts about the run at this moment.
 
         recorded: the run has ended, so return only the recorded hosts and job, and contact no machine or scheduler.
         """
 
     @abstractmethod
     def wait(self, run: RunDir, timeout: float) -> None:
-        """Return when something of the run has changed, or after `timeout` seconds."""
+        """Wait until the run's files or agents have changed, for `timeout` seconds at most."""
 
     def bringing_logs(self, run: RunDir, selection: Selection) -> AbstractContextManager[None]:
-        """While the context lasts, copy the chosen logs here as they grow. The default copies nothing."""
+        """While the context lasts, copy the chosen logs to this machine as they grow. The default copies nothing."""
         return nullcontext()
 
     @abstractmethod
     def reach(self, run: RunDir, node: int, argv: Sequence[str], *, terminal: bool) -> list[str]:
-        """Return the argv that, started here, runs a command on a node; `terminal` gives the command this terminal.
+        """Return the argv of a local command that runs a command on a node. `terminal`: connect this terminal to the
+        command.
 
-        Raises BackendError if the node does not belong to the run any more.
+        Raises BackendError if the node no longer belongs to the run.
         """
 
     @abstractmethod
     def stage_replay(self, run: RunDir, node: int, name: str, checkpoint: Path | None, order: Order) -> list[str]:
-        """Put the files of a replay into a folder of this name on the node; return the argv to start there."""
+        """Put the files of a replay into a folder of this name on the node. Return the argv that starts the replay
+        on the node.
+        """
 
     # -- ending
 
     @abstractmethod
     def cancel(self, run: RunDir) -> None:
-        """Pass the recorded cancel on to every agent, or take the run's job out of its queue."""
+        """Pass the recorded cancel on to every agent. If the run's job still waits, take it out of the scheduler's
+        queue.
+        """
 
     def cancel_waiting(self, runs: Sequence[RunDir]) -> None:
-        """Take the runs that have not begun out of the scheduler's queue, with as few calls as possible."""
+        """Take those of these runs that have not begun out of the scheduler's queue, with as few calls as possible."""
 
     @abstractmethod
     def clean_up(self, run: RunDir) -> list[NodeProof]:
-        """End whatever is left of the run on its nodes, agents included, and return a proof for each node."""
+        """End all remaining processes of the run on its nodes, agents included. Return a proof for each node."""
 
     def collect(self, run: RunDir) -> None:
-        """Fetch what is still on the nodes of a run that has ended, then remove its folders there."""
+        """Copy all files of an ended run from its nodes to this machine, then remove the run's folders on the nodes."""
 
     def bring_outputs(self, run: RunDir) -> None:
-        """Fetch the outputs that are still on the nodes, whatever their size. Of an ended run nothing stays there.
+        """Copy the outputs that are only on the nodes, of any size. If the run has ended, remove its folders on the
+        nodes.
 
-        Raises BackendError if a machine is out of reach.
+        Raises BackendError if a machine is unreachable.
         """
 
     # -- a scheduler's own
 
     def script(self, launch: LaunchPlan) -> str:
-        """Return the batch script that a submit of this plan hands to the scheduler; "" without a scheduler."""
+        """Return the batch script that a submit of this plan passes to the scheduler; "" without a scheduler."""
         return ""
 
     def would_take(self, launch: LaunchPlan) -> CheckResult:
-        """Ask the scheduler, without a submit, if it would take the plan. Raises UsageError without a scheduler."""
+        """Ask the scheduler whether it would accept the plan, without a submit. Raises UsageError if there is no
+        scheduler.
+        """
         name, kind = launch.profile["name"], launch.profile["kind"]
         raise UsageError(f"--check asks a scheduler, and {name} is a profile of kind {kind}, which has none")
 
     def waiting_for(self, launch: LaunchPlan, runs: Sequence[RunDir], *, succeeds: bool) -> LaunchPlan | None:
-        """Return the plan of a job that waits for these runs; None if the scheduler can't wait for all of them."""
+        """Return the plan, changed so that its job waits for these runs; None if the scheduler can't wait for all of
+        them.
+        """
         return None
 
     def used(self, run: RunDir) -> JobUse | None:
-        """Return the resources that the run's job was given and those that it used; None if they are unknown."""
+        """Return the resources that the run's job was allocated and those that it used; None if they are unknown."""
         return None
 
     def unsaid(self, run: RunDir) -> str:
-        """Return a sentence about a setting that the run's profile lacks and should have; "" if it lacks none."""
+        """Return a sentence about a setting that the run's profile should have but lacks; "" if it lacks none."""
         return ""
 
     def excess(self, run: RunDir) -> str:
-        """Return, in numbers, the resources that the run requests and its queue never gives; "" if there are none."""
+        """Return, in numbers, the resources that the run requests beyond its queue's limits; "" if the request is
+        within them.
+        """
         return ""
 
     # -- a profile's machines
 
     def doctor(self, profile: AnyProfile, *, on_node: bool) -> list[Check]:
-        """Check every machine of a profile, or its scheduler; with `on_node`, also by a short job on a node."""
+        """Check every machine of a profile, or its scheduler. With `on_node`, also submit a short job that checks a
+        node.
+        """
         raise UsageError(f"doctor has no checks for profiles of kind {profile.kind}")
 
     def holdings(self, profile: AnyProfile) -> list[dict[str, Any]]:
-        """List what a profile's machines have, and who holds it; of a scheduler, its partitions."""
+        """List the resources of a profile's machines and the runs that hold them. For a scheduler, list its
+        partitions.
+        """
         raise UsageError("nodes needs a profile of other machines", f"this one is of kind {profile.kind}: -p PROFILE")
 
     def collect_garbage(self, profile: AnyProfile, judge: Judge, *, dry_run: bool) -> list[Finding]:
-        """List the leftovers of runs on a profile's machines, and remove those that the judge rules."""
+        """List what runs left on a profile's machines, and remove what the judge rules to remove."""
         raise UsageError(
             "gc --profile needs an ssh profile", f"this one is of kind {profile.kind}: leave --profile out"
         )

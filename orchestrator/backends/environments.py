@@ -1,4 +1,6 @@
-"""The environment of a run on its machines: missing wheels are sent, and it is installed once on each machine."""
+"""Installs a run's environment on its machines. Missing wheels are sent, and each machine installs the environment
+once.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,7 @@ LOOK_SECONDS: Final = 600.0  # for a look at all files of an environment, which 
 
 @dataclass(frozen=True)
 class Wanted:
-    """The environment that is to be installed on a machine."""
+    """An environment to install on a machine."""
 
     interpreter: Interpreter
     packages: Packages
@@ -44,7 +46,9 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Found:
-    """A machine's environment: its folder, whether it is complete, whether it was made now, and the time that took."""
+    """A machine's environment: its folder, whether it is complete, whether it was just installed, and how many
+    seconds that took.
+    """
 
     folder: str
     is_whole: bool
@@ -55,10 +59,11 @@ class Found:
 def with_environment(
     run: RunDir, tasks: tuple[NodeTask, ...], machines: Mapping[int, Machine], workdir: str, *, shared: bool = False
 ) -> tuple[NodeTask, ...]:
-    """Return the tasks with the interpreter of the run's environment, which is then installed on all machines.
+    """Install the run's environment on all machines. Return the tasks with the environment's interpreter.
 
-    Raises BackendError, which names each machine that can't have it; then nothing is installed. With `shared` the
-    machines have one workdir, and the environment is installed once. A single machine stands for all tasks.
+    Raises BackendError, which names each machine that can't have the environment; then no machine installs it. With
+    `shared`, the machines have one common workdir, and the environment is installed once. A single machine serves all
+    tasks.
     """
     if run.record().job.get("environment") is None:
         return tasks
@@ -146,7 +151,7 @@ def _find(machine: Machine, workdir: str, want: Wanted) -> Found:
 
 
 def _supplies(run: RunDir, wanted: Iterable[Wanted]) -> dict[str, str]:
-    """Get all wheels and programs that are to be sent. Return the uv for each kind of interpreter.
+    """Download all wheels and programs to send. Return the uv program for each kind of interpreter.
 
     Raises WheelError or LockError.
     """
@@ -161,7 +166,7 @@ def _supplies(run: RunDir, wanted: Iterable[Wanted]) -> dict[str, str]:
 
 
 def _install(machine: Machine, workdir: str, store: WheelStore, want: Wanted, uv: str) -> Found:
-    """Send the wheels that the machine lacks, and let it install the environment."""
+    """Send the wheels that the machine lacks, then have the machine install the environment."""
     begun, choices = time.monotonic(), want.packages.choices
     digests = {uv, *(each.sha256 for each in choices)}
     send_contents(machine, workdir, "wheels", {digest: store.path(digest) for digest in digests})
@@ -174,7 +179,7 @@ def _install(machine: Machine, workdir: str, store: WheelStore, want: Wanted, uv
 
 
 def tidy_cache(machine: Machine, workdir: str) -> list[Finding]:
-    """Remove code, wheels and environments of a machine's cache that have not been used for CACHE_DAYS."""
+    """Remove code, wheels and environments from a machine's cache that were not used for CACHE_DAYS days."""
     tidied, _ = machine.call("tidy_cache", workdir=workdir, days=CACHE_DAYS)
     if not tidied["removed"]:
         return []

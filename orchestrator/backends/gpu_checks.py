@@ -1,6 +1,6 @@
-"""Judges whether the GPUs of a profile's machines are fit to train, by the reports of the machines.
+"""Decides from the machines' reports whether their GPUs are fit to train.
 
-The rows are shown for machines that have GPUs.
+The result has rows only for machines with GPUs.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ Rows = dict[str, CheckResult]
 
 
 def rows_of(said: Mapping[str, Any], tried: Mapping[str, Any] | str) -> Rows:
-    """Return the rows of one machine. `tried` has the results of its training interpreter, or why there are none."""
+    """Return the rows of one machine. `tried` has the test results of its training interpreter, or the reason why
+    there are none.
+    """
     gpus: Sequence[Mapping[str, Any]] = said["gpus"]
     rows = {
         "gpus": _cards(gpus),
@@ -41,7 +43,9 @@ def rows_of(said: Mapping[str, Any], tried: Mapping[str, Any] | str) -> Rows:
 
 
 def ask(machine: Machine, python: str | None) -> Rows:
-    """Return the rows of a machine. `python` is its training interpreter; None if the interpreter is in an image."""
+    """Ask the machine, and return its rows. `python` is its training interpreter; None if a container image has the
+    interpreter.
+    """
     try:
         said = machine.call("examine_gpus")[0]
     except BackendError as error:
@@ -59,13 +63,13 @@ def ask(machine: Machine, python: str | None) -> Rows:
 
 
 def as_checks(whats: Iterable[str], by_node: Mapping[int, Rows], names: Mapping[int, str]) -> list[Check]:
-    """Return these rows of all machines, check by check. A row that a machine lacks is unknown."""
+    """Return the rows of all machines as one check per name. If a machine lacks a row, its result is unknown."""
     unknown, rows = CheckResult(Level.UNKNOWN), [(node, what) for what in whats for node in sorted(names)]
     return [Check(node, names[node], what, *by_node.get(node, {}).get(what, unknown)) for node, what in rows]
 
 
 def compare(by_node: Mapping[int, Rows]) -> None:
-    """Compare each machine's NCCL and driver with those of most machines."""
+    """Compare each machine's NCCL and driver versions with those of the majority."""
     for what, level, why in (("nccl", FAIL, "they don't join"), ("driver", WARN, "failures will be one machine's own")):
         known = {node: rows[what].value for node, rows in by_node.items() if what in rows and rows[what].level == OK}
         usual = Counter(known.values()).most_common(1)
@@ -177,7 +181,7 @@ def _ways(gpus: Sequence[Mapping[str, Any]], topology: str, tried: Mapping[str, 
 
 
 def _pairs(topology: str) -> list[str]:
-    """Return how each two GPUs are joined, by the matrix of `nvidia-smi topo -m`: NV18, PIX, SYS, ..."""
+    """Return the link between each pair of GPUs from the matrix of `nvidia-smi topo -m`: NV18, PIX, SYS, ..."""
     found = []
     for line in topology.splitlines():
         words = line.split()

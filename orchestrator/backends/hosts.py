@@ -1,4 +1,4 @@
-"""Machines that are reached from here: connections to them, parallel work on several, and one error for several."""
+"""Connections from this machine to others, parallel work on several machines, and one error for several machines."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class MachinesError(BackendError):
 
 
 def connections() -> ConnectionPool:
-    """Return a connection pool whose machines are sent the node archive as it is kept in the state folder."""
+    """Return a connection pool. It sends the node archive to the machines from the cache in the state folder."""
     from orchestrator.runs.store import state_root
     from orchestrator.transport.pool import ConnectionPool
 
@@ -39,9 +39,9 @@ def connections() -> ConnectionPool:
 
 
 def on_all(work: Callable[[int, M], T], machines: Mapping[int, M]) -> tuple[dict[int, T], dict[int, BackendError]]:
-    """Do the work on every machine in parallel; return (results, errors), each by its number.
+    """Do the work on every machine in parallel. Return (results, errors), each by the machine's number.
 
-    An unexpected error counts as an error of that machine. An error of this machine's own files is raised.
+    An unexpected exception counts as an error of that machine. An error of files on this machine is raised.
     """
     done: dict[int, T] = {}
     failed: dict[int, BackendError] = {}
@@ -80,7 +80,7 @@ def on_each(work: Callable[[int, M], T], machines: Mapping[int, M]) -> dict[int,
 
 
 def all_of(failed: Mapping[int, BackendError]) -> MachinesError:
-    """Return one error for several machines: a line for each different problem, and every hint once."""
+    """Return one error for several machines. It has a line for each distinct problem, and each hint once."""
     errors = [failed[number] for number in sorted(failed)]
     hints = each_once((re.split(r"[ :]", error.message)[0], error.hint) for error in errors if error.hint)
     lines = by_words((host, words) for host, _, words in (error.message.partition(": ") for error in errors))

@@ -1,4 +1,6 @@
-"""Copies the files that one rank needs to run again into a folder of its own, if the run's folder is visible here."""
+"""Copies the files that one rank needs to run again into a new folder. The run's folder must be visible on this
+machine.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +13,13 @@ from orchestrator.runs.store import RunDir, write_durably
 from orchestrator.transport.node_archive import node_archive
 
 Order = Callable[[str, str], bytes]
-"""The order to replay a rank, given its folder and the checkpoint to begin with ("never" for none)."""
+"""Returns the order to replay a rank as bytes, given its folder and the checkpoint to resume from ("never" for
+none).
+"""
 
 
 def stage_replay(run: RunDir, name: str, checkpoint: Path | None, order: Order, python: str) -> list[str]:
-    """Copy the run's code, and return the command that replays the rank there."""
+    """Copy the run's code into a folder, and return the command that replays the rank in that folder."""
     folder = run.path / name
     retake(run.path / "code", folder / "code", run.code_files())
     _lay_ignored(run, folder / "code")
@@ -26,7 +30,7 @@ def stage_replay(run: RunDir, name: str, checkpoint: Path | None, order: Order, 
 
 
 def _lay_ignored(run: RunDir, copy: Path) -> None:
-    """Add the ignored files of the user's code folder to the copy, as the run itself has them."""
+    """Add those files of the user's code folder that git ignores to the copy, as the run itself has them."""
     record = run.record()
     code, folder = record.job.get("code"), Path(record.code_dir or "")
     if not isinstance(code, dict) or not record.code_dir or not folder.is_dir():
@@ -36,6 +40,8 @@ def _lay_ignored(run: RunDir, copy: Path) -> None:
 
 
 def replay_argv(folder: str, python: str) -> list[str]:
-    """Return the command that replays the rank of this folder. A command on a node starts in the home folder there."""
+    """Return the command that replays the rank of this folder. The path may be relative, because commands on a node
+    start in its home folder.
+    """
     archive, order = (f"{folder}/{name}".removeprefix("~/") for name in ("node.pyz", "order.json"))
     return [python, "-I", "-S", archive, "replay", order]

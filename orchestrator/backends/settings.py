@@ -1,4 +1,4 @@
-"""The backends' view of a profile, which a plan and a run's record keep as JSON types."""
+"""The fields of a profile that backends use, as plans and records of runs store them (JSON types)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CACHE_DAYS: Final = 30  # the age at which unused contents are removed from a ca
 
 
 class Host(Value):
-    """The machine of a node: how to reach it, what the other nodes call it, and its own interpreter."""
+    """The machine of a node: how to reach it, the name that the other nodes use for it, and its own interpreter."""
 
     address: Address
     addr: str | None = None
@@ -23,7 +23,7 @@ class Host(Value):
 
     @property
     def name(self) -> str:
-        """Return what people call the machine."""
+        """Return the machine's name for people."""
         return self.address.host
 
     @property
@@ -37,7 +37,7 @@ class Host(Value):
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> Host:
-        """Return the host that `to_json` gave."""
+        """Return the host from the value of `to_json`."""
         address = {**data["address"], "by": tuple(data["address"].get("by", ()))}
         return Host(Address(**address), data["addr"], data["python"])
 
@@ -60,14 +60,14 @@ class AgentsSettings(Value):
 
     @property
     def machines(self) -> dict[int, Host]:
-        """Return all machines by a number each: the nodes', then the spares."""
+        """Return all machines by number: first those of the nodes, then the spares."""
         return dict(enumerate([*self.hosts, *self.spares]))
 
     @staticmethod
     def of(profile: Mapping[str, Any]) -> AgentsSettings:
-        """Return the settings of a profile. A host without a value of its own gets the profile's.
+        """Return the settings of a profile. If a host has no value of its own, it gets the profile's.
 
-        A local profile has this machine once for each node.
+        A local profile has this machine as the host of each of its nodes.
         """
 
         by = tuple(way) if (way := profile.get("start_by") or [SSH]) != [SSH] else ()
@@ -96,10 +96,10 @@ class AgentsSettings(Value):
 
 
 def workdir_of(profile: Mapping[str, Any]) -> str:
-    """Return orch's folder on the machines of a profile, `~` unexpanded."""
+    """Return orch's folder on the machines of a profile. `~` is not expanded."""
     return str(profile.get("workdir") or WORKDIR)
 
 
 def remote_folder(run: RunDir) -> str:
-    """Return the run's own folder in orch's folder on the machines, `~` unexpanded."""
+    """Return the run's folder on the machines, which is below orch's folder. `~` is not expanded."""
     return f"{workdir_of(run.record().profile)}/runs/{run.run_id}"

@@ -1,4 +1,6 @@
-"""The command line: parses, calls an operation, and chooses a renderer. No other package prints or exits."""
+"""The command line: parses the arguments, calls an operation, and renders its result. No other package prints or
+exits.
+"""
 
 from __future__ import annotations
 
@@ -69,7 +71,7 @@ def main() -> NoReturn:
 def open_closed_streams() -> None:
     """Open /dev/null for each standard stream that is closed (`orch ... >&-`).
 
-    Python sets such a stream to None, and the next file that is opened would get its descriptor.
+    Python sets such a stream to None, and the next opened file would get the stream's descriptor.
     """
     for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
         if getattr(sys, name) is not None:

@@ -1,4 +1,4 @@
-"""Prints which machines have not answered yet, while a command waits for them."""
+"""Prints the machines that have not answered yet, while a command waits for them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Elsewhere:
         self.awaited: frozenset[str] = frozenset()
 
     def hear(self, names: Iterable[str]) -> None:
-        """Replace the machines by those in a new report."""
+        """Replace the list of machines by that of a new report."""
         self.awaited = frozenset(names)
 
 
@@ -28,7 +28,7 @@ class Elsewhere:
 def naming_awaited_machines(kind: str) -> Iterator[Elsewhere]:
     """Within the block, print the machines of a kind of backend that have not answered for a second.
 
-    Either this process waits for the machines, or another process that reports them to the yielded object.
+    Either this process waits for the machines, or another process waits and reports them to the yielded object.
     """
     elsewhere = Elsewhere()
     if not sys.stderr.isatty():
@@ -45,7 +45,7 @@ def naming_awaited_machines(kind: str) -> Iterator[Elsewhere]:
 
 
 def _watch(kind: str, elsewhere: Elsewhere, over: threading.Event) -> None:
-    """Print each machine once if its answer is awaited at two consecutive looks."""
+    """Print each machine once if it has not answered at two consecutive looks."""
     from orchestrator.backends import backend
     from orchestrator.protocol.hostlist import in_words
 

@@ -1,4 +1,4 @@
-"""Findings in the newest samples of a run, for the commands that print them."""
+"""Finds unusual states in the newest samples of a run, for the commands that print them."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ if TYPE_CHECKING:
 
 
 def findings_of(folder: RunDir, state: RunState) -> list[str]:
-    """Return a line for each finding in the newest samples of a run; empty if the run succeeded.
+    """Return a line for each unusual state in the newest samples of a run; empty if the run succeeded.
 
-    The newest samples of a run that has ended are the last before its end.
+    The newest samples of an ended run are the last before its end.
     """
     if state.state == RunStatus.SUCCEEDED:
         return []

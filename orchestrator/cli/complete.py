@@ -22,9 +22,10 @@ class Complete(Protocol):
 
 
 def _completes(names: Callable[[str], Iterable[str]], *, or_a_file: bool = False) -> Complete:
-    """Return click's completion function for these names. With `or_a_file`, the shell completes files if no name fits.
+    """Return click's completion function for these names. With `or_a_file`, the shell completes file names if no name
+    fits.
 
-    Errors are ignored, because a prompt can't show them.
+    Errors are ignored, because the shell can't show them at its prompt.
     """
 
     @functools.wraps(names)

@@ -20,7 +20,9 @@ def delegated(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def passed_on(run: str, words: list[str]) -> int | None:
-    """Run this command line on the machine that supervises the run. Return its exit code; None if that is this one."""
+    """Run this command line on the machine that supervises the run, and return its exit code; None if that machine
+    is this one.
+    """
     from orchestrator.runs.store import state_root
 
     root = state_root()

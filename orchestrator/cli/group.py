@@ -94,12 +94,12 @@ def style(text: str, colour: str) -> str:
 
 
 def colour_is_wanted() -> bool:
-    """Tell whether stdout is a terminal that shows colours, and the user has not turned them off."""
+    """Return True if stdout is a terminal that shows colours, and the user has not turned colours off."""
     return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 def width_of(stream: Any) -> int | None:
-    """Return the columns of the terminal behind a stream, or None if it is a file or a pipe."""
+    """Return the number of columns of the terminal behind a stream; None if the stream is a file or a pipe."""
     if not stream.isatty():
         return None
     try:
@@ -147,7 +147,9 @@ def show(text: str, *, err: bool = False) -> None:
 
 
 def print_id(name: str) -> None:
-    """Print the id of a new run or sweep on stdout for a script. On a terminal, a message on stderr has it."""
+    """Print the id of a new run or sweep on stdout if stdout is not a terminal. On a terminal, a message on stderr
+    has the id.
+    """
     if not sys.stdout.isatty():
         click.echo(name)
 

@@ -25,7 +25,7 @@ def check_packages() -> None:
 
 
 def detached_server(root: Path) -> tuple[Server, str]:
-    """Return the page's server and a code that opens one session. Start the server in the background if necessary."""
+    """Return the page's server, and a code that opens one session. If no server runs, start one in the background."""
     check_packages()
     from orchestrator.web import files
     from orchestrator.web.server import listen_all, new_code, serve_detached
@@ -63,7 +63,9 @@ def open_page(root: Path, server: Server, code: str, place: str = "", *, opens: 
 
 
 def _start_browser(path: Path) -> None:
-    """Start the user's browser with a private file that opens the page, because others can see command arguments."""
+    """Open a private file that leads to the page in the user's browser. The address is not an argument, because
+    other users can see arguments.
+    """
     import subprocess
 
     devnull = subprocess.DEVNULL

@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 
 
 def plan_json(launch: Any) -> dict[str, Any]:
-    """Return the plan as JSON types. It has rank 0 in full, and the names of the variables in which ranks differ."""
+    """Return the plan as JSON types. It has rank 0 in full, and the names of the variables that differ between
+    ranks.
+    """
     from orchestrator.specs.plan import bindings_of, own_variables, ranks_of
 
     first = next(ranks_of(launch), None)
@@ -40,7 +42,7 @@ def plan_json(launch: Any) -> dict[str, Any]:
 def show_plan(
     launch: Any, as_json: bool, environment: Environment, ships: Shipment, check: CheckResult | None = None
 ) -> None:
-    """Print the plan with masked secrets, the shipped files, and the scheduler's verdict on the plan."""
+    """Print the plan with masked secrets, the shipped files, and the scheduler's answer to the plan."""
     from orchestrator.cli.render import plans
 
     if as_json:
@@ -53,7 +55,9 @@ def show_plan(
 
 
 def say_unknown_secrets(runs: Sequence[RunDir], verb: str, where: str) -> list[str]:
-    """Print and return the names of the runs' secrets whose values are unknown here, so that they can't be masked."""
+    """Print and return the names of those secrets of the runs that can't be masked, because their values are unknown
+    here.
+    """
     from orchestrator.runs.leaving import unknown_secrets
 
     if unknown := unknown_secrets(*runs):
@@ -65,7 +69,7 @@ def say_unknown_secrets(runs: Sequence[RunDir], verb: str, where: str) -> list[s
 def print_logs(
     folder: RunDir, selection: Selection, tail: int | None, *, raw: bool, wanted: LineFilter | None = None
 ) -> None:
-    """Print the chosen logs as they are now."""
+    """Print the present contents of the chosen logs."""
     from orchestrator.runs.files.logs import Tail
 
     reader = Tail(folder, selection, wanted)

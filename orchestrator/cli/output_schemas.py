@@ -1,6 +1,6 @@
 """Builds the JSON Schema of each command's --json from the types that the commands print.
 
-`OUTPUTS` is the one table. A field is stated here only if no type of orch has it.
+The table `OUTPUTS` lists all commands. A field is defined in this module only if no type of orch has it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from orchestrator.specs.json_schema import DIALECT, tidied
 
 Object = dict[str, JsonValue]
 Forms = dict[str, Any]
-"""What one command prints, by the way in which it is called."""
+"""The JSON types that one command prints, by the way in which it is called."""
 
 
 def _fields(title: str, /, *of: Any, maybe: Collection[str] = (), is_open: bool = False, **more: Any) -> Any:
@@ -42,7 +42,7 @@ def _fields(title: str, /, *of: Any, maybe: Collection[str] = (), is_open: bool 
 
 
 def _hints(of: Any) -> dict[str, Any]:
-    """Return the types of the fields of a dataclass, or of a type that `_fields` has made."""
+    """Return the types of the fields of a dataclass, or of a type that `_fields` returned."""
     if issubclass(of, BaseModel):
         return {name: field.annotation for name, field in of.model_fields.items()}
     hints = get_type_hints(of)
@@ -54,7 +54,7 @@ def _list(of: Any) -> Any:
 
 
 def _mapping(of: Any) -> Any:
-    """Return the type of an object that maps any names to values of this type."""
+    """Return the type of an object with any keys whose values have this type."""
     return dict[str, of]
 
 
@@ -180,18 +180,18 @@ OUTPUTS: Final[dict[str, Forms]] = {
     "gc": {"": list[base.Finding]},
     "profiles": {"": _list(_PROFILE)},
 }
-"""Every command with --json."""
+"""The output of every command that has --json."""
 
 
 class _AsPrinted(GenerateJsonSchema):
-    """Generates the schemas. A field with a default is required, because it is always printed."""
+    """Generates the schemas. A field with a default is marked as required, because it is always printed."""
 
     def field_is_required(self, field: Any, total: bool) -> bool:
-        """Tell whether a field is always printed."""
+        """Return True if a field is always printed."""
         return field["type"] == "dataclass-field" or super().field_is_required(field, total)
 
     def default_schema(self, schema: Any) -> Any:
-        """Leave out the default, which tells nothing about what is printed."""
+        """Leave out the default value, because every field is printed with its actual value."""
         return self.generate_inner(schema["schema"])
 
 

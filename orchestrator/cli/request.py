@@ -40,7 +40,7 @@ profile_option = click.option(
 
 
 def profile_or_default(given: str | None, job: str = "") -> str:
-    """Return the given profile, or else print and return the default profile for a job (a name or a file)."""
+    """Return the given profile. If none is given, print and return the default profile for a job (a name or a file)."""
     if given is not None:
         return given
     choice = default_choice(job)

@@ -1,4 +1,4 @@
-"""The parts of the commands submit, status, logs, cancel and wait that are about a whole sweep."""
+"""The parts of the commands submit, status, logs, cancel and wait that handle a whole sweep."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def _say_fields(found: Sweep) -> None:
 
 
 def _delegate(root: Path, found: Sweep, *, as_json: bool) -> int:
-    """Let another machine submit and supervise the points."""
+    """Have another machine submit and supervise the points."""
     from orchestrator.operations.submission import delegate
 
     pointer = delegate.hand_over(root, found.plain, found.to_json(), say)

@@ -1,4 +1,4 @@
-"""Functions for commands that use the terminal itself, such as to ask a question or to start a shell."""
+"""Functions for commands that use the terminal itself, for example to ask a question or to start a shell."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from orchestrator.node.system.private import give_back_umask
 
 
 def has_terminal() -> bool:
-    """Tell whether stdin and stdout are a terminal."""
+    """Return True if stdin and stdout are a terminal."""
     return sys.stdin.isatty() and sys.stdout.isatty()
 
 
 def speaks_utf8() -> bool:
-    """Tell whether the user's locale uses UTF-8. Python's own encoding does not tell, because it is always UTF-8."""
+    """Return True if the user's locale uses UTF-8. Python's own encoding is always UTF-8, so it proves nothing."""
     said = {name: os.environ.get(name, "") for name in ("LC_ALL", "LC_CTYPE", "LANG")}
     if sys.flags.utf8_mode and said["LC_CTYPE"] == "C.UTF-8":  # Python has set this variable itself
         said["LC_CTYPE"] = ""
@@ -28,12 +28,14 @@ def speaks_utf8() -> bool:
 
 
 def asks(*, yes: bool) -> bool:
-    """Tell whether a confirmation is needed: at a terminal, unless the user has confirmed by an option (`yes`)."""
+    """Return True if a confirmation is needed: the command runs at a terminal, and the user has not given the option
+    `yes`.
+    """
     return not yes and sys.stdin.isatty() and sys.stderr.isatty()
 
 
 def is_wanted(question: str, *, yes: bool) -> bool:
-    """Ask the user for confirmation. Return True also if no confirmation is needed."""
+    """Ask the user for confirmation. Return True if the user confirms, or if no confirmation is needed."""
     return not asks(yes=yes) or click.confirm(question, err=True)
 
 

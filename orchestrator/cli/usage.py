@@ -21,7 +21,7 @@ ANSWERS: Final = {
     "sweep": "orch submit JOB --sweep lr=0.1,0.01 submits a sweep, orch status SWEEP shows it",
     "resume": "orch submit JOB --resume RUN starts from a run's newest checkpoint",
 }
-"""Words that people type in place of a command, with the commands that they need."""
+"""Words that people type as commands, with the commands of orch that they mean."""
 OPTIONS: Final = {
     "--gpus": "--nproc-per-node",
     "--ranks": "--nproc-per-node",

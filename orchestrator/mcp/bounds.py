@@ -1,4 +1,4 @@
-"""Makes an answer safe to hand to another program: secrets masked, texts of programs marked, its size bounded. Pure."""
+"""Makes an answer safe for another program: masks secrets, marks texts of programs, and limits the size. Pure."""
 
 from __future__ import annotations
 
@@ -18,15 +18,16 @@ BY_PROGRAMS: Final = frozenset({
     "last_line", "progress", "result", "detail", "reason", "error", "tail", "hint", "end", "lines", "names", "metric",
     "problem",
 })  # fmt: skip
-"""The fields of answers that hold, or quote, what a program has written."""
+"""The fields of answers that contain or quote text that a program has written."""
 MOST_CHARACTERS: Final = 200_000  # of an answer
 _STEPS: Final = ((1000, 8000), (100, 2000), (20, 500), (5, 200))  # items of a list, and characters of a text
 
 
 def answer(value: Any, redaction: Redaction) -> dict[str, Any]:
-    """Return a value as an answer: redacted, marked, bounded, with the notice. Raises UsageError if it is too large.
+    """Return a value as an answer: redacted, marked, limited in size, and with the notice. Raises UsageError if it is
+    too large.
 
-    Long texts are cut after the redaction, because it would not find a part of a secret.
+    Long texts are cut after the redaction, because the redaction does not detect a part of a secret.
     """
     for items, characters in _STEPS:
         found = {"notice": NOTICE, **_short(_marked(redaction.json(_few(to_json(value), items))), characters)}
@@ -36,7 +37,7 @@ def answer(value: Any, redaction: Redaction) -> dict[str, Any]:
 
 
 def _marked(value: Any, name: str = "", *, is_inside: bool = False) -> Any:
-    """Return the value with each field of BY_PROGRAMS wrapped, and characters that can't be seen as their escapes."""
+    """Return the value with each field of BY_PROGRAMS wrapped, and with invisible characters escaped."""
     if not is_inside and name in BY_PROGRAMS and value not in (None, "", [], {}):
         return {UNTRUSTED: _marked(value, is_inside=True)}
     if isinstance(value, dict):
@@ -47,7 +48,7 @@ def _marked(value: Any, name: str = "", *, is_inside: bool = False) -> Any:
 
 
 def _few(value: Any, items: int) -> Any:
-    """Return the value with long lists and objects cut at their ends."""
+    """Return the value with long lists and objects cut at their end."""
     left = max(0, len(value) - items) if isinstance(value, list | dict) else 0
     if isinstance(value, list):
         return [*(_few(each, items) for each in value[:items]), *([f"[{left} left out]"] if left else [])]
@@ -58,7 +59,7 @@ def _few(value: Any, items: int) -> Any:
 
 
 def _short(value: Any, characters: int) -> Any:
-    """Return the value with long texts cut in their middles."""
+    """Return the value with long texts cut in the middle."""
     if isinstance(value, str) and len(value) > characters:
         half = characters // 2
         return f"{value[:half]} [{len(value) - 2 * half} characters left out] {value[-half:]}"

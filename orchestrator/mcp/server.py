@@ -26,7 +26,9 @@ def check_package() -> None:
 
 
 def serve(*, allow_actions: bool) -> None:
-    """Answer the program at stdin and stdout until it closes them. Without `allow_actions`, nothing can be changed."""
+    """Serve the tools at stdin and stdout until the client closes them. Without `allow_actions`, the tools only
+    read.
+    """
     server_with(allow_actions=allow_actions).run("stdio")
 
 
@@ -39,7 +41,7 @@ def server_with(*, allow_actions: bool) -> MCPServer[Any]:
     from orchestrator.mcp import answers
 
     class Server(MCPServer[Any]):
-        """Reports what went wrong in orch's own sentences."""
+        """A server whose error messages are orch's own sentences."""
 
         async def call_tool(self, name: str, arguments: dict[str, Any], context: Any = None) -> Any:
             try:
@@ -60,7 +62,9 @@ def server_with(*, allow_actions: bool) -> MCPServer[Any]:
 
 
 def sentence(error: BaseException | None) -> str:
-    """Return orch's own message and hint without secrets, or a sentence about the arguments; empty for other errors."""
+    """Return orch's message and hint without secrets. For invalid arguments, return a sentence about them; for other
+    errors, "".
+    """
     from pydantic import ValidationError
 
     from orchestrator.runs.leaving import redaction_of_message

@@ -1,1 +1,1 @@
-"""The operations behind the commands. Nothing here prints or exits."""
+"""The operations behind the commands. No module of this package prints or exits."""

@@ -1,4 +1,6 @@
-"""orch doctor --bench: measures the bandwidth of all-reduce on a profile's nodes, and compares it with the last one."""
+"""orch doctor --bench: measures the bandwidth of all-reduce on a profile's nodes, and compares it with the last
+measurement.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,7 @@ JOB: Final = {"name": "bandwidth", "module": "orchestrator.training.bandwidth"}
 
 @dataclass(frozen=True)
 class Figure:
-    """One bandwidth in bytes per second: inside a node, or between the nodes."""
+    """One bandwidth in bytes per second, inside a node or between nodes."""
 
     where: str
     now: float
@@ -61,7 +63,7 @@ def measure(root: Path, profile: str, tell: Callable[[str], None], sets: tuple[s
 
 
 def figures_of(result: Mapping[str, Any], before: Mapping[str, float]) -> list[Figure]:
-    """Return the figures in a run's result, together with the last figures. Pure."""
+    """Return the figures in a run's result, together with the figures of the last measurement. Pure."""
     found = []
     for each in result["nodes"]:
         name = f"node {each['node']}"
@@ -98,7 +100,7 @@ def _file(root: Path, profile: str) -> Path:
 
 
 def in_words(figure: Figure) -> str:
-    """Describe one figure in a line. GB are powers of 1,000, as in the data of vendors and nccl-tests."""
+    """Describe one figure in a line. One GB is 10^9 bytes, as in the data of vendors and nccl-tests."""
     rate = f" of {figure.line / 1e9:.2f} GB/s that the network gives" if figure.line else ""
     before = f"; last time {figure.before / 1e9:.2f}" if figure.before else ""
     return f"all-reduce, {figure.where}: {figure.now / 1e9:.2f} GB/s{rate}{before}"

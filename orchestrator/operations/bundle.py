@@ -1,7 +1,8 @@
-"""Writes an archive for a bug report: records, events and ends of logs, without secrets, code or checkpoints.
+"""Writes an archive for a bug report, with records, events and the last lines of logs, but without secrets, code or
+checkpoints.
 
-A program may print anything to its log. Only known secrets, and values of names that look secret, can be removed from a
-log.
+A program may print any text to its log. From a log, only known secrets and the values of names that look secret can be
+removed.
 """
 
 from __future__ import annotations
@@ -120,7 +121,9 @@ def _files(run: RunDir, pattern: str, clean: Callable[[str], str]) -> Iterator[t
 
 
 def _whole_lines(data: bytes) -> str:
-    """Return the text of a file's end. An incomplete first line is left out, because it may have half of a secret."""
+    """Return the last lines of a file. An incomplete first line is left out, because it may contain half of a
+    secret.
+    """
     if len(data) == MAX_BYTES:
         data = data.partition(b"\n")[2] or data
     return data.decode("utf-8", "replace")

@@ -1,4 +1,4 @@
-"""Compares two runs: documents, code, variables, versions, hosts, outcome. Read-only."""
+"""Compares the documents, code, variables, versions, hosts and outcome of two runs. Read-only."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def _redacted(found: Comparison, redact: Redaction) -> Comparison:
 
 
 def _shown(redact: Redaction, row: Row, value: str) -> str:
-    """Return a value without secrets. A field of a document loses its value if its name looks secret."""
+    """Return a value with masked secrets. A document's field is masked completely if its name looks secret."""
     is_written = row.section in ("job", "profile") and value != NOTHING
     return str(redact.json(value, row.what if is_written else ""))
 
@@ -90,7 +90,7 @@ def _rows(one: dict[str, dict[str, Any]], other: dict[str, dict[str, Any]]) -> I
 
 
 def _hidden_difference(one: str | None, other: str | None) -> tuple[str, str]:
-    """Describe whether two variables are set and whether their values differ, because values must not be shown."""
+    """Describe whether two variables are set and whether their values differ. The values themselves are not shown."""
     if one is not None and other is not None:
         return "set", "set" if one == other else "another value"
     return ("set", NOTHING) if other is None else (NOTHING, "set")
@@ -169,7 +169,7 @@ def _files(one: RunDir, other: RunDir) -> Iterator[FileChange]:
 
 
 def _text(run: RunDir, path: str, entry: list[str]) -> list[str] | None:
-    """Return the lines of a file as it was sent. None if the file is not text, or the run has changed it."""
+    """Return the lines of a file of the submitted code; None if the file is not text, or if the run has changed it."""
     file = Path(run.path / "code" / path)
     try:
         if entry[0] not in "fx":

@@ -31,7 +31,9 @@ def examine(profile: AnyProfile, *, on_node: bool = False) -> list[Check]:
 
 
 def holdings_of_all() -> list[tuple[str, list[dict[str, Any]] | OrchError]]:
-    """List the holdings of each of the user's own profiles but the local ones by name, or the error for a profile."""
+    """List the holdings of each profile of the user, by its name, except local profiles. If that fails for a
+    profile, list the error.
+    """
     from concurrent.futures import ThreadPoolExecutor
 
     from orchestrator.specs.documents.loader import load_profile

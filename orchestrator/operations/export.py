@@ -94,7 +94,7 @@ def accelerate_config(run: RunDir, node: int, port: int) -> str:
 
 
 def _mixed_precision(training: Mapping[str, str] | None) -> str:
-    """Return accelerate's name for the precision; "no" if the nodes or the script choose the precision."""
+    """Return accelerate's name for the precision; "no" if the nodes or the script decide the precision."""
     precision = training.get("precision", "") if training is not None else ""
     return precision if precision in _PRECISIONS else "no"
 
@@ -102,7 +102,7 @@ def _mixed_precision(training: Mapping[str, str] | None) -> str:
 def safetensors(run: RunDir, which: str, target: Path | None) -> tuple[Path, str]:
     """Write a checkpoint's weights as a safetensors file.
 
-    Return the file, and words that name the checkpoint and the reason for its choice.
+    Return the file, and a phrase with the checkpoint's name and the reason why it was chosen.
     """
     folder = checkpoint_folder(run)
     chosen, why = choose(listing(folder, verify=False), which, folder, metric_of_checkpoints(run.read("run.json")))
@@ -120,7 +120,9 @@ def safetensors(run: RunDir, which: str, target: Path | None) -> tuple[Path, str
 
 
 def _launch(run: RunDir) -> tuple[LaunchPlan, list[Binding], str]:
-    """Return the result of `launch_of`. Raises UsageError also for a job's own command, which launchers can't start."""
+    """Return the result of `launch_of`. Raises UsageError also if the job has a `command` of its own, which
+    launchers can't start.
+    """
     launch, bindings, address = launch_of(run)
     if launch.tasks[0].program.kind == "command":
         raise UsageError(f"{run.run_id} runs a command: and only a script: or module: can be exported")
@@ -174,16 +176,19 @@ def notes_on_secrets(launch: LaunchPlan) -> list[str]:
 
 
 def redacted(run: RunDir, text: str) -> str:
-    """Return shell lines with masked secrets, and a note if a secret was masked. User name and paths are kept."""
+    """Return shell lines with masked secrets. If a secret was masked, a note says so. The user name and paths are
+    not masked.
+    """
     shown = redaction_of_message(run).known(text)
     return shown if shown == text else f"# {MASKED} stands for a secret: write it there\n{shown}"
 
 
 def task_by_hand(run: RunDir, task: NodeTask) -> tuple[NodeTask, list[str]]:
-    """Return the task with folders that exist when a person starts the task by hand, and shell lines that create them.
+    """Return the task with folders that exist when a person starts it by hand, and the shell lines that create the
+    folders.
 
-    When a run has ended, its folders on other machines are gone. The shell lines then send the recorded code to a new
-    folder.
+    After a run has ended, its folders on other machines are removed. The shell lines then send the recorded code to a
+    new folder.
     """
     machine = backend(run.record().kind)
     if not machine.is_remote or not state_of(run).is_final:
@@ -208,7 +213,7 @@ def task_by_hand(run: RunDir, task: NodeTask) -> tuple[NodeTask, list[str]]:
 
 
 def _has_no_gpus(run: RunDir) -> bool:
-    """Tell whether all nodes of the run reported that they have no GPU."""
+    """Return True if all nodes of the run reported that they have no GPU."""
     agents = of(run.events(), AgentStarted)
     return bool(agents) and not any(event.gpus for event in agents)
 

@@ -29,7 +29,9 @@ if TYPE_CHECKING:
 
 
 def collect_garbage(root: Path, *, dry_run: bool, unknown: bool) -> list[Finding]:
-    """Remove everything that crashed runs have left on this machine. With `dry_run`, only list it."""
+    """Remove everything that crashed runs have left on this machine. With `dry_run`, only list what would be
+    removed.
+    """
     if not dry_run:
         check_own(root)
     found = [*_runs_without_agents(root, dry_run=dry_run), *_leftovers(root, dry_run=dry_run, unknown=unknown)]
@@ -40,9 +42,10 @@ def collect_garbage(root: Path, *, dry_run: bool, unknown: bool) -> list[Finding
 
 
 def collect_on_machines(root: Path, profile: AnyProfile, *, dry_run: bool, unknown: bool) -> list[Finding]:
-    """Remove what ended runs have left on a profile's machines. With `dry_run`, only list it.
+    """Remove everything that ended runs have left on a profile's machines. With `dry_run`, only list what would be
+    removed.
 
-    Raises UsageError if the profile has no machines of its own.
+    Raises UsageError if the profile lists no machines.
     """
     if not dry_run:
         check_own(root)
@@ -74,7 +77,7 @@ def judge(root: Path, *, unknown: bool) -> Judge:
 
 
 def _is_live(root: Path, run_id: str) -> bool:
-    """Tell whether a run of this state folder may be live. A run with an unreadable record counts as live."""
+    """Return True if a run of this state folder may be live. A run with an unreadable record counts as live."""
     if not is_run_id(run_id):
         return True
     run = RunDir(root / "runs" / run_id)
@@ -88,7 +91,7 @@ def _is_live(root: Path, run_id: str) -> bool:
 
 
 def _runs_without_agents(root: Path, *, dry_run: bool) -> Iterator[Finding]:
-    """Write the verdicts of runs that have none although all their agents are gone."""
+    """Write a verdict for each run that has none although all its agents have ended."""
     for run in live_runs(root):
         try:
             if dry_run:

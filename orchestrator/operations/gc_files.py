@@ -72,7 +72,7 @@ def _leftovers(root: Path) -> Iterator[tuple[str, Path, str]]:
 
 
 def _is_bare(folder: Path) -> bool:
-    """Tell whether a run's folder has no file of value: only folders, its start lock and temporary files."""
+    """Return True if a run's folder has nothing of value: only folders, its start lock and temporary files."""
     return all(
         path.name in ("nodes", STARTING) or (path.name.startswith(".") and path.name.endswith(".tmp"))
         for path in folder.rglob("*")
@@ -99,7 +99,9 @@ def _partial_inputs(root: Path, *, dry_run: bool) -> Iterator[Finding]:
 
 
 def _cache(root: Path, *, dry_run: bool) -> Iterator[Finding]:
-    """Remove environments and wheels that were unused for CACHE_DAYS. Wheels of known runs are kept for repeats."""
+    """Remove environments and wheels that were unused for CACHE_DAYS days. Wheels of known runs are kept, so that
+    the runs can be repeated.
+    """
     oldest, why = time.time() - CACHE_DAYS * 86_400, f"unused for {CACHE_DAYS} days"
     for old in find_old(str(root / "cache"), oldest, _wheels_of_runs(root)):
         try:
@@ -128,12 +130,14 @@ def _children(folder: Path) -> list[Path]:
 
 
 def _is_abandoned(path: Path) -> bool:
-    """Tell whether a temporary file's writer is gone, by its name or else by its age."""
+    """Return True if the process that wrote a temporary file has ended. The file's name tells its pid; without a
+    pid, its age decides.
+    """
     return has_lost_its_writer(path) or (_is_settled(path) and not is_being_written(path))
 
 
 def _is_settled(path: Path) -> bool:
-    """Tell whether a file is too old to belong to a writer in progress."""
+    """Return True if a file is so old that no process can still be writing it."""
     try:
         return time.time() - path.stat().st_mtime > SETTLED_SECONDS
     except OSError:

@@ -1,4 +1,6 @@
-"""Copies a run's outputs to the places where the script would have written them if it had been started by hand."""
+"""Copies a run's outputs to the paths at which the script would have written them if a person had started it by
+hand.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ _LEVELS: Final = {BESIDE: "..", ABOVE: "../.."}
 
 @dataclass(frozen=True)
 class Placed:
-    """The result of a pull into the code folder: the copied files, and the files that were left out, with reasons."""
+    """The result of a pull into the code folder: the copied files, and the skipped files with reasons."""
 
     run_id: str
     folder: str
@@ -33,15 +35,16 @@ class Placed:
 
 
 def place_of(run: RunDir) -> Path | None:
-    """Return the folder from which the run's code came, or None if it is no longer on this machine."""
+    """Return the folder from which the run's code was copied; None if that folder no longer exists on this machine."""
     code_dir = run.record().code_dir
     return Path(code_dir) if code_dir and os.path.isdir(code_dir) else None
 
 
 def place(run: RunDir, *, force: bool = False) -> Placed:
-    """Copy the run's outputs into its code folder, or beside it if the script wrote them beside it.
+    """Copy the run's outputs into its code folder. Outputs that the script wrote next to the code folder are copied
+    next to it.
 
-    An existing file with other content is kept, unless the new file begins with that content or `force` is given.
+    An existing file with different content is kept, unless the new file begins with that content or `force` is given.
     Raises UsageError if the code folder is not on this machine.
     """
     folder = place_of(run)
@@ -67,7 +70,7 @@ def place(run: RunDir, *, force: bool = False) -> Placed:
 
 
 def _targets(run: RunDir, folder: Path) -> Iterator[tuple[Output, Path | None, str]]:
-    """Yield each output with its target, or with the reason why it has none."""
+    """Yield each output with its target. If it has no target, yield the reason."""
     for output in outputs_of(run):
         first, _, rest = output.path.partition("/")
         if output.node or first == ASIDE:

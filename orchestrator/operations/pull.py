@@ -1,7 +1,7 @@
 """Copies results to a folder: rank 0's logs, metrics, the result and a checkpoint. Copies are resumable and verified.
 
-Files with the same content are left alone, and growing files are continued. A checkpoint's COMMIT is copied last, so
-that an interrupted copy is never taken for a checkpoint.
+Files with equal content are skipped, and copies of growing files are extended. A checkpoint's COMMIT file is copied
+last, so that an interrupted copy never looks like a checkpoint.
 """
 
 from __future__ import annotations
@@ -72,7 +72,9 @@ class _ChangedError(Exception):
 
 
 def pull(run: RunDir, target: Path, which: str = "latest", tell: Callable[[str], None] = lambda _: None) -> Pulled:
-    """Copy the results of a run, which may be live, into `target`. `which` is best, latest, none or a step."""
+    """Copy the results of a run, which may be live, into `target`. `which` is best, latest, none or the step of a
+    checkpoint.
+    """
     if which not in ("best", "latest", "none") and not which.isdigit():
         raise UsageError(f"--checkpoint {which} is not a checkpoint", "write best, latest, none or a step's number")
     _take_folder(run, target)
@@ -93,7 +95,9 @@ def pull(run: RunDir, target: Path, which: str = "latest", tell: Callable[[str],
 
 
 def _note_folder(run: RunDir, target: Path) -> None:
-    """Record in the run the folder to which it was pulled, so that its removal knows which copies exist."""
+    """Record in the run's folder to which folder it was pulled. A later removal of the run reads this list of
+    copies.
+    """
     with contextlib.suppress(StoreError, RunNotFoundError):  # another user's run, or a run that is removed meanwhile
         check_own(run.root, run)
         folders = [*map(str, folders_pulled_to(run)), str(target.resolve())]
@@ -118,7 +122,9 @@ def _receipt(folder: Path) -> dict[str, Any]:
 
 
 def _take_folder(run: RunDir, target: Path) -> None:
-    """Create the target folder. Raises UsageError if it is the run's own, another run's, or has other files."""
+    """Create the target folder. Raises UsageError if it is a run's own folder, or has files of another run or other
+    files.
+    """
     if target.resolve().is_relative_to(run.path.resolve()):
         raise UsageError(f"{target} is inside the run's own folder", "name another one: --to DIR")
     try:
@@ -137,7 +143,8 @@ def _take_folder(run: RunDir, target: Path) -> None:
 
 
 def bring_outputs(run: RunDir) -> None:
-    """Copy the outputs that are still on the run's nodes, of any size. If the run has ended, remove the nodes' folders.
+    """Copy the outputs that are only on the run's nodes, of any size. If the run has ended, remove its folders on the
+    nodes.
 
     Raises BackendError, with the list, if some outputs can't be copied.
     """
@@ -149,12 +156,12 @@ def bring_outputs(run: RunDir) -> None:
 
 
 def _output(run: RunDir, output: Output, target: Path) -> Copied | None:
-    """Copy one output into the target folder. None if the program has deleted it meanwhile."""
+    """Copy one output into the target folder. Return None if the program has deleted it meanwhile."""
     return copy_output(run, output, target / "outputs" / output.path, f"outputs/{output.path}")
 
 
 def copy_output(run: RunDir, output: Output, place: Path, name: str) -> Copied | None:
-    """Copy one output to `place` with its executable bits. None if the program has deleted it meanwhile."""
+    """Copy one output to `place` with its executable bits. Return None if the program has deleted it meanwhile."""
     below = run.path if run.record().is_elsewhere else None  # outputs of a local run may be outside of its folder
     copied = _grown(output.file, place, name, below)
     if copied is not None and os.access(output.file, os.X_OK):
@@ -163,7 +170,9 @@ def copy_output(run: RunDir, output: Output, place: Path, name: str) -> Copied |
 
 
 def _grown(source: Path, target: Path, name: str, below: Path | None = None) -> Copied | None:
-    """Copy the present content of a file. None if the file is missing, or is a link, a pipe or another special file."""
+    """Copy the present content of a file. Return None if the file is missing, or is a link, a pipe or another
+    special file.
+    """
     try:
         count, sha256, how = copy_latest(source, target, below)
     except (FileNotFoundError, NotOrdinaryError):
@@ -215,7 +224,7 @@ def _pull_checkpoint(run: RunDir, target: Path, which: str, pulled: Pulled, tell
 
 
 def _complete_output(run: RunDir, target: Path, checkpoint: Path) -> str:
-    """Copy the files of a checkpoint among the outputs again, because they may have grown. Return its path."""
+    """Copy the files of a checkpoint among the outputs a second time, because they may have grown. Return its path."""
     place = checkpoint
     for output in outputs_of(run):
         if output.file.is_relative_to(checkpoint):
@@ -226,12 +235,12 @@ def _complete_output(run: RunDir, target: Path, checkpoint: Path) -> str:
 
 
 def _is_of(run: RunDir, checkpoint: Checkpoint) -> bool:
-    """Tell whether the checkpoint is this run's. A shared folder also has checkpoints of other runs."""
+    """Return True if this run saved the checkpoint. A shared folder may also have checkpoints of other runs."""
     return checkpoint.run in ("", run.run_id)
 
 
 def _drop_unfinished(folder: Path) -> None:
-    """Remove unfinished copies of other checkpoints from the target."""
+    """Remove incomplete copies of other checkpoints from the target folder."""
     for name in checkpoint_dir.step_folders(folder):
         if not checkpoint_dir.is_committed(folder / name):
             shutil.rmtree(folder / name, ignore_errors=True)
@@ -242,9 +251,9 @@ def _drop_unfinished(folder: Path) -> None:
 def choose(
     found: list[Checkpoint], which: str, folder: Path, metric: JobMetric | None = None
 ) -> tuple[Checkpoint | None, str]:
-    """Return the checkpoint that `which` means (best, latest or a step) and the reason.
+    """Return the checkpoint that `which` names (best, latest or a step), and the reason for the choice.
 
-    The checkpoint is None if none is usable. Raises UsageError if there is no usable checkpoint of the step.
+    The checkpoint is None if none is usable. Raises UsageError if `which` is a step without a usable checkpoint.
     """
     usable = [each for each in found if each.is_whole]
     if which.isdigit():
@@ -263,7 +272,7 @@ def choose(
 
 
 def _copy_checkpoint(source: Checkpoint, target: Path) -> list[Copied]:
-    """Copy and verify one checkpoint's files, COMMIT last. Raises _ChangedError if the source changed."""
+    """Copy and verify one checkpoint's files, COMMIT last. Raises _ChangedError if the source has changed meanwhile."""
     content = f"{source.files[MANIFEST].hex}\n".encode()
     committed = Checksum(Algorithm.SHA256, hashlib.sha256(content).hexdigest())
     files = {name: checksum for name, checksum in source.files.items() if name != MANIFEST}

@@ -24,7 +24,7 @@ _NO_SETTING: Final = ("version", "name", "code", "env", "secrets", "notify", "tr
 
 @dataclass(frozen=True)
 class Ranking:
-    """Runs in the order of a metric, the best first. Runs without the metric come last."""
+    """Runs sorted by a metric, the best first. Runs without the metric come last."""
 
     title: str
     metric: str
@@ -33,7 +33,7 @@ class Ranking:
 
 
 def selected_runs(root: Path, references: Sequence[str], name: str | None = None) -> tuple[str, list[RunDir]]:
-    """Return (title, runs) for the runs and sweeps in `references` and all runs with the job name `name`.
+    """Return (title, runs): the runs and sweeps in `references`, and all runs of the job called `name`.
 
     Without both, return the points of the newest sweep. Raises RunNotFoundError if there are no such runs.
     """
@@ -83,7 +83,9 @@ def ranked_by(
 
 
 def differing_settings(runs: Sequence[RunDir]) -> list[dict[str, str]]:
-    """Return the settings in which the runs differ: the values of a sweep's points, else the job's fields."""
+    """Return the settings in which the runs differ. For a sweep these are the points' values; otherwise they are
+    fields of the jobs.
+    """
     records = [run.record() for run in runs]
     sweeps = {sweep_of(run.run_id) for run in runs}
     if len(sweeps) == 1 and None not in sweeps:

@@ -1,4 +1,4 @@
-"""Plans a removal: which runs are selected, their sizes, and which of their files have no copy."""
+"""Plans a removal: which runs are selected, how large they are, and which of their files have no other copy."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def select(
 
 
 def removal_of(run: RunDir) -> Removal:
-    """Return what a removal of the run deletes, without details if the run is damaged.
+    """Return the files that a removal of the run deletes. For a damaged run, return no details.
 
     Raises UsageError if the run has not ended.
     """
@@ -80,7 +80,7 @@ def removal_of(run: RunDir) -> Removal:
 
 
 def _checkpoints_within(run: RunDir) -> list[Path]:
-    """Return the committed checkpoints that are deleted with the run's folder."""
+    """Return the committed checkpoints in the run's folder, which a removal deletes."""
     folder = checkpoint_folder(run)
     if not folder.resolve().is_relative_to(run.path.resolve()):
         return []

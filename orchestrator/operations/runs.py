@@ -1,4 +1,4 @@
-"""Operations that end runs: cancel and remove. Nothing here prints or exits."""
+"""Operations that cancel and remove runs. Nothing in this module prints or exits."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ AT_ONCE: Final = 16  # number of runs that are cancelled at a time
 
 @dataclass(frozen=True)
 class Cancelled:
-    """The result of a cancel: the run's state after it, and a check of each node."""
+    """The result of a cancel: the run's state after the cancel, and the cleanup proof of each node."""
 
     state: RunState
     proofs: tuple[NodeProof, ...] = ()  # empty if this process never started the run on a machine
@@ -52,18 +52,19 @@ class Cancelled:
 
     @property
     def is_proven(self) -> bool:
-        """Tell whether the run has ended and nothing of it is left."""
+        """Return True if the run has ended and no process of it is left."""
         return self.state.is_final and all(proof.is_clean for proof in self.proofs)
 
 
 def cancel(root: Path, run: RunDir, *, now: bool) -> Cancelled:
-    """Stop a run at its next step boundary, with a checkpoint, or at once with `now`. Verify that no process is left.
+    """Stop a run at its next step boundary, with a checkpoint. With `now`, stop it at once. Verify that no process is
+    left.
 
     The cancel is recorded before any signal is sent, so that nothing starts the run again. A run that has ended is left
-    unchanged. If the disk is too full for the record, the run is ended first, which frees space. Raises StoreError if
-    that does not free enough.
+    unchanged. If the disk is too full for this record, the run is ended first, which frees space. Raises StoreError if
+    the space is still too small.
 
-    If the record of the run is lost, only its processes on this machine can be ended.
+    If the run's own record is lost, only its processes on this machine can be ended.
     """
     from orchestrator.supervisor import queue
 
@@ -128,7 +129,7 @@ def _wait_for_verdict_of(host: str, run: RunDir) -> None:
 
 
 def _record_cancel(run: RunDir, *, now: bool) -> StoreError | None:
-    """Record the cancel of a run. Return the error if the record can't be written, such as on a full disk."""
+    """Record the cancel of a run. If the record can't be written, for example on a full disk, return the error."""
     try:
         run.record_cancel(now=now)
         run.append_event(Cancel(now))
@@ -139,7 +140,7 @@ def _record_cancel(run: RunDir, *, now: bool) -> StoreError | None:
 
 
 def deliver_news(root: Path) -> None:
-    """Start the supervisor if notifications or trackers lack news about a run. The supervisor delivers it."""
+    """Start the supervisor if notifications or trackers lack news about a run. The supervisor delivers the news."""
     if outbox.entered(root):
         start_supervisor(root)
 

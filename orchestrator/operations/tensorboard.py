@@ -1,4 +1,4 @@
-"""orch tensorboard: a folder with links to the runs' event files, and the command that shows it."""
+"""orch tensorboard: makes a folder with links to the runs' event files, and returns the command that shows them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ def program() -> list[str]:
 
 
 def lay_out(runs: Sequence[RunDir], folder: Path) -> list[RunDir]:
-    """Add each run's event files to the folder under its id. Return the runs whose curves will not be updated.
+    """Link each run's event files into a subfolder named after the run. Return the runs whose curves will not be
+    updated.
 
     A run without the tracker `tensorboard` has no event files, so they are written now from its present metrics.
     """

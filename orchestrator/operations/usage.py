@@ -1,4 +1,4 @@
-"""Sums what runs have used, by user, profile or job."""
+"""Adds up the hours and energy that runs have used, by user, profile or job."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ HOUR: Final = 3600.0
 
 @dataclass(frozen=True)
 class Used:
-    """The hours and energy that one run or several runs used. In an hour, 8 GPUs use 8 GPU-hours."""
+    """The hours and energy that one or several runs used. 8 GPUs use 8 GPU-hours in one hour."""
 
     runs: int = 0
     hours: float = 0.0  # from the start of the ranks to the end
@@ -55,13 +55,13 @@ KEYS: Final[dict[str, Callable[[RunDir], str]]] = {
     "profile": lambda run: run.record().profile_name,
     "job": lambda run: run.record().name,
 }
-"""The keys by which runs can be summed."""
+"""The functions that return a run's user, profile and job, by which runs can be grouped."""
 
 
 def usage(root: Path, by: str, since: float | None) -> tuple[dict[str, Used], list[str]]:
-    """Return the use of runs, summed by user, profile or job, and the ids of unreadable runs.
+    """Return the sums over runs, grouped by user, profile or job, and the ids of unreadable runs.
 
-    `since` limits the sums to runs that were submitted within that many last seconds.
+    `since` is a number of seconds. Only runs that were submitted within the last `since` seconds are counted.
     """
     found: dict[str, Used] = {}
     unreadable = []

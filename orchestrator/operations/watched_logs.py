@@ -1,4 +1,4 @@
-"""Copies logs of ranks from their nodes while a person looks at them."""
+"""Copies ranks' logs from the nodes while a person is viewing them."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ MOST: Final = 16  # logs at once, because each needs threads and a connection to
 
 
 class WatchedLogs:
-    """Copies logs of live runs as long as they are requested again and again. Thread-safe."""
+    """Copies the logs of live runs for as long as they are requested. Thread-safe."""
 
     def __init__(self, seconds: float = LEASE_SECONDS) -> None:
         self._seconds, self._lock = seconds, threading.Lock()
         self._asked: dict[tuple[str, int], threading.Event] = {}
 
     def ask(self, run: RunDir, rank: int) -> None:
-        """Copy one rank's log from now on, until a minute after the last request.
+        """Copy one rank's log from now on, until a minute after the last request for it.
 
-        The request is ignored if MOST logs are being copied already.
+        If MOST logs are being copied already, the request is ignored.
         """
         if come_anyway(run, Selection(rank)):
             return

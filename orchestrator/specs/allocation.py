@@ -11,7 +11,9 @@ from orchestrator.protocol.layout import TITLES
 from orchestrator.protocol.reading import MOST_RECORD, read_regular
 
 OWN_WAYS = {"slurm": "srun", "sge": "qrsh", "oar": "oarsh", "lsf": "blaunch"}
-"""For each kind of scheduler, its command that passes the standard streams on. PBS has none."""
+"""The command of each kind of scheduler that starts a program with connected standard streams. PBS has no such
+command.
+"""
 
 
 def allocation_here() -> Allocation | None:
@@ -23,7 +25,7 @@ def allocation_here() -> Allocation | None:
 
 
 def allocation_key() -> str:
-    """Return a text that differs between allocations; "" outside of a job."""
+    """Return a text that is different for each allocation; "" outside of a job."""
     try:
         return repr(allocation_here() or "")
     except AllocationError as error:
@@ -31,11 +33,11 @@ def allocation_key() -> str:
 
 
 def with_allocation(profile: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of an ssh profile with the machines of the allocation as its hosts.
+    """Return the fields of an ssh profile, with the machines of the allocation as its hosts.
 
-    A number of `spares` means the last machines. `start_by` is ssh, then the scheduler's own command. Slots count as
-    ranks if the profile does not say how many ranks a node has. Raises ValueError if there is no allocation or it is
-    too small.
+    If `spares` is a number, the last machines are the spares. `start_by` is ssh, then the scheduler's own command. If
+    the profile does not set the number of ranks of a node, each slot counts as a rank. Raises ValueError if there is no
+    allocation, or if it is too small.
     """
     try:
         found = allocation_here()

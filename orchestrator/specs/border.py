@@ -1,4 +1,4 @@
-"""The border to user input: pydantic validates documents, and converts them to the dataclasses of job and profile."""
+"""Validates user input with pydantic, and converts it to the dataclasses of job and profile."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from orchestrator.specs.spec import Spec, names_of
 
 S = TypeVar("S", bound=Spec)
 BOUNDS: Final = {"least": "ge", "above": "gt", "matches": "pattern"}
-"""The names of bounds in `protocol/training_options.py`, and pydantic's names for them."""
+"""Maps the names of bounds in `protocol/training_options.py` to pydantic's names."""
 
 
 def read(spec: type[S], text: str) -> S:
@@ -28,7 +28,7 @@ def read(spec: type[S], text: str) -> S:
 
 
 def valid(spec: type[S], values: Mapping[str, Any]) -> S:
-    """Return the document with these values, which are JSON types. Raises pydantic's ValidationError."""
+    """Return the document with these values (JSON types). Raises pydantic's ValidationError."""
     return read(spec, json.dumps(values))
 
 
@@ -49,7 +49,7 @@ def _adapter(spec: Any) -> TypeAdapter[Any]:
 
 
 def schema_of(spec: type[Spec], handler: GetCoreSchemaHandler) -> CoreSchema:
-    """Return pydantic's schema of a document: the fields, and the document's own `before` and `check`."""
+    """Return pydantic's schema of a document, with its fields and its own hooks `before` and `check`."""
     for base in spec.__mro__:  # pydantic could not resolve all names in the text of a field's type
         if is_dataclass(base):
             hints = hints_of(base)
@@ -68,14 +68,16 @@ def schema_of(spec: type[Spec], handler: GetCoreSchemaHandler) -> CoreSchema:
 
 
 def _tuples(value: Any) -> Any:
-    """Convert lists to tuples, because pydantic's strict mode refuses a list for a tuple."""
+    """Convert lists to tuples, because pydantic's strict mode refuses a list where a field is a tuple."""
     if isinstance(value, list):
         return tuple(_tuples(item) for item in value)
     return {key: _tuples(item) for key, item in value.items()} if isinstance(value, dict) else value
 
 
 def _annotated(hint: Any, about: Mapping[str, Any], *, is_mapping: bool) -> Any:
-    """Return a field's type with its bounds, and with its default for the schema if that is an empty mapping."""
+    """Return a field's type with its bounds. If its default is an empty mapping, the type also has the default for
+    the schema.
+    """
     bounds = {BOUNDS[word]: value for word, value in about.items() if word in BOUNDS}
     hint = _bounded(hint, bounds) if bounds else hint
     return Annotated[hint, Field(json_schema_extra={"default": {}})] if is_mapping else hint

@@ -1,6 +1,6 @@
 """Chooses the environment variables of the ranks, from the job, the shell and --env.
 
-Secrets are kept apart and never shown.
+Secrets are stored separately and never shown.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ class Environment:
     passed: tuple[str, ...] = ()  # names of the variables that came from the shell through pass_env
 
     def masked(self, text: str) -> str:
-        """Return the text without the secrets, and without the values of variables whose names look secret."""
+        """Return the text with its secrets masked, as well as the values of variables whose names look secret."""
         likely = {name: value for name, value in self.env.items() if looks_secret(name)}
         return mask(mask(text, self.secrets), likely, shortest=LONG)
 
 
 def excess(text: str) -> str:
-    """Return an error message if the text is too long for one argument or one NAME=VALUE of a program, else ""."""
+    """Return an error message if the text is too long for one argument or one NAME=VALUE of a program; otherwise ""."""
     length = len(text.encode(errors="surrogateescape")) + 1
     if length <= MOST_BYTES:
         return ""
@@ -70,14 +70,14 @@ def long_variables(variables: Mapping[str, str | None]) -> Iterator[tuple[str, s
 
 
 def set_by_orch(name: str) -> bool:
-    """Tell whether only the launcher may set this variable."""
+    """Return True if only the launcher may set this variable."""
     return any(fnmatchcase(name, pattern) for pattern in _LAUNCHER)
 
 
 def parse_env_options(options: Iterable[str], shell: Mapping[str, str]) -> dict[str, str]:
-    """Return the values of --env NAME=VALUE and --env NAME (the shell's value).
+    """Return the values of the options --env NAME=VALUE and --env NAME. The latter takes the value from the shell.
 
-    Raises UsageError for a wrong or missing name.
+    Raises UsageError for an invalid or missing name.
     """
     given: dict[str, str] = {}
     absent: list[str] = []
@@ -136,7 +136,9 @@ def _passes(name: str, job: Job) -> bool:
 
 
 def _without_wildcards(job: Job) -> frozenset[str]:
-    """Return the names in pass_env without wildcards, except those that the launcher, a scheduler or an image sets."""
+    """Return the names of `pass_env` that have no wildcard, except those that the launcher, a scheduler or an image
+    sets.
+    """
     names = frozenset(p for p in job.pass_env if _NAME.fullmatch(p))
     never = ("MASTER_*", "LOCAL_*", "TORCHELASTIC_*", "SLURM*", *(_MACHINE if job.container else ()))
     return frozenset(n for n in names if not any(fnmatchcase(n, pattern) for pattern in never))

@@ -103,7 +103,7 @@ def _no_lift(text: str) -> str:
 
 
 class Also:
-    """Adds a type to a field's JSON Schema, because the field's before-validator accepts that type too."""
+    """Adds a type to a field's JSON Schema, because the field's before-validator also accepts that type."""
 
     def __init__(self, json_type: str) -> None:
         self.json_type = json_type
@@ -113,9 +113,9 @@ class Also:
 
 
 def short_options(ours: Mapping[str, str]) -> Callable[[dict[str, Any]], dict[str, Any]]:
-    """Return a validator for a mapping of qsub's options, whose names have no `-`.
+    """Return a validator for a mapping of qsub's options. Their names are written without `-`.
 
-    `ours` maps each option that a profile may not set there to the end of the error message.
+    `ours` has each option that a profile may not set in this mapping, with the end of the error message.
     """
 
     def check(options: dict[str, Any]) -> dict[str, Any]:

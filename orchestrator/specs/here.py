@@ -1,4 +1,6 @@
-"""Checks, at each submit, that this machine and the code folder have what the job needs. Loads no pydantic."""
+"""Checks at each submit that this machine and the code folder have everything that the job needs. Imports no
+pydantic.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,8 @@ MOST_FILES: Final = 50  # how many files beside a program are searched for its o
 
 
 def check_here(job: Job, profile: AnyProfile, code_dir: Path, job_file: Path, *, allowed: bool) -> list[Problem]:
-    """Return a problem for each resource or file that the job needs and this machine or the code folder lacks.
+    """Return a problem for each resource that the job needs and this machine lacks, and for each file that the code
+    folder lacks.
 
     `allowed` permits a code folder outside of the job file's folder and repository.
     """
@@ -77,7 +80,7 @@ def check_code_place(code_dir: Path, job_file: Path, *, allowed: bool) -> list[P
 def check_launcher(job: Job, profile: AnyProfile, code_dir: Path) -> list[Problem]:
     """Return a problem if the command starts a launcher, such as torchrun, and a node may have several ranks.
 
-    Each of the ranks would start the launcher, and train the whole model again.
+    Each of the ranks would start the launcher, so the whole model would be trained several times.
     """
     if job.command is None or _has_one_rank_a_node(profile):
         return []
@@ -109,7 +112,9 @@ def check_submitter(job: Job, profile: AnyProfile, code_dir: Path) -> list[Probl
 
 
 def submitter_of(script: str, code_dir: Path) -> tuple[str, str] | None:
-    """Return (the problem, a hint with the script to launch instead) for a script that submits jobs, else None."""
+    """If a script submits jobs, return the problem and a hint that names the script to launch instead; otherwise
+    None.
+    """
     path = code_dir / script
     try:
         if not script or b"submit" not in read_part(path.resolve(), 0, 1 << 18):
@@ -208,7 +213,9 @@ def _nearest(name: str, folder: Path) -> str:
 
 
 def source_of(job: Job, folder: Path) -> tuple[str, bytes]:
-    """Return the program's file, relative to the folder, and its text. The text is empty if the file can't be read."""
+    """Return the path of the program's file relative to the folder, and its text. The text is empty if the file
+    can't be read.
+    """
     script = _script_of(job, folder)
     return (script, _text_of(folder / script)) if script else ("", b"")
 

@@ -1,4 +1,4 @@
-"""The job: the document that says what to run. A user also writes a profile, which profile.py defines."""
+"""The job document, which says what to run. profile.py defines the other document, the profile."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Training(TrainingOptions, Spec):
         return {name: value for name, value in data.items() if (name, value) != ("log_every", 0)}
 
     def check(self) -> None:
-        """Raise ValueError if two lengths are given."""
+        """Raise ValueError if the length of the training is given in two ways."""
         if self.epochs and self.steps:
             raise ValueError("give epochs or steps, not both")
 

@@ -47,7 +47,7 @@ def _head(what: str, title: str, description: str) -> dict[str, Any]:
 
 
 def _tidy(schema: dict[str, Any]) -> dict[str, Any]:
-    """Remove the model's docstring at the top, and the titles that pydantic derives from field names."""
+    """Remove the model's docstring from the top, and all titles that pydantic derives from field names."""
     schema.pop("description", None)
     found: dict[str, Any] = tidied(schema)
     return found

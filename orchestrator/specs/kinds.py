@@ -24,19 +24,20 @@ LOGIN: Final = "-login"  # the end of the name under which runs through a login 
 
 
 class Nodes(Value):
-    """The nodes that a plan names."""
+    """The nodes of a plan."""
 
     names: tuple[str, ...]
     pythons: tuple[str | None, ...]
-    """The interpreter of each node; None if the node uses the profile's."""
+    """The Python interpreter of each node; None if the node uses the profile's interpreter."""
     leader_addresses: tuple[str, ...]
     """The addresses at which the other nodes may reach node 0, in order; empty if they are known later."""
     master: str
-    """MASTER_ADDR, or a description of it if it is known later."""
+    """The value of MASTER_ADDR. If it is not known yet, a description of it."""
 
 
 class Kind(Value):
-    """One kind of profile. `model`, `backend` and `login_backend` are `module:Name` and are imported when needed.
+    """One kind of profile. `model`, `backend` and `login_backend` have the form `module:Name` and are imported when
+    needed.
 
     The methods get a profile of this kind.
     """
@@ -53,11 +54,11 @@ class Kind(Value):
     verb: str = "agent"
     """The command of node.pyz that starts a node's agent, or the first process of a job."""
     check: str = ""
-    """The scheduler's command by which `orch plan --check` tests whether a job would be accepted."""
+    """The scheduler's command with which `orch plan --check` tests whether a job would be accepted."""
     runtimes: tuple[str, ...] = field(default=("docker", "podman", "apptainer"))
-    """The container runtimes that its nodes can have."""
+    """The container runtimes that the kind's nodes can have."""
     parallel: int = 1
-    """How many points of a sweep run at a time by default."""
+    """The default for how many points of a sweep run at the same time."""
 
     def nodes(self, profile: Any) -> Nodes:
         """Return the nodes of a plan. This default is for kinds whose scheduler chooses the nodes."""
@@ -123,19 +124,21 @@ PBS: Final = Kind(
     parallel=16,
 )
 OWN: Final[Mapping[str, Kind]] = {kind.name: kind for kind in (LOCAL, SSH, SLURM, SGE, PBS)}
-"""orch's own kinds by name. Because of this table, most commands need not search all installed packages for kinds."""
+"""orch's own kinds by name. With this table, most commands need not search all installed packages for kinds."""
 
 
 def find(name: str) -> Kind | None:
-    """Return the kind of this name; None if neither orch nor an installed package has it.
+    """Return the kind of this name; None if neither orch nor an installed package defines it.
 
-    Raises OrchError if the package that adds the kind can't be loaded.
+    Raises OrchError if the package that defines the kind can't be imported.
     """
     return OWN.get(name) or _added(name)
 
 
 def kind_named(name: str) -> Kind:
-    """Return the kind of a profile that was loaded before. Raises OrchError if its package is no longer installed."""
+    """Return the kind of a recorded profile. Raises OrchError if the package that defines the kind is no longer
+    installed.
+    """
     if (found := find(name)) is None:
         raise OrchError(f"no installed package has profiles of kind {name}", "reinstall the package that adds it")
     return found

@@ -1,6 +1,6 @@
 """Detects a launcher of ranks, such as torchrun, in a job's own command.
 
-orch starts the command on every rank, so each rank would start all ranks again.
+orch starts the command on every rank. With a launcher in the command, each rank would start all ranks again.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _LAUNCHER: Final = re.compile(
 
 @dataclass(frozen=True)
 class Launcher:
-    """A launcher that a command starts, with the script and the line if the launcher is in a script."""
+    """A launcher that a command starts. If the launcher is in a script, also the script and the line."""
 
     name: str
     script: str = ""
@@ -39,7 +39,9 @@ class Launcher:
 
 
 def launcher_in(command: Sequence[str], folder: Path) -> Launcher | None:
-    """Return the launcher that a command starts, directly or in a shell script of this folder, else None."""
+    """Return the launcher that a command starts, directly or in a shell script of this folder; None if it starts
+    none.
+    """
     words = program_of(command)
     if not words:
         return None
@@ -58,7 +60,7 @@ def launcher_in(command: Sequence[str], folder: Path) -> Launcher | None:
 
 
 def _in_script(name: str, folder: Path) -> Launcher | None:
-    """Return the first launcher in a file that looks like a shell script, else None."""
+    """Return the first launcher in a file that looks like a shell script; None if there is none."""
     if not os.path.isfile(folder / name):
         return None
     try:

@@ -1,4 +1,4 @@
-"""Makes the LaunchPlan of a job and a profile: every rank, address and command, before anything starts. Pure."""
+"""Makes the LaunchPlan of a job and a profile: every rank, address and command, before anything is started. Pure."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ BOUND_LATER = "bound on node 0 at start"
 
 @dataclass(frozen=True)
 class Place:
-    """Paths of the run on the nodes. The caller passes them to plan(), which accesses no machine."""
+    """The paths of the run on the nodes. The caller passes them to plan(), which contacts no machine."""
 
     run_dir: str
     code_dir: str
@@ -53,7 +53,7 @@ class RankPlan:
 
 
 class LaunchPlan(Frozen):
-    """Everything that the nodes are sent, without credentials and values of secrets, which are added at the start."""
+    """All data that the nodes receive, except credentials and the values of secrets, which are added at the start."""
 
     run_id: str
     name: str
@@ -84,12 +84,14 @@ class LaunchPlan(Frozen):
 
     @property
     def global_batch(self) -> int | None:
-        """Return the samples per step over all ranks, or None if the program decides it."""
+        """Return the number of samples per step over all ranks, or None if the program decides it."""
         training = self.job.get("training")
         return training["global_batch"] if training else None
 
     def to_json(self) -> dict[str, Any]:
-        """Return the plan as JSON types. `shared` has the fields that all tasks have in common, `tasks` the others."""
+        """Return the plan as JSON types. `shared` has the fields that are equal for all tasks, `tasks` the other
+        fields.
+        """
         shared, own = in_common(self.tasks)
         values = {each.name: getattr(self, each.name) for each in dataclasses.fields(self)}
         return {**values, "shared": shared, "tasks": own}
@@ -175,13 +177,17 @@ def plan(job: Job, profile: AnyProfile, run_id: str, place: Place, env: Mapping[
 
 
 def _uses_gpus(job: Job, profile: AnyProfile) -> bool:
-    """Tell whether the ranks compute on GPUs if the nodes have any. The backend gloo alone means CPUs."""
+    """Return True if the ranks compute on GPUs on nodes that have GPUs. If gloo is the only backend, they compute on
+    CPUs.
+    """
     device = getattr(job.training, "device", "auto")
     return bool(device == "cuda" or (device == "auto" and profile.backend != "gloo"))
 
 
 def _keep_best(job: Job) -> dict[str, str]:
-    """Return the metric by which the best checkpoint is kept, and its better direction; empty if there is none."""
+    """Return the metric that selects the best checkpoint, and whether higher or lower is better; empty if there is
+    none.
+    """
     if (name := job.checkpoint.keep_best) is None:
         return {}
     named = None if job.metric is None else kept_by(job.metric.name, job.metric.better or "")
@@ -201,13 +207,13 @@ def _agent_argv(verb: str, task: NodeTask, place: Place) -> tuple[str, ...]:
 
 
 def nproc_by_node(profile: AnyProfile) -> list[int | None]:
-    """Return the number of ranks of each node; None for a node that decides it itself."""
+    """Return the number of ranks of each node; None for a node that decides its number itself."""
     counts = kind_named(profile.kind).ranks(profile)
     return [count if isinstance(count, int) else None for count in counts]
 
 
 def port_range(ports: str | None) -> tuple[int, int]:
-    """Return the first and the last port that the gang may use."""
+    """Return the first and the last port that the run's ranks may use."""
     if ports is None:
         return GANG_PORT_RANGE
     low, high = (int(part) for part in ports.split("-"))
@@ -253,9 +259,9 @@ def own_variables(launch: LaunchPlan) -> list[str]:
 
 
 def rehearsal(profile: AnyProfile) -> LocalProfile:
-    """Return a local profile that has as many nodes and ranks, each node as an agent on this machine.
+    """Return a local profile with as many nodes and ranks. Each node becomes an agent on this machine.
 
-    If a node would decide its number of ranks, the profile's GPUs per node or 1 is used.
+    If a node would decide its number of ranks itself, the number is the profile's GPUs per node, or 1.
     """
     from orchestrator.specs.profile import LocalProfile
 

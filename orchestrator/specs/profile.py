@@ -1,4 +1,4 @@
-"""The profiles of machines on which orch starts the agents, and the base of every profile."""
+"""The local and ssh profiles, on whose machines orch itself starts the agents, and the base class of all profiles."""
 
 from __future__ import annotations
 
@@ -187,7 +187,9 @@ class SshProfile(ProfileBase):
 
     @classmethod
     def before(cls, data: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Replace `hosts: allocation` by the allocation's machines, and a missing `nodes` by the number of hosts."""
+        """Replace `hosts: allocation` by the allocation's machines, and set a missing `nodes` to the number of
+        hosts.
+        """
         if data.get("hosts") == "allocation":
             from orchestrator.specs.allocation import with_allocation
 

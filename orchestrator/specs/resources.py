@@ -19,7 +19,7 @@ class Has:
 
 
 def lacking(resources: Mapping[str, Any], has: Has) -> dict[str, str]:
-    """Return an error message for each of the requested `resources` that the machine lacks, by field.
+    """Return an error message for each of the requested `resources` that the machine lacks, by the field's name.
 
     The caller puts the machine's name in front of the message.
     """

@@ -1,4 +1,6 @@
-"""Builds the container of a job from its image and the profile's runtime. Pure; node/container has the commands."""
+"""Describes the container of a job, from its image and the profile's runtime. Pure. node/container builds the
+commands.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tells which options of sbatch a profile may set under `sbatch:`, and which have a field of their own. Pure."""
+"""Knows which options of sbatch a profile may set under `sbatch:`, and which have a field of their own. Pure."""
 
 from __future__ import annotations
 

@@ -49,7 +49,9 @@ class SgeProfile(ProfileBase):
             raise ValueError(f"{what}, so pe: must name a parallel environment; qconf -spl lists them")
 
     def problems(self, job: Job) -> Sequence[Problem]:
-        """Return a problem for each resource of the job whose name on this cluster is unknown to orch."""
+        """Return a problem for each resource that the job requests and whose name on this cluster is not in the
+        profile.
+        """
         asked, found = job.resources, []
         if asked.gpus is not None and not any("gpu" in name.lower() for name in self.request):
             found.append(_unnamed("gpus", f"asks for {asked.gpus} GPUs per node", "gpu", self.name))

@@ -1,6 +1,6 @@
-"""Detects Python programs that start their ranks by themselves, as PyTorch's tutorial on mp.spawn does.
+"""Detects Python programs that start their ranks themselves, as PyTorch's tutorial on mp.spawn does.
 
-Such a program must be started once per node. If a launcher started it as every rank, each rank would start all ranks.
+Such a program must be started once per node. If orch started it for every rank, each rank would start all ranks again.
 """
 
 from __future__ import annotations
@@ -32,7 +32,9 @@ class Spawning:
 
 
 def spawning_in(text: bytes, script: str) -> Spawning | None:
-    """Return the call by which a program of this text starts its ranks; None if a launcher may start them."""
+    """Return the call with which a program of this text starts its ranks; None if orch may start the program for
+    every rank.
+    """
     try:
         tree = ast.parse(text)
         return _spawning_in(tree, script)
@@ -80,7 +82,7 @@ def _full_name(node: ast.expr, names: dict[str, str]) -> str:
 
 
 def _joins_with_rank(call: str, node: ast.Call) -> bool:
-    """Tell whether the program itself gives the rank that joins the process group."""
+    """Return True if the program itself passes its rank to init_process_group."""
     return call.rpartition(".")[2] == "init_process_group" and any(each.arg == "rank" for each in node.keywords)
 
 

@@ -1,6 +1,6 @@
 """The base class of jobs, profiles and their parts, which are frozen dataclasses.
 
-This module and the modules of the documents load no pydantic. `specs/border.py` reads the types of their fields, and
+This module and the modules of the documents import no pydantic. `specs/border.py` reads the types of their fields, and
 lets pydantic validate a document against these types. All other code gets plain dataclasses.
 """
 
@@ -24,7 +24,7 @@ KNOWN: Final[dict[str, type[Spec]]] = {}
 
 
 class Spec(Frozen):
-    """A document or a part of it. Unknown keys and values of another type are refused."""
+    """A document or a part of it. Unknown keys, and values of the wrong type, are refused."""
 
     __pydantic_config__: ClassVar[Mapping[str, Any]] = {"extra": "forbid", "strict": True, "hide_input_in_errors": True}
 
@@ -35,7 +35,9 @@ class Spec(Frozen):
 
     @classmethod
     def before(cls, data: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the mapping to validate instead of `data`, if a default depends on other fields."""
+        """Return the mapping to validate in place of `data`. A subclass overrides this if a default depends on other
+        fields.
+        """
         return data
 
     def check(self) -> None:
@@ -59,7 +61,7 @@ class Spec(Frozen):
 
 
 def place_of(spec: type[Spec]) -> str:
-    """Return where a part of a document is defined, as `module:Name`."""
+    """Return the place where a part of a document is defined, as `module:Name`."""
     return f"{spec.__module__}:{spec.__qualname__}"
 
 

@@ -1,4 +1,6 @@
-"""Detects scripts that submit their training through submitit. If orch started them, each rank would submit a job."""
+"""Detects scripts that submit their training through submitit. If orch started such a script, each rank would submit
+a job.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ _EXECUTORS: Final = frozenset({"AutoExecutor", "SlurmExecutor", "LocalExecutor",
 
 @dataclass(frozen=True)
 class Submitter:
-    """A script that submits jobs, its line that submits, and the training script that it imports (empty if unknown)."""
+    """A script that submits jobs, its line that submits, and the training script that it imports (empty if that is
+    unknown).
+    """
 
     script: str
     line: int
@@ -36,9 +40,10 @@ class _Import:
 
 
 def submitter_in(script: str, code_dir: Path) -> Submitter | None:
-    """Return how a script of the code folder submits jobs; None if the script and the files that it imports don't.
+    """Return how a script of the code folder submits jobs; None if neither the script nor the files that it imports
+    submit jobs.
 
-    A script that imports torch is assumed to train by itself.
+    A script that imports torch is assumed to do the training itself.
     """
     path = code_dir / script
     tree = _parsed(path, needs="submit")
@@ -83,7 +88,7 @@ def _imports(tree: ast.Module, path: Path, code_dir: Path) -> Iterator[_Import]:
 
 
 def _absolute(node: ast.ImportFrom, path: Path, code_dir: Path) -> str:
-    """Return the full name of the module in `from .module import name`, counted from the code folder."""
+    """Return the full name of the module in `from .module import name`, starting at the code folder."""
     if not node.level:
         return node.module or ""
     package = path.resolve().parents[node.level - 1] if node.level <= len(path.resolve().parents) else code_dir
@@ -123,7 +128,9 @@ def _makes(called: ast.expr, names: set[str], direct: set[str]) -> bool:
 
 
 def _trains(tree: ast.Module, local: dict[_Import, Path], code_dir: Path) -> str:
-    """Return the script whose `main` the submitted job calls, else the first of the imported scripts."""
+    """Return the script whose `main` the submitted job calls. If there is none, return the first of the imported
+    scripts.
+    """
     calls = {ast.unparse(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
     mains = [each for each in local if each.name == "main" or f"{each.called}.main" in calls]
     chosen = next(iter(mains), next(iter(local), None))

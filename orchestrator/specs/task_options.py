@@ -1,4 +1,4 @@
-"""Detects which options a task reads, from its source code. A misspelt option would have no effect."""
+"""Detects from a task's source code which options it reads, because a misspelt option would have no effect."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ MOST_FILES: Final = 50
 
 
 def words_of_task(task: Path) -> frozenset[str] | None:
-    """Return all words in a task and in the files beside it that it imports.
+    """Return all words in a task and in the files of its folder that it imports.
 
     An option whose name is not among the words is never read. The result is None if any option may be read, because the
-    task passes all options on, or because its source can't be read.
+    task passes on all options, or because its source can't be read.
     """
     trees: dict[Path, ast.Module] = {}
     waiting = [task]
@@ -65,7 +65,7 @@ def _words(tree: ast.Module) -> Iterator[str]:
 
 
 def _passes_all_on(tree: ast.Module, neighbours: set[str]) -> bool:
-    """Tell whether a module uses the options as a whole instead of looking each up by its name."""
+    """Return True if a module uses the options as a whole instead of looking up each option by its name."""
     parents = {child: node for node in ast.walk(tree) for child in ast.iter_child_nodes(node)}
     known = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.ClassDef)}
     known |= {name for name, module in _origins(tree) if module in (ALSO_OURS, *neighbours)}
@@ -84,7 +84,7 @@ def _passes_all_on(tree: ast.Module, neighbours: set[str]) -> bool:
 
 
 def _is_looked_into(extra: ast.Attribute, parent: ast.AST | None, parents: dict[ast.AST, ast.AST]) -> bool:
-    """Tell whether this use of `options.extra` looks up one name: `[...]`, `.get(...)`, `... in`."""
+    """Return True if this use of `options.extra` looks up one name by `[...]`, `.get(...)` or `... in`."""
     match parent:
         case ast.Subscript(value=value):
             return value is extra

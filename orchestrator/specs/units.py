@@ -16,7 +16,7 @@ _SIZE = re.compile(r"(\d{1,18}(?:\.\d{1,9})?)\s*([KMGT]?)(i?)B?", re.IGNORECASE 
 def seconds(text: str | int) -> int:
     """Return the seconds of `90`, `15m`, `1h30m`, `2d`, `12:00:00` or Slurm's `1-12:00:00`.
 
-    Raises ValueError otherwise.
+    Raises ValueError for any other text.
     """
     if isinstance(text, int):
         return text
@@ -37,7 +37,7 @@ def seconds(text: str | int) -> int:
 
 
 def percent(text: str) -> float:
-    """Return the number of `5%`, `5 %` or `0.5%`. Raises ValueError otherwise."""
+    """Return the number of `5%`, `5 %` or `0.5%`. Raises ValueError for any other text."""
     match = _PERCENT.fullmatch(text.strip())
     if not match:
         raise ValueError(f"'{text}' is not a percentage; write it like 5%")

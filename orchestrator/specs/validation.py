@@ -1,4 +1,4 @@
-"""Rules within a job and between a job and its profile. Pure."""
+"""Checks the rules within a job, and between a job and its profile. Pure."""
 
 from __future__ import annotations
 
@@ -72,7 +72,9 @@ def _check_batch(job: Job, profile: AnyProfile) -> list[Problem]:
 
 
 def _check_min_nodes(job: Job, profile: AnyProfile) -> list[Problem]:
-    """Return a problem for min_nodes with DistributedSampler, which can't resume with another number of ranks."""
+    """Return a problem if a job with DistributedSampler sets min_nodes. This sampler can't resume with a different
+    number of ranks.
+    """
     least = profile.min_nodes if isinstance(profile, SshProfile) else None
     if least in (None, profile.nodes) or job.training is None or job.training.sampler == "exact":
         return []

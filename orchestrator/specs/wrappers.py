@@ -74,7 +74,7 @@ _WRAPPERS: Final[dict[str, Wrapper]] = {
 
 
 def peel(words: Sequence[str]) -> Peeled | None:
-    """Split the first wrapper off a command. None if the command does not begin with a wrapper."""
+    """Split the first wrapper off a command; None if the command does not begin with a wrapper."""
     name = PurePosixPath(words[0]).name if words else ""
     wrapper = _WRAPPERS.get(name)
     if wrapper is None or (wrapper.verb and list(words[1:2]) != [wrapper.verb]):
@@ -98,7 +98,7 @@ def peel(words: Sequence[str]) -> Peeled | None:
 
 
 def _option(word: str) -> tuple[str, bool, str]:
-    """Return an option's name, whether its value is in the same word, and that value."""
+    """Return an option's name, whether its value is in the same word, and the value."""
     if word.startswith("--"):
         name, equals, value = word[2:].partition("=")
         return name, bool(equals), value

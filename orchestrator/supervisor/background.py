@@ -1,4 +1,6 @@
-"""Starts the supervisor, the background process, if runs are live and none is running. Its own code is not loaded."""
+"""Starts the supervisor (the background process) if runs are live and no supervisor is running. The supervisor's own
+code is not imported here.
+"""
 
 from __future__ import annotations
 
@@ -23,14 +25,14 @@ ARGV: Final = (sys.executable, "-P", "-m", "orchestrator.supervisor")
 
 
 def supervisor_lock(root: Path) -> contextlib.AbstractContextManager[bool]:
-    """Try to hold the lock that a running supervisor holds. Yields whether it was free."""
+    """Try to hold the lock that a running supervisor holds. Yield True if the lock was free."""
     return locked_if_free(root / "supervisor.lock")
 
 
 def attended_root() -> Path:
-    """Return the folder of all runs, after making sure that a supervisor looks after the live runs.
+    """Return the folder of all runs. If runs are live, make sure first that a supervisor is running.
 
-    Another user's runs can be read too, but no supervisor is started for them.
+    The folder may be another user's. Its runs can be read, but no supervisor is started for them.
     """
     root = state_root()
     attend(root)
@@ -38,9 +40,10 @@ def attended_root() -> Path:
 
 
 def attend(root: Path) -> None:
-    """Start a supervisor if runs are live and none is running. Continue a supervisor that was stopped (SIGSTOP).
+    """Start a supervisor if runs are live and no supervisor is running. Continue a supervisor that was stopped
+    (SIGSTOP).
 
-    Commands that only show runs work even if the disk has no room for the files of a supervisor.
+    A command that only shows runs works even if the disk is too full for the supervisor's files.
     """
     if is_any_live(root):
         try:
@@ -59,7 +62,7 @@ def attend(root: Path) -> None:
 
 
 def supervisor_of(root: Path) -> Process | None:
-    """Return the supervisor's process if it is alive and on this machine."""
+    """Return the supervisor's process if it is alive and on this machine; otherwise None."""
     with contextlib.suppress(StoreError):
         record = RunDir(root).read(RECORD) or {}
         found = identify(record["pid"]) if type(record.get("pid")) is int else None
@@ -69,7 +72,7 @@ def supervisor_of(root: Path) -> Process | None:
 
 
 def continue_if_stopped(process: Process | None) -> None:
-    """Send CONT to a process that is stopped."""
+    """Send SIGCONT to a process that is stopped."""
     if process is not None and state_of(process.pid) in STOPPED:
         send_signal(process, signal.SIGCONT)
 
@@ -84,15 +87,17 @@ def _secret_names(root: Path) -> set[str]:
 
 
 def is_attended(root: Path) -> bool:
-    """Tell whether a supervisor is at work."""
+    """Return True if a supervisor is running."""
     with supervisor_lock(root) as is_free:
         return not is_free
 
 
 def start_supervisor(root: Path, without: Iterable[str] = (), *, starts: str = "", stdin: int | None = None) -> int:
-    """Start the background process, unless one runs, and return its pid. It outlives the terminal and gets no secret.
+    """Start the background process, unless one is running, and return its pid. It outlives the terminal and gets no
+    secret.
 
-    starts: the kind of backend, if the process starts a run itself. It reads the request for that run from `stdin`.
+    starts: the kind of backend, if the process starts a run itself. It then reads the request for that run from
+    `stdin`.
     """
     import subprocess
 

@@ -1,4 +1,4 @@
-"""Decides which actions a run needs now. Pure."""
+"""Decides from the observed facts which actions a run needs now. Pure."""
 
 from __future__ import annotations
 
@@ -27,31 +27,33 @@ SAY_WHY: Final = (FoundLost, SubmitFailed, Dropped)  # no agent will ever report
 
 @dataclass(frozen=True)
 class RecordLost:
-    """An action that records that some agents will never report, and ends the agents that were started."""
+    """The action that records that some agents will never report, and ends the agents that were started."""
 
     reason: str
 
 
 @dataclass(frozen=True)
 class Drop:
-    """An action that records that a job in its scheduler's queue must not start any more."""
+    """The action that records that a job in its scheduler's queue must no longer start."""
 
     reason: str
 
 
 @dataclass(frozen=True)
 class CleanUp:
-    """An action that ends the remaining processes of the run."""
+    """The action that ends the remaining processes of the run."""
 
 
 @dataclass(frozen=True)
 class PassOnCancel:
-    """An action that sends a recorded cancel to the agents, after the command that recorded it was killed."""
+    """The action that sends a recorded cancel to the agents if the command that recorded it was killed."""
 
 
 @dataclass(frozen=True)
 class StartAgents:
-    """An action that starts the agents again. A new start is recorded first; an interrupted start is completed."""
+    """The action that starts the agents again. It first records the new start. If a start was interrupted, it is
+    completed instead.
+    """
 
     start: Relaunch
     is_new: bool
@@ -59,7 +61,7 @@ class StartAgents:
 
 @dataclass(frozen=True)
 class Finish:
-    """An action that ends the remaining processes, copies all files here, and writes the verdict."""
+    """The action that ends the remaining processes, copies all files to this machine, and writes the verdict."""
 
     verdict: Verdict
     ended: float | None
@@ -71,7 +73,8 @@ Action = RecordLost | Drop | CleanUp | PassOnCancel | StartAgents | Finish
 def decide(seen: Observation) -> tuple[Action, ...]:
     """Return the actions that the run needs now, in order. A run that makes progress needs none.
 
-    An action that changes the evidence is the last one, because the next observation decides what follows from it.
+    An action that changes the observed facts is the last in the list, because the next observation decides what
+    follows.
     """
     if reason := _who_is_missing(seen):
         return (RecordLost(reason),)
@@ -92,9 +95,9 @@ def decide(seen: Observation) -> tuple[Action, ...]:
 
 
 def _who_is_missing(seen: Observation) -> str:
-    """Return a reason if the process that started the run died too early for all agents to report; else "".
+    """Return the reason if the process that started the run died before all agents could report; otherwise "".
 
-    These are the rules 3 and 4 of `runs/start_lock.py`.
+    The reasons are rules 3 and 4 of `runs/start_lock.py`.
     """
     evidence, nodes = seen.evidence, seen.evidence.record.nnodes
     started = len(evidence.alive)
@@ -116,7 +119,9 @@ def _was_passed_on(events: Iterable[Event]) -> bool:
 
 
 def _is_over(events: Iterable[Event]) -> bool:
-    """Tell whether node 0's agent has left, or another agent has lost it. An agent that is still alive is frozen."""
+    """Return True if node 0's agent has ended, or if another agent has lost its connection to node 0. Agents that
+    are still alive are frozen.
+    """
     now = newest_start(events)
     return any(event.node == 0 for event in of(now, AgentEnded)) or any(
         event.node is not None for event in of(now, GaveUp)

@@ -1,9 +1,9 @@
-"""Lets the supervisor start a run for its submit, so that only the supervisor, and not the submit, dials the machines.
+"""Lets the supervisor start a run on behalf of its submit, so that only the supervisor connects to the machines.
 
-The submit starts the supervisor early, while it still plans. Then it sends the plan, the secrets and the lock of the
-run's start over a pair of sockets. The supervisor reports the machines that have not answered yet, then the result.
-Both processes hold the lock. So the start continues if the submit dies, and the submit ends the run if the supervisor
-dies.
+The submit starts the supervisor early, while it still makes the plan. Then it sends the plan, the secrets and the lock
+of the run's start over a socket pair. The supervisor reports the machines that have not answered yet, and finally the
+result. Both processes hold the lock. So the start continues if the submit dies, and the submit ends the run if the
+supervisor dies.
 """
 
 from __future__ import annotations
@@ -40,7 +40,9 @@ ERRORS: Final = {each.__name__: each for each in (OrchError, UsageError, Backend
 
 
 class Handover:
-    """A new supervisor that waits for one run to start. When this object is closed, it supervises the live runs."""
+    """A new supervisor that waits for the request to start one run. After this object is closed, it supervises the
+    live runs.
+    """
 
     def __init__(self, root: Path, kind: str, without: Iterable[str]) -> None:
         self.log = root / "supervisor.log"
@@ -56,10 +58,10 @@ class Handover:
         lock: int,
         on_awaited: Callable[[list[str]], None],
     ) -> None:
-        """Let the supervisor call `starting.start`, and raise the error that the call raises there.
+        """Have the supervisor call `starting.start`. An error of that call is raised in this process.
 
-        `lock` is the descriptor that locks the run's start. `on_awaited` is called each second with the machines that
-        have not answered yet. Raises BackendError if the supervisor has died.
+        `lock` is the file descriptor of the lock of the run's start. `on_awaited` is called each second with the
+        machines that have not answered yet. Raises BackendError if the supervisor has died.
         """
         asked = {"run": str(run.path), "plan": plan.to_json(), "secrets": dict(secrets), "folder": own_folder()}
         with contextlib.suppress(ConnectionError):  # reported below, like an end without an answer
@@ -101,9 +103,9 @@ def _raise_if_refused(answer: Mapping[str, Any]) -> None:
 
 
 def start_requested_run(kind: str) -> None:
-    """Start the run that the submit at the other end of the standard input requests. Return when it knows the result.
+    """Start the run that the submit at the other end of the standard input requests. Return once the result is known.
 
-    The code for the start is loaded while the submit still plans. A submit that was refused ends without a request.
+    The code for the start is imported while the submit still makes the plan. A refused submit ends without a request.
     """
     machine = backend(kind)
     if machine.pool is not None:
@@ -128,7 +130,9 @@ def start_requested_run(kind: str) -> None:
 
 
 def _received(submit: socket.socket) -> tuple[Any, ...]:
-    """Return the request, or None if the submit ended before it sent all of it, and the descriptors that came along."""
+    """Return the request and the file descriptors that came with it. The request is None if the submit ended before
+    it was complete.
+    """
     data, locks, *_ = socket.recv_fds(submit, CHUNK, 1)
     chunks = [data]
     while data and not data.endswith(b"\n"):
@@ -148,7 +152,7 @@ def _start(run: RunDir, asked: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _tell(submit: socket.socket, words: Mapping[str, Any]) -> bool:
-    """Send a message to the waiting submit. Return False if the submit is gone."""
+    """Send a message to the waiting submit. Return False if the submit has ended."""
     with contextlib.suppress(TimeoutError):  # the submit is stopped (Ctrl-Z), and has not read earlier messages
         try:
             submit.sendall(json.dumps(words).encode() + b"\n")
@@ -159,7 +163,7 @@ def _tell(submit: socket.socket, words: Mapping[str, Any]) -> bool:
 
 @contextlib.contextmanager
 def _reported(submit: socket.socket, awaited: Collection[str]) -> Iterator[None]:
-    """Within the block, send the submit each second the machines that have not answered yet."""
+    """Within the block, send the submit once a second the machines that have not answered yet."""
     is_over = threading.Event()
 
     def report() -> None:

@@ -1,4 +1,4 @@
-"""Sends the notifications of a run that are due: to a program's stdin, a webhook or apprise, each with a time limit."""
+"""Sends the due notifications of a run to a program's stdin, a webhook or apprise. Each of them has a time limit."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Notifications:
         self.run = run
 
     def has_news(self, *, has_ended: bool) -> bool:
-        """Tell whether a notification is due that was not sent and has not failed."""
+        """Return True if a notification is due that was neither sent nor has failed."""
         return bool(self._items())
 
     def deliver(self) -> str:
@@ -69,7 +69,7 @@ def payload(
     trackers: Sequence[Record],
     redact: Redaction,
 ) -> dict[str, Any]:
-    """Return the message: facts and a line of text, both redacted.
+    """Return the notification's message: facts and a line of text. Known secrets in both are masked.
 
     Logs and tracebacks are left out, because they may contain secrets that orch does not know.
     """
@@ -94,7 +94,7 @@ def payload(
 
 
 def send(run: RunDir, record: RunRecord, each: Notification, message: Mapping[str, Any]) -> None:
-    """Send one notification and record the outcome. Raises only StoreError, if the outcome can't be recorded."""
+    """Send one notification and record whether that worked. Raises only StoreError, if the record can't be written."""
     note(run, each, "intent")
     entry = record.notify[each.entry]
     try:
@@ -112,14 +112,16 @@ def send(run: RunDir, record: RunRecord, each: Notification, message: Mapping[st
 
 
 def _environment(hidden: Collection[str]) -> dict[str, str]:
-    """Return this process's variables without those in `hidden` and without orch's mark."""
+    """Return this process's environment variables without those in `hidden` and without orch's mark."""
     return {key: value for key, value in os.environ.items() if key not in hidden and key != "ORCH_MARK"}
 
 
 def _run_command(
     run: RunDir, environment: dict[str, str], argv: Sequence[str], each: Notification, message: Mapping[str, Any]
 ) -> str:
-    """Run the program in the run's copy of the code, with its output to notify.log. Return the problem, or ""."""
+    """Run the program in the run's copy of the code, with its output in notify.log. Return the problem; "" if it
+    worked.
+    """
     environment |= {
         "ORCH_RUN_ID": run.run_id, "ORCH_RUN_DIR": str(run.path), "ORCH_EVENT": each.event,
         "ORCH_STATE": str(message["state"]), "ORCH_NOTIFY_ID": each.id,
@@ -140,7 +142,9 @@ def _run_command(
 
 
 def _post(url: str, each: Notification, message: Mapping[str, Any]) -> str:
-    """POST the message as JSON. Return the problem, or "". It never contains the URL, which may be a secret."""
+    """Send the message as JSON by a POST request. Return the problem; "" if it worked. The problem omits the URL,
+    which may be a secret.
+    """
     if urlsplit(url).scheme not in ("http", "https"):
         return "the webhook is no http or https address"
     address = HttpAddress.of(url)
@@ -160,7 +164,9 @@ def _post(url: str, each: Notification, message: Mapping[str, Any]) -> str:
 
 
 def _by_apprise(urls: str, message: Mapping[str, Any]) -> str:
-    """Send the line of text to apprise's URLs. Return the problem, or "". It never contains a URL with its secrets."""
+    """Send the line of text to apprise's URLs. Return the problem; "" if it worked. The problem omits the URLs,
+    which contain secrets.
+    """
 
     def send() -> str:
         try:
@@ -179,7 +185,9 @@ def _by_apprise(urls: str, message: Mapping[str, Any]) -> str:
 
 
 def _in_time(send: Callable[[], str], who: str) -> str:
-    """Return the result of `send`, or a problem after TIMEOUT. `send` may block longer, such as to resolve a name."""
+    """Return the result of `send`, or a problem after TIMEOUT seconds. `send` itself may block longer, for example
+    in a DNS query.
+    """
     outcome = [f"{who} has not answered within {TIMEOUT:g} s"]
     thread = threading.Thread(target=lambda: outcome.__setitem__(0, send()), daemon=True)
     thread.start()

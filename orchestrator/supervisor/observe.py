@@ -1,7 +1,7 @@
-"""Gathers everything that is known about a run at one moment. Nothing is decided or written here.
+"""Collects all facts about a run at one moment. Nothing is decided or written.
 
-Whether agents are alive is determined before the events are read, because an agent that is gone by then has written all
-of its events.
+Whether agents are alive is determined before the events are read. So all events of an agent that has ended are complete
+when they are read.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ OVERDUE_SECONDS: Final = 25.0  # node 0's agent stays at most 21 s after its las
 
 @dataclass(frozen=True)
 class Observation:
-    """The facts that decide a run's next actions. Ages are booleans, so that equal observations compare as equal."""
+    """The facts that decide a run's next actions. Ages are stored as booleans, so that observations are equal as
+    long as nothing has changed.
+    """
 
     evidence: Evidence
     is_cancelled: bool = False  # a cancel is recorded
@@ -38,7 +40,7 @@ class Observation:
 
 
 def observe(run: RunDir, record: RunRecord, known: FileCache) -> Observation:
-    """Return all that is known about the run. Files that have not changed since `known` was last used are not read."""
+    """Return all facts about the run. Files that have not changed since the last use of `known` are not read again."""
     is_cancelled = (run.path / "cancel.json").exists()
     # before the agents are looked at: if no start is in progress, the look below sees everything that it has begun
     is_held = is_being_started(run)
@@ -63,7 +65,9 @@ def _wait(run: RunDir, evidence: Evidence) -> Wait | None:
 
 
 def _handle_status(run: RunDir, known: FileCache) -> HandleStatus | None:
-    """Return how far the submit got. If the handle is damaged, everything counts as started."""
+    """Return the handle's status, which shows how far the submit got. If the handle is damaged, all agents count as
+    started.
+    """
     try:
         return known.of_file(f"{run.path}/handle.json", run.handle_status)
     except StoreError:
@@ -71,7 +75,7 @@ def _handle_status(run: RunDir, known: FileCache) -> HandleStatus | None:
 
 
 def _is_younger(path: str, seconds: float) -> bool:
-    """Tell whether the file exists and was written in the last `seconds` seconds."""
+    """Return True if the file exists and was written within the last `seconds` seconds."""
     try:
         return time.time() - os.stat(path).st_mtime < seconds
     except OSError:

@@ -1,4 +1,6 @@
-"""Delivers news of runs to notifications and trackers. Each receiver has a thread, so a slow one delays no other."""
+"""Delivers news of runs to notifications and trackers (the receivers). Each receiver has a thread, so a slow
+receiver delays no other.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,7 @@ LEAST_DELAY: Final = 1.0  # seconds between two deliveries
 
 @dataclass
 class _Delivery:
-    """The state of the deliveries to one receiver. Times are from the monotonic clock."""
+    """The state of the deliveries to one receiver. Times are those of the monotonic clock."""
 
     thread: threading.Thread | None = None
     next_try: float = 0.0
@@ -38,7 +40,9 @@ class _Delivery:
 
 
 class Outbox:
-    """Delivers to the receivers of all runs. `wake` is called if a run that has ended may leave the outbox."""
+    """The deliveries to the receivers of all runs. `wake` is called when an ended run may have no news left to
+    deliver.
+    """
 
     def __init__(self, root: Path, wake: Callable[[], None]) -> None:
         self.root, self.wake = root, wake
@@ -46,7 +50,7 @@ class Outbox:
         self.given_up: set[str] = set()  # runs that can't be read, or whose receivers have failed for too long
 
     def has_work(self) -> bool:
-        """Tell whether a receiver of an ended run may lack news."""
+        """Return True if a receiver of an ended run may still lack news."""
         return any(run.run_id not in self.given_up and _has_ended(run) for run in outbox.entered(self.root))
 
     def poll(self) -> None:
@@ -76,7 +80,7 @@ class Outbox:
             self._give_up(run)
 
     def _lacking(self, run: RunDir, *, has_ended: bool) -> list[tuple[Receiver, _Delivery]]:
-        """Return the receivers of a run that lack news, or to which a delivery is in progress."""
+        """Return the receivers of a run that lack news, or whose delivery is in progress."""
         record = run.record()
         receivers: list[Receiver] = [Feed(run, name) for name in trackers_of(record.job)]
         if record.notify:
@@ -112,7 +116,7 @@ class Outbox:
                 self.wake()
 
     def _give_up(self, run: RunDir) -> None:
-        """Leave the deliveries of a run to the next supervisor. A run that was removed leaves the outbox."""
+        """Stop the deliveries of a run; the next supervisor continues them. A removed run is only forgotten."""
         self.given_up.add(run.run_id)
         if not run.path.exists():
             outbox.leave(self.root, run)

@@ -1,4 +1,5 @@
-"""Starts queued runs, which wait for another run's end, their turn among a sweep's points, or places on shared hosts.
+"""Starts queued runs. A queued run waits for another run's end, for its turn among a sweep's points, or for places on
+shared hosts.
 
 The file `held.json` puts a run into the queue. From then on the supervisor starts the run when its turn has come. A
 process that starts the run, or removes it from the queue, holds the lock of the run's start. An interrupted start is
@@ -35,9 +36,9 @@ PROGRAM: Final = (sys.executable, "-P", "-m", "orchestrator.supervisor", "start"
 
 
 def drop(run: RunDir, reason: str) -> bool:
-    """Remove a run from the queue, which ends it as cancelled. Return False if it was started or dropped before.
+    """Remove a run from the queue, which ends it as cancelled. Return False if it was started or removed before.
 
-    If a process is starting the run, this waits for the end of the start.
+    If a process is starting the run at the moment, wait until that start has ended.
     """
     if not is_queued(run):
         return False
@@ -54,9 +55,10 @@ def drop(run: RunDir, reason: str) -> bool:
 def runnable(
     root: Path, queued: Iterable[tuple[RunDir, RunRecord]], going: Collection[str]
 ) -> list[tuple[RunDir, Wait | None]]:
-    """Return the queued runs to start now (with None), and the runs to drop because their Wait is unsatisfiable.
+    """Return a list of (queued run, reason). The reason is None for a run to start now. Otherwise it says why the wait
+    can never end, so the run must be removed from the queue.
 
-    `going` has the ids of the live runs. The points of a sweep start in order, and only as many run at a time as the
+    `going` has the ids of the live runs. The points of a sweep start in order, and at most as many run at a time as the
     sweep allows.
     """
     busy: dict[str | None, int] = {}
@@ -91,10 +93,11 @@ def _place_in_line(record: RunRecord) -> int:
 
 
 def may_start(run: RunDir) -> bool:
-    """Tell whether it is a queued run's turn on hosts that it shares with other users, and renew its tickets there.
+    """Return True if it is the queued run's turn on hosts that it shares with other users. Renew its tickets on these
+    hosts.
 
-    It is not its turn while a host is unreachable. A run whose start was interrupted may always start again, because
-    the start must be completed, or must release the places that it holds.
+    While a host is unreachable, no run has its turn. Exception: a run whose start was interrupted may always start
+    again, because the start must be completed or must release its places.
     """
     machine = backend(run.record().kind)
     with being_started(run):  # so a process that drops the run removes these tickets afterwards
@@ -108,10 +111,10 @@ def may_start(run: RunDir) -> bool:
 
 
 def start_queued(root: Path, run: RunDir) -> None:
-    """Start a queued run with the environment of its submit, and renew its tickets until the start has ended.
+    """Start a queued run with the environment of its submit. Renew its tickets until the start has ended.
 
-    Usually a new process starts the run. But if this process has connections to the run's machines and the same
-    environment, it starts the run itself, so that the machines need not be dialled again for each point of a sweep.
+    Usually a new process starts the run. If this process has connections to the run's machines and the same
+    environment, it starts the run itself. So it does not connect to the machines again for each point of a sweep.
     """
     import threading
 
@@ -131,7 +134,9 @@ def start_queued(root: Path, run: RunDir) -> None:
 
 
 def _can_start_here(run: RunDir, held: Mapping[str, object]) -> bool:
-    """Tell whether this process has the environment that the start needs. It never has the submit's secrets."""
+    """Return True if this process has the environment that the start needs. This process never has the submit's
+    secrets.
+    """
     if backend(run.record().kind).pool is None:
         return False
     if held.get("secrets") and _has_packages(run):
@@ -147,7 +152,9 @@ def _environment(held: Mapping[str, object]) -> Mapping[str, str]:
 
 
 def _has_packages(run: RunDir) -> bool:
-    """Tell whether the job has an `environment` section, or its plan is damaged, which the start itself reports."""
+    """Return True if the job has an `environment` section. Also return True if its plan is damaged, which the start
+    then reports.
+    """
     try:
         job = run.plan().document.get("job")
     except StoreError:
@@ -176,7 +183,7 @@ def _keep_place(run: RunDir, is_over: threading.Event) -> None:
 def start_by_this_program(run: RunDir) -> None:
     """Start a queued run from a process that exists only for this start.
 
-    The process gets the environment of the run's submit first.
+    The process first takes over the environment of the run's submit.
     """
     from orchestrator.supervisor.surroundings import restore
 
@@ -191,11 +198,11 @@ def start_by_this_program(run: RunDir) -> None:
 
 
 def start_here(run: RunDir, *, is_last_try: bool = True) -> bool:
-    """Start a queued run from this process, unless another process has started or dropped it meanwhile.
+    """Start a queued run from this process, unless another process has started it or removed it from the queue.
 
     A refused start ends the run. Return False if a machine was unreachable before anything was started and this is not
-    the last try, because an old connection may have died. Raises BackendError if it is unknown whether an interrupted
-    start has started everything, and StoreError if other users may write into the run's folder.
+    the last try, because an old connection may have failed. Raises BackendError if it is unknown whether an interrupted
+    start has started all agents, and StoreError if other users may write into the run's folder.
     """
     check_own(run.root, run)
     with being_started(run):
@@ -216,7 +223,7 @@ def start_here(run: RunDir, *, is_last_try: bool = True) -> bool:
 
 
 def _give_values(run: RunDir) -> None:
-    """Let the search choose the values if the run is a trial. All other runs have their values."""
+    """If the run is a trial of a search, let the search choose its values. All other runs have their values already."""
     point = run.record().point
     if point is not None and point.is_trial:
         from orchestrator.supervisor import searching
@@ -228,7 +235,7 @@ def recorded_start(run: RunDir) -> tuple[LaunchPlan, Record]:
     """Return the plan of a queued run and the content of its `held.json`, with the credentials of the start.
 
     The first call adds the credentials to the file. Later calls return the same credentials, because an interrupted
-    start may have sent them already. Raises StoreError if the plan or the file can't be read.
+    start may already have sent them to machines. Raises StoreError if the plan or the file can't be read.
     """
     from orchestrator.specs.plan import LaunchPlan
     from orchestrator.transport.credentials import credentials_for

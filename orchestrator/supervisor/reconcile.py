@@ -1,6 +1,6 @@
-"""Reconciles a run in passes: observe, decide, act. The passes bring the run to its verdict.
+"""Brings a run to its verdict in passes. Each pass observes the run, decides on actions and carries them out.
 
-Each action may be repeated, also by several commands at once, because the run's directory records what was done.
+Each action may be repeated, also by several commands at once, because the run's folder records which actions were done.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Reconciler:
         self._actions: tuple[Action, ...] = ()
 
     def record(self) -> RunRecord:
-        """Return the run's record, which is read again only if it has changed."""
+        """Return the run's record. It is read again only if it has changed."""
         return self._known.of_file(f"{self.run.path}/run.json", self.run.record)
 
     def run_once(self) -> Verdict | None:
@@ -64,7 +64,7 @@ class Reconciler:
 
 
 def act(root: Path, run: RunDir, machine: Backend, action: Action) -> Verdict | None:
-    """Carry out an action. Return the verdict if the action has ended the run."""
+    """Carry out an action. If it ends the run, return the verdict."""
     match action:
         case RecordLost(reason):
             run.append_event(FoundLost(reason))

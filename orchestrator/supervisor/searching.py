@@ -1,4 +1,4 @@
-"""Gives the trials of a search their values when they start, records their ends, and stops bad trials early.
+"""Chooses the values of a search's trials when they start, records the trials' ends, and stops bad trials early.
 
 The trials are points of a sweep and are queued as such. Several processes append to the search's journal, and `study`
 decides from the journal alone. Each step may be repeated.
@@ -74,7 +74,9 @@ def give_values(root: Path, run: RunDir) -> None:
 
 
 def _record(root: Path, run: RunDir, values: list[str], search: Search) -> None:
-    """Plan a trial again with its values, and write the plan, then the record. The record shows that both exist."""
+    """Make the trial's plan with the chosen values. Write the plan first and the record second, so a record with
+    values implies a plan with values.
+    """
     from orchestrator.prepare.prepare import Request, plan_for, prepare
     from orchestrator.specs.sweeps.search import point_of
 
@@ -95,7 +97,7 @@ def _record(root: Path, run: RunDir, values: list[str], search: Search) -> None:
 
 
 def record_ends(root: Path, sweep: str) -> None:
-    """Append to a search's journal the trials that have ended since the last call."""
+    """Append an end record to a search's journal for each trial that has ended since the last call."""
     folder = folder_of(root, sweep)
     try:
         with locked(folder / SEARCH, create=False):
@@ -105,7 +107,9 @@ def record_ends(root: Path, sweep: str) -> None:
 
 
 def _with_ends(root: Path, sweep: str, search: Search) -> list[Trial]:
-    """Append the missing ends of trials to the journal, and return all trials. The caller holds the search's lock."""
+    """Append end records to the journal for ended trials that lack one. Return all trials. The caller holds the
+    search's lock.
+    """
     folder = folder_of(root, sweep)
     entries = journal(folder, search)
     news = news_of(root, sweep, search, trials_of(entries))
@@ -118,7 +122,7 @@ def _with_ends(root: Path, sweep: str, search: Search) -> list[Trial]:
 
 
 class SearchStopper:
-    """Stops trials that the stop rule of their search ends early, for all searches."""
+    """Stops bad trials early by the stop rules of their searches. One object serves all searches."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -126,7 +130,7 @@ class SearchStopper:
         self._thread: threading.Thread | None = None
 
     def poll(self, going: Iterable[tuple[RunDir, RunRecord]]) -> None:
-        """Apply the rules to the trials among the live runs. This happens in a thread, because optuna is slow."""
+        """Apply the stop rules to the live runs that are trials. This runs in a thread, because optuna is slow."""
         trials: dict[str, list[tuple[RunDir, int]]] = {}
         for run, record in going:
             if record.point is not None and record.point.is_trial:
@@ -156,7 +160,7 @@ def _rule_of(folder: Path) -> _Rule | None:
 
 
 class _Rule:
-    """The rule of one search, and the offset up to which its journal was read."""
+    """The stop rule of one search, and the offset up to which its journal was read."""
 
     def __init__(self, folder: Path, search: Search) -> None:
         from orchestrator.supervisor.study import Halving
@@ -167,7 +171,7 @@ class _Rule:
         self._series: dict[int, Series] = {}
 
     def look(self, runs: Iterable[tuple[RunDir, int]]) -> None:
-        """Append the trials' new values to the journal, and stop the trials that the rule ends."""
+        """Append the trials' new metric values to the journal, and stop the trials that the rule selects."""
         self._catch_up()
         going = [(run, number) for run, number in runs if not (run.path / "cancel.json").exists()]
         for run, number in going:
@@ -186,9 +190,9 @@ class _Rule:
 
 
 def stop(run: RunDir, search: Search, seen: Seen) -> None:
-    """Record a cancel of a trial, with the search as its reason. The trial saves a checkpoint first.
+    """Record a cancel of a trial, with the search as its reason. The trial saves a checkpoint before it ends.
 
-    The thread of this run in the supervisor sends the cancel to the agents.
+    The supervisor's thread for this run then sends the cancel to the agents.
     """
     value = f"{search.metric} {quantities.number(seen.value)}"
     reason = f"stopped by its search at step {seen.step}: with {value} it was not among the best"

@@ -38,11 +38,11 @@ if TYPE_CHECKING:  # a submit of files that were read before must not wait for p
 def start(
     run: RunDir, plan: LaunchPlan, secrets: Mapping[str, str], credentials: str | None = None, folder: str | None = None
 ) -> None:
-    """Start every agent of a recorded run, submit its job, or put the run into the queue of its machines.
+    """Start all agents of a recorded run, submit its job, or queue the run for places on its machines.
 
-    The caller holds the run's start (`being_started`). Raises OrchError if the start is refused; the caller then ends
-    the run, or tries again. credentials: those of an interrupted start; by default, new ones. folder: the folder of the
-    submit; by default, that of this process.
+    The caller holds the lock of the run's start (`being_started`). Raises OrchError if the start is refused. The caller
+    then ends the run, or tries again. credentials: the credentials of an interrupted start; by default, new ones.
+    folder: the folder in which the submit was called; by default, this process's folder.
     """
     machine = backend(kind_of(plan.profile))
     if not (has_begun(run) and _is_complete(machine, run)):
@@ -59,7 +59,8 @@ def start(
 def start_array(
     plans: Sequence[LaunchPlan], runs: Sequence[RunDir], secrets: Mapping[str, str], folder: Path, parallel: int | None
 ) -> None:
-    """Submit the recorded points of a sweep as one job, of which at most `parallel` run at a time, as `start` does.
+    """Submit the recorded points of a sweep as one job, like `start` does for a run. At most `parallel` points run at a
+    time.
 
     folder: the sweep's own folder, with the files that the runs share.
     """
@@ -70,15 +71,15 @@ def start_array(
 
 
 def has_begun(run: RunDir) -> bool:
-    """Tell whether a start has begun; if nobody is starting the run, that start was interrupted or has ended."""
+    """Return True if a start has begun. If no process is starting the run, that start was interrupted or has ended."""
     return (run.path / "handle.json").exists()
 
 
 def enqueue(run: RunDir, secrets: Mapping[str, str], folder: str | None = None) -> None:
-    """Queue a recorded run: record the values that a later start needs from this process, in a file of mode 0600.
+    """Queue a recorded run. The values of this process that the later start needs are written to a file of mode 0600.
 
-    From then on the supervisor starts the run, even if this process ends. folder: as of `start`. Raises StoreError if
-    the file can't be written.
+    From then on the supervisor starts the run, even if this process ends. folder: see `start`. Raises StoreError if the
+    file can't be written.
     """
     if not is_queued(run):
         run.append_event(Queued())
@@ -86,14 +87,14 @@ def enqueue(run: RunDir, secrets: Mapping[str, str], folder: str | None = None) 
 
 
 def values_for_later(secrets: Mapping[str, str], folder: str | None = None) -> dict[str, object]:
-    """Return the values of this process for a later start. The environment holds no secret. folder: as of `start`."""
+    """Return the values of this process that a later start needs. They contain no secret. folder: see `start`."""
     from orchestrator.supervisor.surroundings import surroundings
 
     return {**surroundings(secrets, folder), "secrets": dict(secrets)}
 
 
 def _is_complete(machine: Backend, run: RunDir) -> bool:
-    """Tell whether an interrupted start started everything. If it did not, nothing of it is left."""
+    """Return True if an interrupted start has started all agents. If it has not, remove everything that it started."""
     if run.handle_status() is HandleStatus.SUBMITTED:
         return True
     if machine.relaunches:

@@ -1,7 +1,7 @@
-"""Chooses the values of a search's next trial and the trials to stop, with optuna, from the search's journal alone.
+"""Chooses the values of a search's next trial, and the trials to stop, with optuna and from the search's journal alone.
 
-No study is stored. Each study is built from the journal, and the sampler's seed follows from the trial's number. So the
-same journal always gives the same values.
+No optuna study is stored. Each study is rebuilt from the journal, and the trial's number determines the sampler's seed.
+So the same journal always gives the same values.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def check_installed() -> None:
 
 
 def ask(search: Search, trials: Iterable[Trial], number: int) -> dict[str, Value]:
-    """Return values for a new trial, chosen from the results of the given trials."""
+    """Return values for a new trial. The sampler chooses them from the results of the given trials."""
     try:
         study = _study(search, _sampler(search, number))
         for trial in trials:
@@ -38,14 +38,13 @@ def ask(search: Search, trials: Iterable[Trial], number: int) -> dict[str, Value
 
 
 class Halving:
-    """Asynchronous successive halving (ASHA), which stops trials early.
+    """Asynchronous successive halving (ASHA), which stops bad trials early.
 
     A rung is a step at which trials are compared. A trial continues after a rung if it is among the best quarter there.
-    The journal's entries are passed to `take` in order. `stopped` has the trials to stop, each with the value that
-    decided.
+    `take` gets the journal's entries in order. `stopped` has the trials to stop, each with the value that decided it.
 
-    The first rung is at a hundredth of the steps of the first completed trial. Values that were reported before its
-    completion are taken then, so that they count too. With optuna's own "auto" they would not count.
+    The first rung is at one hundredth of the number of steps of the first completed trial. Values that were reported
+    before that trial completed are compared only then. optuna's own "auto" would ignore these values.
     """
 
     def __init__(self, search: Search) -> None:
@@ -58,7 +57,7 @@ class Halving:
         self.stopped: dict[int, Seen] = {}
 
     def take(self, entry: Entry) -> None:
-        """Take the next entry of the journal."""
+        """Process the next entry of the journal."""
         if self._study is not None:
             self._take(entry)
             return
@@ -138,7 +137,7 @@ def _distribution(dimension: Dimension) -> Any:
 
 
 def _frozen(search: Search, trial: Trial) -> Any:
-    """Return the trial as an object of optuna."""
+    """Return the trial as a FrozenTrial of optuna."""
     return _optuna().trial.create_trial(
         state=_state(trial.end),
         params=dict(trial.values),

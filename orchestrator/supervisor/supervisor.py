@@ -57,7 +57,7 @@ def supervise(root: Path) -> None:
 
 
 def _introduce(root: Path) -> None:
-    """Record this process as the supervisor. On a full disk there is no record."""
+    """Record that this process is the supervisor. If the disk is full, the record is skipped."""
     me = identify(os.getpid())
     assert me is not None
     record = {"pid": me.pid, "started": me.started, "host": os.uname().nodename}
@@ -66,7 +66,7 @@ def _introduce(root: Path) -> None:
 
 
 def _to_look_after(root: Path, unreadable: set[str], records: dict[str, RunRecord]) -> list[RunDir]:
-    """Return the live runs. A run whose record can't be read, or may be another user's, is left out and reported once.
+    """Return the live runs. A run is skipped and reported once if its record can't be read or may be another user's.
 
     `records` caches the records, so that those of hundreds of runs are read only once.
     """
@@ -118,7 +118,9 @@ def _supervise(
 
 
 def _look_after(root: Path, run: RunDir) -> None:
-    """Bring one run to its verdict. Return if the run is queued, because its submit may queue it after recording it."""
+    """Bring one run to its verdict. If the run is queued, return, because a submit may queue a run after recording
+    it.
+    """
     reconciler = Reconciler(root, run)
     begun = time.monotonic()
     while is_live(root, run) and not dependencies.is_queued(run) and reconciler.run_once() is None:
@@ -131,7 +133,7 @@ def _look_after(root: Path, run: RunDir) -> None:
 
 
 def _begin(root: Path, run: RunDir, unsatisfiable: dependencies.Wait | None) -> None:
-    """Start a queued run that is runnable, or drop it if its wait is unsatisfiable."""
+    """Start a queued run whose turn has come. If its wait can never end, remove it from the queue."""
     if unsatisfiable is not None:
         queue.drop(run, unsatisfiable.reason)
         return
@@ -142,9 +144,9 @@ def _begin(root: Path, run: RunDir, unsatisfiable: dependencies.Wait | None) -> 
 
 
 def _work(run: RunDir, act: Callable[[], None], ended: threading.Event, pauses: dict[str, float]) -> None:
-    """Do the work for a run in its own thread, so that a slow machine delays no other run.
+    """Do the work for a run in a thread of its own, so that a slow machine delays no other run.
 
-    After an error the work starts again after a growing pause, because a full disk may have got room, for example.
+    After an error the work is repeated after a growing pause, because the cause, such as a full disk, may have ended.
     """
     begun = time.monotonic()
     try:
@@ -161,9 +163,9 @@ def _work(run: RunDir, act: Callable[[], None], ended: threading.Event, pauses: 
 
 
 def prune(root: Path, keep: int) -> list[RunDir]:
-    """Remove ended runs except the newest `keep`, and return the removed runs. If `keep` is 0, remove nothing.
+    """Remove ended runs except the newest `keep`. Return the removed runs. If `keep` is 0, nothing is removed.
 
-    A run with outputs that are only on its machines is kept, because only its record tells where they are.
+    A run whose outputs are only on its machines is kept, because only its record tells where they are.
     """
     check_own(root)
     removed = []

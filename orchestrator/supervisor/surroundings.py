@@ -1,6 +1,7 @@
-"""The surroundings of a submit, which the agents on this machine inherit from the process that starts them.
+"""The surroundings of a submit (environment variables, umask, limits, affinity, control group), which the agents on
+this machine inherit.
 
-A later start happens in a process with the same surroundings, as far as the kernel permits that.
+A later start runs in a process with the same surroundings, as far as the kernel permits that.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ UNLIMITED: Final = resource.RLIM_INFINITY
 
 
 def surroundings(hidden: Collection[str], folder: str | None = None) -> dict[str, Any]:
-    """Return the surroundings of this process as JSON types, without the variables that are `hidden`.
+    """Return the surroundings of this process as JSON types, without the environment variables in `hidden`.
 
-    folder: the folder of the submit, if this process was started by the submit and has another folder.
+    folder: the folder of the submit, if the submit has started this process and is in another folder.
     """
     return {
         "environment": {name: value for name, value in os.environ.items() if name not in hidden},
@@ -42,7 +43,9 @@ def own_folder() -> str:
 
 
 def umask() -> int:
-    """Return the umask that this process was started with. Reading it by setting it would affect other threads."""
+    """Return the umask with which this process was started. It is not read by setting it, because that would affect
+    other threads.
+    """
     if (users := users_umask()) >= 0:
         return users
     with open("/proc/self/status") as file:
@@ -50,9 +53,9 @@ def umask() -> int:
 
 
 def restore(kept: Mapping[str, Any]) -> list[str]:
-    """Give this process the recorded surroundings; return a sentence for each part that can't be restored.
+    """Set the recorded surroundings for this process. Return a sentence for each part that can't be restored.
 
-    The environment and the umask are restored before, by the process that started this process.
+    The parent process has already set the environment variables and the umask.
     """
     return [*_restore_folder(str(kept.get("folder", ""))), *_restore_limits(kept.get("limits", {})),
             *_restore_processors(set(kept.get("processors", ()))), *_lost_cgroup(kept.get("cgroup", ""))]  # fmt: skip
@@ -99,6 +102,8 @@ def _restore_processors(processors: set[int]) -> Iterator[str]:
 
 
 def _lost_cgroup(cgroup: str) -> Iterator[str]:
-    """Only the manager of control groups, such as systemd, may move a process into another."""
+    """Return the control group if it can't be restored: only its manager, such as systemd, may move a process into
+    it.
+    """
     if cgroup and (now := own_path()) != cgroup:
         yield f"the control group is {now} instead of {cgroup}"

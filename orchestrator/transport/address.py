@@ -1,4 +1,4 @@
-"""The address of a machine, as a profile gives it."""
+"""The address of a machine, in the forms that a profile allows."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ HERE: Final = "this machine"  # the name of the computer that this process runs 
 
 
 class Address(Value):
-    """A machine, and how programs are started there. SSH's configuration decides the fields that are None."""
+    """A machine, and the ways to start programs there. SSH's configuration decides the fields that are None."""
 
     host: str
     user: str | None = None
@@ -25,12 +25,12 @@ class Address(Value):
 
     @property
     def is_by_ssh(self) -> bool:
-        """Return True if ssh is the one way of starting a program there."""
+        """Return True if programs on the machine are started only by ssh."""
         return not self.by
 
     @property
     def ssh_command(self) -> str:
-        """Return the command by which a person logs in as orch does."""
+        """Return the ssh command with which a person can log in to the machine as orch does."""
         if self.by and self.by[0] != SSH:
             from orchestrator.transport.in_job import by_hand
 
@@ -48,7 +48,9 @@ def parse_address(text: str, jump: str | None = None) -> Address:
 
 
 def split_port(text: str) -> tuple[str, str | None]:
-    """Return (host, port or None) of `host`, `host:port`, `fd00::2`, `[fd00::2]` or `[fd00::2]:port`."""
+    """Return (host, port) of `host`, `host:port`, `fd00::2`, `[fd00::2]` or `[fd00::2]:port`. The port is None if it
+    is missing.
+    """
     if text.startswith("[") and ":" in text and "]" in text:
         host, _, rest = text[1:].partition("]")
         return host, rest.removeprefix(":") if rest else None
@@ -57,6 +59,6 @@ def split_port(text: str) -> tuple[str, str | None]:
 
 
 def gateway_of(jump: str) -> Address:
-    """Return the last machine of `a,user@b:port`, reached through those before it."""
+    """Return the address of the last gateway in `a,user@b:port`. The gateways before it lead to it."""
     before, _, last = jump.rpartition(",")
     return parse_address(last, before or None)

@@ -1,4 +1,4 @@
-"""Checks the form of each answer of a machine's server: the machine may be broken, or may belong to others. Pure."""
+"""Checks the form of each answer from a machine's server, because the machine may be broken or hostile. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ _SHAPES: Final = {verb: shape for verbs in ANSWERS.values() for verb, shape in v
 
 
 def data_of(host: str, do: str, data: bytes) -> Any:
-    """Return the value that follows an answer as JSON. Raises BackendError with the host for any other value."""
+    """Return the JSON value in the bytes after an answer. Raises BackendError, which names the host, if they are no
+    valid JSON.
+    """
     try:
         value = parse_json(data)
     except ValueError as error:
@@ -24,7 +26,7 @@ def data_of(host: str, do: str, data: bytes) -> Any:
 
 
 def is_answer(values: Any, do: str) -> bool:
-    """Return True if this has the form of the server's answer to such a request, or of its refusal."""
+    """Return True if the value has the form of the server's answer to such a request, or of a refusal."""
     if isinstance(values, dict) and "error" in values:
         return isinstance(values["error"], str)
     return _fits(values, _SHAPES[do])

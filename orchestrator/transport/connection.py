@@ -41,22 +41,24 @@ Opened = TypeVar("Opened")
 
 
 class NeedsOpenSshError(BackendError):
-    """The host is known by more than keys (a certificate's authority, a program), which paramiko can't check."""
+    """Raised if a host is known by a certificate's authority or a program (not by a plain key). paramiko can't check
+    these.
+    """
 
 
 class _HostKeyError(Exception):
-    """A host's key is refused. The arguments are the problem and the remedy."""
+    """Raised if a host's key is refused. The arguments are the problem and the hint."""
 
 
 @dataclass(frozen=True)
 class _HostKeyCheck:
-    """Answers paramiko's question about a host's key, because paramiko itself gets no known_hosts file."""
+    """Checks a host's key for paramiko. paramiko gets no known_hosts file, so it calls this check for every host."""
 
     known: KnownHost
     resolved: Resolved
 
     def missing_host_key(self, client: Any, hostname: str, key: Any) -> None:
-        """Raise _HostKeyError unless the key is known, and not revoked."""
+        """Raise _HostKeyError unless the key is known and not revoked."""
         kind, blob = key.get_name(), key.asbytes()
         digest = base64.b64encode(hashlib.sha256(blob).digest()).decode().rstrip("=")
         shown, owner = f"{kind} SHA256:{digest}", "don't go there: ask its owner for its new key"
@@ -86,9 +88,9 @@ class _HostKeyCheck:
 def connect(
     address: Address, resolved: Resolved, gateway: Connection | None, on_answer: Callable[[], None] = lambda: None
 ) -> Connection:
-    """Return an open connection. Raises BackendError with the reason if there is none.
+    """Return an open connection. Raises BackendError with the reason if the connection fails.
 
-    `on_answer` is called at each try, when the machine has taken the connection and before the handshake.
+    `on_answer` is called at each try, after the machine has accepted the TCP connection and before the handshake.
     """
     known = known_host(resolved)
     if not known.keys and (known.authorities or resolved.known_hosts_command):
@@ -101,7 +103,7 @@ def connect(
 
 
 def patiently(begin: Callable[[], Opened]) -> Opened:
-    """Return the result of `begin`. It is called again if an sshd that many dial at once has dropped the connection."""
+    """Return the result of `begin`. If a busy sshd has dropped the connection, `begin` is called again."""
     for attempt in range(1, TRIES + 1):
         begun = time.monotonic()
         try:
@@ -142,7 +144,7 @@ def _open(
 
 
 def _asking_first_for(kinds: frozenset[str], on_answer: Callable[[], None]) -> Callable[..., paramiko.Transport]:
-    """Return a factory of transports that ask the host for a key of a known kind first, as ssh does."""
+    """Return a factory of paramiko transports that first request a host key of a known kind, as ssh does."""
 
     def make(sock: Any, **options: Any) -> paramiko.Transport:
         on_answer()
@@ -155,12 +157,12 @@ def _asking_first_for(kinds: frozenset[str], on_answer: Callable[[], None]) -> C
 
 
 def _kind_of(algorithm: str) -> str:
-    """Return the kind of key that belongs to an algorithm of signatures."""
+    """Return the kind of key for a signature algorithm."""
     return "ssh-rsa" if algorithm.startswith("rsa-sha2-") else algorithm
 
 
 def _scanned_as(kind: str) -> str:
-    """Return ssh-keyscan's name for a kind of key, so that a person adds only the key that was compared."""
+    """Return ssh-keyscan's name for a kind of key, so that a person adds exactly the key that was checked."""
     return next((name for name in ("ed25519", "ecdsa", "rsa") if name in kind), kind)
 
 
@@ -191,7 +193,7 @@ def _in_words(address: Address, resolved: Resolved, through: str, error: Excepti
 
 
 def _why_unreachable(error: Exception, seconds: float) -> str:
-    """Return the system's reason why this connection, or the connection to the gateway, failed."""
+    """Return the operating system's reason why the connection to the machine, or to its gateway, failed."""
     if isinstance(error, NoValidConnectionsError):  # one for each address of the name
         return " or ".join(dict.fromkeys(each.strerror or str(each) for each in error.errors.values()))
     if isinstance(error, paramiko.ChannelException):
@@ -206,7 +208,9 @@ def _why_unreachable(error: Exception, seconds: float) -> str:
 
 
 class Channel:
-    """A command on a machine with its standard streams, on an open connection. Its methods raise one of LOST."""
+    """A command on a machine with its standard streams, over an open connection. If the connection is lost, the
+    methods raise one of LOST.
+    """
 
     def __init__(self, connection: Connection, argv: list[str]) -> None:
         self.channel = connection.client.get_transport().open_session(timeout=CONNECT_SECONDS)
@@ -215,7 +219,7 @@ class Channel:
         self.stream = self.channel.makefile("rb", BUFFER)
 
     def settle(self) -> None:
-        """Wait without a limit from here on, because the other end has answered."""
+        """Remove the time limit of reads, because the other end has answered."""
         self.channel.settimeout(None)
 
     def send(self, data: bytes) -> None:
@@ -223,10 +227,10 @@ class Channel:
         self.channel.sendall(data)
 
     def last_words(self) -> tuple[int, str]:
-        """Return (exit code, standard error) of the command that has ended."""
+        """Return (exit code, standard error) of the ended command."""
         said = self.channel.makefile_stderr("rb").read(4096).decode("utf-8", "replace").strip()
         return self.channel.recv_exit_status(), said
 
     def close(self) -> None:
-        """End the command's input; the connection stays."""
+        """Close the command's standard input. The connection stays open."""
         self.channel.close()

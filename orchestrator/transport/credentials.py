@@ -1,4 +1,6 @@
-"""The key pair of a run's start. Each of its nodes has the pair and nobody else has it, so nodes know one another."""
+"""The key pair of one start of a run. Only the run's nodes have the pair, so a node proves with it that it belongs
+to the run.
+"""
 
 from __future__ import annotations
 
@@ -41,10 +43,14 @@ def new_credentials() -> str:
 
 
 def credentials_for(nnodes: int) -> str:
-    """Make the credentials of a start with so many nodes; "" for one node, which talks to no other."""
+    """Make the credentials for a start with this number of nodes; "" for a single node, which connects to no other
+    node.
+    """
     return new_credentials() if nnodes > 1 else ""
 
 
 def entrusted(tasks: tuple[NodeTask, ...], credentials: str, secrets: Mapping[str, str]) -> tuple[NodeTask, ...]:
-    """Return the tasks with the start's credentials and the values of the secrets, which only the nodes may know."""
+    """Return the tasks with the start's credentials and the values of the secrets. Only the nodes may receive these
+    tasks.
+    """
     return tuple(replace(task, credentials=credentials, secrets=dict(secrets)) for task in tasks)

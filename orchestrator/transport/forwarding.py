@@ -1,7 +1,7 @@
-"""A port of 127.0.0.1 here whose connections a command carries on to a place of a node.
+"""A port of 127.0.0.1 on this machine whose connections are forwarded, by a running command, to a port on a node.
 
-Every user of this machine can dial such a port. So a connection is taken only if the kernel reports that it comes from
-this user's own programs.
+Every user of this machine can connect to such a port. So a connection is accepted only if the kernel reports that it
+comes from a program of this user.
 """
 
 from __future__ import annotations
@@ -25,13 +25,16 @@ BANNER_LINES: Final = 200
 LEAVING_SECONDS: Final = 2.0
 LOOK_SECONDS: Final = 0.2
 Command = Callable[[str], Sequence[str]]
-"""Returns the command to start here, given a boundary. The streams follow the line that begins with the boundary."""
+"""Returns the command to start on this machine, given a boundary. The forwarded streams begin after the output line
+that starts with the boundary.
+"""
 
 
 def listen_here(port: int = 0, *, any_user: bool = False) -> socket.socket:
-    """Return a socket at a port of 127.0.0.1; port 0 means any.
+    """Return a socket that listens at a port of 127.0.0.1. Port 0 means any free port.
 
-    Raises UsageError if the port is taken, or if other users' connections can't be told apart and `any_user` is False.
+    Raises UsageError if the port is taken. Also raises UsageError if the kernel does not report the users of
+    connections, unless `any_user` is True.
     """
     if not any_user:
         check_owners_are_told("--allow-local-users")
@@ -42,9 +45,10 @@ def listen_here(port: int = 0, *, any_user: bool = False) -> socket.socket:
 
 
 class Forwarding:
-    """A port that is open while the context is entered. The next connection restores a broken path to the node.
+    """A forwarded port, which is open while the context is entered. If the path to the node breaks, the next connection
+    restores it.
 
-    `say` receives one line for each user who is refused, and the reason if the node can't be reached.
+    `say` receives one line for each user who is refused, and the reason if the node is unreachable.
     """
 
     def __init__(
@@ -69,9 +73,10 @@ class Forwarding:
         self.thread.join()
 
     def reach(self, is_over: Callable[[], bool] = lambda: False) -> dict[str, Any] | None:
-        """Return what the node's end reports of itself, once it answers; None if `is_over` becomes true before.
+        """Return what the command on the node reports about itself once it answers; None if `is_over` becomes true
+        earlier.
 
-        Raises BackendError if the node can't be reached.
+        Raises BackendError if the node is unreachable.
         """
         opened = asyncio.run_coroutine_threadsafe(self._open(), self.loop)
         while not is_over():
@@ -118,7 +123,7 @@ class Forwarding:
 
 
 class _Way:
-    """A running command that carries the streams."""
+    """A running command that carries the forwarded streams."""
 
     def __init__(self, process: asyncio.subprocess.Process, streams: Streams, told: dict[str, Any]) -> None:
         self.process, self.streams, self.told = process, streams, told
@@ -130,7 +135,7 @@ class _Way:
 
     @staticmethod
     async def open(command: Command) -> _Way:
-        """Start the command. Raises BackendError with its last words if the node's end never answers."""
+        """Start the command. Raises BackendError with its error output if the command on the node never answers."""
         boundary = secrets.token_hex(16)
         argv = await asyncio.get_running_loop().run_in_executor(None, command, boundary)
         with tempfile.TemporaryFile() as errors:

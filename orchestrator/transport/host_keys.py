@@ -27,7 +27,7 @@ NOT_REVOKED, REVOKED = 0, 1  # what `ssh-keygen -Q` ends with
 
 
 class Mark(StrEnum):
-    """The mark in front of a line."""
+    """The mark at the beginning of a line of a known_hosts file."""
 
     KEY = ""
     AUTHORITY = "@cert-authority"
@@ -36,7 +36,7 @@ class Mark(StrEnum):
 
 @dataclass(frozen=True)
 class KnownKey:
-    """A line of a known_hosts file for the host."""
+    """A line of a known_hosts file that applies to the host."""
 
     where: str  # file:line
     mark: Mark
@@ -46,7 +46,7 @@ class KnownKey:
 
 @dataclass(frozen=True)
 class KnownHost:
-    """The known keys of one host, and its revoked keys."""
+    """The known keys and the revoked keys of one host."""
 
     name: str  # as the keys are filed: HOST, [HOST]:PORT or its HostKeyAlias
     keys: tuple[KnownKey, ...] = ()
@@ -55,12 +55,12 @@ class KnownHost:
 
     @property
     def kinds(self) -> frozenset[str]:
-        """Return the kinds of the known keys; the host is asked for a key of these kinds first."""
+        """Return the kinds of the known keys. orch requests a key of these kinds from the host first."""
         return frozenset(key.kind for key in self.keys)
 
 
 def known_host(resolved: Resolved) -> KnownHost:
-    """Return the host's keys in the known_hosts files. A file that can't be read is left out, as by ssh."""
+    """Return the host's keys in the known_hosts files. A file that can't be read is skipped, as ssh does."""
     names = _names(resolved)
     lines = [(name, key) for name in names for path in resolved.known_hosts for key in _lines(path, name)]
     # As with ssh, a key that is filed without a port counts where none is filed with it.

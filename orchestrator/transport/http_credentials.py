@@ -1,4 +1,6 @@
-"""Separates an http address from its user name and password, so that no resolver, proxy or error receives them."""
+"""Separates the user name and password from an http address, so that no resolver, proxy or error message receives
+them.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ from urllib.parse import unquote, urlsplit
 
 @dataclass(frozen=True)
 class HttpAddress:
-    """An address that may be shown, and the credentials that were in it."""
+    """An address without credentials, which may be shown, and the credentials that it contained."""
 
     url: str
     user: str = ""
@@ -24,7 +26,7 @@ class HttpAddress:
 
     @property
     def headers(self) -> dict[str, str]:
-        """Return the header with the credentials; empty if the address has none."""
+        """Return the HTTP header with the credentials; empty if the address has no credentials."""
         return {"Authorization": basic(self.user, self.password)} if self.user or self.password else {}
 
 

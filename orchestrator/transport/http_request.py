@@ -1,6 +1,6 @@
-"""Sends an HTTP request and returns the whole answer within a total time. Redirects are not followed.
+"""Sends an HTTP request and returns the complete answer within a total time limit. Redirects are not followed.
 
-A redirect would carry a token or a message to an address that the user has not given.
+A redirect could send a token or a message to an address that the user has not given.
 """
 
 from __future__ import annotations
@@ -21,12 +21,14 @@ MOST_ANSWER: Final = 1 << 22  # bytes
 
 
 class NoAnswerError(Exception):
-    """There was no whole answer. The message continues a sentence about the server, and contains no address."""
+    """Raised if no complete answer arrived. The message continues a sentence about the server, and contains no
+    address.
+    """
 
 
 @dataclass(frozen=True)
 class Answer:
-    """The answer of a server. Of a status of 300 or more, the body may be incomplete."""
+    """The answer of a server. If the status is 300 or higher, the body may be incomplete."""
 
     status: int
     body: bytes
@@ -35,9 +37,10 @@ class Answer:
 def request(
     url: str, data: bytes | None, headers: Mapping[str, str], *, seconds: float, certificates: str = ""
 ) -> Answer:
-    """Send a POST request with the data, or a GET request if there is none. Raises NoAnswerError.
+    """Send a POST request with the data, or a GET request if there is no data. Raises NoAnswerError if no complete
+    answer arrives.
 
-    `certificates` is a file of certificates to trust in place of the system's.
+    `certificates` is a file with trusted certificates, which replaces the system's.
     """
     try:
         asked = urllib.request.Request(url, data, dict(headers))  # noqa: S310 (callers check the scheme)
@@ -67,7 +70,7 @@ def _answer(asked: urllib.request.Request, deadline: _Deadline, silence: float) 
 
 
 def _rest_of(error: urllib.error.HTTPError) -> bytes:
-    """Return the body of a refusal; empty if it does not arrive."""
+    """Return the body of an error answer; empty if the body does not arrive."""
     try:
         return error.read(MOST_ANSWER)
     except (OSError, http.client.HTTPException):
@@ -80,7 +83,7 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
 
 
 class _Connection(http.client.HTTPConnection):
-    """A connection that another thread can end, also during TLS's handshake or a slow answer."""
+    """A connection that another thread can close, even during the TLS handshake or a slow answer."""
 
     on_socket: Callable[[socket.socket], None]
 
@@ -116,11 +119,11 @@ class _Deadline(urllib.request.HTTPHandler, urllib.request.HTTPSHandler):
             each.close()
 
     def http_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
-        """Open a request over a connection that can be ended."""
+        """Open a request over a connection that another thread can close."""
         return self.do_open(lambda *given, **more: self._watched(_Connection(*given, **more)), req)
 
     def https_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
-        """Open a request over a TLS connection that can be ended."""
+        """Open a request over a TLS connection that another thread can close."""
         return self.do_open(lambda *given, **more: self._watched(_TlsConnection(*given, **more)), req,
                             context=self._tls)  # fmt: skip
 

@@ -1,7 +1,7 @@
-"""Schedulers' own commands that start a program on a machine of a job, with the program's standard streams joined.
+"""The schedulers' own commands that start a program on a machine of a job and connect the program's standard streams.
 
-The scheduler authenticates the machine. It ends all processes that such a command has started as soon as the first of
-them ends, so node.pyz's verb `stay` is that first process.
+The scheduler authenticates the user to the machine. It kills all processes that such a command has started as soon as
+the first of them ends. So the first process is node.pyz's verb `stay`, which ends last.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ SLURMS_OWN: Final = (
 )  # fmt: skip
 """The prefixes of the variables that Slurm's programs read as options."""
 SLURM_NEEDS: Final = ("SLURM_CONF", "SLURM_JWT", "SLURM_SACK_KEY", "SLURM_SACK_JWKS")
-"""The variables with such a prefix that name the cluster and authenticate the user."""
+"""The variables with such a prefix that are kept, because they name the cluster or authenticate the user."""
 _HIDING: Final = (
     f"for orch_each in $(env|sed -n 's/^\\([A-Z_a-z0-9]*\\)=.*/\\1/p'); do case $orch_each in {'|'.join(SLURM_NEEDS)})"
     f' ;; {"|".join(f"{prefix}*" for prefix in SLURMS_OWN)}) unset $orch_each;; esac; done; exec "$@"'
@@ -38,15 +38,18 @@ _HIDING: Final = (
 
 
 def hiding(argv: Sequence[str]) -> list[str]:
-    """Return the argv that runs a program of Slurm without the shell's variables that would change it."""
+    """Return the argv that runs a program of Slurm without the environment variables that would change its
+    behaviour.
+    """
     return ["sh", "-c", _HIDING, argv[0], *argv]
 
 
 @dataclass(frozen=True)
 class Starter:
-    """A scheduler's command. `{host}` and `{job}` in its words stand for the machine and the job's number.
+    """A scheduler's command that starts a program on a machine. `{host}` and `{job}` in its words are replaced by the
+    machine and the job's number.
 
-    plain, terminal: the options for a program without a terminal, and for a program that gets this terminal.
+    plain: the options for a program without a terminal. terminal: the options for a program that gets this terminal.
     end: the words after the options.
     """
 
@@ -73,13 +76,13 @@ STARTERS: Final[Mapping[str, Starter]] = {
     "oarsh": Starter(("env", "OAR_JOB_ID={job}", "oarsh"), plain=("-T",), terminal=("-t",), end=("{host}",)),
     "blaunch": Starter(("env", "LSB_JOBID={job}", "blaunch"), end=("{host}",)),
 }  # fmt: skip
-"""The commands by their names in a profile's `start_by`. Each but srun has a shell read its last word."""
+"""The commands by their names in a profile's `start_by`. All commands except srun pass their last word to a shell."""
 
 
 def in_job(address: Address, argv: Sequence[str], *, terminal: bool = False) -> list[str]:
-    """Return the argv that runs a program on a machine of a job, by the first way of its address.
+    """Return the argv that runs a program on a machine of a job, in the first way that the machine's address lists.
 
-    As over SSH, the program begins in the home folder.
+    As over SSH, the program starts in the home folder.
     """
     starter = STARTERS[address.by[0]]
     argv = ["sh", "-c", 'cd; exec "$0" "$@"', *argv] if argv else []
@@ -90,7 +93,7 @@ def in_job(address: Address, argv: Sequence[str], *, terminal: bool = False) -> 
 
 
 def by_hand(address: Address) -> str:
-    """Return the command line, which a person completes with a program."""
+    """Return a command line to which a person appends a program."""
     return shlex.join(_words(address, ()))
 
 
@@ -112,7 +115,9 @@ LOOK_SECONDS: Final = 10.0
 
 
 def is_over(job: str) -> bool:
-    """Return True if the scheduler answers that a job has ended. False also if the scheduler can't be asked."""
+    """Return True if the scheduler answers that a job has ended; False otherwise, also if the scheduler can't be
+    asked.
+    """
     kind, _, number = job.partition(":")
     words, pattern = _JOB_STATES[kind]
     argv = [word.format(job=number) for word in words]
@@ -128,13 +133,13 @@ def is_over(job: str) -> bool:
 
 
 def ended(job: str) -> str:
-    """Return the sentence about a job that has ended."""
+    """Return the error message about a job that has ended."""
     kind, _, number = job.partition(":")
     return f"{TITLES[kind]} job {number}, which had the machines of the run, has ended"
 
 
 def is_here(host: str) -> bool:
-    """Return True if a host of a job is this machine, by its full or its short name."""
+    """Return True if a job's host is this machine, compared by full or short name."""
     own = os.uname().nodename
     return own == host or own.startswith(f"{host}.") or host.startswith(f"{own}.")
 
@@ -163,11 +168,11 @@ class StartedInJob:
         self.alarm.start()
 
     def settle(self) -> None:
-        """Wait without a limit from here on, because the other end has answered."""
+        """Remove the time limit of reads, because the other end has answered."""
         self.alarm.cancel()
 
     def send(self, data: bytes) -> None:
-        """Send all of the data. Raises OSError if the connection is gone."""
+        """Send all of the data. Raises OSError if the connection is lost."""
         self.stdin.write(data)
         self.stdin.flush()
 
@@ -187,7 +192,9 @@ class StartedInJob:
         )  # fmt: skip
 
     def close(self) -> None:
-        """End the program's input, by which the server there ends. The command stays until the agents there end."""
+        """Close the program's standard input, which ends the server on the machine. The command itself runs until
+        the agents there end.
+        """
         self.alarm.cancel()
         with contextlib.suppress(OSError):  # it is shut already
             self.socket.shutdown(socket.SHUT_RDWR)

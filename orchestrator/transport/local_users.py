@@ -1,4 +1,4 @@
-"""Decides which users of this machine may connect to a port, and names the users who listen at a port."""
+"""Decides which users of this machine may connect to a port, and names the users whose programs listen at a port."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ MOST_NAMED: Final = 100  # one user may have 65,536 subordinate uids
 
 
 def check_owners_are_told(option: str) -> None:
-    """Raise UsageError if the kernel does not report which user a connection is from; `option` lets all users in."""
+    """Raise UsageError if the kernel does not report which user a connection comes from. `option` is the option that
+    admits all users.
+    """
     if not can_tell_owners():
         raise UsageError(
             "this machine's kernel does not report which user opened a connection, so any user could connect",
@@ -24,9 +26,10 @@ def check_owners_are_told(option: str) -> None:
 
 
 class Guard:
-    """Decides which connections are admitted: those of this user's own programs, or those of any user.
+    """Decides which connections are admitted: only those from this user's own programs, or those of any user.
 
-    A tunnel's connection (ssh -L) comes from the sshd process of the user who logged in, so it belongs to that user.
+    The connection of a tunnel (ssh -L) comes from the sshd process of the user who logged in, so it counts as that
+    user's.
     """
 
     def __init__(self, say: Callable[[str], None], *, any_user: bool = False) -> None:
@@ -34,7 +37,7 @@ class Guard:
         self._named: set[int | None] = set()
 
     def admits(self, connection: socket.socket) -> bool:
-        """Return whether the connection is admitted. Report each user who is refused once."""
+        """Return True if the connection is admitted. Report each refused user once."""
         if self.any_user:
             return True
         owner = owner_of_peer(connection)
@@ -45,14 +48,14 @@ class Guard:
         return False
 
     def name(self, owner: int | None, said: str) -> None:
-        """Report something about a user, once for each user."""
+        """Report a message about a user, once for each user."""
         if owner not in self._named and len(self._named) < MOST_NAMED:
             self._named.add(owner)
             self.say(f"{said} {words_of(owner)}")
 
 
 def words_of(uid: int | None) -> str:
-    """Return a user's name and number for a sentence."""
+    """Return a phrase with a user's name and id."""
     if uid is None:
         return "a user whom the kernel does not tell"
     name = user_name(uid)

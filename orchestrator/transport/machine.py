@@ -25,16 +25,18 @@ MOST_WORDS: Final = 2000  # letters of a machine's own words in an error
 MOST_OUTPUT: Final = 64 << 20  # bytes that a program may print
 
 Answer = tuple[dict[str, Any], bytes]
-"""The values of an answer, and the bytes that follow them."""
+"""The JSON values of an answer, and the bytes that follow them."""
 Sink = Callable[[Mapping[str, Any], Any, int], None]
-"""Takes the values of an answer, a stream, and the number of bytes to read from it."""
+"""A function that receives the values of an answer, a stream, and the number of bytes that it must read from the
+stream.
+"""
 
 
 class Reply(Protocol):
     """An answer that may not have arrived yet."""
 
     def wait(self, timeout: float | None = CALL_SECONDS) -> Answer:
-        """Return the answer. Raises BackendError as `Machine.call` does."""
+        """Wait for the answer and return it. Raises BackendError as `Machine.call` does."""
 
 
 @dataclass(frozen=True)
@@ -62,10 +64,10 @@ class Machine(ABC):
     def ask(
         self, verb: str, payload: bytes = b"", *, sink: Sink | None = None, most: int = MOST_BYTES, **values: Any
     ) -> Reply:
-        """Send a request, and return without waiting for its answer. Several requests may be under way.
+        """Send a request without waiting for its answer. Several requests may be in progress at once.
 
-        sink: takes the answer's bytes as they arrive. It must take all of them, and raises only EOFError.
-        most: an answer with more bytes than this ends the conversation.
+        sink: receives the answer's bytes as they arrive. It must read all of them, and may raise only EOFError. most:
+        the maximum number of bytes in the answer. A larger answer closes the connection.
         """
 
     def call(
@@ -81,7 +83,7 @@ class Machine(ABC):
         return self.ask(verb, payload, most=most, **values).wait(timeout)
 
     def bulk(self, count: int) -> AbstractContextManager[Machine]:
-        """Yield the connection to the same machine that sends `count` bytes fastest."""
+        """Yield the connection to the same machine that is fastest for `count` bytes."""
         return nullcontext(self)
 
     def run(
@@ -94,11 +96,11 @@ class Machine(ABC):
         hide: Sequence[str] = (),
         keep: Sequence[str] = (),
     ) -> Output:
-        """Run a program on the machine and return what it printed.
+        """Run a program on the machine and return its output.
 
-        patience: the program's time limit in seconds. env: variables to set. hide: prefixes of the variables that the
-        program must not see, or a whole name with `=`. keep: variables with such a prefix that it sees all the same.
-        Raises a transient BackendError at the time limit.
+        patience: the program's time limit in seconds. env: environment variables to set. hide: prefixes of environment
+        variables to remove, or a whole name with `=`. keep: variables with such a prefix that are not removed. Raises a
+        transient BackendError at the time limit.
         """
         reply, out = self.call(
             "run_program", stdin, timeout=patience + TRAVEL_SECONDS, argv=list(argv), patience=patience,
@@ -110,12 +112,14 @@ class Machine(ABC):
 
 
 class LocalMachine(Machine):
-    """The computer of this process. A request is a function call; a program gets this process's environment."""
+    """The machine of this process. A request is a function call. A program gets this process's environment
+    variables.
+    """
 
     def ask(
         self, verb: str, payload: bytes = b"", *, sink: Sink | None = None, most: int = MOST_BYTES, **values: Any
     ) -> Reply:
-        """Carry out the request now."""
+        """Carry out the request at once."""
         from orchestrator.node.server.server import answer
 
         reply, data = answer({"do": verb, **values}, payload)
@@ -127,14 +131,14 @@ class LocalMachine(Machine):
 
 
 class Machines(Protocol):
-    """Gives the machine at an address: a connection pool, or `OnlyHere`."""
+    """The interface that returns the machine at an address. A connection pool and `OnlyHere` implement it."""
 
     def session(self, address: Address, workdir: str) -> Machine:
         """Return the machine. Raises BackendError if it can't be reached."""
 
 
 class OnlyHere:
-    """This machine, which needs no connection."""
+    """Returns this machine, which needs no connection."""
 
     def session(self, address: Address, workdir: str) -> Machine:
         """Return this machine."""

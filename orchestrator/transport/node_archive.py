@@ -1,7 +1,8 @@
-"""The node archive: one zip file with agent, launcher and training library, for a node that has only python3.
+"""The node archive: one zip file with agent, launcher and training library, for a node on which only python3 is
+installed.
 
-It has each module as source, and as bytecode of the Python that made the archive. A node's python3 of the same version
-uses the bytecode, because compiling takes half of the time of every import. Other versions use the source.
+It has the source of each module, and the bytecode of the Python version that made the archive. A node's python3 of the
+same version uses the bytecode, because compiling takes half the time of every import. Other versions use the source.
 """
 
 from __future__ import annotations
@@ -61,20 +62,22 @@ def _bytecode(path: Path, name: str, source: bytes) -> bytes | None:
 
 
 def _of(code: CodeType, name: str) -> CodeType:
-    """Return the code with this file name, because a path of this machine would mean nothing in a traceback."""
+    """Return the code object with this file name, because a path of this machine would be useless in a node's
+    traceback.
+    """
     constants = tuple(_of(each, name) if isinstance(each, CodeType) else each for each in code.co_consts)
     return code.replace(co_filename=f"node.pyz/{name}", co_consts=constants)
 
 
 def kept_archive(state: Path) -> bytes:
-    """Return `node_archive()` from the cache in the state folder, which is rebuilt if a source has changed."""
+    """Return `node_archive()` from the cache in the state folder. The cache is rebuilt if a source has changed."""
     package = Path(__file__).parents[1]
     of_root = [(name, (package / name).stat().st_mtime_ns) for name in _ROOT]
     return _kept(state / "cache" / "node.pyz", node_archive, of_root, kept.sources(str(package), _PARTS))
 
 
 def kept_submitit(state: Path) -> bytes:
-    """Return `submitit_archive()` from the cache in the state folder, which is rebuilt if a source has changed."""
+    """Return `submitit_archive()` from the cache in the state folder. The cache is rebuilt if a source has changed."""
     found = [_installed(name) for name in _OF_SUBMITIT]
     parts = [str(path if path.name != "__init__.py" else path.parent) for path in found]
     return _kept(state / "cache" / "submitit.pyz", submitit_archive, kept.sources("", parts))
@@ -90,7 +93,9 @@ def _kept(path: Path, make: Callable[[], bytes], *decided_by: object) -> bytes:
 
 @cache
 def submitit_archive() -> bytes:
-    """Return submitit's side of a task as one program with all its imports, for nodes without submitit."""
+    """Return the part of submitit that runs in each task, as one program with all its imports, for nodes without
+    submitit.
+    """
     members = {"__main__.py": b"from submitit.core.submission import submitit_main\n\nsubmitit_main()\n"}
     for path in map(_installed, _OF_SUBMITIT):
         is_package = path.name == "__init__.py"

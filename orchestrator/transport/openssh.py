@@ -1,7 +1,7 @@
-"""The system's own `ssh`: addresses as it resolves them, and channels over it for many bytes.
+"""The system's own `ssh`: resolves addresses, and opens fast channels for large transfers.
 
-It moves bytes several times as fast as paramiko. It uses the same configuration, user, port, key, gateways and
-known_hosts as a session. It never prompts, and refuses an unknown host key.
+It is several times as fast as paramiko. It uses the same configuration, user, port, key, gateways and known_hosts as a
+session. It never prompts, and refuses an unknown host key.
 """
 
 from __future__ import annotations
@@ -61,7 +61,9 @@ class Resolved:
 
 
 def resolve(address: Address) -> Resolved:
-    """Return the address as `ssh -G` resolves it; unchanged if there is no ssh here, or if ssh is not the only way."""
+    """Return the address as `ssh -G` resolves it; unchanged if this machine has no ssh, or if the address has other
+    ways than ssh.
+    """
     if not address.is_by_ssh:
         return Resolved(address.host)
     if address.host.startswith("-"):
@@ -105,9 +107,9 @@ def _unless_none(value: str | None) -> str | None:
 
 
 def ssh_argv(address: Address) -> list[str]:
-    """Return the `ssh` command that reaches this machine as a session does, without the host.
+    """Return the `ssh` command, without the host, that connects to the machine with the same settings as a session.
 
-    The fast cipher comes first if the user's configuration allows it. Raises BackendError as `resolve` does.
+    If the user's configuration allows the fast cipher, it comes first. Raises BackendError as `resolve` does.
     """
     resolved = resolve(address)
     ciphers = sorted(resolved.ciphers, key=lambda name: name != FAST_CIPHER)
@@ -124,10 +126,11 @@ def ssh_argv(address: Address) -> list[str]:
 
 
 def over_ssh(address: Address, argv: Sequence[str], *, terminal: bool) -> list[str]:
-    """Return the argv that runs a command on a machine by the user's own ssh, with this terminal if there is one.
+    """Return the argv that runs a command on a machine by the user's own ssh. If this process has a terminal, the
+    command gets it.
 
-    The user's whole configuration holds, except that a host key must be known. The command begins in the home folder
-    there. Pure.
+    The user's whole ssh configuration applies, except that the host key must already be known. The command starts in
+    the home folder of the machine. Pure.
     """
     return [*_own_ssh(address), "-t" if terminal else "-T", "--", address.host, shlex.join(argv)]
 
@@ -164,11 +167,11 @@ class SshProcess:
         self.alarm.start()
 
     def settle(self) -> None:
-        """Wait without a limit from here on, because the other end has answered."""
+        """Remove the time limit of reads, because the other end has answered."""
         self.alarm.cancel()
 
     def send(self, data: bytes) -> None:
-        """Send all of the data. Raises OSError if the connection is gone."""
+        """Send all of the data. Raises OSError if the connection is lost."""
         self.stdin.write(data)
         self.stdin.flush()
 
@@ -186,7 +189,7 @@ class SshProcess:
         return code, said
 
     def close(self) -> None:
-        """End the connection, so that the command there sees the end of its input."""
+        """Close the connection, so that the command on the machine reads the end of its input."""
         self.alarm.cancel()
         self.process.terminate()
         self.process.wait()
@@ -196,7 +199,7 @@ class SshProcess:
 
 
 def _in_words(address: Address, said: str) -> BackendError:
-    """Return ssh's error message about a failed connection, without the frame around its warnings."""
+    """Return ssh's error message about a failed connection, without the decoration around its warnings."""
     lines = [line.strip() for line in said.splitlines() if line.strip("@ \r")]
     why = " ".join(lines)[-600:] or "ssh does not say why"
     return BackendError(

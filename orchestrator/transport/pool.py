@@ -1,4 +1,6 @@
-"""The connection pool of one process: a connection for each machine and each gateway, opened at its first use."""
+"""The connection pool of one process. It has one connection for each machine and gateway, which is opened at the
+first use.
+"""
 
 from __future__ import annotations
 
@@ -34,22 +36,24 @@ def _new_archive() -> bytes:
 
 
 def _by(way: str, address: Address) -> Address:
-    """Return the address with this way alone."""
+    """Return the address with only this way of starting programs."""
     return replace(address, by=() if way == SSH else (way,))
 
 
 class Handshake:
-    """A machine's turn among the handshakes that are made at one time.
+    """Limits how many handshakes are made at the same time. One object is one machine's turn.
 
-    The turn begins when the machine has answered, and ends with the block. A machine that does not answer takes no
-    turn, because many dead machines would keep all others waiting.
+    The turn begins when the machine has accepted the connection, and ends with the block. A machine that does not
+    answer takes no turn, because many dead machines would delay all others.
     """
 
     def __init__(self, pool: ConnectionPool, host: str) -> None:
         self.pool, self.host, self.has_turn = pool, host, False
 
     def begin(self) -> None:
-        """Wait for the turn, unless the machine has it: several tries are one handshake."""
+        """Wait for the turn. Return at once if the machine has it already, because several tries count as one
+        handshake.
+        """
         if not self.has_turn:
             self.pool.opening.discard(self.host)  # it has answered, and waits for us
             self.pool.turns.acquire()
@@ -68,7 +72,9 @@ class Handshake:
 
 @dataclass
 class ConnectionPool:
-    """Open sessions with machines, for any thread. `make_archive` returns the archive that their servers run."""
+    """Open sessions with machines, usable from any thread. `make_archive` returns the archive that the machines'
+    servers run.
+    """
 
     make_archive: Callable[[], bytes] = _new_archive
     sessions: dict[Address, Session] = field(default_factory=dict)
@@ -84,21 +90,23 @@ class ConnectionPool:
 
     @property
     def archive(self) -> bytes:
-        """Return the archive that the servers run. It is built once, even for many connections at a time."""
+        """Return the archive that the servers run. It is built once, even if many connections are opened at the same
+        time.
+        """
         with self.lock:
             if self._archive is None:
                 self._archive = self.make_archive()
             return self._archive
 
     def prepare(self) -> None:
-        """Load the modules that the first connection needs, and make the archive."""
+        """Import the modules that the first connection needs, and make the archive."""
         import orchestrator.transport.connection
         import orchestrator.transport.rpc  # noqa: F401
 
         _ = self.archive
 
     def session(self, address: Address, workdir: str) -> Machine:
-        """Return the machine at this address. A connection is opened if there is none yet.
+        """Return the session with the machine at this address. A connection is opened if there is none yet.
 
         Raises BackendError with the reason if no connection can be opened.
         """
@@ -120,14 +128,18 @@ class ConnectionPool:
             return session
 
     def way(self, address: Address, workdir: str) -> Address:
-        """Return the address with the one way of starting programs that works. Connects if there are several."""
+        """Return the address with only the way of starting programs that works. If it has several ways, connect to
+        find out.
+        """
         of_job = address.by, address.job
         if len(address.by) > 1 and of_job not in self.found:
             self.session(address, workdir)
         return _by(self.found.get(of_job, address.by[0]), address) if address.by else address
 
     def _open(self, address: Address, workdir: str, handshake: Handshake) -> Session:
-        """Open a connection by the ways of the address in their order. The first that works is kept for the job."""
+        """Open a connection by trying the ways of the address in order. The first way that works is used for the
+        job's other machines.
+        """
         if address.job:
             self._check_job(address)
         of_job, failed = (address.by, address.job), dict[str, BackendError]()
@@ -156,7 +168,7 @@ class ConnectionPool:
         )
 
     def _check_job(self, address: Address) -> None:
-        """Raise JobOverError if the machine's job has ended. The scheduler is asked every few seconds at most."""
+        """Raise JobOverError if the machine's job has ended. The scheduler is asked at most once in a few seconds."""
         from orchestrator.transport.in_job import ended, is_over
 
         with self._own_lock(address.job):
@@ -194,7 +206,7 @@ class ConnectionPool:
             return self.locks.setdefault(key, threading.Lock())
 
     def _gateway(self, jump: str) -> Connection:
-        """Return the shared connection to the last of the gateways `a,b,c`, through those before it."""
+        """Return the shared connection to the last of the gateways `a,b,c`. The gateways before it lead to it."""
         with self._own_lock(jump):
             found = self.gateways.get(jump)
             if found is None or not found.is_connected:

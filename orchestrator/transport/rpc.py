@@ -85,7 +85,7 @@ _BOOTSTRAP: Final = (
 
 
 class AnyChannel(Protocol):
-    """A command on a machine with its standard streams: over paramiko, the system's ssh, or a scheduler's command."""
+    """A command on a machine with its standard streams, over paramiko, the system's ssh, or a scheduler's command."""
 
     stream: Any
 
@@ -96,10 +96,10 @@ class AnyChannel(Protocol):
 
 
 class Session(Machine):
-    """The connection to orch's server on one machine: requests from any thread share one channel.
+    """The connection to orch's server on one machine. Requests from all threads share one channel.
 
-    start: begins a command on the machine. hang_up: called when the session ends. archive: the archive that the server
-    runs; by default it is made here.
+    start: starts a command on the machine. hang_up: called when the session ends. archive: the archive that the server
+    runs. The default is made by this process.
     """
 
     def __init__(
@@ -127,7 +127,7 @@ class Session(Machine):
     def ask(
         self, verb: str, payload: bytes = b"", *, sink: Sink | None = None, most: int = MOST_BYTES, **values: Any
     ) -> Reply:
-        """Send a request, and return without waiting for its answer. Any thread may do so."""
+        """Send a request without waiting for its answer. Any thread may call this."""
         with self.lock:
             self.number += 1
             reply = Reply(self, self.number, verb, len(payload), most, sink)
@@ -144,7 +144,7 @@ class Session(Machine):
 
     @contextlib.contextmanager
     def bulk(self, count: int) -> Iterator[Session]:
-        """Yield this session, or for many bytes a faster session over the system's own ssh, if that connects."""
+        """Yield this session. For many bytes, yield a faster session over the system's own ssh, if ssh can connect."""
         fast = None
         if count >= MANY and self.address.is_by_ssh:
             with contextlib.suppress(BackendError):  # no ssh here, or it has no key for there: this one does as well
@@ -159,7 +159,7 @@ class Session(Machine):
                 fast.close()
 
     def close(self) -> None:
-        """Close the connection. Agents that were started there continue."""
+        """Close the connection. Agents that were started on the machine continue."""
         self._fail("closed")
 
     def _start(self, start: Callable[[list[str]], AnyChannel]) -> AnyChannel:
@@ -184,7 +184,7 @@ class Session(Machine):
         return channel
 
     def _greet(self, channel: AnyChannel, boundary: str, archive: bytes) -> None:
-        """Send the archive if the machine lacks it. After this, requests may follow."""
+        """Send the archive if the machine lacks it. Requests may be sent afterwards."""
         version, word, rest = self._boundary(channel, boundary)
         if word == "error":
             raise BackendError(f"{self.name}: {self.workdir} can't be used: {rest}", "set workdir in the profile")
@@ -195,7 +195,9 @@ class Session(Machine):
         channel.settle()
 
     def _boundary(self, channel: AnyChannel, boundary: str) -> tuple[str, str, str]:
-        """Return the words of the bootstrap, without the lines that a login banner or a .bashrc prints before them."""
+        """Return the words of the bootstrap's first line. Earlier lines, from a login banner or a .bashrc, are
+        skipped.
+        """
         seen = []
         for _ in range(BANNER_LINES):
             line = channel.stream.readline(SMALL)
@@ -221,9 +223,9 @@ class Session(Machine):
         )
 
     def _read(self) -> None:
-        """Take answers until the connection ends, or until an answer comes that the server would not give.
+        """Receive answers until the connection ends, or until an invalid answer arrives.
 
-        Whatever arrives, the thread ends in order, and all waiting threads get the error at once.
+        Whatever arrives, this thread ends cleanly, and all waiting threads get the error at once.
         """
         problem = "the connection was closed"
         try:
@@ -236,7 +238,9 @@ class Session(Machine):
         self._fail(problem)
 
     def _take(self, line: bytes) -> None:
-        """Take one answer. Raises ValueError before any of its bytes if the line is no answer to a request."""
+        """Receive one answer. Raises ValueError, before its bytes are read, if the line is not an answer to a
+        request.
+        """
         if not line.endswith(b"\n"):
             raise ValueError(f"a line without an end, after {len(line)} bytes")
         values = parse_json(line)
@@ -278,7 +282,7 @@ class Reply:
         self.answer: Answer | None = None
 
     def arrive(self, values: dict[str, Any], data: bytes) -> None:
-        """Take the answer, and wake the waiting thread."""
+        """Store the answer, and wake the waiting thread."""
         self.answer = values, data
         self.arrived.set()
 

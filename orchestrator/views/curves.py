@@ -72,10 +72,11 @@ class Curves:
 
 @dataclass(frozen=True)
 class Trend:
-    """The course of a metric: the means of equal parts of its values, and its change in the last tenth of the values.
+    """The course of a metric: the means of equal parts of its values, and its relative change in the last tenth of the
+    values.
 
-    `change` is the share by which the mean of the last tenth differs from the mean of the tenth before. It is None if
-    that mean is 0.
+    `change` compares the mean of the last tenth with the mean of the tenth before, as a share of the latter. It is None
+    if the latter is 0.
     """
 
     metric: str
@@ -149,7 +150,8 @@ def smoothed(values: Iterable[float], weight: float) -> Iterator[float]:
 
 
 def epochs_at(steps: Iterable[float], told: Sequence[Value]) -> list[float]:
-    """Return the epoch at each step as a fraction, interpolated from the reported epochs `told`; empty without them.
+    """Return the epoch at each step as a fraction, interpolated from the reported epochs `told`; empty if none were
+    reported.
 
     Most programs report whole epochs, so all steps of an epoch would have the same x value. Interpolation spreads the
     steps of an epoch between its number and the next number.

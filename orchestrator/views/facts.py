@@ -68,7 +68,7 @@ def options_of(words: Sequence[str]) -> dict[str, Fact]:
 
 
 def typed(text: str) -> Fact:
-    """Return the number or boolean that a word spells, or else the word itself."""
+    """Return the number or boolean that a word spells. Any other word is returned unchanged."""
     if text.lower() in ("true", "false"):
         return text.lower() == "true"
     try:

@@ -23,10 +23,11 @@ class HeatRow:
 
 @dataclass(frozen=True)
 class HeatMap:
-    """A heat map of ranks by time. `times` has the wall-clock time at which each column begins, `end` that of its end.
+    """A heat map of ranks by time. `times` has the time at which each column begins. `end` is the time at which the
+    last column ends.
 
-    `low` and `high` are the extremes, and the colours range from `scale[0]` to `scale[1]`. Both ignore the columns
-    `startup`, which have only the first steps of an attempt. These steps include warm-up and compilation.
+    `low` and `high` are the extremes, and the colours range from `scale[0]` to `scale[1]`. Both ignore the columns in
+    `startup`, which have only the first steps of an attempt, because these steps include warm-up and compilation.
     """
 
     what: str
@@ -54,9 +55,11 @@ def span_map(
     what: str, unit: str, spans: Sequence[Span], *, columns: int, rows: int | None = None,
     worst: Callable[[Iterable[float]], float] = max, of: str = "rank", least: float = 1.0,
 ) -> HeatMap:  # fmt: skip
-    """Return the spans as a heat map. A cell is the mean of a rank, or the worst mean if several ranks share a row.
+    """Return the spans as a heat map. A cell is the mean of a rank. If several ranks share a row, it is their worst
+    mean.
 
-    The colour scale ends at `least` times its beginning or above, so that noise does not look like a difference.
+    The upper end of the colour scale is at least `least` times its lower end, so that noise does not look like a
+    difference.
     """
     ranks = sorted({rank for span in spans for rank in span.values})
     if not ranks or columns < 1:

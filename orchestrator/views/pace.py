@@ -1,7 +1,7 @@
 """Determines which rank is the slowest, by how much and why, and describes it in a sentence. Pure.
 
-Ranks that exchange gradients after each step run at the pace of the slowest, so their steps take equally long. The
-slowest is then a rank that waits for its data, or whose GPU is throttled.
+Ranks that exchange gradients after each step wait for the slowest, so all ranks have equally long steps. The slowest is
+then the rank that waits for its data, or whose GPU is throttled.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ IDLER_GPU: Final = 20.0  # percentage points below the median of the others
 class Pace:
     """The pace of a run's ranks. `rank` is the slowest, or None if all ranks are equally fast.
 
-    With an even number of ranks the lower median counts, so that the slower of two ranks is compared with the faster.
+    The comparison is with the median. With an even number of ranks it is the lower median, so that the slower of two
+    ranks is compared with the faster.
     """
 
     sentence: str
@@ -109,7 +110,9 @@ def _usual(ranks: Sequence[_Rank]) -> _Usual:
 
 
 def _why(rank: _Rank, usual: _Usual) -> str:
-    """Return why a rank is slower than the others, as the predicate of a sentence; "" if no sample shows it."""
+    """Return the reason why a rank is slower than the others, as the predicate of a sentence; "" if no sample shows
+    a reason.
+    """
     waited = rank.waited or 0.0
     if waited >= WAITS and waited >= usual.waited + WAITS_MORE:
         return f"waits for its loader {100 * waited:.0f} % of the time"

@@ -1,4 +1,6 @@
-"""Builds the views from the files of runs. Ended runs are read once, and of live runs only changed files are read."""
+"""Builds the views from the files of runs. An ended run is read once. For a live run, only changed files are read
+again.
+"""
 
 from __future__ import annotations
 
@@ -69,7 +71,9 @@ class Reader:
         return RunDir(self.root / "runs" / run_id)
 
     def runs(self, wanted: RunFilter | None = None, *, seconds: float = FIRST_SECONDS) -> RunsView:
-        """Return the wanted runs. If reading takes too long, older runs are left to the next look and counted."""
+        """Return the wanted runs. If reading takes too long, older runs are only counted, and the next call reads
+        them.
+        """
         with self._lock:
             return self._runs(wanted, seconds)
 
@@ -180,7 +184,7 @@ class Reader:
             return pace_of(self._sampled(run).look(), hosts)
 
     def findings(self, run: RunDir) -> list[str]:
-        """Return the findings in the newest samples of a live run, a sentence each, without those in `pace`."""
+        """Return a sentence for each unusual state in the newest samples of a live run, except those in `pace`."""
         with self._lock:
             state = self._state(run)
             if state.is_final:

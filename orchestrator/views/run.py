@@ -51,7 +51,7 @@ class RankRow:
 
 @dataclass(frozen=True)
 class NodeRow:
-    """One node. `ranks` has its first rank, and the first rank after its last."""
+    """One node. Its `ranks` are a range: the first rank, and the first rank after the last."""
 
     node: int
     host: str

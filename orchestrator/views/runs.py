@@ -33,7 +33,7 @@ class RunRow:
 
     @property
     def is_final(self) -> bool:
-        """Tell whether the run has ended."""
+        """Return True if the run has ended."""
         return self.state.final
 
 
@@ -47,7 +47,7 @@ class RunFilter:
     profile: str = ""
 
     def takes(self, row: RunRow) -> bool:
-        """Tell whether the filter matches a run."""
+        """Return True if the filter matches a run."""
         if (self.states and row.state not in self.states) or self.name not in ("", row.name):
             return False
         if self.profile not in ("", row.profile):

@@ -1,4 +1,4 @@
-"""Determines step times: the newest from two looks at the heartbeats, and earlier ones from the agents' samples."""
+"""Computes step times: the newest from two successive heartbeats, and earlier ones from the agents' samples."""
 
 from __future__ import annotations
 
@@ -45,7 +45,8 @@ def step_times_of(nodes: Iterable[NodeSamples]) -> dict[int, float]:
 
 
 def step_spans(nodes: Iterable[NodeSamples]) -> Iterator[Span]:
-    """Yield the step times as spans over the time of each sample, or over the whole step if it is longer than a sample.
+    """Yield the step times as time spans. A span has the length of a sample, or of the whole step if the step is
+    longer.
 
     A span never begins before the node's first sample. If a clock was set meanwhile, a step may seem to take years, and
     the heat map would cover these years.
@@ -97,7 +98,7 @@ class Histogram:
 
 
 def histogram_of(nodes: Iterable[NodeSamples], bins: int = 40) -> Histogram:
-    """Return the histogram of step times. All steps in a sample count with their mean time."""
+    """Return the histogram of step times. Each step in a sample counts with the mean time of the sample's steps."""
     steps = sorted(
         (seconds, max(1.0, sample.seconds / seconds))
         for node in nodes

@@ -1,4 +1,4 @@
-"""A run's time: its attempts, and the phases that it went through, by the wall clock. Pure."""
+"""The timeline of a run: its attempts and phases, in wall-clock time. Pure."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class SpanKind(StrEnum):
 
 @dataclass(frozen=True)
 class Span:
-    """One phase or attempt, from `start` to `end` by the wall clock. `end` is None if it has not ended."""
+    """One phase or attempt, from `start` to `end` in wall-clock time. `end` is None if it has not ended."""
 
     kind: SpanKind
     name: str

@@ -145,7 +145,7 @@ def _newest(samples: Sequence[Sample]) -> Sample:
 
 
 def _spans(nodes: Sequence[NodeSamples], measure: Measure) -> list[Span]:
-    """Return a span for each sample. GPUs are numbered consecutively over all nodes of the run."""
+    """Return a span for each sample. GPUs are numbered consecutively across all nodes of the run."""
     gpus = sorted({(node.node, gpu.index) for node in nodes for sample in node.samples for gpu in sample.gpus})
     number = {each: place for place, each in enumerate(gpus)} if measure.of == "GPU" else {}
 

@@ -25,7 +25,7 @@ _SAFE: Final = frozenset({"GET", "HEAD"})
 
 @dataclass(frozen=True)
 class Asked:
-    """The parts of a request that decide whether it is answered; a missing header is empty."""
+    """The parts of a request that decide whether it is allowed. A missing header is empty."""
 
     method: str
     path: str
@@ -38,7 +38,7 @@ class Asked:
 
 @dataclass(frozen=True)
 class Refusal:
-    """The reason for which a request is not answered."""
+    """The reason why a request is refused."""
 
     status: int
     reason: str
@@ -46,7 +46,7 @@ class Refusal:
 
 @dataclass(frozen=True)
 class Session:
-    """The cookie and the token that a browser received for a code; its page sends the token in a header."""
+    """The cookie and the token that a browser received in exchange for a code. The page sends the token in a header."""
 
     cookie: str
     token: str
@@ -54,7 +54,7 @@ class Session:
 
 @dataclass
 class Access:
-    """The host name, codes and sessions of one server; `key` is for orch's own programs."""
+    """The host name, codes and sessions of one server. orch's own programs authenticate with `key`."""
 
     host_name: str = field(default_factory=lambda: f"orch-{secrets.token_hex(8)}.localhost")
     key: str = field(default_factory=secrets.token_urlsafe)
@@ -63,12 +63,12 @@ class Access:
     _sessions: list[Session] = field(default_factory=list)
 
     def new_code(self) -> str:
-        """Return a code that opens one session; the code before it becomes invalid."""
+        """Return a code that opens one session. The previous code becomes invalid."""
         self._code = secrets.token_urlsafe(16)
         return self._code
 
     def redeem(self, code: str) -> Session | None:
-        """Return a new session for the code, which can't be used again. None if it is not the newest code."""
+        """Return a new session for the code, which can't be used again; None if the code is not the newest."""
         if self._code is None or not _same(code, self._code):
             return None
         self._code = None
@@ -77,7 +77,7 @@ class Access:
         return self._sessions[-1]
 
     def refusal(self, asked: Asked) -> Refusal | None:
-        """Return the reason for which a request is refused, or None if it is answered."""
+        """Return the reason why a request is refused, or None if it is allowed."""
         if not self._is_own(asked.host):
             return Refusal(421, "this server answers at its own address alone: open the page by orch ui")
         if asked.origin and asked.origin != f"http://{asked.host}":
@@ -97,19 +97,23 @@ class Access:
         return None
 
     def _is_own(self, host: str) -> bool:
-        """Return whether a Host header has this server's name; the port may be another one, forwarded by ssh -L."""
+        """Return True if a Host header has this server's name. Any port is accepted, because ssh -L may forward
+        another port.
+        """
         name, _, port = host.partition(":")
         return name == self.host_name and (port.isascii() and port.isdigit() if ":" in host else True)
 
     def _session_of(self, header: str) -> Session | None:
-        """Return the session that a Cookie header has; other cookies may be of any form (RFC 6265, section 5)."""
+        """Return the session of a Cookie header. Other cookies in the header may have any form (RFC 6265, section
+        5).
+        """
         parts = (part.partition("=") for part in header.split(";"))
         values = [value.strip() for name, _, value in parts if name.strip() == self.cookie_name]
         return next((each for each in self._sessions for value in values if _same(value, each.cookie)), None)
 
 
 def has_bearer(authorization: str, token: str) -> bool:
-    """Return whether an Authorization header has the token."""
+    """Return True if an Authorization header has the token."""
     kind, _, given = authorization.partition(" ")
     return kind.lower() == "bearer" and _same(given.strip(), token)
 

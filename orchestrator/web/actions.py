@@ -1,4 +1,4 @@
-"""The actions of the page: cancel a run, repeat it, copy its results to a folder, change its tags or note."""
+"""The actions of the web page: cancel a run, repeat it, copy its results to a folder, change its tags or note."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def cancel(root: Path, name: str) -> dict[str, Any]:
 
 
 def repeat(root: Path, name: str) -> dict[str, Any]:
-    """Submit a run once more: the same job, profile and code."""
+    """Submit a run again with the same job, profile and code."""
     from orchestrator.operations.submission import delegate, submit
     from orchestrator.prepare.prepare import Request, prepare
 
@@ -48,7 +48,7 @@ def pull(root: Path, name: str, to: str) -> dict[str, Any]:
 
 
 def label(root: Path, name: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Change a run's tags (`add`, `remove`) or its note (`note`); return the labels that it has now."""
+    """Change a run's tags (`add`, `remove`) or its note (`note`). Return its present tags and note."""
     run = find_run(root, name, newest=False)
     add, remove, note = given.get("add", []), given.get("remove", []), given.get("note")
     if not _are_words(add) or not _are_words(remove) or not isinstance(note, str | None):

@@ -1,4 +1,6 @@
-"""The answers to the page, as JSON types. They are read from runs' files, without contact to machines or any write."""
+"""The server's answers to the web page, as JSON types. They are read from the files of runs; no machine is contacted
+and nothing is written.
+"""
 
 from __future__ import annotations
 
@@ -53,13 +55,13 @@ def rows(reader: Reader) -> list[Json]:
 
 @lru_cache(maxsize=1 << 16)
 def row_json(row: RunRow) -> Json:
-    """Return one row of the table; most of them never change."""
+    """Return one row of the table. Most rows never change."""
     found: Json = to_json(row)
     return {**found, "facts": dict(row.facts)}
 
 
 def run_page(reader: Reader, name: str) -> Json:
-    """Return the first contents of a run's page. Raises RunNotFoundError, and StoreError if the run can't be read."""
+    """Return the initial contents of a run's page. Raises RunNotFoundError, or StoreError if the run can't be read."""
     run, problems = reader.find(name), list[str]()
     seen = signatures_of(run)  # before it is read: what is written meanwhile is told to the page
     view = reader.run(run, all_beats=False)
@@ -88,7 +90,9 @@ def run_page(reader: Reader, name: str) -> Json:
 
 
 def _headline(run: RunDir, view: RunView, of_job: str | None) -> Json | None:
-    """Return the metric that is shown first and its newest value: the job's metric if it has one, else the loss."""
+    """Return the metric that is shown first, with its newest value. It is the job's metric, or the loss if the job
+    has no metric.
+    """
     numbers, beat = last_values(run), view.progress or {}
     of_program = beat.get("metrics")
     for values in (of_program, {"loss": beat.get("loss")}, view.result):
@@ -99,7 +103,9 @@ def _headline(run: RunDir, view: RunView, of_job: str | None) -> Json | None:
 
 
 def _logs(run: RunDir, view: RunView) -> list[list[int]]:
-    """Return attempt and rank of each log that is here, or that can be copied here while the run is live."""
+    """Return attempt and rank of each log that is on this machine, or that can be copied from a node of the live
+    run.
+    """
     found = {(log.attempt, log.rank) for log in log_files(run, Selection(everything=True))}
     if not view.row.is_final and found:
         newest = max(attempt for attempt, _ in found)
@@ -131,7 +137,7 @@ def files_page(reader: Reader, name: str) -> Json:
 
 
 def curves(reader: Reader, names: list[str], wanted: list[str], query: Query) -> Json:
-    """Return metrics of runs, each as one panel. With `every`, return all values, for a table."""
+    """Return metrics of runs, each for one panel. With `every`, return all values, for a table."""
     try:
         smoothing = float(query.get("smoothing", "0"))
     except ValueError as error:
@@ -147,7 +153,7 @@ def curves(reader: Reader, names: list[str], wanted: list[str], query: Query) ->
 
 
 def trends(reader: Reader, names: list[str]) -> Json:
-    """Return the trend of each run's first metric, and null for a run without metrics or that can't be read."""
+    """Return the trend of each run's first metric; null for a run that has no metrics or can't be read."""
     found: Json = {}
     for name in names[:MOST_CURVES]:
         found[name] = None
@@ -157,7 +163,7 @@ def trends(reader: Reader, names: list[str]) -> Json:
 
 
 def totals(reader: Reader, name: str) -> Json:
-    """Return what a run used in all: memory, GPUs, the time of a step, and hours."""
+    """Return the totals of a run: memory, GPUs, time per step, and hours."""
     run = reader.find(name)
     return {**to_json(reader.totals(run)), "hours": to_json(reader.hours(run))}
 
@@ -202,13 +208,15 @@ def use(reader: Reader, name: str, measure: str | None) -> Json:
 
 
 def watched_log(reader: Reader, name: str, query: Query) -> Json:
-    """Return the same as `log_page`, and have the log copied from its node as long as the page requests it."""
+    """Return the same as `log_page`. As long as the page requests the log, also copy it from its node."""
     reader.watched.ask(reader.find(name), number_of(query, "rank") or 0)
     return log_page(reader, name, query)
 
 
 def log_page(reader: Reader, name: str, query: Query) -> Json:
-    """Return lines of a rank's log: the last ones, those before or after an offset, or those around the next match."""
+    """Return lines of a rank's log: the last lines, the lines before or after an offset, or the lines around the
+    next match.
+    """
     log = reader.log(reader.find(name), number_of(query, "rank") or 0, number_of(query, "attempt"))
     before, after, start = (number_of(query, each) for each in ("before", "after", "from"))
     if words := query.get("find"):
@@ -235,7 +243,7 @@ def sweep_page(reader: Reader, sweep: str, metric: str | None) -> Json:
 
 
 def _readable(read: Callable[[], _Value], otherwise: _Value, problems: list[str]) -> _Value:
-    """Return a part of a page. If its file can't be read, add the problem to `problems` and return `otherwise`."""
+    """Return a part of a page. If its file can't be read, add the problem to `problems`, and return `otherwise`."""
     try:
         return read()
     except StoreError as error:

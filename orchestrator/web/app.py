@@ -1,4 +1,4 @@
-"""The page's addresses: its static files, its answers as JSON, the stream of changes, and the actions on runs."""
+"""The routes of the web page: its static files, its answers as JSON, the stream of changes, and the actions on runs."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Page:
         self.watcher = Watcher(self.reader)
 
     def app(self) -> ASGIApp:
-        """Return the application, behind its gate."""
+        """Return the ASGI application, wrapped in its gate."""
         root, reader = self.root, self.reader
         read: dict[str, Callable[[Request], Any]] = {
             "/api/runs": lambda _: answers.rows(reader),
@@ -119,7 +119,7 @@ class Page:
 
 
 async def _stream(changes: AsyncIterator[dict[str, Any]]) -> AsyncIterator[str]:
-    """Yield server-sent events, and a comment now and then while nothing changes."""
+    """Yield server-sent events. While nothing changes, yield a comment from time to time."""
     yield ": hello\n\n"
     following = asyncio.ensure_future(anext(changes, None))
     try:
@@ -152,7 +152,9 @@ def _acted(do: Callable[[str, Mapping[str, Any]], Any]) -> Callable[[Request], A
 
 
 def _bytes(read: Callable[[Request], contents.Part]) -> Callable[[Request], Any]:
-    """Return an endpoint for a file's bytes. A browser that opens its address only stores them."""
+    """Return an endpoint for a file's bytes. A browser that opens the address downloads the file and never displays
+    it.
+    """
 
     def answer(request: Request) -> Response:
         part = read(request)
@@ -166,7 +168,7 @@ def _bytes(read: Callable[[Request], contents.Part]) -> Callable[[Request], Any]
 
 
 async def _said(make: Callable[[], Response]) -> Response:
-    """Return the response that `make` makes. If `make` fails, return the error message and the hint as JSON."""
+    """Return the response of `make`. If `make` fails, return the error message and the hint as JSON."""
     try:
         return await run_in_threadpool(make)
     except OrchError as error:
@@ -177,7 +179,7 @@ async def _said(make: Callable[[], Response]) -> Response:
 
 
 async def _body(request: Request) -> Mapping[str, Any]:
-    """Return the JSON object of a request. It is empty if the request has no such object, or is too large."""
+    """Return the JSON object in a request's body; empty if there is no JSON object, or if the body is too large."""
     data = b""
     try:
         async with asyncio.timeout(BODY_SECONDS):

@@ -1,7 +1,8 @@
-"""The contents of a run's outputs and checkpoints: a bounded part of one file that the page has listed.
+"""The contents of a run's outputs and checkpoints. A request returns a bounded part of one file that the page has
+listed.
 
-Programs write these files, so their bytes are sent as a download of no type. The page shows texts as text, and images
-and sounds by types of its own list; no browser reads a file as a page.
+Training programs write these files, so their bytes are sent as a download without a type. The page itself displays
+texts as text, and images and sounds by types of its own list. No browser interprets a file as a page.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ def entries_of(checkpoint: Checkpoint) -> list[dict[str, Any]]:
 
 
 def part_of(reader: Reader, name: str, query: Mapping[str, str]) -> Part:
-    """Return bytes of an output, or of a file of a checkpoint. Raises UsageError if the run has no such file."""
+    """Return bytes of an output or of a checkpoint's file. Raises UsageError if the run has no such file."""
     offset, count = (number_of(query, key) for key in ("offset", "count"))
     with _opened(reader.find(name), query) as content:
         size = os.fstat(content.fileno()).st_size
@@ -60,7 +61,7 @@ def part_of(reader: Reader, name: str, query: Mapping[str, str]) -> Part:
 
 
 def pictures_of(reader: Reader, name: str, query: Mapping[str, str]) -> list[dict[str, Any]]:
-    """Return the pictures in an output that is a TensorBoard event file; their bytes are parts of the file."""
+    """Return the pictures in an output that is a TensorBoard event file. A picture's bytes are a part of the file."""
     with _opened(reader.find(name), query) as file:
         return [asdict(picture) for picture in pictures_in(file)]
 
@@ -92,7 +93,7 @@ def _in_checkpoint(run: RunDir, name: str, path: str) -> tuple[Path, Path]:
 
 
 def number_of(query: Mapping[str, str], name: str) -> int | None:
-    """Return a number of a request, or None if the request has none. Raises UsageError if the text is not a number."""
+    """Return a number in a request; None if it is missing. Raises UsageError if the text is not a number."""
     value = query.get(name)
     if value is None:
         return None

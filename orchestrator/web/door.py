@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 PAUSE_SECONDS: Final = 0.2  # after a connection that found no free file descriptor
 _NO_FILE: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 Speaker = Callable[["Visit"], asyncio.Protocol]
-"""Creates the HTTP protocol for a visit's connection."""
+"""Creates the HTTP protocol for the connection of a visit."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """The largest number of open connections, and the longest time that a connection may take for a whole request."""
+    """The maximum number of open connections, and the maximum time that a connection may take for a whole request."""
 
     connections: int = 128
     idle_seconds: float = 20.0
@@ -38,7 +38,7 @@ class Limits:
 
 @dataclass(eq=False)
 class Visit:
-    """One connection: the door that accepted it, its user, and the time since which it has been idle."""
+    """One connection: the door that accepted it, its user, and the time since when it is idle."""
 
     door: Door
     connection: socket.socket
@@ -53,12 +53,12 @@ class Visit:
 
     @property
     def is_idle(self) -> bool:
-        """Return whether no request is being answered and the last answer has been sent."""
+        """Return True if no request is being answered and the last answer has been sent."""
         return not self.answering and (self.transport is None or not self.transport.get_write_buffer_size())
 
     @contextlib.contextmanager
     def busy(self) -> Iterator[None]:
-        """Count as busy while a request is answered."""
+        """Within the block, count the connection as busy, because a request is being answered."""
         self.answering += 1
         try:
             yield
@@ -67,7 +67,7 @@ class Visit:
             self.idle_since = asyncio.get_running_loop().time()
 
     def drop(self) -> None:
-        """End the connection now, without waiting for unsent data."""
+        """Close the connection now, without waiting for unsent data."""
         if self.transport is not None:
             self.transport.abort()
 
@@ -75,7 +75,8 @@ class Visit:
 class Door:
     """Accepts connections at the listeners, if `guard` admits them, for one application.
 
-    At the limit of connections, the user with the most connections loses the oldest idle connection, or the oldest.
+    At the limit of connections, the user with the most connections loses the connection that has been idle the longest.
+    If none of them is idle, the oldest is closed.
     """
 
     def __init__(self, app: ASGIApp, listeners: Listeners, guard: Guard, limits: Limits | None = None) -> None:
@@ -83,7 +84,7 @@ class Door:
         self.visits: list[Visit] = []
 
     async def serve(self, speaker: Speaker) -> None:
-        """Accept until this is cancelled."""
+        """Accept connections until this task is cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._end_idle_ones())
             for listener in self.listeners:
@@ -131,7 +132,9 @@ class Door:
             visit.drop()
 
     async def _end_idle_ones(self) -> None:
-        """Drop connections that have been idle for too long. This is a poll, which costs less than timers."""
+        """Close connections that have been idle for too long. They are polled, which costs less than one timer for
+        each.
+        """
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(self.limits.idle_seconds / 10)
@@ -145,7 +148,7 @@ class Door:
 
 
 async def through_its_door(scope: Any, receive: Any, send: Any) -> None:
-    """Answer a request with the application of the door that accepted the connection."""
+    """Answer a request by the application of the door that accepted the connection."""
     visit: Visit = scope["state"]["visit"]
     with visit.busy():
         await visit.door.app(scope, receive, send)

@@ -1,4 +1,4 @@
-"""Finds the pictures in a TensorBoard event file with their places in it, so that the page can read one at a time."""
+"""Finds the pictures in a TensorBoard event file and their offsets, so that the page can read one picture at a time."""
 
 from __future__ import annotations
 
@@ -77,7 +77,9 @@ def _of_event(offset: int, data: bytes) -> Iterator[Picture]:
 
 
 def _encoded(value: bytes) -> tuple[str, bytes, str] | None:
-    """Return the tag, the bytes and the kind of a value's picture, or None if the page can't show the value as one."""
+    """Return the tag, the bytes and the kind of a value's picture; None if the value is not a picture that the page
+    can show.
+    """
     parts = {number: part for number, _, part in fields(value) if isinstance(part, bytes)}
     image = {number: part for number, _, part in fields(parts.get(_IMAGE, b"")) if isinstance(part, bytes)}
     encoded = image.get(_ENCODED, b"")

@@ -1,7 +1,8 @@
-"""Writes static pages of some runs for a colleague: the page's own files, and a file with all answers of the server.
+"""Writes static pages of some runs for a colleague: the page's own files, and one file with all answers of the server.
 
-A browser loads no module from a file, so the modules are joined into one script. The secrets of all these runs, the
-user's name and the user's home are removed from all answers at once, just before they are written.
+A browser loads no JavaScript module from a local file, so the modules are joined into one script. Just before the
+answers are written, the secrets of all these runs, the user's name and the user's home folder are removed from all of
+them.
 """
 
 from __future__ import annotations
@@ -39,13 +40,13 @@ Words = tuple[str, ...]
 
 
 class Asked(NamedTuple):
-    """One request of the page, before its words are redacted and encoded as an address."""
+    """One request of the page, before its words are redacted and encoded as a URL."""
 
     path: Words  # behind /api
     query: tuple[tuple[str, str], ...] = ()
 
     def address(self, redact: Redaction) -> str:
-        """Return the address that the page requests, with redacted words, encoded in the way of browsers."""
+        """Return the URL that the page requests, with redacted words, encoded as browsers do."""
         path = "/".join(quote(redact.text(word), safe="!'()*") for word in self.path)
         query = urlencode([(name, redact.text(value)) for name, value in self.query], safe="*").replace("~", "%7E")
         return f"/api/{path}?{query}" if query else f"/api/{path}"
@@ -55,7 +56,7 @@ Answers = dict[Asked, Any]
 
 
 def runs_to_export(root: Path, references: tuple[str, ...]) -> list[RunDir]:
-    """Return the named runs and points of sweeps, each once; the newest runs if no run is named."""
+    """Return the named runs and points of sweeps, each once. If none is named, return the newest runs."""
     named = [run for each in references for run in find_runs(root, each)] if references else newest_runs(root, NEWEST)
     return list({run.run_id: run for run in named}.values())
 
@@ -105,7 +106,9 @@ def _of_run(reader: Reader, run: RunDir) -> Answers:
 
 
 def _texts(reader: Reader, run: RunDir) -> Answers:
-    """Return the outputs of a run that are short texts. Other outputs can't be redacted, so they are not exported."""
+    """Return the outputs of a run that are short texts. Other outputs are not exported, because they can't be
+    redacted.
+    """
     found: Answers = {}
     for output in outputs_of(run):
         if output.bytes > MOST_OF_A_TEXT or len(found) >= MOST_TEXTS:
@@ -138,7 +141,9 @@ def _of_several(reader: Reader, runs: list[RunDir], of_runs: Answers) -> Answers
 
 
 def _curves(reader: Reader, name: str) -> Answers:
-    """Return the requests for the curves of a run, for each metric. The page puts those of several runs together."""
+    """Return the requests for the curves of a run, one for each metric. The page combines the curves of several
+    runs.
+    """
     first = answers.curves(reader, [name], [], {})
     return {
         Asked(("curves",), (("run", name), ("metric", metric))): answers.curves(reader, [name], [metric], {})
@@ -154,7 +159,9 @@ def _joined() -> str:
 
 
 def _as_function(name: str, modules: dict[str, str]) -> None:
-    """Add a module after those that it imports. Each is a function with its own names, which returns its exports."""
+    """Add a module after the modules that it imports. Each module becomes a function with its own names, which
+    returns its exports.
+    """
     text = (STATIC / f"{name}.js").read_text()
     for imported in _IMPORT.finditer(text):
         if imported[2] not in modules:
@@ -165,7 +172,7 @@ def _as_function(name: str, modules: dict[str, str]) -> None:
 
 
 def _index(text: str) -> str:
-    """Return the page with relative addresses, and with a policy that forbids it all requests to servers."""
+    """Return the page with relative URLs, and with a content security policy that forbids all requests to servers."""
     policy = "default-src 'none'; script-src 'self' file:; style-src 'self' file:; img-src 'self' file: blob:"
     head = f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n<meta name="referrer"'
     module = '<script src="/static/main.js" type="module"></script>'

@@ -1,6 +1,6 @@
-"""The files of the page's server in the state folder: its process, its keys, and the file that opens the page.
+"""The files of the web page's server in the state folder: its process, its keys, and the file that opens the page.
 
-Only the user can read them (mode 0600). No code or key is ever in an argv, which `ps` shows to everybody.
+Only the user can read them (mode 0600). No code or key is ever in an argv, which `ps` shows to all users.
 """
 
 from __future__ import annotations
@@ -29,9 +29,10 @@ OPENING: Final = "open.html"
 
 @dataclass(frozen=True)
 class Server:
-    """A server that was started: its process, its address, its options, and the key with which a code is requested.
+    """A server that was started: its process, its address, its options, and the key that is needed to request a code.
 
-    `host` is the machine, and `name` is the host name in the page's address. A `metrics_port` of 0 means no such port.
+    `host` is the machine, and `name` is the host name in the page's URL. A `metrics_port` of 0 means that there is no
+    port for metrics.
     """
 
     pid: int
@@ -46,7 +47,7 @@ class Server:
 
 
 def folder_of(root: Path) -> Path:
-    """Return the server's folder, after creating it if it is missing. Raises StoreError if others may write there."""
+    """Return the server's folder. Create it if it is missing. Raises StoreError if other users may write into it."""
     check_own(root)
     folder = root / "ui"
     try:
@@ -59,7 +60,7 @@ def folder_of(root: Path) -> Path:
 
 @contextlib.contextmanager
 def writing(folder: Path) -> Iterator[None]:
-    """Raise StoreError for each OSError in the block, which writes to the server's folder."""
+    """Turn each OSError in the block, which writes to the server's folder, into a StoreError."""
     try:
         yield
     except OSError as error:
@@ -69,12 +70,12 @@ def writing(folder: Path) -> Iterator[None]:
 
 
 def keep(root: Path, server: Server) -> None:
-    """Record which process serves the page."""
+    """Record the process that serves the page."""
     RunDir(folder_of(root)).write(RECORD, asdict(server), private=True)
 
 
 def forget(root: Path) -> None:
-    """Remove the record of a server that ends, and the file that opened its page."""
+    """Remove the record of a server that ends, and the file that opens its page."""
     folder = root / "ui"
     with writing(folder):
         for name in (RECORD, OPENING):
@@ -82,7 +83,7 @@ def forget(root: Path) -> None:
 
 
 def server_of(root: Path) -> tuple[Server, Process] | None:
-    """Return the server that runs on this machine. None if there is no server, or its record is damaged."""
+    """Return the server that runs on this machine; None if there is no server, or if its record is damaged."""
     try:
         server = Server(**(RunDir(root / "ui").read(RECORD) or {}))
         found = identify(server.pid)
@@ -95,11 +96,12 @@ def server_of(root: Path) -> tuple[Server, Process] | None:
 
 @contextlib.contextmanager
 def metrics_token(root: Path, path: Path | None) -> Iterator[str]:
-    """Yield a new token for /metrics, which is in a file until this ends. Raises StoreError if it can't be written.
+    """Yield a new token for /metrics. A file has the token until the block ends. Raises StoreError if the file can't be
+    written.
 
-    Each server has another token and removes it at its end, because Prometheus sends the token to any process that
-    listens at the port, even after the server has ended. A file that the user named keeps its mode, so that the group
-    of Prometheus can read it.
+    Each server has its own token and removes the file at its end, because Prometheus sends the token to any process
+    that listens at the port, even after the server has ended. A file that the user named keeps its mode, so that the
+    group of Prometheus can read it.
     """
     token = secrets.token_urlsafe()
     target = path or folder_of(root) / METRICS_TOKEN
@@ -131,12 +133,14 @@ def _overwrite(path: Path, text: str) -> None:
 
 
 def address_of(server: Server, code: str, place: str = "") -> str:
-    """Return the address that opens the page once, at a place such as `/run/ID`. Browsers send no part after #."""
+    """Return the URL that opens the page once, at a path such as `/run/ID`. The code is after the #, which browsers
+    do not send.
+    """
     return f"http://{server.name}:{server.port}/enter#{code}{place}"
 
 
 def write_opening(root: Path, address: str) -> Path:
-    """Write the file that leads a browser to the page, and return its path."""
+    """Write a file that redirects a browser to the page, and return its path."""
     path = folder_of(root) / OPENING
     link = html.escape(address, quote=True)
     text = f"""<!doctype html>

@@ -1,6 +1,7 @@
-"""Refuses requests without access, and adds to every answer headers that restrict what the browser does with it.
+"""Refuses requests without access, and adds headers to every answer that restrict what the browser does with the
+answer.
 
-This is plain ASGI, so that a stream of events passes piece by piece.
+This is plain ASGI, so that a stream of events is passed on piece by piece.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ HEADERS: Final = {
 
 
 class Gate:
-    """Refuses requests without access, and adds the headers above to every answer."""
+    """Refuses requests without access, and adds this module's headers to every answer."""
 
     def __init__(self, app: ASGIApp, access: Access) -> None:
         self.app, self.access = app, access

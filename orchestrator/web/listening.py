@@ -1,4 +1,4 @@
-"""Opens the page's port at both loopback addresses, so that no other user of this machine can answer at one of them."""
+"""Opens the page's port at both loopback addresses, so that no other user of this machine can listen at one of them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ class _TakenError(Exception):
 
 
 def listen(port: int, hint: str = "leave --port out, and a free one is taken") -> Listeners:
-    """Return sockets that listen at a port of 127.0.0.1 and, if this machine has IPv6, of ::1. Port 0 is any free port.
+    """Return sockets that listen at a port of 127.0.0.1 and, if this machine has IPv6, of ::1. Port 0 means any free
+    port.
 
     A browser may connect to either address for a name such as `x.localhost`. Raises UsageError if another process
     listens at one of them.

@@ -1,4 +1,4 @@
-"""Serves the port for Prometheus: only /metrics, to every user who has the token."""
+"""Serves the port for Prometheus. The only path is /metrics, for every user who has the token."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Metrics:
-    """Answers /metrics with `text`, and reports the uid of a client without the token to `refused`."""
+    """Answers /metrics with `text`. Calls `refused` with the uid of a client that lacks the token."""
 
     def __init__(self, token: str, text: Callable[[], str], refused: Callable[[int | None], None]) -> None:
         self.token, self.text, self.refused = token, text, refused

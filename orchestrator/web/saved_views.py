@@ -1,4 +1,6 @@
-"""The views that the user saved: a name, and the query of an address. The table of runs and the curves have views."""
+"""The views that the user saved. A view is a name and the query string of a URL. The table of runs and the curves
+have views.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ def views_of(root: Path, kind: str) -> dict[str, str]:
 
 
 def save(root: Path, kind: str, name: str, query: Any) -> dict[str, str]:
-    """Save a view under a name, or remove it if the query is null; return all views. Raises UsageError."""
+    """Save a view under a name. If the query is null, remove the view. Return all views. Raises UsageError for an
+    invalid view.
+    """
     if not name.strip() or len(name) > MOST_OF_A_NAME or not name.isprintable():
         raise UsageError(f"a view's name has 1 to {MOST_OF_A_NAME} characters that can be shown")
     if query is not None and (not isinstance(query, str) or len(query) > MOST_OF_A_QUERY or not query.isprintable()):

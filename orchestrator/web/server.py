@@ -1,4 +1,4 @@
-"""The page's server as a process: its socket, its end by a signal, and the background process of --detach."""
+"""The process of the web page's server: its sockets, its end by a signal, and the background process of --detach."""
 
 from __future__ import annotations
 
@@ -44,7 +44,9 @@ _ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 @dataclass(frozen=True)
 class Ports:
-    """The sockets at which a server listens, the file for its metrics' token, and whether any user may connect."""
+    """The sockets at which a server listens, the file for the token of its metrics, and whether any user may
+    connect.
+    """
 
     page: Listeners
     metrics: Listeners = ()
@@ -57,9 +59,10 @@ class Ports:
 
 
 def listen_all(port: int, metrics_port: int = 0, *, token_file: Path | None = None, any_user: bool = False) -> Ports:
-    """Return ports for a server; a `metrics_port` of 0 means no port for metrics.
+    """Return ports for a server. If `metrics_port` is 0, there is no port for metrics.
 
-    Raises UsageError if a port is taken, or if `any_user` is not set and the kernel can't report a connection's user.
+    Raises UsageError if a port is taken. Also raises UsageError if the kernel can't report a connection's user, unless
+    `any_user` is set.
     """
     if not any_user:
         check_owners_are_told("orch ui --any-user")
@@ -75,7 +78,7 @@ def listen_all(port: int, metrics_port: int = 0, *, token_file: Path | None = No
 def serve(
     root: Path, note: Note, say: Callable[[str], None], ports: Ports, on_ready: Callable[[Server, Access], None]
 ) -> None:
-    """Serve the page until a signal ends the process. Raises UsageError if another process serves it.
+    """Serve the page until a signal ends the process. Raises UsageError if another process serves the page.
 
     `say` receives one line for each user who is refused.
     """
@@ -101,7 +104,7 @@ def _metrics_door(page: Page, token: str, listeners: Listeners, say: Callable[[s
 def _taken(root: Path, ports: Ports, held: ExitStack) -> tuple[Server, Access]:
     """Become the server of the state folder until `held` is closed. Raises UsageError if another process is the server.
 
-    If two processes start at once, the second one waits here until the first one's record can be read.
+    If two processes start at once, the second waits until it can read the record of the first.
     """
     folder = files.folder_of(root)
     with files.writing(folder), locked(folder / "start.lock"):
@@ -153,7 +156,7 @@ async def _serve(page: Page, doors: list[Door], on_ready: Callable[[], None]) ->
 
 
 class _Server(uvicorn.Server):
-    """A server without signal handlers, because uvicorn's handlers ignore SIGHUP and raise each signal again."""
+    """A uvicorn server without uvicorn's signal handlers, because they ignore SIGHUP and raise each signal again."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -162,7 +165,7 @@ class _Server(uvicorn.Server):
 
 @dataclass(frozen=True)
 class Detached:
-    """The orders for the background process, over its stdin: the state folder, and `Ports` as JSON."""
+    """The message to the background process on its stdin: the state folder, and `Ports` as JSON."""
 
     root: str
     page: list[int]
@@ -172,7 +175,7 @@ class Detached:
 
     @staticmethod
     def of(root: Path, ports: Ports) -> Detached:
-        """Return the orders to serve these ports, whose sockets the process inherits."""
+        """Return the message to serve these ports, whose sockets the process inherits."""
         page, metrics = ([each.fileno() for each in sockets] for sockets in (ports.page, ports.metrics))
         token_file = None if ports.token_file is None else str(ports.token_file)
         return Detached(str(root), page, metrics, token_file, ports.any_user)
@@ -184,9 +187,10 @@ class Detached:
 
 
 def serve_detached(root: Path, ports: Ports, program: str) -> Server:
-    """Serve the page by a `program` (a module) that outlives the terminal. Raises OrchError if it does not start.
+    """Start a `program` (a module) that serves the page and outlives the terminal. Raises OrchError if it does not
+    start.
 
-    If another process was faster, return that process's server.
+    If another process has become the server first, return that server.
     """
     log_path = files.folder_of(root) / "server.log"
     told = Detached.of(root, ports)
@@ -212,7 +216,7 @@ def serve_detached(root: Path, ports: Ports, program: str) -> Server:
 
 
 def _log(path: Path) -> BinaryIO:
-    """Open the log to which all servers append. A log that has grown large is emptied."""
+    """Open the log to which all servers append. If the log is too large, empty it first."""
     with files.writing(path.parent):
         descriptor = open_own(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, PRIVATE)
         bound_log(descriptor)
@@ -220,22 +224,22 @@ def _log(path: Path) -> BinaryIO:
 
 
 def bound_log(descriptor: int) -> None:
-    """Empty the servers' log if it has grown large."""
+    """Empty the servers' log if it is too large."""
     if os.fstat(descriptor).st_size > MOST_LOG:
         os.ftruncate(descriptor, 0)
 
 
 class BoundedLog(logging.StreamHandler[TextIO]):
-    """Writes what libraries report to the servers' log, which is the standard error of the background process."""
+    """Writes log messages of libraries to the servers' log, which is the standard error of the background process."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write one report."""
+        """Write one log message."""
         bound_log(self.stream.fileno())
         super().emit(record)
 
 
 def new_code(server: Server) -> str:
-    """Request a code that opens one session from a server. Raises OrchError if the server does not answer."""
+    """Request a code from a server. The code opens one session. Raises OrchError if the server does not answer."""
     connection = http.client.HTTPConnection(HOST, server.port, timeout=END_SECONDS)
     try:
         headers = {"host": f"{server.name}:{server.port}", "authorization": f"Bearer {server.key}"}
@@ -250,7 +254,7 @@ def new_code(server: Server) -> str:
 
 
 def stop(process: Process) -> None:
-    """End a server. Raises OrchError if it does not end."""
+    """Stop a server. Raises OrchError if it does not stop."""
     send_signal(process, signal.SIGTERM)
     if wait_gone([process], END_SECONDS):
         raise OrchError(

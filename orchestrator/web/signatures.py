@@ -1,4 +1,4 @@
-"""Signatures of a run's files: a hash for each kind of file, which changes when such a file changes."""
+"""Signatures of a run's files. There is a hash for each kind of file, which changes when such a file changes."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _words(path: str, found: os.stat_result) -> str:
 
 
 def _stat(path: str) -> str:
-    """Return words that change when the file does; an empty text if there is no such file."""
+    """Return a text that changes when the file changes; empty if there is no such file."""
     try:
         return _words(path, os.stat(path))
     except OSError:

@@ -24,7 +24,9 @@ LOOK_SECONDS: Final = 0.5
 
 @dataclass
 class _Stream:
-    """One listener: the run that its page shows, the state that was sent to it, and the messages that were not."""
+    """One listener: the run that its page shows, the state that it has received, and the messages that it has not
+    received yet.
+    """
 
     run: str | None
     rows: Mapping[str, RunRow] | None = None  # None: it shows no table
@@ -35,7 +37,7 @@ class _Stream:
 
 
 class _Turn:
-    """One poll for all streams: the table, and each run that pages show, are read once."""
+    """One poll for all streams. It reads the table, and each run that a page shows, only once."""
 
     def __init__(self, reader: Reader) -> None:
         self.rows = cache(lambda: {row.run_id: row for row in reader.runs(seconds=ALL_SECONDS).rows})
@@ -43,7 +45,7 @@ class _Turn:
 
 
 class Watcher:
-    """Polls the table and the runs that pages show, and puts changes into their streams."""
+    """Polls the table and the runs that pages show, and sends changes to the streams."""
 
     def __init__(self, reader: Reader) -> None:
         self._reader = reader
@@ -54,8 +56,8 @@ class Watcher:
     async def listen(self, run: str | None, seen: Signatures | None = None) -> AsyncIterator[dict[str, Any]]:
         """Yield changes: rows of the table, or the names of the parts of one run that have changed.
 
-        The first message has all rows, or the parts of the run that differ from those that its page has `seen`. It does
-        not wait for the watcher's next poll, because a page draws its table from it.
+        The first message has all rows, or the parts of the run that differ from those that its page has `seen`. It is
+        sent before the watcher's next poll, because a page draws its table from it.
         """
         stream = _Stream(run, rows={} if run is None else None, seen=seen)
         await self._look_or_say_why_not(stream, _Turn(self._reader))
@@ -69,7 +71,7 @@ class Watcher:
             self._streams.remove(stream)
 
     def close(self) -> None:
-        """End all streams. Later listeners receive nothing."""
+        """End all streams. Later listeners get no messages."""
         self._is_closed = True
         for stream in self._streams:
             stream.messages.put_nowait(None)

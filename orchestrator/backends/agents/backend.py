@@ -1,4 +1,4 @@
-"""Agents that orch starts itself: the half that is the same on this machine and on several machines over SSH."""
+"""The base class of the local and ssh backends, which start an agent on each node without a scheduler."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ T = TypeVar("T")
 
 
 class Agents(Backend):
-    """Agents as detached processes of the user.
+    """The backend that starts agents as detached processes of the user.
 
-    A subclass says which machines there are and how their files come here.
+    A subclass defines the machines, and how their files are copied to this machine.
     """
 
     @property
@@ -36,15 +36,16 @@ class Agents(Backend):
     def _on_machines(
         self, run: RunDir, work: Callable[[int | None, Machine, str], T], without: Collection[int] = ()
     ) -> tuple[dict[int, T], dict[int, BackendError]]:
-        """Do the work on the run's machines, given a node (None: all nodes) and the run's folder there.
+        """Call `work` for each machine of the run, with its node number and the run's folder on that machine.
 
-        Return the results and the errors by node, as `on_all` does.
+        The node number is None if one call serves all nodes. Return the results and the errors by node, as `on_all`
+        does.
         """
 
     # -- starting
 
     def _start(self, tasks: tuple[NodeTask, ...], run: RunDir, settings: AgentsSettings) -> None:
-        """Prepare every machine, then start all agents. Nothing is started while one node can't take part."""
+        """Prepare every machine, then start all agents. If a node can't take part, no agent is started."""
         from orchestrator.backends.agents.start import Start
 
         hosts = dict(enumerate(settings.hosts))
@@ -60,10 +61,10 @@ class Agents(Backend):
         self._leave_queue(run)
 
     def _remove_sent(self, run: RunDir) -> None:
-        """Remove the files that a refused start has sent. Without a handle, nobody else knows of these files."""
+        """Remove the files that a refused start has sent to the machines. No handle records these files."""
 
     def turn(self, run: RunDir) -> Turn | None:
-        """Return the run's place among the runs that wait for places of its machines."""
+        """Return the run's turn in the queue for places on its machines; None if the run is not queued."""
         if queue_place(run) is None:
             return None
         from orchestrator.backends.places.waiting import Waiting
@@ -77,9 +78,10 @@ class Agents(Backend):
     # -- ending
 
     def cancel(self, run: RunDir) -> None:
-        """Send TERM to every agent and put the recorded cancel on its node. Unreachable nodes get it later.
+        """Record the cancel on every node and send TERM to every agent. An unreachable node gets the cancel later.
 
-        Agents on another machine that shares the state folder get it from the supervisor there.
+        If a local run was started on another machine that shares the state folder, that machine's supervisor cancels
+        it.
         """
         agents, recorded = _recorded_agents(run), (run.read("cancel.json") or {}) if self.is_remote else None
 
@@ -89,7 +91,9 @@ class Agents(Backend):
         self._on_machines(run, one)
 
     def clean_up(self, run: RunDir) -> list[NodeProof]:
-        """Kill whatever is left on every node, and take the run out of its queue. Unreachable nodes are named."""
+        """Kill all remaining processes of the run on every node, and take the run out of its queue. The proof of an
+        unreachable node says so.
+        """
         self._leave_queue(run)
         return self._end_processes(run)
 
@@ -109,13 +113,13 @@ class Agents(Backend):
         return [proofs[node] for node in sorted(proofs)]
 
     def unreachable(self, run: RunDir) -> set[int]:
-        """Return the nodes that this process watches and that are out of reach now."""
+        """Return the nodes that this process watches and can't reach at the moment."""
         return set()
 
     # -- a profile's machines
 
     def doctor(self, profile: AnyProfile, *, on_node: bool) -> list[Check]:
-        """Check every machine of the nodes, all at once."""
+        """Check the machines of all nodes in parallel."""
         from orchestrator.backends.agents.doctor import examine
 
         return examine(profile, self.machines)

@@ -1,4 +1,4 @@
-"""Checks whether the machines of a local or ssh profile are fit to train. No run is started."""
+"""The checks of `orch doctor` for the machines of a local or ssh profile. No run is started."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ REMEDIES: Final = {
 
 @dataclass
 class Node:
-    """The checks and answers of one machine."""
+    """One machine, its answers, and the results of its checks."""
 
     host: str
     checks: dict[str, CheckResult] = field(default_factory=dict)
@@ -54,12 +54,12 @@ class Node:
     environments: Mapping[str, Sequence[str | None]] = field(default_factory=dict)  # key -> (hash, why it is altered)
 
     def add(self, what: str, level: Level, value: str, hint: str = "") -> None:
-        """Record a check. A check that passed gets no hint."""
+        """Record the result of a check. The hint is dropped if the check passed."""
         self.checks[what] = CheckResult(level, value, "" if level == OK else hint or REMEDIES.get(what, ""))
 
 
 def examine(profile: AnyProfile, pool: Machines) -> list[Check]:
-    """Check every machine, all at once; return the checks in the order of CHECKS."""
+    """Check all machines in parallel. Return the checks in the order of CHECKS."""
     settings, asked = AgentsSettings.of(profile.to_json()), nproc_by_node(profile)
     is_here, on_host = profile.kind == "local", profile.runtime == "none"  # in a container, torch is in the image
     hosts = dict(enumerate(settings.hosts[:1] if is_here else settings.hosts))
@@ -104,9 +104,10 @@ def examine(profile: AnyProfile, pool: Machines) -> list[Check]:
 def _check_machine(
     session: Machine, host: Host, settings: AgentsSettings, asked: Sequence[int | None], *, is_alone: bool
 ) -> Node:
-    """Make the checks that need only the machine's answer to `hello`, which is empty if the machine refuses.
+    """Make the checks that need only the machine's answer to `hello`. The answer is empty if the machine refused to
+    give it.
 
-    asked: the number of ranks of each of its nodes; None if the machine decides.
+    asked: the number of ranks for each node on the machine; None if the machine's GPUs or cores decide it.
     """
     before = time.time()
     node = Node(os.uname().nodename if host.is_here else host.name)
@@ -174,7 +175,7 @@ def _read_environments(node: Node, session: Machine, workdir: str) -> None:
 def _compare_machines(
     pool: Machines, settings: AgentsSettings, hosts: Mapping[int, Host], nodes: Mapping[int, Node]
 ) -> None:
-    """Check that the machines reach one another, that none is listed twice, and that all have the same torch."""
+    """Check that the machines reach one another, that no machine is listed twice, and that all have the same torch."""
     _check_ways(pool, settings, hosts, nodes)
     hellos = {number: node.hello for number, node in nodes.items() if node.hello}
     for number, error in listed_twice(hosts, hellos).items():
@@ -183,7 +184,7 @@ def _compare_machines(
 
 
 def _check_ways(pool: Machines, settings: AgentsSettings, hosts: Mapping[int, Host], nodes: Mapping[int, Node]) -> None:
-    """Try the connections that a start tries: from every node to node 0, and to the next node."""
+    """Try the connections that a start needs: from every node to node 0, and from every node to the next."""
     there = {number: host for number, host in hosts.items() if nodes[number].hello}
     tried = try_ways(pool, settings, there)
     for number, problem in tried.failed.items():
@@ -220,7 +221,9 @@ def _compare_versions(nodes: Mapping[int, Node]) -> None:
 
 
 def _compare_environments(nodes: Mapping[int, Node]) -> None:
-    """Compare the files of each environment with those that were installed, and with those on the other nodes."""
+    """Compare the files of each installed environment with their record from the installation, and with the other
+    nodes.
+    """
     found: dict[str, Counter[str | None]] = {}
     for _, node in sorted(nodes.items()):
         for key, (digest, why) in node.environments.items():

@@ -1,4 +1,4 @@
-"""The record of a run's agents (handle.json): their machines, the start that they belong to, and their pids."""
+"""The handle of a run's agents (handle.json): their machines, their pids, and the number of the start."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ NOBODY: Final = Process(0, 0)  # an agent that was started and whose record is d
 
 
 class Handle(Value):
-    """One start of a run's agents.
+    """The machines and agents of one start of a run.
 
-    A node of the plan keeps its number through all starts. A start numbers its own nodes: the machine with the newest
-    checkpoint is node 0, and a lost node gets no number.
+    Node numbers of the plan are the same in all starts. A start has its own numbers besides: the machine with the
+    newest checkpoint is node 0, and a lost node has no number.
     """
 
     state: HandleStatus
@@ -44,7 +44,7 @@ class Handle(Value):
 
     @staticmethod
     def of_start(before: Handle | None, start: int, hosts: tuple[Host, ...], plan_nodes: tuple[int, ...]) -> Handle:
-        """Return the handle of a start that is about to be made; `before` is the handle of the start before it."""
+        """Return the handle for a new start. `before` is the handle of the previous start."""
         known = (*before.former, *before.hosts) if before is not None else ()
         now = set(hosts)
         former = tuple(dict.fromkeys(host for host in known if host not in now))
@@ -52,30 +52,32 @@ class Handle(Value):
 
     @property
     def by_plan_node(self) -> dict[int, Host]:
-        """Return the machine of each of the plan's nodes that takes part."""
+        """Return the machine of each node of the plan that takes part in this start."""
         return dict(zip(self.plan_nodes, self.hosts, strict=True))
 
     def hosts_of_plan(self, settings: AgentsSettings) -> dict[int, Host]:
-        """Return the machine of each of the plan's nodes, also of a node that this start does without."""
+        """Return the machine of each node of the plan, including nodes that take no part in this start."""
         return {number: self.by_plan_node.get(number, host) for number, host in enumerate(settings.hosts)}
 
     def free_machines(self, settings: AgentsSettings) -> list[Host]:
-        """Return the machines that may replace a lost one: the profile's, as far as no node uses them."""
+        """Return the profile's machines that no node uses. They may replace a lost machine."""
         from orchestrator.outcome.machines import candidates
 
         return candidates((*settings.spares, *settings.hosts), self.hosts_of_plan(settings).values(), self.former)
 
     @property
     def other_machine(self) -> str:
-        """Return the machine on which a local run was started, if it is not this one: a state folder may be shared."""
+        """Return the other machine on which a local run was started (the machines may share a state folder); "" if
+        it was this one.
+        """
         is_local = any(host.is_here for host in self.hosts)
         return self.here if is_local and self.here not in ("", os.uname().nodename) else ""
 
 
 def read_handle(run: RunDir) -> Handle | None:
-    """Return the run's handle, or None before a handle is written.
+    """Return the run's handle; None if no handle was written.
 
-    If handle.json is damaged, return the profile's hosts, without agents; None if the profile is lost too.
+    If handle.json is damaged, return a handle with the profile's hosts and no agents; None if the profile is lost too.
     """
     try:
         return run.made_of("handle.json", _handle_of)
@@ -90,7 +92,7 @@ def read_handle(run: RunDir) -> Handle | None:
 
 
 def first_handle(settings: AgentsSettings) -> Handle:
-    """Return the handle of a first start on the profile's hosts, with no agents."""
+    """Return the handle of a first start on the profile's hosts, without agents."""
     return Handle(HandleStatus.SUBMITTED, 0, settings.hosts, {}, tuple(range(len(settings.hosts))), here="")
 
 
@@ -113,9 +115,10 @@ def _handle_of(run: RunDir) -> Handle | None:
 
 
 def agents_here(run: RunDir, handle: Handle | None) -> dict[int, Process]:
-    """Return the agents of a local run: those of the handle, and each agent that has recorded itself.
+    """Return the agents of a local run: those that the handle names, and those that recorded themselves in the run's
+    folder.
 
-    A submit that was killed may have started agents that its handle does not name.
+    A submit that was killed may have started agents that are missing from its handle.
     """
     agents = {node: Process(*each) for node, each in handle.agents.items()} if handle is not None else {}
     for folder in sorted((run.path / "nodes").glob("*")):

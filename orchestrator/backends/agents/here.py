@@ -1,4 +1,4 @@
-"""The backend for profiles of kind local: agents on this machine."""
+"""The backend for profiles of kind local, which starts agents on this machine."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ T = TypeVar("T")
 class AgentsHere(Agents):
     """Agents on this machine.
 
-    Their files are the run's own, so nothing is copied, and `look` asks the kernel. Whatever ends this machine's agents
-    ends the supervisor too, so they are not started again.
+    The agents write into the run's folder directly, so no file is copied, and `look` asks the kernel whether they live.
+    They are not started again after a loss, because whatever ends them (such as a reboot) ends the supervisor too.
     """
 
     @property
@@ -53,9 +53,9 @@ class AgentsHere(Agents):
         self._start(tasks, run, replace(AgentsSettings.of(plan.profile), workdir=str(run.root)))
 
     def look(self, run: RunDir, *, recorded: bool = False) -> Sight:
-        """Look at each recorded agent's pid and start time.
+        """Determine from its pid and start time whether each recorded agent lives.
 
-        Pids of another machine that shares the state folder belong to other processes here.
+        If the run was started on another machine that shares the state folder, its pids mean nothing on this machine.
         """
         if recorded:
             return Sight()
@@ -66,7 +66,7 @@ class AgentsHere(Agents):
         return Sight({node: is_alive(process) for node, process in agents.items()})
 
     def wait(self, run: RunDir, timeout: float) -> None:
-        """Wait until the first living agent ends, by its pidfd."""
+        """Wait on the agents' pidfds until the first of them ends."""
         handle = read_handle(run)
         agents = () if handle is not None and handle.other_machine else agents_here(run, handle).values()
         if living := [process for process in agents if is_alive(process)]:
@@ -75,17 +75,19 @@ class AgentsHere(Agents):
             time.sleep(timeout)  # agents of another machine, or not started yet: no pidfd to wait on
 
     def reach(self, run: RunDir, node: int, argv: Sequence[str], *, terminal: bool) -> list[str]:
-        """Return the command itself."""
+        """Return the command unchanged, because the node is this machine."""
         return list(argv)
 
     def stage_replay(self, run: RunDir, node: int, name: str, checkpoint: Path | None, order: Order) -> list[str]:
-        """Put the files into a folder of the run."""
+        """Put the files of a replay into a folder below the run's folder."""
         from orchestrator.backends import replay_stage
 
         return replay_stage.stage_replay(run, name, checkpoint, order, sys.executable)
 
     def clean_up(self, run: RunDir) -> list[NodeProof]:
-        """Kill whatever is left here. If the run was started on another machine, name that machine as unreachable."""
+        """Kill the run's remaining processes on this machine. If another machine started the run, report that
+        machine as unreachable.
+        """
         if other := self.look(run).other_machine:
             return [NodeProof(0, other, 0, is_unreachable=True)]
         return super().clean_up(run)

@@ -1,4 +1,6 @@
-"""Lists the machines of an ssh profile, spares included: who holds their places, and the leftovers of ended runs."""
+"""The machines of an ssh profile, spares included: which runs hold their places (GPUs or slots), and what ended runs
+left there.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ if TYPE_CHECKING:  # loads fabric
 
 
 def holdings(settings: AgentsSettings, pool: Machines) -> list[dict[str, Any]]:
-    """List every machine's cores, GPUs, free space and the holder of each place, or why it did not answer."""
+    """List every machine's cores, GPUs, free space and the holder of each place. If a machine did not answer, list
+    why.
+    """
     machines, nodes = settings.machines, len(settings.hosts)
 
     def one(number: int, host: Host) -> dict[str, Any]:
@@ -35,7 +39,9 @@ def holdings(settings: AgentsSettings, pool: Machines) -> list[dict[str, Any]]:
 
 
 def collect_garbage(settings: AgentsSettings, pool: Machines, judge: Judge, *, dry_run: bool) -> list[Finding]:
-    """List the leftovers of runs on every machine, and end those that the judge rules. Name machines out of reach."""
+    """List what ended runs left on every machine, and remove what the judge rules to remove. Also return the
+    unreachable machines.
+    """
     machines, workdir = settings.machines, settings.workdir
 
     def one(_: int, host: Host) -> list[Finding]:
@@ -59,7 +65,7 @@ def collect_garbage(settings: AgentsSettings, pool: Machines, judge: Judge, *, d
 def _end(
     session: Machine, workdir: str, run_id: str, left: dict[str, Any], ruling: Ruling, *, dry_run: bool
 ) -> Finding:
-    """End the leftovers of one run on one machine if the ruling says so. Return what was done."""
+    """Remove what one run left on one machine, if the ruling says so. Return a sentence about the removal."""
     host, folder, processes = session.name, f"{workdir}/runs/{run_id}", ", ".join(left["processes"])
     what = f"{host}: {folder if left['folder'] else ''}{f' processes {processes}' if processes else ''}"
     if not ruling.ends or dry_run:

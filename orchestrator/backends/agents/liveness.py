@@ -1,4 +1,4 @@
-"""Tells which agents on other machines are alive, by the supervisor's last observation of each node."""
+"""Decides whether agents on other machines are alive, from the supervisor's last observation of each node."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from orchestrator.runs.store import RunDir, read_lines
 
 @dataclass(frozen=True)
 class Seen:
-    """The supervisor's last observation of an agent. It is valid for one start on one machine."""
+    """The supervisor's last observation of an agent. It is valid only for one start on one machine."""
 
     start: int
     machine: Host
@@ -27,7 +27,9 @@ class Seen:
     why: str = ""
 
     def after(self, before: Seen | None) -> Seen:
-        """Return this observation as the successor of another: a machine that is still unreachable keeps its time."""
+        """Return this observation. If the machine was unreachable in the earlier observation too, keep the time
+        since when.
+        """
         if before is None or (before.start, before.machine) != (self.start, self.machine):
             return self
         if self.unreachable_since is None:
@@ -35,7 +37,7 @@ class Seen:
         return replace(self, unreachable_since=before.unreachable_since or self.unreachable_since)
 
     def is_of(self, handle: Handle, node: int) -> bool:
-        """Return True if the observation is about the node's agent that the handle names."""
+        """Return True if the observation is about the agent that the handle names for the node."""
         return self.start == handle.start and handle.hosts[node : node + 1] == (self.machine,)
 
     def write(self, run: RunDir, node: int) -> None:
@@ -46,7 +48,7 @@ class Seen:
 
 
 def last_seen(run: RunDir, node: int) -> Seen | None:
-    """Return the last observation of a node, on whichever machine; None if there is none, or if it is damaged."""
+    """Return the last observation of a node, on any machine; None if there is none, or if the file is damaged."""
     try:
         data = run.read(_name(node))
         if data is None:
@@ -58,7 +60,7 @@ def last_seen(run: RunDir, node: int) -> Seen | None:
 
 
 def seen_now(run: RunDir, handle: Handle) -> dict[int, Seen]:
-    """Return the observations of the agents that the handle names, as far as there are any."""
+    """Return the observations of the agents that the handle names. Agents without an observation are left out."""
     found = {node: last_seen(run, node) for node in range(len(handle.hosts))}
     return {node: seen for node, seen in found.items() if seen is not None and seen.is_of(handle, node)}
 
@@ -68,7 +70,7 @@ def _name(node: int) -> str:
 
 
 def unreachable_nodes(run: RunDir) -> dict[int, Unreachable]:
-    """Return the nodes that were out of reach at the last look."""
+    """Return the nodes whose machines were unreachable at the last observation."""
     handle = read_handle(run)
     found = seen_now(run, handle) if handle is not None else {}
     return {
@@ -79,9 +81,10 @@ def unreachable_nodes(run: RunDir) -> dict[int, Unreachable]:
 
 
 def alive_agents(run: RunDir) -> Mapping[int, bool | None]:
-    """Return whether each node's agent lived at the last look; None if that is unknown.
+    """Return whether each node's agent lived at the last observation; None if that is unknown.
 
-    A node out of reach counts as gone once the gang has ended or continued without it, or if a cancel's grace is over.
+    The agent of an unreachable node counts as ended if the other nodes have ended or continued without it, or if the
+    grace period of a cancel is over.
     """
     handle, decided = read_handle(run), pending_start(read_events(read_lines(run.path / "events.jsonl")))
     if handle is None or (decided is not None and decided.start > handle.start):
@@ -104,7 +107,7 @@ def alive_agents(run: RunDir) -> Mapping[int, bool | None]:
 
 
 def _marked_attempt(run: RunDir) -> object:
-    """Return the attempt in rank 0's marker; None if there is no marker, or it can't be read."""
+    """Return the attempt that rank 0's marker file names; None if the marker is missing or can't be read."""
     try:
         marker = run.read("rank0.done")
     except StoreError:

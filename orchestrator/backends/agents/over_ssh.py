@@ -1,4 +1,4 @@
-"""The backend for profiles of kind ssh: agents on several machines over SSH."""
+"""The backend for profiles of kind ssh, which starts agents on several machines over SSH."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ T = TypeVar("T")
 class AgentsOverSsh(Agents):
     """Agents on machines that are reached over SSH.
 
-    The supervisor copies the files that the agents write and records what it has seen of them, and `look` reads that
-    record. The supervisor starts the agents again after a loss.
+    The supervisor copies the files that the agents write, and records whether each agent lives. `look` reads only that
+    record. After a machine is lost, the supervisor starts the agents again.
     """
 
     pool: ConnectionPool
@@ -52,13 +52,13 @@ class AgentsOverSsh(Agents):
 
     @property
     def machines(self) -> Machines:
-        """Return the connections."""
+        """Return the connection pool."""
         return self.pool
 
     # -- starting
 
     def place(self, run: RunDir, workdir: str | None, python: str | None) -> Place:
-        """Return a folder of the run in orch's folder on every node."""
+        """Return the run's folder on the nodes, which is below orch's folder there."""
         from orchestrator.specs.plan import Place
 
         top = workdir or "~/.orch"
@@ -75,7 +75,7 @@ class AgentsOverSsh(Agents):
             self._start(with_given_checkpoint(tasks), run, AgentsSettings.of(plan.profile))
 
     def _remove_sent(self, run: RunDir) -> None:
-        """Remove the files that a refused start has sent. Without a handle, nobody else knows of these files."""
+        """Remove the files that a refused start has sent to the machines. No handle records these files."""
         if read_handle(run) is not None:
             return
         from orchestrator.backends.hosts import on_all
@@ -89,7 +89,9 @@ class AgentsOverSsh(Agents):
         on_all(one, dict(enumerate(settings.hosts)))  # gc removes them on a host that is out of reach
 
     def _remove_what_a_killed_start_has_sent(self, run: RunDir) -> None:
-        """Remove the files of a start whose process was killed. A start that is still at work removes them itself."""
+        """Remove the files of a start whose process was killed. A start whose process is alive removes its files
+        itself.
+        """
         if (run.path / SENDING).exists():
             from orchestrator.protocol.files import locked_if_free
 
@@ -99,7 +101,7 @@ class AgentsOverSsh(Agents):
                     (run.path / SENDING).unlink(missing_ok=True)
 
     def relaunch(self, run: RunDir, again: Relaunch) -> None:
-        """Start the agents again in the background: on the same hosts, with a spare for a host that is out of reach."""
+        """Start the agents again in a thread, on the same hosts; a spare replaces an unreachable host."""
         handle = read_handle(run)
         if handle is None or (handle.start >= again.start and handle.state.final):
             return
@@ -123,7 +125,7 @@ class AgentsOverSsh(Agents):
     # -- looking
 
     def look(self, run: RunDir, *, recorded: bool = False) -> Sight:
-        """Return the supervisor's last observation of each agent."""
+        """Return the supervisor's last observation of each agent. No machine is contacted."""
         from orchestrator.backends.agents import liveness
 
         handle = read_handle(run)
@@ -133,7 +135,7 @@ class AgentsOverSsh(Agents):
         return Sight(liveness.alive_agents(run), hosts, liveness.unreachable_nodes(run))
 
     def watcher(self, run: RunDir) -> AgentsWatcher:
-        """Return the threads that copy the files of the run's nodes; the first call starts them."""
+        """Return the watcher, whose threads copy the files of the run's nodes. The first call starts the threads."""
         from orchestrator.backends.agents.watcher import AgentsWatcher
 
         with self._lock:
@@ -142,7 +144,7 @@ class AgentsOverSsh(Agents):
             return self._watchers[run.run_id]
 
     def wait(self, run: RunDir, timeout: float) -> None:
-        """Copy files until one has changed."""
+        """Copy files until one of them has changed, or until the time is over."""
         if read_handle(run) is None:  # its submit is still at work, for as long as an image is pulled
             time.sleep(timeout)  # nothing tells when another process has written its handle
         else:
@@ -150,7 +152,7 @@ class AgentsOverSsh(Agents):
 
     @contextlib.contextmanager
     def bringing_logs(self, run: RunDir, selection: Selection) -> Iterator[None]:
-        """While the context lasts, copy the chosen logs here. Only machines that have such logs are connected to."""
+        """While the context lasts, copy the chosen logs to this machine. Only machines with such logs are contacted."""
         from orchestrator.backends.agents.watcher import current_sources
         from orchestrator.backends.mirror.watching import watching_logs
 
@@ -158,7 +160,7 @@ class AgentsOverSsh(Agents):
             yield
 
     def reach(self, run: RunDir, node: int, argv: Sequence[str], *, terminal: bool) -> list[str]:
-        """Return the command to the present machine of the node: ssh, or the scheduler's own."""
+        """Return the command that runs on the node's current machine, by ssh or by the scheduler's own command."""
         from orchestrator.transport.in_job import in_job
         from orchestrator.transport.openssh import over_ssh
 
@@ -169,7 +171,7 @@ class AgentsOverSsh(Agents):
         return (over_ssh if address.is_by_ssh else in_job)(address, argv, terminal=terminal)
 
     def stage_replay(self, run: RunDir, node: int, name: str, checkpoint: Path | None, order: Order) -> list[str]:
-        """Put the files into a folder beside the runs' on the node's machine."""
+        """Put the files of a replay onto the node's machine, into a new folder next to the folders of runs."""
         from orchestrator.backends.mirror.upload import stage_replay
 
         handle, workdir = read_handle(run), workdir_of(run.record().profile)
@@ -180,7 +182,9 @@ class AgentsOverSsh(Agents):
     # -- ending
 
     def clean_up(self, run: RunDir) -> list[NodeProof]:
-        """Kill whatever is left on every node, and remove what a killed start has sent. Unreachable nodes are named."""
+        """Kill the run's remaining processes on every node, and remove files of a killed start. The proof of an
+        unreachable node says so.
+        """
         self._remove_what_a_killed_start_has_sent(run)
         return super().clean_up(run)
 
@@ -197,7 +201,7 @@ class AgentsOverSsh(Agents):
         return on_all(lambda node, host: work(node, self.pool.session(host.address, workdir), folder), hosts)
 
     def unreachable(self, run: RunDir) -> set[int]:
-        """Return the nodes that this process watches and that are out of reach now."""
+        """Return the nodes that this process watches and can't reach at the moment."""
         if run.run_id not in self._watchers:
             return set()
         from orchestrator.backends.agents.liveness import unreachable_nodes
@@ -205,7 +209,9 @@ class AgentsOverSsh(Agents):
         return set(unreachable_nodes(run))
 
     def collect(self, run: RunDir) -> None:
-        """Copy the remaining files here, then remove the run's folders on the nodes. Record outputs that stay there."""
+        """Copy the files that are only on the nodes to this machine, then remove the run's folders on the nodes.
+        Record the outputs that could not be copied.
+        """
         from orchestrator.backends.agents.watcher import former_sources, sources
         from orchestrator.backends.mirror.watching import finish
 
@@ -217,7 +223,7 @@ class AgentsOverSsh(Agents):
         finish(run, sources(run, self.pool), lost, former_sources(run, self.pool))
 
     def bring_outputs(self, run: RunDir) -> None:
-        """Copy the outputs that are still on the nodes; if the run has ended, remove its folders there."""
+        """Copy the outputs that are only on the nodes. If the run has ended, remove its folders on the nodes."""
         from orchestrator.backends.agents.watcher import former_sources, sources
         from orchestrator.backends.mirror.watching import bring_outputs
 

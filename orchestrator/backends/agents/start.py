@@ -111,9 +111,10 @@ class Start:
 
     @contextmanager
     def with_places(self, tasks: Tasks, hellos: Hellos, *, began: bool) -> Iterator[tuple[Tasks, dict[int, list[str]]]]:
-        """Hold the places of all nodes; yield the tasks, which name each node's GPUs, and the places of each node.
+        """Hold the places (GPUs or slots) of all nodes. Yield the tasks with each node's GPUs, and the places of each
+        node.
 
-        Raises PlacesTakenError if the run was put into the queue. began: as of `leased`.
+        Raises PlacesTakenError if the run was put into the queue. began: see `leased`.
         """
         nodes_of: dict[int, Sequence[int]] = {
             node: [node] if len(hellos) > 1 else sorted(self.hosts) for node in hellos
@@ -143,7 +144,9 @@ class Start:
         return tuple(replace(task, leader_addrs=addresses, hosts=names) for task in tasks)
 
     def _take_back(self, nodes: Collection[int], start: int) -> None:
-        """End the agents of these nodes, because the start is tried again with other machines."""
+        """End the agents that this start has started on these nodes, because the start is repeated on other
+        machines.
+        """
         folder = f"{self.settings.workdir}/runs/{self.run.run_id}"
 
         def end(node: int, _: Host) -> None:
@@ -153,10 +156,10 @@ class Start:
 
 
 def listed_twice(hosts: Mapping[int, Host], hellos: Mapping[int, Mapping[str, Any]]) -> dict[int, BackendError]:
-    """Return an error for each machine that an earlier entry of the profile's hosts names too. Pure.
+    """Return an error for each machine that the profile's hosts name twice, at its second entry. Pure.
 
-    Two entries are one machine if its name and all its addresses are the same. The machine's id would not do, because
-    copied disk images and containers share it.
+    Two entries are the same machine if its name and all its addresses are equal. The machine's id proves nothing,
+    because copied disk images and containers share it.
     """
     known: dict[tuple[str, frozenset[str]], int] = {}
     errors = {}
@@ -171,12 +174,14 @@ def listed_twice(hosts: Mapping[int, Host], hellos: Mapping[int, Mapping[str, An
 
 
 def is_cancelled(run: RunDir) -> bool:
-    """Return True if a cancel is recorded; then no agent may be started any more."""
+    """Return True if a cancel is recorded. No agent may be started after a cancel."""
     return (run.path / "cancel.json").exists()
 
 
 def leader_addresses(host: Host, hello: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the addresses of node 0: its `addr`, else the name that ssh resolves and the machine's own addresses."""
+    """Return the addresses at which the other nodes reach node 0: the profile's `addr`. Without `addr`, return the
+    name that ssh resolves and the machine's own addresses.
+    """
     from orchestrator.transport.openssh import resolve
 
     if host.addr:

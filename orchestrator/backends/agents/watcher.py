@@ -1,4 +1,6 @@
-"""The supervisor's threads for a run on other machines: one follows each node, one starts the agents again."""
+"""The supervisor's threads for a run on other machines. One thread follows each node, and one starts the agents
+again after a loss.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,7 @@ LOOKS_A_SECOND: Final = 128  # looks at all nodes of a run together; with more n
 
 
 class AgentsWatcher(RunWatcher):
-    """Watches one run, and makes its next starts."""
+    """Watches one run, and starts its agents again after a loss."""
 
     def __init__(self, run: RunDir, pool: Machines) -> None:
         self.pool = pool
@@ -40,7 +42,7 @@ class AgentsWatcher(RunWatcher):
         super().__init__(run, followers, functools.partial(_sources_in_reach, run, pool))
 
     def relaunch(self, again: Relaunch) -> None:
-        """Start the agents again in a thread, unless such a start is under way."""
+        """Start the agents again in a thread, unless such a thread is still running."""
         if self.starting is None or not self.starting.is_alive():
             self.starting = threading.Thread(target=self._relaunch, args=(again,), daemon=True)
             self.starting.start()
@@ -56,7 +58,7 @@ class AgentsWatcher(RunWatcher):
 
 
 class NodeFollower(Follower):
-    """Copies the files of one node from its present machine, and records whether its agent lives."""
+    """Copies the files of one node from the node's current machine, and records whether its agent lives."""
 
     def __init__(self, run: RunDir, node: int, pool: Machines) -> None:
         self.run, self.node, self.pool = run, node, pool
@@ -67,7 +69,9 @@ class NodeFollower(Follower):
         self.more = False
 
     def update(self) -> Update:
-        """Copy what is new. An agent counts as gone only when all of its files are here."""
+        """Copy new parts of the files. An agent counts as ended only once all of its files have been copied to this
+        machine.
+        """
         self.handle = read_handle(self.run)
         if self.handle is None or self.node >= len(self.handle.hosts):  # not started yet, or left out of this start
             return Update(pause=POLL_SECONDS)
@@ -83,19 +87,21 @@ class NodeFollower(Follower):
         return Update(steps, POLL_SECONDS if alive is False else 0.0, is_news=is_new or self.copy.has_news)
 
     def _hold(self) -> float:
-        """Return how long a machine holds a request while nothing is new; node 0 has the shortest time."""
+        """Return for how many seconds the machine may delay its answer while nothing is new. Node 0 has the shortest
+        delay.
+        """
         assert self.handle is not None
         return POLL_SECONDS if self.node == 0 else max(POLL_SECONDS, len(self.handle.hosts) / LOOKS_A_SECOND)
 
     def record_loss(self, error: BackendError) -> None:
-        """Record since when the machine has been out of reach."""
+        """Record that the machine is unreachable, and since when."""
         assert self.handle is not None
         assert self.machine is not None
         alive = False if isinstance(error, JobOverError) else None  # a scheduler ends all processes of its job
         self._record(Seen(self.handle.start, self.machine, alive, time.time(), error.message))
 
     def has_moved(self) -> bool:
-        """Return True if there has been another start, which may have another machine for the node."""
+        """Return True if the agents were started again, because the node may have another machine in the new start."""
         return read_handle(self.run) != self.handle
 
     def _record(self, seen: Seen) -> bool:
@@ -117,7 +123,7 @@ def sources(run: RunDir, pool: Machines) -> list[Source]:
 
 
 def current_sources(run: RunDir, pool: Machines) -> list[Source]:
-    """Return a source for each node, which uses the node's machine of the moment: another start may change it."""
+    """Return a source for each node. It always uses the node's current machine, which another start may change."""
 
     def session(node: int) -> Machine:
         handle = read_handle(run)
@@ -131,9 +137,10 @@ def current_sources(run: RunDir, pool: Machines) -> list[Source]:
 
 
 def former_sources(run: RunDir, pool: Machines) -> list[Source]:
-    """Return the machines of earlier starts that take no part in this start.
+    """Return the machines of earlier starts that take no part in the current start.
 
-    Their outputs get node numbers after the plan's. If the folder is shared, they have no outputs of their own.
+    Their outputs get node numbers after those of the plan. If the machines share the folder, they have no outputs of
+    their own.
     """
     handle, settings = read_handle(run), AgentsSettings.of(run.record().profile)
     if handle is None or settings.shared:
@@ -147,6 +154,6 @@ def former_sources(run: RunDir, pool: Machines) -> list[Source]:
 
 
 def _sources_in_reach(run: RunDir, pool: Machines) -> list[Source]:
-    """Return the machines of this start that were in reach at the last look."""
+    """Return the machines of the current start that were reachable at the last observation."""
     lost = unreachable_nodes(run)
     return [source for source in sources(run, pool) if source.nodes[0] not in lost]

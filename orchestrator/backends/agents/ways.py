@@ -1,4 +1,8 @@
-"""Finds the machines that can't reach the others, before another start: its gang would wait for them in vain."""
+"""Finds the machines that can't connect to the others, before a new start whose ranks would wait for these machines in
+vain.
+
+A way is a network connection from one machine to another.
+"""
 
 from __future__ import annotations
 
@@ -22,9 +26,10 @@ Ways = dict[tuple[int, int], str]  # (from, to) -> why no connection can be made
 def cut_off(
     pool: Machines, settings: AgentsSettings, hosts: Mapping[int, Host], witnesses: Iterable[Host] = ()
 ) -> dict[int, BackendError]:
-    """Return the machines that must be left out so that all others reach each other, with the reason for each.
+    """Return the machines to leave out so that all others reach each other, with the reason for each.
 
-    If a way does not work, the `witnesses` (free spares) show which of its two ends is cut off.
+    If a connection fails, the `witnesses` (free spares) try to reach both of its ends, which shows the end that is cut
+    off.
     """
     broken, all_hosts = _broken(pool, settings, hosts), hosts
     if broken and (others := dict(enumerate(witnesses, max(hosts) + 1))):
@@ -43,10 +48,11 @@ def _broken(pool: Machines, settings: AgentsSettings, hosts: Mapping[int, Host])
 
 
 def blamed(broken: Iterable[tuple[int, int]]) -> dict[int, tuple[int, int]]:
-    """Return as few machines as explain all broken ways, each with one of its own broken ways. Pure.
+    """Return the smallest set of machines that explains all failed connections, each with one of its failed
+    connections. Pure.
 
-    The machine with the most broken ways comes first. If two have equally many, the later one is blamed, because the
-    first may be node 0.
+    The machine with the most failed connections comes first. Of two machines with equally many, the later is blamed,
+    because the earlier may be node 0.
     """
     left, found = sorted(broken), dict[int, tuple[int, int]]()
     while left:
@@ -68,16 +74,16 @@ class Tried:
 
     @property
     def broken(self) -> Ways:
-        """Return the ways between two machines on which no connection could be made, and why."""
+        """Return the pairs of machines whose connection failed, with the reason for each."""
         between = ((way, answer) for way, answer in self.answers.items() if way[0] != way[1])
         lost = {way: answer for way, answer in between if answer["addr"] is None}
         return {way: "; ".join(answer["problems"]) for way, answer in lost.items()}
 
 
 def try_ways(pool: Machines, settings: AgentsSettings, hosts: Mapping[int, Host]) -> Tried:
-    """Try the connections that a gang needs: from each machine to the first and to the next.
+    """Try the connections that the ranks need: from each machine to the first machine and to the next.
 
-    The first tries to reach itself too. A machine that this machine can't reach has no answer.
+    The first machine also tries to reach itself. A machine that is unreachable from this machine has no answer.
     """
     if not hosts:
         return Tried({}, {}, {})

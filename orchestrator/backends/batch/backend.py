@@ -1,8 +1,9 @@
-"""Runs as jobs of a scheduler: one job a run, one array a sweep, one task a node, each of which becomes the agent.
+"""The backend that runs jobs of a batch scheduler. A run is a job, a sweep is an array, and each node has one task,
+which becomes the agent.
 
-The scheduler's programs run on one machine: this one, or a login node. The folder of a run is on a file system that
-this machine and the nodes share. With a login node it is on a file system that the login node and the nodes share. The
-supervisor then copies the files here and records what the scheduler reports, so a look at the run asks no machine.
+The scheduler's programs run either on this machine or on a login node. On this machine, the run's folder is on a file
+system that this machine and the nodes share. With a login node, the login node and the nodes share it. Then the
+supervisor copies the files to this machine and records the scheduler's reports, so that `look` contacts no machine.
 """
 
 from __future__ import annotations
@@ -45,9 +46,9 @@ OTHER_PYTHON: Final = "set python: in the profile to an interpreter that login a
 
 
 class Batch(Backend):
-    """Runs as jobs of one scheduler, on this machine (is_remote: False) or through a login node (is_remote: True).
+    """Runs as jobs of one scheduler, submitted on this machine (is_remote: False) or on a login node (is_remote: True).
 
-    The scheduler itself starts a job again after a requeue, with no process of orch alive.
+    After a requeue the scheduler itself starts the job again, even if no process of orch is alive on this machine.
     """
 
     takes_sweeps: ClassVar[bool] = True
@@ -65,7 +66,9 @@ class Batch(Backend):
     # -- where the scheduler's programs run
 
     def site(self, profile: Mapping[str, Any]) -> Site:
-        """Return the site of a profile: the machine on which its scheduler is called. Each machine has one object."""
+        """Return the site of a profile: the machine on which the scheduler's programs run. Each machine has one Site
+        object.
+        """
         login = str(profile.get("login") or "") if self.is_remote else ""
         workdir = workdir_of(profile) if login else ""
         key = (login, workdir, bool(login and profile.get("shared_parent")))
@@ -81,13 +84,13 @@ class Batch(Backend):
         return lambda: pool.session(address, workdir)
 
     def site_of(self, run: RunDir) -> Site:
-        """Return the site that has the run's job."""
+        """Return the site on which the run's job was submitted."""
         return self.site(run.record().profile if self.is_remote else {})
 
     def check_python(self, site: Site, python: str, *, is_alone: bool = True) -> None:
-        """Raise BackendError if the nodes' interpreter, as the login node sees it, can't run the job's tasks.
+        """Raise BackendError if the nodes' Python interpreter can't run the job's tasks, judged on the login node.
 
-        Here it is orch's own interpreter.
+        Without a login node the interpreter is orch's own.
         """
         if not self.is_remote:
             return
@@ -107,7 +110,9 @@ class Batch(Backend):
     # -- starting
 
     def place(self, run: RunDir, workdir: str | None, python: str | None) -> Place:
-        """Return the run's folder: in `workdir`, which every node must see at the same path, or in orch's own."""
+        """Return the run's folder: in the profile's `workdir`, which must have the same path on every node, or in
+        orch's state folder.
+        """
         from orchestrator.specs.plan import Place
 
         top = workdir if workdir is None or self.is_remote else os.path.expanduser(workdir)
@@ -122,11 +127,13 @@ class Batch(Backend):
         return Place(folder, f"{folder}/code", f"{top}/inputs", python, python)
 
     def script(self, launch: LaunchPlan) -> str:
-        """Return the batch script that a submit hands to the scheduler, in which `~` is not expanded yet."""
+        """Return the batch script that a submit passes to the scheduler. `~` is not expanded yet."""
         return self.scheduler.script(launch)
 
     def submit(self, plan: LaunchPlan, tasks: tuple[NodeTask, ...], run: RunDir) -> None:
-        """Queue the run's job. A job whose number was lost is found by its name later."""
+        """Queue the run's job. If the scheduler's answer with the job's number is lost, the job is found later by
+        its name.
+        """
         self._submit([plan], [tasks], [run], None, None)
 
     def submit_all(
@@ -135,8 +142,8 @@ class Batch(Backend):
     ) -> None:  # fmt: skip
         """Queue the runs as one array. Their shared files are written once, and each run has a folder of its own.
 
-        The handle of a run names only the array, because the run's id says which task it is. So nothing has to be
-        written for each run when the scheduler has answered.
+        The handle of a run names only the array, because the run's id determines its task. So no file has to be written
+        for each run after the scheduler's answer.
         """
         self._submit(plans, tasks, runs, folder, parallel)
 
@@ -144,7 +151,7 @@ class Batch(Backend):
         self, plans: Sequence[LaunchPlan], tasks: Sequence[tuple[NodeTask, ...]], runs: Sequence[RunDir],
         sweep: Path | None, parallel: int | None,
     ) -> None:  # fmt: skip
-        """Queue one job: the array of a sweep's runs, or the job of the one run."""
+        """Queue one job, which is either the array of a sweep or the job of one run."""
         from orchestrator.backends.batch import submission
         from orchestrator.backends.batch.scheduler import Array, Order
 
@@ -166,7 +173,7 @@ class Batch(Backend):
                 job.record_status(run, self.scheduler, job.scheduler_status(site, run))
 
     def check_alike(self, plans: Sequence[LaunchPlan]) -> None:
-        """Raise UsageError if two of the plans would ask the scheduler for different things."""
+        """Raise UsageError if two of the plans request different resources from the scheduler."""
         first = self.scheduler.asked(plans[0])
         for plan in plans[1:]:
             if different := [name for name, value in self.scheduler.asked(plan).items() if value != first[name]]:
@@ -177,7 +184,9 @@ class Batch(Backend):
                 )
 
     def _ready(self, plan: LaunchPlan) -> tuple[Site, str]:
-        """Return the site and the user's home there. Raises BackendError if the site lacks what a submit needs."""
+        """Return the site and the user's home folder there. Raises BackendError if a submit is impossible on the
+        site.
+        """
         site = self.site(plan.profile)
         home = str(site.hello()["home"]) if self.is_remote else os.path.expanduser("~")
         site.need(*self.scheduler.programs)
@@ -186,7 +195,9 @@ class Batch(Backend):
         return site, home
 
     def _tasks_at(self, run: RunDir, tasks: tuple[NodeTask, ...], home: str, machine: Machine) -> tuple[NodeTask, ...]:
-        """Return the tasks with `~` as the site has it, and with the run's environment, which is installed there."""
+        """Install the run's environment on the site. Return the tasks with its interpreter, and with `~` expanded as
+        on the site.
+        """
         from orchestrator.protocol.task import at_home
 
         if self.is_remote:
@@ -203,7 +214,7 @@ class Batch(Backend):
     # -- looking
 
     def look(self, run: RunDir, *, recorded: bool = False) -> Sight:
-        """Return the scheduler's report on the run's job. All nodes' agents are alive if the job is."""
+        """Return the scheduler's report on the run's job. All agents count as alive while the job is active."""
         ident = job.ident_of(run, self.site_of(run))
         if recorded:
             return Sight(job=ident.job_id)
@@ -211,10 +222,10 @@ class Batch(Backend):
         return Sight(status.alive(max(1, run.record().nnodes)), job=ident.job_id, scheduler=status)
 
     def scheduler_status(self, run: RunDir, ident: job.Ident | None = None) -> SchedulerStatus:
-        """Return what the scheduler reports of the run's job. Raises nothing if it can't be asked.
+        """Return the scheduler's report on the run's job. If the scheduler can't be asked, the report says so.
 
-        Through a login node it is what the supervisor has recorded. After a submit that was interrupted before it
-        recorded anything, the scheduler is asked.
+        With a login node, return the report that the supervisor has recorded. Ask the scheduler only if a submit was
+        interrupted before a report was recorded.
         """
         if self.is_remote:
             if (seen := job.recorded_status(run, self.scheduler)) is not None:
@@ -224,10 +235,10 @@ class Batch(Backend):
         return job.scheduler_status(self.site_of(run), run, ident)
 
     def wait(self, run: RunDir, timeout: float) -> None:
-        """Return after `timeout` seconds, or after several times as long while the job waits in the queue.
+        """Wait `timeout` seconds, or several times as long while the job waits in the queue.
 
-        Through a login node, also copy what is new, and return when something has changed. Only a job that has begun
-        has threads that copy, because thousands of a sweep's runs may wait in the queue.
+        With a login node, also copy new files, and return when one has changed. The copying threads start only once the
+        job has begun, because thousands of a sweep's runs may wait in the queue.
         """
         site = self.site_of(run)
         if not self.is_remote:
@@ -238,7 +249,7 @@ class Batch(Backend):
             job.wait_in_queue(site, run, timeout)
 
     def watcher(self, run: RunDir) -> RunWatcher:
-        """Return the threads that copy what the run writes; the first call starts them."""
+        """Return the watcher, whose threads copy the run's files. The first call starts the threads."""
         from orchestrator.backends.batch.watcher import watch
 
         site = self.site_of(run)
@@ -248,9 +259,9 @@ class Batch(Backend):
             return self._watchers[run.run_id]
 
     def _phase_in_queue(self, site: Site, run: RunDir) -> str | None:
-        """Return the phase of a job that has never begun, and record what the scheduler reports; None if it has begun.
+        """Return the phase of a job that has never begun, and record the scheduler's report; None if the job has begun.
 
-        The end of a job is recorded when all that the job has written before it is here.
+        The end of a job is recorded only after all files that the job wrote have been copied.
         """
         status = job.scheduler_status(site, run)
         if job.may_be_requeued(site, run) or (status.phase == "ended" and self._has_begun(site, run)):
@@ -260,7 +271,7 @@ class Batch(Backend):
         return status.phase if status.phase != "active" else None
 
     def _has_begun(self, site: Site, run: RunDir) -> bool:
-        """Tell whether the run's job has written anything. Raises BackendError if the login node can't be reached."""
+        """Return True if the run's job has written a file. Raises BackendError if the login node is unreachable."""
         folder = self.scheduler.folder
         reply, _ = site.machine().call("has_begun", run_dir=remote_folder(run), folder=folder)
         return bool(reply["begun"])
@@ -275,7 +286,9 @@ class Batch(Backend):
         return watching_logs(run, [source_of(run, self.site_of(run))], selection)
 
     def reach(self, run: RunDir, node: int, argv: Sequence[str], *, terminal: bool) -> list[str]:
-        """Return the argv that runs the command in the run's job while that runs; with a login node, by ssh to it."""
+        """Return the argv that runs the command in the run's job, which must be active. With a login node, the argv
+        begins with ssh to it.
+        """
         site = self.site_of(run)
         step = job.step_argv(site, run, node, argv, terminal=terminal)
         if not self.is_remote:
@@ -285,7 +298,9 @@ class Batch(Backend):
         return over_ssh(parse_address(site.where), step, terminal=terminal)
 
     def stage_replay(self, run: RunDir, node: int, name: str, checkpoint: Path | None, order: ReplayOrder) -> list[str]:
-        """Use the run's folder; on a login node a folder beside it, because the run's own may be removed."""
+        """Use the run's folder for the replay. On a login node use a new folder next to it, because the run's folder
+        may be removed.
+        """
         if not self.is_remote:
             from orchestrator.backends.replay_stage import stage_replay as stage
 
@@ -298,9 +313,10 @@ class Batch(Backend):
     # -- ending
 
     def cancel(self, run: RunDir) -> None:
-        """Send TERM to the agents, which read the recorded cancel, or take the job out of the queue.
+        """Send TERM to the agents, which then read the recorded cancel. If the job still waits, take it out of the
+        queue.
 
-        If a login node can't be reached, the supervisor repeats the cancel.
+        If the login node is unreachable, the supervisor repeats the cancel.
         """
         site = self.site_of(run)
         with self._unless_away():
@@ -313,16 +329,18 @@ class Batch(Backend):
                 job.record_status(run, self.scheduler, status)
 
     def cancel_waiting(self, runs: Sequence[RunDir]) -> None:
-        """Take the jobs that have not begun out of the queue, by one command for each array or job."""
+        """Take those jobs that have not begun out of the queue, with one command for each array or job."""
         with self._unless_away():
             job.cancel_waiting(self.site_of(runs[0]), runs)
 
     def _unless_away(self) -> AbstractContextManager[None]:
-        """Ignore a login node that can't be reached, because the supervisor repeats the work for each run."""
+        """Within the block, ignore that a login node is unreachable, because the supervisor repeats the work for
+        each run.
+        """
         return contextlib.suppress(BackendError) if self.is_remote else contextlib.nullcontext()
 
     def clean_up(self, run: RunDir) -> list[NodeProof]:
-        """End the job, and prove its end. If a login node can't be reached, every node is unreachable."""
+        """End the job and prove its end. If the login node is unreachable, report every node as unreachable."""
         if not _was_begun(run):
             return []
         site = self.site_of(run)
@@ -334,7 +352,7 @@ class Batch(Backend):
         return [replace(proof, is_unreachable=True) for proof in proofs] if status.phase == "unknown" else proofs
 
     def collect(self, run: RunDir) -> None:
-        """Fetch the files that are still on the login node, then remove the run's folder there."""
+        """Copy the files that are only on the login node, then remove the run's folder there."""
         with self._lock:
             watcher = self._watchers.pop(run.run_id, None)
         if watcher is not None:
@@ -352,7 +370,7 @@ class Batch(Backend):
             finish(run, [source_of(run, site)])
 
     def bring_outputs(self, run: RunDir) -> None:
-        """Fetch the outputs that are still on the login node; once the run has ended, remove its folder there."""
+        """Copy the outputs that are only on the login node. If the run has ended, remove its folder there."""
         if self.is_remote and _was_begun(run):
             from orchestrator.backends.batch.watcher import source_of
             from orchestrator.backends.mirror.watching import bring_outputs
@@ -362,33 +380,39 @@ class Batch(Backend):
     # -- what the scheduler knows
 
     def completed(self, launch: LaunchPlan, *, by_shell: bool = False) -> LaunchPlan:
-        """Return the plan with the values that only the scheduler knows. Without an answer the plan stays as it is."""
+        """Return the plan, completed with the values that only the scheduler knows; unchanged if the scheduler does
+        not answer.
+        """
         with contextlib.suppress(BackendError):
             launch = self.scheduler.completed(launch, lambda: self.site(launch.profile))
         return self.scheduler.filled(launch, os.environ)[0] if by_shell and not self.is_remote else launch
 
     def would_take(self, launch: LaunchPlan) -> CheckResult:
-        """Ask the scheduler, without a submit, if it would take the plan. Raises BackendError if it can't be asked."""
+        """Ask the scheduler whether it would accept the plan, without a submit. Raises BackendError if it can't be
+        asked.
+        """
         site = self.site(launch.profile)
         site.need(self.scheduler.programs[0])
         return self.scheduler.would_take(self.scheduler.filled(launch, site.environment())[0], site)
 
     def waiting_for(self, launch: LaunchPlan, runs: Sequence[RunDir], *, succeeds: bool) -> LaunchPlan | None:
-        """Return the plan of a job that waits for these runs; None if the scheduler can't wait for all."""
+        """Return the plan, changed so that its job waits for these runs; None if the scheduler can't wait for all of
+        them.
+        """
         return job.after(self.site_of(runs[0]), launch, runs, succeeds=succeeds)
 
     def used(self, run: RunDir) -> JobUse | None:
-        """Return what the accounting reports of the run's job; None before the run has a job."""
+        """Return the accounting's report on the run's job; None before the run has a job."""
         site = self.site_of(run)
         ident = job.ident_of(run, site)
         return None if ident.job_id is None else site.used(ident.job_id, ident.name)
 
     def unsaid(self, run: RunDir) -> str:
-        """Return a sentence about what the run's profile leaves open; "" if nothing."""
+        """Return a sentence about a setting that the run's profile should have but lacks; "" if it lacks none."""
         return self.scheduler.unsaid(run.record(), job.given_by_shell(run, self.site_of(run)))
 
     def excess(self, run: RunDir) -> str:
-        """Return, in numbers, what the run asks for that its queue never gives; "" if the scheduler can't be asked."""
+        """Return, in numbers, what the run requests beyond its queue's limits; "" if the scheduler can't be asked."""
         site = self.site_of(run)
         try:
             return self.scheduler.excess(run.record(), job.given_by_shell(run, site), site)
@@ -398,7 +422,7 @@ class Batch(Backend):
     # -- a profile
 
     def doctor(self, profile: AnyProfile, *, on_node: bool) -> list[Check]:
-        """Check what a submit would meet, and with `on_node` what a short job meets on a node."""
+        """Check whether a submit could work. With `on_node`, also submit a short job that checks a node."""
         from orchestrator.backends.batch.scheduler import Trial
         from orchestrator.specs.job import Job
         from orchestrator.specs.plan import plan
@@ -421,7 +445,9 @@ class Batch(Backend):
         )
 
     def _runs_folder(self, site: Site, launch: LaunchPlan) -> Folder:
-        """Return the folder of all runs; its room and rights are those of the nearest folder above it that exists."""
+        """Return the folder of all runs. If it is missing, its free space and permissions are those of the nearest
+        existing parent.
+        """
         from orchestrator.backends.batch.scheduler import Folder
 
         if self.is_remote:
@@ -438,7 +464,7 @@ class Batch(Backend):
         return self.scheduler.holdings(self.site(profile.to_json()))
 
     def collect_garbage(self, profile: AnyProfile, judge: Judge, *, dry_run: bool) -> list[Finding]:
-        """Remove cached files in orch's folder that nothing has used for long. The scheduler itself ends its jobs."""
+        """Remove cached files in orch's folder that were not used for a long time. The scheduler itself ends jobs."""
         from orchestrator.backends.environments import tidy_cache
 
         place = self.place(RunDir(state_root() / "runs" / "cache"), profile.workdir, profile.python)
@@ -449,10 +475,10 @@ class Batch(Backend):
 
 
 def orchs_folder(task: NodeTask) -> str:
-    """Return orch's folder on the machine that has a task's files."""
+    """Return orch's folder on the machine on which a task's files are."""
     return str(PurePosixPath(task.run_dir).parents[1])
 
 
 def _was_begun(run: RunDir) -> bool:
-    """Tell whether a submit has begun, so that something may be on the login node."""
+    """Return True if a submit has begun, so that files of the run may be on the login node."""
     return (run.path / "handle.json").exists()

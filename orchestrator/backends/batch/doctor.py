@@ -1,4 +1,6 @@
-"""The checks of `orch doctor` that are alike for all schedulers: the login node, the programs, and the runs' folder."""
+"""The checks of `orch doctor` that all schedulers have in common: the login node, the programs, and the folder of
+all runs.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ COMMON: Final = ("login", "python", "programs")
 LEAST_FREE: Final = 1 << 30
 NOT_SHARED: Final = "set workdir: in the profile to a folder that login and compute nodes share"
 Found = dict[str, CheckResult]
-"""Checks by their names."""
+"""Check results by the names of the checks."""
 
 
 def examine(
@@ -22,9 +24,9 @@ def examine(
 ) -> list[Check]:
     """Make the common checks, then the scheduler's `own` checks, which `add_own` adds one by one.
 
-    The first of `own` fails if the scheduler can't be asked. unseen: a hint on what these checks can't see; "" if they
-    see all. more: checks that are shown only if they were made. `add_own` raises BackendError at the first check that
-    can't be made.
+    If the scheduler can't be asked, the first of the `own` checks fails. unseen: a hint about the limits of these
+    checks; "" if they cover everything. more: checks that are listed only if they were made. `add_own` raises
+    BackendError at the first check that can't be made.
     """
     found: Found = {}
     site, login = trial.site, str(trial.launch.profile.get("login") or "")

@@ -1,6 +1,6 @@
-"""A run's job: found, judged, signalled and ended by the scheduler of a site.
+"""Finds, judges, signals and ends a run's job by the scheduler of a site.
 
-The run's own files are read in its folder here, to which a run on a login node has them copied.
+The run's own files are read from its folder on this machine. With a login node they were copied to that folder.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ class Ident(NamedTuple):
 
 
 def ident_of(run: RunDir, site: Site) -> Ident:
-    """Return the identity of the run's job, from the handle, else from the files that the job has made.
+    """Return the identity of the run's job: from the handle, or else from the files that the job has written.
 
-    The number of an array is read once for all of its runs.
+    The number of an array is read once and serves all of its runs.
     """
     array = _handle_of(run).get("array")
     if not isinstance(array, str):
@@ -60,7 +60,7 @@ def ident_of(run: RunDir, site: Site) -> Ident:
 
 
 def job_of(site: Site, run: RunDir, *, fresh: bool = False, ident: Ident | None = None) -> tuple[str, Job | None]:
-    """Return (phase, job). The phase is that of a SchedulerStatus."""
+    """Return (phase, job). The phases are those of SchedulerStatus. The job is None if it is not known."""
     snapshot = site.queue(fresh=fresh)
     if snapshot.jobs is None:
         return "unknown", None
@@ -83,9 +83,10 @@ def job_of(site: Site, run: RunDir, *, fresh: bool = False, ident: Ident | None 
 
 
 def _cancelled_since(run: RunDir, folder: RunDir) -> float | None:
-    """Return the time from which on the queue tells whether a cancelled run has a job; None if orch did not cancel it.
+    """Return the time after which a queue snapshot proves whether a cancelled run has a job; None if orch did not
+    cancel the run.
 
-    A cancel may come before the end of the submit. A queue from before the job was handed over proves nothing.
+    A cancel may be recorded before the submit has ended, so a snapshot from before the submit proves nothing.
     """
     try:
         return max(os.stat(path).st_mtime for path in (f"{run.path}/cancel.json", f"{folder.path}/handle.json")) + TICK
@@ -94,7 +95,7 @@ def _cancelled_since(run: RunDir, folder: RunDir) -> float | None:
 
 
 def scheduler_status(site: Site, run: RunDir, ident: Ident | None = None) -> SchedulerStatus:
-    """Return what the scheduler reports of the run's job."""
+    """Return the scheduler's report on the run's job."""
     ident = ident or ident_of(run, site)
     phase, job = job_of(site, run, ident=ident)
     kind = site.scheduler
@@ -120,7 +121,7 @@ def scheduler_status(site: Site, run: RunDir, ident: Ident | None = None) -> Sch
 
 
 def step_argv(site: Site, run: RunDir, node: int, argv: Sequence[str], *, terminal: bool) -> list[str]:
-    """Return the argv that runs a command on a node of the run's job. Raises BackendError if the job does not run."""
+    """Return the argv that runs a command on a node of the run's job. Raises BackendError if the job is not active."""
     phase, job = job_of(site, run)
     if phase == "waiting":  # it may have begun since the queue was last seen
         phase, job = job_of(site, run, fresh=True)
@@ -134,9 +135,10 @@ def step_argv(site: Site, run: RunDir, node: int, argv: Sequence[str], *, termin
 
 
 def after(site: Site, launch: LaunchPlan, runs: Sequence[RunDir], *, succeeds: bool) -> LaunchPlan | None:
-    """Return the plan of a job that waits for these runs; None if a run's job has ended or is unknown.
+    """Return the plan, changed so that its job waits for these runs; None if a run's job has ended or is unknown.
 
-    Several runs of one array are represented by the array's own number and `[]`, so the whole array is waited for.
+    If several runs belong to one array, the new job waits for the whole array, which is written as the array's number
+    and `[]`.
     """
     found = [job_of(site, run) for run in runs]
     numbers = [job.job_id for phase, job in found if job is not None and phase in ("waiting", "active")]
@@ -149,7 +151,9 @@ def after(site: Site, launch: LaunchPlan, runs: Sequence[RunDir], *, succeeds: b
 
 
 def wait_in_queue(site: Site, run: RunDir, timeout: float) -> None:
-    """Let `timeout` seconds pass, several times while the job waits in the queue, unless the run is cancelled."""
+    """Wait `timeout` seconds, or several times as long while the job waits in the queue. Return early if the run is
+    cancelled.
+    """
     for _ in range(ROUNDS):
         release_requeued(site, run)
         time.sleep(timeout)  # a scheduler sends no message, and files on a shared folder send no events
@@ -158,21 +162,23 @@ def wait_in_queue(site: Site, run: RunDir, timeout: float) -> None:
 
 
 def release_requeued(site: Site, run: RunDir) -> None:
-    """Have a job that was requeued start soon."""
+    """Make a requeued job start soon."""
     phase, job = job_of(site, run)
     if phase == "waiting" and job is not None and job.is_deferred and _has_run(run, site.scheduler):
         site.hasten(job)
 
 
 def may_be_requeued(site: Site, run: RunDir) -> bool:
-    """Tell whether a job waits for a time that its profile does not name, as a job does that was requeued."""
+    """Return True if the job waits for a start time that its profile does not set. A requeued job waits in this way."""
     phase, job = job_of(site, run)
     is_later = phase == "waiting" and job is not None and job.is_deferred
     return is_later and not site.scheduler.begins_later(run.record().profile)
 
 
 def cancel(site: Site, run: RunDir) -> None:
-    """Send TERM to the agents, which read the recorded cancel; take a job that still waits out of the queue."""
+    """Send TERM to the agents, which then read the recorded cancel. If the job still waits, take it out of the
+    queue.
+    """
     phase, job = job_of(site, run)
     if job is not None and phase == "waiting":
         site.cancel(site.scheduler.cancel(job.job_id), job.job_id)
@@ -182,16 +188,17 @@ def cancel(site: Site, run: RunDir) -> None:
 
 
 def cancel_waiting(site: Site, runs: Sequence[RunDir]) -> None:
-    """Take the jobs that have not begun out of the queue, by one command for each array or job."""
+    """Take those jobs that have not begun out of the queue, with one command for each array or job."""
     for number in {array_of(number) for run in runs if (number := ident_of(run, site).job_id) is not None}:
         site.cancel(site.scheduler.cancel_waiting(number), number)
     site.queue(fresh=True)  # as in `cancel`
 
 
 def end(site: Site, run: RunDir) -> list[NodeProof]:
-    """End the job, and prove its end by what the scheduler and the nodes' agents report.
+    """End the job. Prove its end by the reports of the scheduler and of the nodes' agents.
 
-    A job whose agents have all ended is not cancelled: the scheduler would report a success as cancelled.
+    If all agents of the job have ended, the job is not cancelled, because the scheduler would report a success as
+    cancelled.
     """
     phase, job = job_of(site, run)
     if phase != "ended":  # a job that has ended stays so
@@ -219,7 +226,9 @@ def _newest_start(run: RunDir) -> list[Event]:
 
 
 def wait_for_end(site: Site, run: RunDir) -> tuple[str, Job | None]:
-    """Return as `job_of`, once the job neither waits nor runs, or after the time that the scheduler takes."""
+    """Wait until the job neither waits nor runs, for as long as the scheduler needs to end a job. Return (phase,
+    job).
+    """
     stop = time.monotonic() + site.scheduler.end_seconds
     phase, job = job_of(site, run)
     if phase != "ended":  # a job that has ended stays so
@@ -234,20 +243,23 @@ def wait_for_end(site: Site, run: RunDir) -> tuple[str, Job | None]:
 
 
 def submitted_as(job_id: str, by_shell: ByShell) -> Record:
-    """Return the handle of a job that was queued: its number, and the options that the shell has set."""
+    """Return the handle of a queued job: its number, and the options that environment variables of the shell have
+    set.
+    """
     return {"state": HandleStatus.SUBMITTED, "job": job_id, **({"by_shell": by_shell} if by_shell else {})}
 
 
 def given_by_shell(run: RunDir, site: Site) -> ByShell:
-    """Return the options that the shell has set for the run's job."""
+    """Return the options that environment variables of the shell have set for the run's job."""
     found = _handle_of(ident_of(run, site).folder).get("by_shell")
     return found if isinstance(found, dict) else {}
 
 
 def _handle_of(folder: RunDir) -> Record:
-    """Return the handle of a run or an array; empty if it is missing or damaged, because names tell the job as well.
+    """Return the handle of a run or an array. It is empty if the file is missing or damaged, because the job can also
+    be found by its name.
 
-    It is cached, because each look reads it several times, and reads an array's for each of its runs.
+    The handle is cached, because each look reads it several times, and all runs of an array read the same handle.
     """
     try:
         return folder.made_of("handle.json", _read_handle)
@@ -285,7 +297,9 @@ def _has_run(run: RunDir, kind: Scheduler) -> bool:
 
 
 def _last_words(run: RunDir, job_id: str, kind: Scheduler) -> str:
-    """Return the last line of the last start's agents, else of its batch shell: it failed before an agent could."""
+    """Return the last log line of the last start: from its agents, or else from its batch shell, which may have
+    failed before them.
+    """
     from orchestrator.protocol.reading import read_part
 
     logs = sorted((run.path / kind.folder).glob(f"*.{job_id}.*.log"))  # agent, batch
@@ -302,15 +316,17 @@ def _last_words(run: RunDir, job_id: str, kind: Scheduler) -> str:
 
 
 def _start_of(log: Path) -> int:
-    """Return the start in `agent.JOB.START.NODE.log` and `batch.JOB.START.log`."""
+    """Return START from the name of a log, which is `agent.JOB.START.NODE.log` or `batch.JOB.START.log`."""
     number = log.name.split(".")[2]
     return int(number) if number.isdecimal() else 0
 
 
 def _proof(node: int, own: Sequence[Event], left: str, *, unknown: str) -> NodeProof:
-    """Return the proof of one node from its agent's last events. `left` names the job if it has not ended yet.
+    """Return the proof for one node, from the last events of its agent. `left` names the job if the job has not ended
+    yet.
 
-    unknown: why the scheduler does not answer. A node is then unreachable unless its agent reported its end.
+    unknown: the reason why the scheduler does not answer. The node then counts as unreachable, unless its agent has
+    reported its end.
     """
     agent, end = last_of(own, AgentStarted), last_of(own, AgentEnded)
     host, ended, survivors = agent.host if agent is not None else "?", 0, [left] if left else []
@@ -326,14 +342,16 @@ def _proof(node: int, own: Sequence[Event], left: str, *, unknown: str) -> NodeP
 
 
 def record_status(run: RunDir, kind: Scheduler, status: SchedulerStatus) -> None:
-    """Record what the scheduler reports, and when."""
+    """Record the scheduler's report with its time."""
     before, now = run.read(f"{kind.folder}.json") or {}, asdict(status)
     if {**before, "time": None} != {**now, "time": None} or status.phase == "none":
         run.write(f"{kind.folder}.json", {**now, "time": time.time()})
 
 
 def recorded_status(run: RunDir, kind: Scheduler) -> SchedulerStatus | None:
-    """Return what was recorded last; None if nothing was, or if it was before the submit that there was no job."""
+    """Return the last recorded report; None if there is none, or if it reports from before the submit that there is
+    no job.
+    """
     seen = run.read(f"{kind.folder}.json")
     if seen is None or (seen["phase"] == "none" and _is_submitted_since(run, seen["time"])):
         return None

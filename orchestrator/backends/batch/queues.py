@@ -1,4 +1,4 @@
-"""The rows of `orch nodes` for a scheduler: partitions or queues with their nodes."""
+"""The rows of `orch nodes` for a scheduler: its partitions or queues, with their nodes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Partition:
-    """Nodes of one partition or queue. In one of Slurm's, they are alike."""
+    """The nodes of one partition or queue. In Slurm, one row has only nodes of equal size."""
 
     name: str
     is_default: bool

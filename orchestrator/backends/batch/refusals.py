@@ -1,4 +1,4 @@
-"""Turns the message of a qsub that refused a job into a sentence that names the field to change. Pure."""
+"""Turns the error message of a qsub that refused a job into a sentence that names the field to change. Pure."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from orchestrator.errors import BackendError
 
 @dataclass(frozen=True)
 class Refusals:
-    """Explains the error messages of a scheduler's qsub.
+    """The known error messages of a scheduler's qsub.
 
-    is_up: a hint on how to see whether the server is up. table: words of the message, their meaning, and a hint.
-    `{name}` in a meaning is a field of the profile.
+    is_up: a hint on how to check that the server is up. table: words of a message, their meaning, and a hint. `{name}`
+    in a meaning is replaced by the profile's field of that name.
     """
 
     title: str
@@ -22,7 +22,7 @@ class Refusals:
     table: Sequence[tuple[str, str, str]]
 
     def error(self, said: str, profile: Mapping[str, Any], *, is_unreachable: bool) -> BackendError:
-        """Return the error for the output of qsub. A message that is not known is shown as it is."""
+        """Return the error for the output of qsub. The output itself is the message if it is unknown."""
         lines = [line.strip() for line in said.splitlines() if line.strip() and line.strip() != "Exiting."]
         last = "; ".join(line.removeprefix("Unable to run job: ").removeprefix("qsub: ") for line in lines)
         last = last or "it did not say why"

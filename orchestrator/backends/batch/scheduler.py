@@ -1,7 +1,7 @@
-"""The contract of a batch scheduler: its commands, each with the parser of what the command prints.
+"""The interface of a batch scheduler: its commands, each with a parser for the command's output.
 
-PSI/J's `pbs_base.py` is the model. `Batch` does the rest: it runs the commands, caches the queue, recovers jobs whose
-number was lost, proves the end of a run, and copies files.
+The design follows PSI/J's `pbs_base.py`. `Batch` runs the commands, caches the queue, finds jobs whose number was lost,
+proves the end of a run, and copies files.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ if TYPE_CHECKING:  # `orch status` must wait neither for pydantic nor for a subm
 
 T = TypeVar("T")
 ByShell = dict[str, dict[str, str]]
-"""Each option that a variable of the shell has set: its `value`, and the variable (`by`)."""
+"""The options that environment variables of the shell have set: the `value` of each, and the variable (`by`)."""
 
 
 @dataclass(frozen=True)
 class Query(Generic[T]):
-    """A command, and the parser of what it prints."""
+    """A command, and the parser of its output."""
 
     argv: Sequence[str]
     parse: Callable[[str], T]
@@ -39,7 +39,7 @@ class Query(Generic[T]):
 
 @dataclass(frozen=True)
 class Job(ABC):
-    """A job as one of the scheduler's programs shows it. A field that the program does not show is empty."""
+    """A job as one of the scheduler's programs prints it. A field that the program does not print is empty."""
 
     job_id: str  # 17, or 17_3: task 3 of array 17
     state: str  # the scheduler's own word
@@ -52,35 +52,39 @@ class Job(ABC):
     @property
     @abstractmethod
     def phase(self) -> str:
-        """Return waiting, active or ended; active if the state is not a known word."""
+        """Return the phase of the job: waiting, active or ended. An unknown state counts as active."""
 
     @property
     def is_stuck(self) -> bool:
-        """Tell whether the job may wait forever unless somebody changes the job or the cluster."""
+        """Return True if the job may wait forever unless a person changes the job or the cluster."""
         return False
 
     @property
     def is_suspended(self) -> bool:
-        """Tell whether the job has its nodes and the scheduler has stopped its processes."""
+        """Return True if the job has its nodes, but the scheduler has suspended its processes."""
         return False
 
     @property
     def is_deferred(self) -> bool:
-        """Tell whether the job waits for a time, as a job does that was requeued."""
+        """Return True if the job waits for a start time. A requeued job waits in this way."""
         return False
 
     @property
     def ending(self) -> JobEnd:
-        """Return how the job ended, if its phase is `ended`."""
+        """Return how the job ended. The phase of the job must be `ended`."""
         return JobEnd.OTHER
 
     def is_named(self, name: str) -> bool:
-        """Tell whether this is the job of the run or sweep of that name, and not a later job with the same number."""
+        """Return True if the job belongs to the run or sweep of this name, and is not a later job with the same
+        number.
+        """
         return self.name == name
 
     @abstractmethod
     def why_it_waits(self, *, has_run: bool = False) -> str:
-        """Return a sentence about why the job waits. has_run: the job was started before, and was requeued."""
+        """Return a sentence about the reason why the job waits. has_run: the job was started before, and was
+        requeued.
+        """
 
     @abstractmethod
     def how_it_ended(self, user: str = "") -> str:
@@ -89,7 +93,7 @@ class Job(ABC):
 
 @dataclass(frozen=True)
 class Folder:
-    """The folder of all runs on the machine that submits."""
+    """The folder of all runs, on the machine that submits the jobs."""
 
     path: str
     top: str  # the nearest folder above it that exists
@@ -99,7 +103,7 @@ class Folder:
 
 @dataclass(frozen=True)
 class Trial:
-    """The plan of a job that does nothing, for the checks of `orch doctor`."""
+    """A plan whose job does nothing. The checks of `orch doctor` use it."""
 
     site: Site
     launch: LaunchPlan
@@ -110,7 +114,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class Array:
-    """Runs that are the tasks of one array. They differ in nothing that the scheduler is asked for."""
+    """Runs that are the tasks of one array. All of them request the same resources from the scheduler."""
 
     sweep: str
     folder: str  # of what the runs share: script, pickle, agent
@@ -120,7 +124,7 @@ class Array:
 
 @dataclass(frozen=True)
 class Order:
-    """A job to submit: one run, or the runs of an array, of which `launch` may be any."""
+    """A job to submit: one run, or the runs of an array. For an array, `launch` is the plan of any of its runs."""
 
     launch: LaunchPlan
     array: Array | None = None
@@ -132,12 +136,12 @@ class Order:
 
     @property
     def folder(self) -> str:
-        """Return the folder of the files that all tasks of the job share."""
+        """Return the folder with the files that all tasks of the job share."""
         return self.array.folder if self.array else self.launch.tasks[0].run_dir
 
 
 def with_option(launch: LaunchPlan, field: str, option: str, values: Sequence[str]) -> LaunchPlan:
-    """Return the plan with more values, after a comma, in an option of the profile's `field`."""
+    """Return the plan with more values appended, after a comma, to an option in the profile's `field`."""
     given = dict(launch.profile.get(field) or {})
     own = given.get(option)
     given[option] = ",".join([*([str(own)] if own else []), *values])
@@ -145,17 +149,17 @@ def with_option(launch: LaunchPlan, field: str, option: str, values: Sequence[st
 
 
 def in_words(by_shell: ByShell) -> str:
-    """Return a sentence about the options that the shell has set; "" if there are none."""
+    """Return a sentence about the options that environment variables have set; "" if there are none."""
     said = [f"{option} {each.get('value')} by {each.get('by')}" for option, each in by_shell.items()]
     return f"the profile leaves open what the shell gives: {', '.join(said)}" if said else ""
 
 
 Put = Callable[[str, bytes], object]
-"""Writes a file, given its path and content, on the machine that submits a job. Raises BackendError if it can't."""
+"""Writes a file with this path and content on the machine that submits a job. Raises BackendError if that fails."""
 
 
 class RefusedError(BackendError):
-    """The scheduler has refused a job; the message is what its program printed."""
+    """The scheduler has refused a job. The message is the output of its program."""
 
 
 class Scheduler(ABC):
@@ -186,28 +190,30 @@ class Scheduler(ABC):
     programs: ClassVar[tuple[str, ...]]
     """The programs that a submit needs; the first submits a job."""
     door: ClassVar[str] = "login node"
-    """The scheduler's name for a machine on which jobs are submitted."""
+    """The scheduler's own name for a machine on which jobs are submitted."""
     needs_python: ClassVar[tuple[str, int, int]] = ("orch", 3, 9)
-    """The name of the program that starts the tasks of a job, and the lowest version of Python that it needs."""
+    """The program that starts the tasks of a job, and the lowest version of Python that this program needs."""
     hide: ClassVar[tuple[str, ...]] = ()
-    """Prefixes of the variables that the programs would read as options."""
+    """The prefixes of environment variables that the programs would read as options."""
     keep: ClassVar[tuple[str, ...]] = ()
-    """Variables with such a prefix that name the cluster and authenticate the user."""
+    """The environment variables with such a prefix that are kept, because they name the cluster or authenticate the
+    user.
+    """
     plain: ClassVar[Mapping[str, str]] = {"LC_ALL": "C"}
-    """Variables that make the output of the programs the same for everybody."""
+    """The environment variables that make the programs' output the same for every user."""
     chatter: ClassVar[tuple[str, ...]] = ()
-    """The beginnings of log lines that say nothing about the end of a job."""
+    """The beginnings of log lines that do not explain the end of a job."""
     shell: ClassVar[Sequence[str]] = ("true",)
-    """The command that prints the variables of a login node's shell that `filled` reads."""
+    """The command that prints those environment variables of a login node's shell that `filled` reads."""
     looks_on_nodes: ClassVar[bool] = False
-    """True if `doctor` can run a short job that checks a node."""
+    """True if `doctor` can submit a short job that checks a node."""
     end_seconds: ClassVar[float] = 40.0
-    """How long a job may take to end after its cancel."""
+    """The number of seconds that a job may take to end after its cancel."""
     accounting_lag: ClassVar[float] = 0.0
-    """For how many seconds the accounting may lack a job that has ended and that no queue shows any more."""
+    """The number of seconds for which the accounting may lack a job that has ended and has left the queue."""
 
     def hint(self, *, by_login: bool) -> str:
-        """Return what to do if the programs are missing on this machine, or on the login node."""
+        """Return a hint for the user if the scheduler's programs are missing on this machine or the login node."""
         if by_login:
             return f"name a machine in login: on which {self.programs[0]} is on PATH, if only for login shells"
         where = f"a {self.door}, where {self.programs[0]} is on PATH"
@@ -217,131 +223,148 @@ class Scheduler(ABC):
 
     @abstractmethod
     def queue(self, user: int) -> Query[Sequence[Job]]:
-        """List the jobs of a user, each task of an array apart, and those that ended lately."""
+        """List the jobs of a user, including those that ended a short time ago. Each task of an array is a job of
+        its own.
+        """
 
     def details(self, job_id: str) -> Query[Job | None] | None:
-        """Show one job, with details that the queue lacks; the parser returns None if nothing was shown.
+        """Show one job with details that the queue lacks. The parser returns None if the output has no job.
 
-        Return None instead of a query if the queue has all details and a job that it lacks has ended.
+        Return None instead of a query if the queue shows all details, and a job that is not in the queue has ended.
         """
         return None
 
     def reason(self, job_id: str) -> Query[str] | None:
-        """Show why a job waits, as a sentence; None if the queue shows the reason."""
+        """Show the reason why a job waits, as a sentence; None if the queue shows it already."""
         return None
 
     @abstractmethod
     def accounting(self, job_id: str) -> Query[Sequence[Job]]:
-        """List the jobs that have had this number, the newest last, as the accounting has them."""
+        """List the jobs in the accounting that had this number, the newest last."""
 
     @abstractmethod
     def use(self, user: int, job_id: str, name: str) -> Query[JobUse | None]:
-        """Show what a job was given and what it has used; None if the accounting has no such job."""
+        """Show the resources that a job was allocated and those that it used; None if the accounting lacks the job."""
 
     def ping(self) -> Query[str] | None:
-        """Ask quickly whether the scheduler's server is up; the parser returns the problem, "" for none."""
+        """Check quickly whether the scheduler's server is up. The parser returns the problem, or "" if there is
+        none.
+        """
         return None
 
     @abstractmethod
     def lost(self, job_id: str, name: str) -> Job:
-        """Return the job of a run that neither the server nor the accounting knows any more: it has ended."""
+        """Return a job for a run whose job is unknown to both the server and the accounting. The job counts as
+        ended.
+        """
 
     # -- what an error message means
 
     @abstractmethod
     def is_unknown(self, said: str) -> bool:
-        """Tell whether a program says that the server does not know the job."""
+        """Return True if this error message says that the server does not know the job."""
 
     @abstractmethod
     def is_unreachable(self, said: str) -> bool:
-        """Tell whether a program could not ask the server."""
+        """Return True if this error message says that the server could not be reached."""
 
     @abstractmethod
     def is_unanswered(self, said: str) -> bool:
-        """Tell whether the server may have taken a job, although the submit failed."""
+        """Return True if the server may have queued the job, although the submit failed."""
 
     @abstractmethod
     def is_over(self, said: str) -> bool:
-        """Tell whether a cancel failed only because the job has ended."""
+        """Return True if a cancel failed only because the job has ended."""
 
     def refusal(self, said: str, launch: LaunchPlan, site: Site) -> BackendError:
-        """Return the error for what the scheduler said when it refused a job: a sentence that names the field."""
+        """Return the error for the scheduler's message when it refused a job. The error names the field to change."""
         return BackendError(f"{self.programs[0]} refused the job: {said.strip()}")
 
     # -- commands
 
     @abstractmethod
     def submit(self, order: Order, put: Put, call: Callable[[Sequence[str]], Output]) -> str:
-        """Write the job's files, queue the job, and return its number. Raises RefusedError if it is refused."""
+        """Write the job's files, queue the job, and return its number. Raises RefusedError if the scheduler refuses
+        the job.
+        """
 
     @abstractmethod
     def script(self, launch: LaunchPlan) -> str:
-        """Return the batch script that a submit of this plan hands to the scheduler. Needs no scheduler."""
+        """Return the batch script that a submit of this plan passes to the scheduler. The scheduler is not
+        contacted.
+        """
 
     @abstractmethod
     def cancel(self, job_id: str, signal: str = "") -> Sequence[str]:
-        """Return the command that ends a job; with a signal (TERM, KILL), the command that only sends the signal.
+        """Return the command that ends a job. With a signal (TERM, KILL), return the command that only sends the
+        signal.
 
-        Return () for a signal if no command sends it. The job then has to look for the recorded cancel itself.
+        Return () if no command can send the signal. The job then has to look for the recorded cancel itself.
         """
 
     @abstractmethod
     def cancel_waiting(self, job_id: str) -> Sequence[str]:
-        """Return the command that takes the tasks of a job that have not begun out of the queue."""
+        """Return the command that removes those tasks of a job from the queue that have not begun."""
 
     def hasten(self, job: Job) -> Sequence[str] | None:
-        """Return the command that makes a requeued job start soon; None if that is not needed."""
+        """Return the command that makes a requeued job start soon; None if no command is needed."""
         return None
 
     def step(self, job_id: str, node: int, host: str, argv: Sequence[str], *, terminal: bool) -> list[str]:
-        """Return the argv that runs a command on this node of a job that runs. By default ssh runs it on the host."""
+        """Return the argv that runs a command on this node of an active job. The default uses ssh to the node's
+        host.
+        """
         view = ("-tt",) if terminal else ("-T",)
         return ["ssh", "-o", "BatchMode=yes", *view, host, shlex.join(argv)]
 
     @abstractmethod
     def after(self, launch: LaunchPlan, job_ids: Sequence[str], *, succeeds: bool) -> LaunchPlan | None:
-        """Return the plan of a job that waits for these jobs; None if the scheduler has no such condition.
+        """Return the plan, changed so that its job waits for these jobs; None if the scheduler can't express that.
 
-        `17[]` is a whole array. If None is returned, the supervisor itself waits.
+        `17[]` means a whole array. If None is returned, the supervisor waits instead.
         """
 
     # -- what a plan asks for
 
     def asked(self, launch: LaunchPlan) -> Mapping[str, Any]:
-        """Return what must be the same for all tasks of an array."""
+        """Return the settings that must be equal for all tasks of an array."""
         return {}
 
     def filled(self, launch: LaunchPlan, environ: Mapping[str, str]) -> tuple[LaunchPlan, ByShell]:
-        """Return the plan with the options that the shell sets where the profile leaves them open."""
+        """Return the plan with options from environment variables of the shell, for fields that the profile leaves
+        empty.
+        """
         return launch, {}
 
     def completed(self, launch: LaunchPlan, site: Callable[[], Site]) -> LaunchPlan:
-        """Return the plan with the values that only the scheduler knows. Raises BackendError if it can't be asked."""
+        """Return the plan, completed with the values that only the scheduler knows. Raises BackendError if it can't
+        be asked.
+        """
         return launch
 
     def check_folder(self, folder: str) -> None:
-        """Raise UsageError if a job can't have its files in this folder."""
+        """Raise UsageError if the scheduler can't use this folder for a job's files."""
 
     def begins_later(self, profile: Mapping[str, Any]) -> bool:
-        """Tell whether the profile itself makes its jobs wait for a time."""
+        """Return True if the profile's own options delay the start of its jobs."""
         return False
 
     # -- advice
 
     def would_take(self, launch: LaunchPlan, site: Site) -> CheckResult:
-        """Ask the scheduler, without a submit, if it would take the plan."""
+        """Ask the scheduler whether it would accept the plan, without a submit."""
         raise UsageError(f"{self.title} can't be asked whether it would take a job")
 
     def unsaid(self, record: RunRecord, by_shell: ByShell) -> str:
-        """Return a sentence about what the profile leaves open and should say; "" if nothing."""
+        """Return a sentence about a setting that the profile should have but lacks; "" if it lacks none."""
         return ""
 
     def excess(self, record: RunRecord, by_shell: ByShell, site: Site) -> str:
-        """Return, in numbers, what a run asks for that its queue never gives; "" if nothing is known."""
+        """Return, in numbers, what a run requests beyond its queue's limits; "" if the limits are unknown."""
         return ""
 
     def doctor(self, trial: Trial) -> list[Check]:
-        """Check what a submit with a profile would meet."""
+        """Check whether a submit with a profile could work."""
         raise UsageError(f"doctor has no checks for {self.title}")
 
     def holdings(self, site: Site) -> list[dict[str, Any]]:

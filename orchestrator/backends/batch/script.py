@@ -1,4 +1,6 @@
-"""The batch script of a scheduler that starts one process of a job, which starts the others (`agent.job`). Pure."""
+"""The batch script for a scheduler that starts one process per job. That process starts the others (`agent.job`).
+Pure.
+"""
 
 from __future__ import annotations
 
@@ -17,10 +19,11 @@ REQUEUE: Final = 95  # the exit code of the job's first process if the job is to
 
 @dataclass(frozen=True)
 class Words:
-    """A scheduler's own words in a batch script.
+    """The parts of a batch script that depend on the scheduler.
 
-    number: the shell words for the job's number. task: those for the number of an array's task, counted from 0.
-    options: the lines with the options of the submit. again: the lines that ask for another start of `$job`.
+    number: the shell expression for the job's number. task: the shell expression for the number of an array's task,
+    counted from 0. options: the lines with the options of the submit. again: the lines that request another start of
+    `$job`.
     """
 
     kind: str
@@ -31,7 +34,7 @@ class Words:
 
 
 def job_script(words: Words, launch: LaunchPlan, array: Array | None) -> str:
-    """Return the script of a job: of one run, or of each task of an array."""
+    """Return the batch script of a job, for one run or for each task of an array."""
     run_dir, python = launch.tasks[0].run_dir, launch.commands[0][0]
     task = [f"task={words.task}"] if array else []
     number = f'job="{words.number}_$task"' if array else f'job="{words.number}"'
@@ -61,9 +64,9 @@ def job_script(words: Words, launch: LaunchPlan, array: Array | None) -> str:
 
 
 def as_words(options: Iterable[tuple[str, Any]]) -> list[str]:
-    """Return options with their values as words of a command line. An option whose value is empty is left out.
+    """Return options with their values as words of a command line. An option with an empty value is left out.
 
-    The value True stands for an option without a value, and a tuple for an option with several.
+    The value True means an option without a value. A tuple means an option with several values.
     """
     words = []
     for name, value in options:
@@ -74,7 +77,7 @@ def as_words(options: Iterable[tuple[str, Any]]) -> list[str]:
 
 
 def as_comments(mark: str, words: Sequence[str]) -> list[str]:
-    """Return a line of a batch script for each option, in which the scheduler looks for options."""
+    """Return a comment line of a batch script for each option. The scheduler reads options from these comments."""
     lines: list[str] = []
     for word in words:
         if word.startswith("-"):
@@ -85,5 +88,5 @@ def as_comments(mark: str, words: Sequence[str]) -> list[str]:
 
 
 def stays_ended(launch: LaunchPlan) -> bool:
-    """Tell whether the scheduler itself must not start the job again: `retry.preempted` is 0."""
+    """Return True if the scheduler must not start the job again after a preemption, because `retry.preempted` is 0."""
     return (launch.job.get("retry") or {}).get("preempted") == 0

@@ -1,4 +1,4 @@
-"""A scheduler's programs on one machine, run as seldom as possible: one query of the queue serves all runs."""
+"""A scheduler's programs on one machine. They run as rarely as possible, so one query of the queue serves all runs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ REASON_SECONDS: Final = 20.0  # one query for each job that waits, so it is repe
 
 @dataclass
 class QueueSnapshot:
-    """The queue as it was last seen; `jobs` is None if the scheduler could not be asked, and `problem` says why."""
+    """The queue at one time. If the scheduler could not be asked, `jobs` is None and `problem` is the reason."""
 
     at: float = float("-inf")  # monotonic clock, when the answer arrived
     asked: float = float("-inf")  # wall clock, when the question was sent
@@ -41,10 +41,10 @@ class QueueSnapshot:
 
 
 class Site:
-    """One scheduler on one machine, and its queue as it was last seen.
+    """One scheduler on one machine, with a cached snapshot of its queue.
 
-    workdir: orch's folder on a login node; "" for this machine. shared_parent: users who may write into the folders
-    above workdir are trusted.
+    workdir: orch's folder on a login node; "" for this machine. shared_parent: trust the other users who may write into
+    the parent folders of workdir.
     """
 
     def __init__(
@@ -65,21 +65,23 @@ class Site:
 
     @property
     def hint(self) -> str:
-        """Return what to do if the scheduler's programs are missing."""
+        """Return a hint for the user if the scheduler's programs are missing."""
         return self.scheduler.hint(by_login=bool(self.workdir))
 
     def hello(self) -> dict[str, Any]:
-        """Return what the login node reports: home, workdir, free space. Raises BackendError if workdir is unsafe."""
+        """Return the login node's home, workdir and free space. Raises BackendError if workdir is unsafe."""
         return self.machine().call("hello", workdir=self.workdir, shared_parent=self.shared_parent)[0]
 
     def user(self) -> int:
-        """Return the number of the user whose jobs these are."""
+        """Return the numeric id of the user who owns these jobs."""
         if self._user is None:
             self._user = int(self.hello()["uid"])
         return self._user
 
     def environment(self) -> Mapping[str, str]:
-        """Return the variables of the shell in which jobs are submitted; of a login node, those that set options."""
+        """Return the environment variables of the shell that submits jobs. For a login node, return only those that
+        set options.
+        """
         if not self.workdir:
             return os.environ
         lines = self.machine().run(self.scheduler.shell, patience=PATIENCE).out.splitlines()
@@ -88,7 +90,7 @@ class Site:
     # -- programs
 
     def call(self, *argv: str, stdin: str = "", timeout: float = PATIENCE) -> Output:
-        """Run one of the scheduler's programs. Raises BackendError if it is missing or does not answer."""
+        """Run one of the scheduler's programs. Raises BackendError if the program is missing or does not answer."""
         kind = self.scheduler
         try:
             return self.machine().run(
@@ -109,12 +111,14 @@ class Site:
         return list(self.machine().call("missing_programs", names=list(names))[0]["missing"])
 
     def run_submit(self, argv: Sequence[str], hidden: Sequence[str]) -> Output:
-        """Run the command that submits a job, which gets the user's variables except those that `hidden` names."""
+        """Run the command that submits a job, with the user's environment variables except those that `hidden`
+        names.
+        """
         hide = (*self.scheduler.hide, "ORCH_", *(f"{name}=" for name in hidden))
         return self.machine().run(argv, patience=SUBMIT_SECONDS, hide=hide, keep=self.scheduler.keep)
 
     def _ask(self, query: Query[T]) -> T | None:
-        """Return the parsed output; None if the program is missing, refuses or does not answer."""
+        """Return the parsed output; None if the program is missing, fails or does not answer."""
         answer = self._answer(query.argv)
         return query.parse(answer.out) if answer is not None and answer.code == 0 else None
 
@@ -127,9 +131,10 @@ class Site:
     # -- the queue
 
     def queue(self, *, fresh: bool = False, since: float = 0.0) -> QueueSnapshot:
-        """Return this user's jobs by number. The scheduler is asked at most every two seconds unless `fresh`.
+        """Return this user's jobs by number, from a snapshot that is two seconds old at most. `fresh`: ask the
+        scheduler now.
 
-        since: the queue must have been asked after this time.
+        since: the snapshot must have been taken after this time.
         """
         with self._asking:  # each run has a thread of its own, and one query serves all runs
             is_old = self.snapshot.asked < since or time.monotonic() - self.snapshot.at > SNAPSHOT_SECONDS
@@ -150,7 +155,7 @@ class Site:
         self.snapshot.at = time.monotonic()
 
     def _call_soon(self, argv: Sequence[str]) -> Output:
-        """Run a program as `call` does, but without its many tries if the server is down."""
+        """Run a program as `call` does, but with fewer retries while the server is down."""
         ping = self.scheduler.ping()
         if ping is not None and not self.is_slow:
             try:
@@ -168,7 +173,8 @@ class Site:
     # -- one job
 
     def find(self, job_id: str | None, name: str, task: str = "") -> Job | None:
-        """Find the run's job in the queue: by its number, or by its name if the answer of its submit was lost.
+        """Find the run's job in the queue by its number, or by its name if the submit's answer with the number was
+        lost.
 
         `task` is the run's number in the array of that name; empty if the run belongs to no array.
         """
@@ -182,11 +188,11 @@ class Site:
         return max(named, key=lambda job: int(array_of(job.job_id)), default=None)
 
     def ended(self, job_id: str, name: str, seen: Job | None) -> Job | None:
-        """Return a job that has ended, with all details that are known. None if nobody knows the job.
+        """Return an ended job with all known details; None if neither the server nor the accounting knows it.
 
-        The scheduler may have given the number to another job since then; that job does not have this run's name. A
-        job that the server does not know has ended, whatever the accounting says. Raises BackendError if the server
-        does not answer.
+        The scheduler may have given the number to a later job, whose name then differs from the run's name. A job that
+        the server does not know has ended, even if the accounting lists it as running. Raises BackendError if the
+        server does not answer.
         """
         if job_id in self.snapshot.ended:
             return self.snapshot.ended[job_id]
@@ -215,13 +221,15 @@ class Site:
         return found
 
     def _wait_for_record(self, job_id: str) -> None:
-        """Raise a transient BackendError while the accounting may still get the record of a job that has ended."""
+        """Raise a transient BackendError while the record of an ended job may still be missing in the accounting."""
         missed = self._missed.setdefault(job_id, time.monotonic())
         if time.monotonic() - missed < self.scheduler.accounting_lag:
             raise BackendError(f"job {job_id} has ended, and the accounting does not have its end yet", transient=True)
 
     def with_reason(self, job: Job) -> Job:
-        """Return a job that waits with the reason, if only another program than the queue's shows it."""
+        """Return a waiting job with the reason for its wait, if a program other than the queue's must be asked for
+        it.
+        """
         number = array_of(job.job_id)
         query = self.scheduler.reason(number)
         if query is None:
@@ -233,13 +241,13 @@ class Site:
         return replace(job, reason=reason)
 
     def _in_accounting(self, job_id: str, name: str) -> Job | None:
-        """Return the job as the accounting has it; None if the accounting lacks it, or there is no accounting."""
+        """Return the job's record in the accounting; None if there is no record, or no accounting."""
         listed = self._ask(self.scheduler.accounting(job_id))
         return next((job for job in reversed(listed or ()) if job.is_named(name)), None)
 
     def used(self, job_id: str, name: str) -> JobUse | None:
-        """Return what the accounting reports of a job's use; None if it lacks the job. Raises BackendError if it
-        can't be asked.
+        """Return the accounting's report on a job's use of resources; None if the job is missing. Raises
+        BackendError if the accounting can't be asked.
         """
         query = self.scheduler.use(self.user(), job_id, name)
         self.need(query.argv[0])
@@ -250,7 +258,9 @@ class Site:
         return query.parse(answer.out)
 
     def _cancelled_by(self, job_id: str, name: str) -> str:
-        """Return the number of the user who cancelled a job. Only the accounting knows it, some moments later."""
+        """Return the id of the user who cancelled a job. Only the accounting knows the user, and only some seconds
+        after the end.
+        """
         end = time.monotonic() + ACCOUNTING_LAG
         while not self.missing(self.scheduler.accounting(job_id).argv[:1]):
             listed = self._in_accounting(job_id, name)
@@ -260,7 +270,7 @@ class Site:
         return ""
 
     def cancel(self, argv: Sequence[str], job_id: str) -> None:
-        """Run a command that ends or signals a job; nothing for (). It is no error if the job has ended."""
+        """Run a command that ends or signals a job. An empty command does nothing. A job that has ended is no error."""
         if not argv:
             return
         answer = self.call(*argv)
@@ -270,28 +280,32 @@ class Site:
             raise BackendError(f"{what}: {first_line(said)}", transient=True)
 
     def hasten(self, job: Job) -> None:
-        """Make a requeued job start soon, if its scheduler holds it back."""
+        """Make a requeued job start soon, if the scheduler delays requeued jobs."""
         if (argv := self.scheduler.hasten(job)) is not None:
             self._answer(argv)
 
     def user_name(self, number: str) -> str:
-        """Return the name of the user with this number; "" if the machine does not know it."""
+        """Return the name of the user with this id; "" if the machine does not know the user."""
         answer = self._answer(("id", "-nu", number)) if number.isdecimal() else None
         return answer.out.strip() if answer is not None and answer.code == 0 else ""
 
 
 def array_of(job_id: str) -> str:
-    """Return the number of a job, or of the array that it is a task of."""
+    """Return the number of a job without its task number, which is the array's number if the job is a task of an
+    array.
+    """
     return job_id.partition("_")[0]
 
 
 def _has_end(listed: Job | None) -> bool:
-    """Tell whether the accounting has the end of a job. A job that the server lost is cancelled by nobody in time."""
+    """Return True if the accounting has the final record of a job. For a cancelled job, the record must also name
+    the user.
+    """
     return listed is not None and listed.phase == "ended" and (listed.ending is not JobEnd.CANCELLED or listed.by != "")
 
 
 def first_line(text: str) -> str:
-    """Return the first line that is not empty, without the program's name in front."""
+    """Return the first line that is not empty, without the program's name at its beginning."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     said = [line.partition("error: ")[2] or line for line in lines]
     return said[0] if said else "it did not say why"

@@ -1,4 +1,4 @@
-"""The files of a job, written on the machine that submits it, and the submit itself."""
+"""Writes the files of a job on the machine that submits the job, and submits it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def plan_at(plan: LaunchPlan, home: str) -> LaunchPlan:
-    """Return the plan with `~` as the machine has it."""
+    """Return the plan with `~` expanded as on the machine."""
     return replace(
         plan,
         tasks=tuple(at_home(task, home) for task in plan.tasks),
@@ -38,9 +38,9 @@ def plan_at(plan: LaunchPlan, home: str) -> LaunchPlan:
 def lay(
     site: Site, folder: str, runs: Sequence[RunDir], tasks: Sequence[tuple[NodeTask, ...]], *, own_files: bool
 ) -> None:
-    """Write the agent into the job's folder, and into the folder of each run the tasks of its nodes.
+    """Write the agent's program into the job's folder, and the tasks of its nodes into each run's folder.
 
-    own_files: also send each run's code, and the checkpoint that it continues from.
+    own_files: also send each run's code, and the checkpoint from which the run continues.
     """
     machine, archive = site.machine(), f"{folder}/node.pyz"
     machine.call("write_file", kept_archive(runs[0].root), path=archive)
@@ -68,7 +68,7 @@ def _send_own_files(machine: Machine, run: RunDir, task: NodeTask) -> None:
 
 
 def queued(site: Site, order: Order) -> str | None:
-    """Queue the job, and return its number; None if the answer was lost and the job can be found only later.
+    """Queue the job and return its number; None if the answer was lost and the job must be found by its name later.
 
     Raises BackendError if the scheduler refuses the job.
     """

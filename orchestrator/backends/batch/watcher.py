@@ -1,4 +1,4 @@
-"""The supervisor's thread for a run behind a login node: it copies files, and records what the scheduler reports."""
+"""The supervisor's thread for a run behind a login node. It copies files and records the scheduler's reports."""
 
 from __future__ import annotations
 
@@ -13,19 +13,23 @@ from orchestrator.transport.address import parse_address
 
 
 def source_of(run: RunDir, site: Site) -> Source:
-    """Return the login node as the source of all nodes' files. If it can't be reached, no verdict is made."""
+    """Return the login node as the source of all nodes' files. While it is unreachable, the run gets no verdict."""
     nodes = range(max(1, run.record().nnodes))
     return Source(parse_address(site.where).host, tuple(nodes), site.machine, is_vital=True)
 
 
 def watch(run: RunDir, site: Site) -> RunWatcher:
-    """Start the threads that copy what the run writes. Their `wait` returns after the next look."""
+    """Start the threads that copy the run's files. The watcher's `wait` returns after the next look at the login
+    node.
+    """
     source = source_of(run, site)
     return RunWatcher(run, [LoginFollower(run, source, site)], lambda: [source])
 
 
 class LoginFollower(Follower):
-    """Copies the files of all nodes, and records a scheduler's report when all files from before it are here."""
+    """Copies the files of all nodes. A scheduler's report is recorded after all files from before the report have
+    been copied.
+    """
 
     def __init__(self, run: RunDir, source: Source, site: Site) -> None:
         self.run, self.source, self.site = run, source, site
@@ -33,10 +37,11 @@ class LoginFollower(Follower):
         self.status = SchedulerStatus("unknown")
 
     def update(self) -> Update:
-        """Copy new files, then ask the scheduler. If its answer is new, copy once more, for the last lines of the logs.
+        """Copy new files, then ask the scheduler. If the scheduler's answer is new, copy again to get the last lines of
+        the logs.
 
-        The recorded answer is older than the last copy. Otherwise a job could have ended since that copy, with lines
-        that are not here.
+        So the recorded answer is always older than the last copy. In the other order, the job could have ended after
+        the copy, and its last lines would be missing on this machine.
         """
         update_all(self.copies, self.source.session())  # first, because it notices sooner that the machine is silent
         if (said := job.scheduler_status(self.site, self.run)) != self.status:

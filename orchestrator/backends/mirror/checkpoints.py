@@ -1,4 +1,4 @@
-"""Copies orch's checkpoints from a run's machines as they are committed, and knows their folder there."""
+"""Copies orch's committed checkpoints from a run's machines, and defines their folder there."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from orchestrator.transport.machine import Machine
 
 
 def newest_checkpoint(folder: Path) -> Path | None:
-    """Return the newest committed checkpoint of a folder here; None if there is none."""
+    """Return the newest committed checkpoint of a folder on this machine; None if there is none."""
     name = newest(folder)
     return None if name is None else folder / name
 
 
 def remote_checkpoints(run: RunDir) -> str:
-    """Return where rank 0 keeps its checkpoints on its node."""
+    """Return the folder on node 0's machine in which rank 0 saves its checkpoints."""
     task = run.plan().first
     folder = task.checkpoint_dir
     return folder if folder.startswith(("/", "~")) or not folder else f"{task.code_dir}/{folder}"
@@ -39,7 +39,9 @@ def remote_checkpoints(run: RunDir) -> str:
 
 
 def bring_newest(run: RunDir, session: Machine, folder: str, steps: list[str], most: int | None = None) -> None:
-    """Copy the newest `most` of these checkpoints that verify, the newest first, and keep as many as the job keeps."""
+    """Copy the newest `most` of these checkpoints that are valid, newest first. Keep as many copies as the job's
+    `keep` says.
+    """
     here = 0
     for step in sorted(steps, reverse=True):
         target = run.path / "checkpoints" / Path(step).name
@@ -54,7 +56,7 @@ def bring_newest(run: RunDir, session: Machine, folder: str, steps: list[str], m
 
 
 def _keep_newest(run: RunDir, *, is_all: bool) -> None:
-    """Remove copies beyond the number that the job keeps. Once all are here, remove partial copies too."""
+    """Remove the oldest copies beyond the job's `keep`. Once all checkpoints are copied, remove partial copies too."""
     folder = run.path / "checkpoints"
     here = checkpoint_dir.committed(folder)
     task = run.plan().first
@@ -66,7 +68,9 @@ def _keep_newest(run: RunDir, *, is_all: bool) -> None:
 
 
 def bring_checkpoint(session: Machine, remote: str, target: Path) -> bool:
-    """Copy one committed checkpoint and verify it, its COMMIT last. Return False if it is damaged or went away."""
+    """Copy one committed checkpoint, its COMMIT file last, and verify it. Return False if it is damaged or was
+    deleted meanwhile.
+    """
     folder, _, name = remote.rpartition("/")
     commit, manifest = read_small(session, folder, [f"{name}/{COMMIT}", f"{name}/{MANIFEST}"], MOST_RECORD)
     if commit is None or manifest is None or hashlib.sha256(manifest).hexdigest().encode() != commit.strip():
@@ -92,7 +96,9 @@ def bring_checkpoint(session: Machine, remote: str, target: Path) -> bool:
 
 
 def _files(manifest: bytes, name: str) -> dict[str, tuple[int, int, Checksum]] | None:
-    """Return (bytes, 0, checksum) of each file of a checkpoint. None if the manifest is damaged or another's."""
+    """Return (bytes, 0, checksum) of each file of a checkpoint; None if the manifest is damaged or belongs to
+    another checkpoint.
+    """
     try:
         found = checkpoint_dir.manifest_of(manifest)
     except checkpoint_dir.BadCheckpointError:

@@ -1,4 +1,4 @@
-"""Sends contents that a machine's cache lacks, such as files of the code and wheels. A sha256 names each content."""
+"""Sends contents, such as code files and wheels, that a machine's cache lacks. Each content is named by its sha256."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ BATCH: Final = 8 << 20  # bytes of one request
 
 
 def send_contents(machine: Machine, workdir: str, cache: str, paths: Mapping[str, Path], **last: Any) -> int:
-    """Send the contents that a machine lacks, many small ones in a request and a large one in pieces.
+    """Send the contents that a machine lacks. One request has many small contents; a large content is sent in pieces.
 
-    paths: a file here for each sha256. last: further values of the last request, which is sent in any case if there are
-    some. Return the number of bytes.
+    paths: a file on this machine for each sha256. last: more values for the last request, which is then sent even
+    without contents. Return the number of bytes sent.
     """
     sizes = {digest: os.stat(paths[digest]).st_size for digest in missing_on(machine, workdir, paths, cache)}
     batch: list[bytes] = []
@@ -46,7 +46,9 @@ def send_contents(machine: Machine, workdir: str, cache: str, paths: Mapping[str
 
 
 def missing_on(machine: Machine, workdir: str, known: Collection[str], cache: str) -> list[str]:
-    """Return which of these sha256s a machine's cache lacks. Raises BackendError if the machine names others."""
+    """Return those of these sha256s that a machine's cache lacks. Raises BackendError if the answer has other
+    sha256s.
+    """
     asked = json.dumps(sorted(known)).encode()
     answer = machine.call("missing", asked, timeout=HASH_SECONDS, workdir=workdir, cache=cache, most=len(asked))
     found: list[str] = data_of(machine.name, "missing", answer[1])

@@ -1,4 +1,4 @@
-"""Fetches files from a machine: many in one request, each verified by a hash that is made while the file travels."""
+"""Fetches many files from a machine in one request. A hash that is computed during the transfer verifies each file."""
 
 from __future__ import annotations
 
@@ -27,7 +27,9 @@ ROOM: Final = 1 << 20  # bytes by which a file may be larger than it was when it
 
 @dataclass(frozen=True)
 class Wanted:
-    """A file of a machine, and its place here. No link below `below` is followed on the way to `path`."""
+    """A file on a machine, and its target `path` on this machine. Between `below` and `path`, no symbolic link is
+    followed.
+    """
 
     below: str
     path: str
@@ -40,15 +42,16 @@ class Wanted:
 
     @property
     def version(self) -> str:
-        """Return a text that differs between versions of the file."""
+        """Return a text that is different for each version of the file."""
         return self.checksum.hex[:16] if self.checksum else f"{self.size}-{self.mtime_ns}"
 
 
 @dataclass(frozen=True)
 class Landed:
-    """The result for one file: its hash, size and time if it is here or known, else this disk's error.
+    """The result for one file: its hash, size and time if it was fetched or was already here. If writing it failed, the
+    error of this disk.
 
-    Without a hash and an error, the file was changed or removed meanwhile.
+    Without a hash and an error, the file was changed or removed on the machine during the fetch.
     """
 
     wanted: Wanted
@@ -60,9 +63,9 @@ class Landed:
 
 
 def fetch(machine: Machine, files: Iterable[Wanted], policy: Policy, count: int) -> Iterator[Landed]:
-    """Fetch files of `count` bytes together, and yield the result for each. The folders of their targets exist.
+    """Fetch files of `count` bytes together, and yield the result for each. The folders of their targets must exist.
 
-    Raises BackendError if the machine is out of reach. The next fetch continues with the bytes that have arrived.
+    Raises BackendError if the machine is unreachable. The next fetch resumes after the bytes that have arrived.
     """
     with machine.bulk(count) as fast:
         sent: deque[_Request] = deque()
@@ -81,7 +84,7 @@ def fetch(machine: Machine, files: Iterable[Wanted], policy: Policy, count: int)
 
 
 def read_small(machine: Machine, below: str, paths: Sequence[str], most: int) -> list[bytes | None]:
-    """Return the contents of small files; None for a file that is missing or has more than `most` bytes."""
+    """Return the contents of small files; None for a file that is missing or larger than `most` bytes."""
     asked = [[0, path, 0, most + 1, None, ""] for path in paths]
     values, data = machine.call(
         "read_files", json.dumps(asked).encode(), below=[below], hashed=False, most=len(paths) * (most + 1)
@@ -110,7 +113,9 @@ def _batches(files: Iterable[Wanted], most: int) -> Iterator[list[Wanted]]:
 
 
 class _Row(NamedTuple):
-    """A machine's answer about a file: the bytes that follow, its size and time, and whether its hash was known."""
+    """A machine's answer about a file: the number of bytes that follow, its size and time, and whether its hash was
+    known.
+    """
 
     sent: int
     size: int
@@ -122,7 +127,7 @@ _GONE: Final = _Row(0, -1, 0)
 
 
 class _File:
-    """A file that is being fetched: the bytes that have arrived, and its version on the machine."""
+    """A file during its transfer: the bytes that have arrived, and the version on the machine."""
 
     def __init__(self, wanted: Wanted, policy: Policy) -> None:
         self.wanted, self.policy, self.is_right, self.count = wanted, policy, True, 0
@@ -139,24 +144,24 @@ class _File:
 
     @property
     def is_unproved(self) -> bool:
-        """Tell whether the file is complete, was continued, and has no checksum that covers the whole."""
+        """Return True if the transfer is complete but was resumed, so that no checksum covers the whole file."""
         is_whole = self.is_right and self.arriving.problem is None and self.arriving.size == self.row.size
         return self.was_begun and is_whole and self.wanted.checksum is None and not self.row.is_known
 
     @property
     def lacks(self) -> bool:
-        """Tell whether another request may bring more of the file."""
+        """Return True if another request may bring missing bytes of the file."""
         may_come = self.is_right and not self.row.is_known and self.arriving.problem is None
         return may_come and self.arriving.size < self.row.size
 
     def asked(self, folder: int, most: int) -> list[Any]:
-        """Return the file's part of a request."""
+        """Return the file's entry in a request."""
         size = self.most if self.facts is None else self.facts[0]
         self.count = max(0, min(size - self.arriving.size, most))
         return [folder, self.wanted.path, self.arriving.size, self.count, self.facts, self.wanted.known]
 
     def take(self, row: _Row, stream: Any) -> None:
-        """Take the part of an answer that belongs to the file."""
+        """Write the part of an answer that belongs to the file."""
         self.row = row
         if row is _GONE or row.is_known:
             return
@@ -170,7 +175,7 @@ class _File:
         self.is_right &= row.sent > 0 or not self.lacks
 
     def land(self) -> Landed:
-        """Give the file its name if it is right."""
+        """Rename the file to its final name if its contents are right."""
         arriving, row, checksum = self.arriving, self.row, self.wanted.checksum
         if row.is_known:
             arriving.drop()
@@ -189,7 +194,7 @@ class _File:
 
 
 class _Request:
-    """Files that are requested together, and once more as long as one of them lacks bytes."""
+    """Files that are requested together. The request is repeated as long as a file lacks bytes."""
 
     def __init__(self, machine: Machine, files: Sequence[Wanted], policy: Policy) -> None:
         self.machine, self.policy = machine, policy
@@ -243,7 +248,9 @@ class _Request:
             yield self.files.pop(0).land()
 
     def _compare(self, file: _File) -> None:
-        """Let the machine compare a continued file with its own, because no hash covers the bytes before the cut."""
+        """Have the machine compare a resumed file with the original, because no hash covers the bytes before the
+        interruption.
+        """
         wanted, digest = file.wanted, file.arriving.digest.hexdigest()
         row = json.dumps([[0, wanted.path, 0, 0, file.facts, digest]]).encode()
         patience = CALL_SECONDS + wanted.size / HASH_SLOWEST

@@ -1,4 +1,6 @@
-"""Chooses the checkpoint, of any format, from which a start on other machines resumes, and sends it to node 0."""
+"""Chooses the checkpoint from which a start on other machines resumes, and sends it to node 0. Any format is
+supported.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,7 @@ if TYPE_CHECKING:  # loads fabric
 
 @dataclass(frozen=True)
 class Given:
-    """A checkpoint on this machine, and its place on node 0. `is_own`: this run has saved it."""
+    """A checkpoint on this machine, and its target path on node 0. `is_own`: this run has saved the checkpoint."""
 
     saved: Saved
     target: str
@@ -35,7 +37,7 @@ class Given:
 
 
 def with_given_checkpoint(tasks: tuple[NodeTask, ...]) -> tuple[NodeTask, ...]:
-    """Return the tasks. If they resume from a checkpoint here, they name its copy in the run's folder on node 0."""
+    """Return the tasks. If they resume from a checkpoint on this machine, they get the path of its copy on node 0."""
     found = _asked_for(tasks[0].resume)
     if found is None:
         return tasks
@@ -44,7 +46,7 @@ def with_given_checkpoint(tasks: tuple[NodeTask, ...]) -> tuple[NodeTask, ...]:
 
 
 def checkpoint_to_give(run: RunDir, task: NodeTask) -> Given | None:
-    """Return the checkpoint for node 0: the run's newest, else the checkpoint from which the job resumes."""
+    """Return the checkpoint to send to node 0: the run's newest one, or else the one from which the job resumes."""
     if own := newest_checkpoint(run.path / "checkpoints"):
         return _of_orch(own, remote_checkpoints(run), is_own=True)
     for saved in saved_by(run):
@@ -61,7 +63,9 @@ def _of_orch(path: Path, folder: str, *, is_own: bool) -> Given:
 
 
 def _asked_for(resume: str) -> Saved | None:
-    """Return the checkpoint here that a job's `checkpoint.resume` names, or the newest in that folder."""
+    """Return the checkpoint on this machine that a job's `checkpoint.resume` names. If it names a folder of
+    checkpoints, return the newest.
+    """
     if not Path(resume).is_absolute() or not Path(resume).exists():
         return None
     own = Path(resume) if is_committed(resume) else newest_checkpoint(Path(resume))
@@ -69,13 +73,13 @@ def _asked_for(resume: str) -> Saved | None:
 
 
 def newest_here(run: RunDir) -> Progress:
-    """Return how far the newest checkpoint is that the run's machines have sent here."""
+    """Return the progress (such as the step) of the run's newest checkpoint on this machine."""
     step = newest_step(run.path / "checkpoints")
     return max([Progress() if step is None else Progress(step), *map(progress_of_saved, saved_by(run))])
 
 
 def _place(run: RunDir, task: NodeTask, saved: Saved) -> str | None:
-    """Return the place on its machine of a checkpoint that was copied with the outputs; None if it is unknown."""
+    """Return the path on its machine of a checkpoint that was copied with the outputs; None if the path is unknown."""
     top = Path(output_folder(str(run.path)))
     roots = {CODE: task.code_dir, OUTPUTS: output_folder(task.run_dir), CHECKPOINTS: remote_checkpoints(run)}
     known, path = Home.read(run, 0).files, Path(saved.path)
@@ -92,14 +96,16 @@ def _place(run: RunDir, task: NodeTask, saved: Saved) -> str | None:
 
 
 def newest_there(session: Machine, run: RunDir) -> Progress:
-    """Return how far the newest checkpoint is that a machine has in the run's folders."""
+    """Return the progress (such as the step) of the newest checkpoint in the run's folders on a machine."""
     names = session.call("steps", folder=remote_checkpoints(run))[0]["steps"]
     steps = [Progress(step) for name in names if (step := step_of(name)) is not None]
     return max([*steps, _ask_saved(session, run)[0]])
 
 
 def _ask_saved(session: Machine, run: RunDir, given: str = "") -> tuple[Progress, bool]:
-    """Return how far the run's newest checkpoint on a machine is, and whether that has the given one."""
+    """Return the progress of the run's newest checkpoint on a machine, and whether the machine has the checkpoint
+    `given`.
+    """
     task = run.plan().first
     reply, _ = session.call(
         "saved", run_dir=remote_folder(run), code_dir=task.code_dir or f"{remote_folder(run)}/code", given=given,
@@ -109,7 +115,7 @@ def _ask_saved(session: Machine, run: RunDir, given: str = "") -> tuple[Progress
 
 
 def give(session: Machine, run: RunDir, given: Given) -> None:
-    """Send the checkpoint to a machine, unless it has that one or a newer one."""
+    """Send the checkpoint to a machine, unless the machine has the same or a newer one."""
     saved, (folder, _, name) = given.saved, given.target.rpartition("/")
     if saved.format is Format.ORCH:
         there = session.call("steps", folder=folder)[0]["steps"]

@@ -1,4 +1,6 @@
-"""The submitting machine's copy of a node's logs and records. It continues by offset if either side was killed."""
+"""Copies the growing files of a node, its logs and records, to the submitting machine. After a crash of either
+machine, copying resumes at the same offset.
+"""
 
 from __future__ import annotations
 
@@ -21,9 +23,9 @@ ANSWER_SECONDS: Final = 8.0  # a machine that takes longer to say that nothing i
 
 
 class Copy:
-    """The copy of one node's part of a run. `ranks` are the ranks whose logs are copied; None for all.
+    """The copy of one node's files of a run. `ranks` are the ranks whose logs are copied; None for all.
 
-    Several processes may update it at once: the supervisor, and a command that shows the log of another rank.
+    Several processes may update the copy at once, such as the supervisor and a command that shows another rank's log.
     """
 
     def __init__(self, run: RunDir, node: int, remote: str, checkpoints: str, ranks: list[int] | None) -> None:
@@ -37,7 +39,7 @@ class Copy:
         self.has_news = False  # did the last look bring more than beats, samples and the ranks' words?
 
     def update(self, session: Machine, wait: float, *, only_logs: bool = False) -> bool:
-        """Copy new parts, waiting up to `wait` seconds for them. Return True if there are more."""
+        """Copy new parts, after waiting up to `wait` seconds for them. Return True if the machine has more."""
         try:
             with locked(self.run.path / WRITING):
                 sizes = self._sizes()
@@ -70,14 +72,16 @@ class Copy:
         return have
 
     def _sizes(self) -> dict[str, int]:
-        """Return the size of each file here that grows."""
+        """Return the size of each growing file on this machine."""
         here = files_of(str(self.run.path), self.node)
         return {name: (self.run.path / name).stat().st_size for name, grows in here if grows}
 
     def _keep_all(self, files: list[list[Any]], data: bytes, asked: Mapping[str, int]) -> None:
-        """Write the parts that have arrived. Raises ValueError if nodes write no such file, and OSError for this disk.
+        """Write the parts that have arrived. Raises ValueError if a node never writes such a file, and OSError if this
+        disk fails.
 
-        `asked`: the sizes at which the parts continue. A file to which another process has added meanwhile is left out.
+        `asked`: the offsets at which the parts begin. A file to which another process has appended meanwhile is
+        skipped.
         """
         offset, now = 0, self._sizes()
         others = {
@@ -105,14 +109,16 @@ class Copy:
             os.replace(path, path.with_name(f"{path.name}.1"))
 
     def _inside(self, name: str) -> Path:
-        """Return the path here of a file that the node has named. Raises ValueError if nodes write no such file."""
+        """Return the path on this machine for a file that the node has named. Raises ValueError if a node never
+        writes such a file.
+        """
         if is_appended(self.node, name) is None:
             raise ValueError(f"node {self.node} names a file that is not its own: {name[:200]!r}")
         return self.run.path / name
 
 
 def update_all(copies: Sequence[Copy], session: Machine, wait: float = 0.0, *, only_logs: bool = False) -> None:
-    """Copy all new parts. If there is one copy, wait up to `wait` seconds for news."""
+    """Update all copies. If there is only one, wait up to `wait` seconds for new parts."""
     for copy in copies:
         more = copy.update(session, wait if len(copies) == 1 else 0.0, only_logs=only_logs)
         while more:

@@ -1,4 +1,4 @@
-"""Copies files of a run from this machine to a folder that a user has named, each hashed while it is copied."""
+"""Copies files of a run on this machine to a folder that a user has named. Each file is hashed during its copy."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ USERS: Final = 0o666  # the mode of a new file, of which the user's umask takes 
 
 
 def copy_latest(source: Path, target: Path, below: Path | None = None) -> tuple[int, str, str]:
-    """Copy the present contents of a file, or only the rest if the target has their beginning.
+    """Copy the present contents of a file. If the target has the beginning of these contents, copy only the rest.
 
-    Return its size and sha256, and "kept", "continued" or "copied". A file that is rewritten meanwhile is copied again,
-    up to TRIES times. Raises OSError.
+    Return the size, the sha256, and "kept", "continued" or "copied". If the file is rewritten during the copy, it is
+    copied again, up to TRIES times. Raises OSError.
     """
     os.makedirs(target.parent, exist_ok=True)
     for _ in range(TRIES):
@@ -51,7 +51,9 @@ def _copy(reading: BinaryIO, facts: os.stat_result, target: str) -> tuple[str, s
 
 
 def is_continued_by(target: Path, source: Path) -> bool:
-    """Tell whether copying the source loses nothing: the target is missing, or the source begins with its contents."""
+    """Return True if a copy to the target loses nothing: the target is missing, or the source begins with its
+    contents.
+    """
     try:
         with opened(source) as reading, opened(target.resolve()) as writing:
             return _begins_with(reading, writing, os.fstat(writing.fileno()).st_size, hasher(Algorithm.SHA256))
@@ -62,7 +64,7 @@ def is_continued_by(target: Path, source: Path) -> bool:
 
 
 def _begins_with(reading: BinaryIO, writing: Any, count: int, digest: Hasher) -> bool:
-    """Read the next `count` bytes of both files, and tell whether they are alike."""
+    """Read the next `count` bytes of both files. Return True if they are equal."""
     while count and (block := reading.read(min(count, PIECE))):
         if writing.read(len(block)) != block:
             return False
@@ -81,7 +83,7 @@ def _append(reading: BinaryIO, writing: Any, count: int, digest: Hasher) -> None
 
 
 def _arrive(reading: BinaryIO, arriving: Arriving, size: int) -> int:
-    """Take what is missing of a file; return how much was here before. Raises OSError."""
+    """Copy the missing rest of a file. Return how many bytes the target had before. Raises OSError."""
     begun = reading.seek(arriving.size)
     try:
         arriving.fill(reading, size - begun)
@@ -94,9 +96,9 @@ def _arrive(reading: BinaryIO, arriving: Arriving, size: int) -> int:
 
 
 def copy_committed(source: Path, target: Path, checksum: Checksum) -> str:
-    """Copy a file of a checkpoint; return "kept", "continued" or "copied", or "" if the file is another one.
+    """Copy a file of a checkpoint. Return "kept", "continued" or "copied", or "" if the target is a different file.
 
-    Raises OSError, also if this disk is full; the next copy continues what has arrived.
+    Raises OSError, also if this disk is full. The next copy then resumes after the bytes that have arrived.
     """
     if target.exists() and checksum.is_of(target.resolve()):
         return "kept"

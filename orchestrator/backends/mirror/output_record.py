@@ -1,4 +1,4 @@
-"""The record of a node's outputs: the files that are here in the node's version, and the files that are not here."""
+"""The record of a node's outputs: which files have been copied to this machine, and which have not."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MOST_NEWER: Final = 10  # checkpoints that were not copied yet and are named
 
 
 class Kept(NamedTuple):
-    """A file as it was when it was copied. `is_same`: it equals node 0's file, and is not stored twice."""
+    """A file at the time of its copy. `is_same`: it equals node 0's file, so it is not stored again."""
 
     root: str
     path: str
@@ -34,7 +34,7 @@ class Kept(NamedTuple):
 
 @dataclass(frozen=True)
 class Left:
-    """The outputs that are on a node and not here. `files` is None if they could not be counted."""
+    """The outputs of a node that were not copied to this machine. `files` is None if they could not be counted."""
 
     files: int | None = 0
     bytes: int = 0
@@ -42,12 +42,12 @@ class Left:
 
     @property
     def is_something(self) -> bool:
-        """Tell whether there is anything that is not here."""
+        """Return True if at least one output was not copied."""
         return self.files != 0
 
 
 def record_left(run: RunDir, left: Mapping[int, Left], hosts: Mapping[int, str], folder: str) -> None:
-    """Record each node's outputs that are not here, if there are some or there were some at the last record."""
+    """Record the outputs of each node that were not copied, unless there are none now and there were none before."""
     before = {each.node for each in left_outputs(run.events())}
     for node, each in left.items():
         if each.is_something:
@@ -57,33 +57,35 @@ def record_left(run: RunDir, left: Mapping[int, Left], hosts: Mapping[int, str],
 
 
 def record_removed(run: RunDir, host: str) -> None:
-    """Record that a host has no outputs of the run any more, if outputs were recorded as left there."""
+    """Record that a host no longer has outputs of the run, if an earlier record says that it had some."""
     for left in left_outputs(run.events()):
         if left.host == host:
             run.append_event(OutputsBrought(left.node, host))
 
 
 class Sizes:
-    """The bytes of each node's outputs that are here. They are added up once, because the nodes share one limit."""
+    """The total size of each node's outputs on this machine. The sizes are kept because all nodes share one limit."""
 
     def __init__(self, run: RunDir, nodes: Iterable[int]) -> None:
         self.run, self.nodes = run, nodes
         self.known: dict[int, int] | None = None  # until it is asked for
 
     def beside(self, node: int) -> int:
-        """Return the bytes that are here of the other nodes."""
+        """Return the number of bytes on this machine that belong to the other nodes."""
         if self.known is None:
             self.known = {each: Home.read(self.run, each).bytes for each in self.nodes}
         return sum(size for each, size in self.known.items() if each != node)
 
     def note(self, node: int, size: int) -> None:
-        """Note the bytes that are here of a node now."""
+        """Note the number of bytes on this machine that belong to a node."""
         if self.known is not None:
             self.known[node] = size
 
 
 def newest_of(there: Mapping[str, Entry], lacking: Iterable[str]) -> dict[str, float]:
-    """Return the newest checkpoints among these files, with their times. A file may be part of a checkpoint. Pure."""
+    """Return the newest checkpoints among these files, with their times. One checkpoint may consist of several
+    files. Pure.
+    """
     times: dict[str, float] = {}
     for name in lacking:
         checkpoint = checkpoint_of(name) or (name if names_weights(os.path.basename(name)) else "")
@@ -94,7 +96,9 @@ def newest_of(there: Mapping[str, Entry], lacking: Iterable[str]) -> dict[str, f
 
 @dataclass
 class Home:
-    """The files that are here of one node, by their paths in the run's outputs; recorded in `nodes/N/outputs.json`."""
+    """The copied output files of one node, by their paths in the run's outputs. They are recorded in
+    `nodes/N/outputs.json`.
+    """
 
     run: RunDir
     node: int
@@ -118,7 +122,7 @@ class Home:
         return Home(run, node, host, files if host in ("", known.get("host")) else {}, lacking=lacking)
 
     def write(self) -> None:
-        """Write the record. If a crash prevents that, some files are copied again."""
+        """Write the record. If a crash prevents that, some files are copied a second time later."""
         self.run.node(self.node).mkdir(parents=True, exist_ok=True)
         path = self.run.node(self.node) / STATE
         record = {"host": self.host, "files": self.files, "passed_over": self.passed_over, "lacking": self.lacking}
@@ -126,13 +130,13 @@ class Home:
         write_json(path, record, mode=0o600, durable=False)
 
     def note(self, there: Mapping[str, Entry]) -> bool:
-        """Note which of these files are not here. Return True if there are some, or there were some before."""
+        """Note which of these files were not copied. Return True if there are some, or if there were some before."""
         before, self.lacking = self.lacking, [name for name, entry in there.items() if not self.has(name, entry)]
         self.newer = newest_of(there, self.lacking)
         return bool(before or self.lacking)
 
     def forget_lost(self) -> None:
-        """Forget files that were deleted, or that a crash cut off."""
+        """Remove files from the record that were deleted on this machine, or that a crash has truncated."""
         folder = Path(output_folder(str(self.run.path)))
         for name, kept in list(self.files.items()):
             try:
@@ -144,10 +148,10 @@ class Home:
 
     @property
     def bytes(self) -> int:
-        """Return the number of bytes that are here."""
+        """Return the number of bytes on this machine."""
         return sum(kept.size for kept in self.files.values() if not kept.is_same)
 
     def has(self, name: str, entry: Entry) -> bool:
-        """Tell whether the file is here as it was found there."""
+        """Return True if this machine has the file in the version that is on the node."""
         kept = self.files.get(name)
         return kept is not None and kept[:4] == entry[:4]

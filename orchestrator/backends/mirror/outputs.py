@@ -1,4 +1,6 @@
-"""Copies a run's outputs here: changed files only, verified, resumable, within a limit."""
+"""Copies a run's outputs to this machine. Only changed files are copied, up to a size limit. Copies are verified and
+resumable.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +57,7 @@ _FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)  # the other
 
 
 class Outputs:
-    """The outputs of one node, which are copied here from its machine."""
+    """Copies the outputs of one node from its machine to this machine."""
 
     def __init__(self, run: RunDir, node: int, stop: Callable[[], bool] = lambda: False) -> None:
         self.run, self.node, self.stop = run, node, stop
@@ -65,11 +67,12 @@ class Outputs:
         self.problems: dict[str, str] = {}  # why files can't be written here, by name
 
     def bring(self, session: Machine, *, final: bool, limited: bool = True, sizes: Sizes | None = None) -> Left:
-        """Copy new files. While the run continues (not `final`), files that changed since the last call are left out.
+        """Copy new files. While the run continues (not `final`), files that changed since the last call are skipped.
 
-        A file that changed in several calls in a row is copied too, unless it changes during the copy. `sizes` has the
-        sizes of the other nodes' outputs, because all nodes share the job's limit if the outputs are `limited`. Return
-        the outputs that were not copied. Raises BackendError if the machine is out of reach, or the disk here is full.
+        A file that changed in several calls in a row is copied nevertheless, unless it changes during the copy. `sizes`
+        has the sizes of the other nodes' outputs, because all nodes share the job's limit if the outputs are `limited`.
+        Return the outputs that were not copied. Raises BackendError if the machine is unreachable, or if this machine's
+        disk is full.
         """
         found, host = _Listing.of(session, self.run, self.node), session.name
         if (
@@ -103,7 +106,7 @@ class Outputs:
     def _bring_once(
         self, session: Machine, home: Home, found: _Listing, wanted: Collection[str], *, final: bool
     ) -> None:
-        """Delete files here that are not wanted any more, and copy new files."""
+        """Delete copies on this machine that are no longer wanted, and copy new files."""
         before, self.seen = self.seen, found.files
         self.changed = {
             name: self.changed.get(name, 0) + 1
@@ -131,14 +134,14 @@ class Outputs:
                 home.write()
 
     def _may_be_copied_at_once(self, name: str) -> bool:
-        """Tell whether a file that changes from look to look may be copied between two of its changes.
+        """Return True if a file that has changed at every look may be copied although it will change again.
 
-        The files of a checkpoint that is a folder belong together, so they are copied only once they no longer change.
+        The files of a checkpoint folder belong together, so they are copied only once they no longer change.
         """
         return self.changed.get(name, 0) >= LOOKS_IN_VAIN and checkpoint_of(name) in (None, name)
 
     def _why(self, missing: Collection[str], wanted: Collection[str], found: _Listing) -> str:
-        """Return why files are not here, in words that follow their number."""
+        """Return the reasons why files were not copied, as words that follow the number of files."""
         over = len([name for name in missing if name not in wanted])
         refused = sorted(name for name in missing if name in wanted and name in self.problems)
         changing = sorted(name for name in missing if name in wanted and name not in self.problems)
@@ -165,7 +168,9 @@ class Outputs:
                 pass
 
     def _remove_old_parts(self, home: Home, missing: Collection[str]) -> None:
-        """Remove the parts of earlier versions that interrupted copies have left, except of files that are to come."""
+        """Remove partial copies of earlier versions that interrupted copies have left, except those of files that
+        will be copied.
+        """
         kept = {stem_of(partial_of(self.folder / name, "")) for name in missing}
         for above, folders, names in os.walk(self.folder / f"node_{self.node}" if self.node else self.folder):
             if above == str(self.folder):
@@ -196,9 +201,9 @@ class Outputs:
         return REWRITTEN if names_weights(os.path.basename(name)) else CHANGING
 
     def _wanted_of(self, files: Mapping[str, Entry], found: _Listing, first: Mapping[str, Kept]) -> Iterator[Wanted]:
-        """Make the folders of the files, and yield each file. `first` has the files of node 0, which may be the same.
+        """Make the folders of the files, and yield each file. `first` has the files of node 0, which may be identical.
 
-        Raises BackendError if the next files would leave too little room for the records of this and other runs.
+        Raises BackendError if the next files would leave too little disk space for the records of this and other runs.
         """
         made, room = set[str](), 0
         for name, entry in sorted(files.items(), key=lambda each: each[1].size > SMALL):
@@ -234,7 +239,7 @@ class Outputs:
             raise BackendError(f"no space left on device for {self.folder}: {said}", "make room there")
 
     def _refuse(self, name: str, error: OSError) -> None:
-        """Note why a file can't be written here. Raises BackendError if the disk is full."""
+        """Note why a file can't be written on this machine. Raises BackendError if the disk is full."""
         if error.errno in _FULL:
             raise BackendError(
                 f"{self.folder}: {error.strerror}: the outputs of node {self.node} do not fit", "make room there"
@@ -242,7 +247,7 @@ class Outputs:
         self.problems[name] = error.strerror or str(error)
 
     def _keep(self, home: Home, found: _Listing, landed: Landed) -> None:
-        """Record a file that is here in the version that arrived."""
+        """Record that a file was copied, in the version that arrived."""
         name = landed.wanted.target[len(str(self.folder)) + 1 :]
         if landed.problem is not None:
             with contextlib.suppress(OSError):
@@ -255,7 +260,7 @@ class Outputs:
 
 @dataclass(frozen=True)
 class _Listing:
-    """The output files on a machine, by their names here."""
+    """The output files on a machine, by their names on this machine."""
 
     files: dict[str, Entry]
     roots: Mapping[str, str]
@@ -282,22 +287,22 @@ class _Listing:
 
     @property
     def is_empty(self) -> bool:
-        """Tell whether there is nothing to copy or to report."""
+        """Return True if there is nothing to copy or to report."""
         return not (self.files or self.unreadable or self.passed_over)
 
     def path(self, entry: Entry) -> str:
         return f"{self.roots[entry.root]}/{entry.path}"
 
     def below(self, entry: Entry) -> str:
-        """Return the folder below which no link is followed on the way to a file.
+        """Return the folder below which symbolic links are not followed.
 
-        A container can replace its own view of the run's folder by a link, so that folder itself is not trusted.
+        Even the run's folder is not trusted, because a container can replace it by a link.
         """
         is_in_container = entry.root in (IN_CONTAINER, ABOVE_IN_CONTAINER)
         return self.roots.get(BESIDE if is_in_container else entry.root, self.roots[entry.root])
 
     def hides(self, kept: Kept) -> bool:
-        """Tell whether a file may exist there unseen, in a folder that is missing or can't be read."""
+        """Return True if the machine may have the file in a folder that is missing or can't be read at the moment."""
         unseen = [above for root, above in self.unreadable if root == kept.root]
         return kept.root not in self.roots or any(
             not above or f"{kept.path}/".startswith(f"{above}/") for above in unseen
@@ -320,7 +325,7 @@ def _some(names: Iterable[str]) -> str:
 
 
 def left_on(session: Machine, run: RunDir) -> int:
-    """Return how many output files of a run are on a machine and not here, as they were copied from it."""
+    """Return how many output files of a run are on a machine but were not copied to this one."""
     host = session.name
     nodes = [int(folder.name) for folder in run.path.glob("nodes/*") if folder.name.isdecimal()]
     here = {kept[:4] for node in nodes for kept in Home.read(run, node, host).files.values()}

@@ -1,4 +1,4 @@
-"""The kinds of files that travel between a run's machines and this one, with one rule for each kind. Pure."""
+"""The rules for copying each kind of file between a run's machines and this one. Pure."""
 
 from __future__ import annotations
 
@@ -17,10 +17,12 @@ class Policy:
 
 
 COMMITTED: Final = Policy(hashed=False, continued=True, durable=True)
-"""A file of one of orch's checkpoints: written once, and its manifest has its hash."""
+"""A file of one of orch's checkpoints. It is written once, and the checkpoint's manifest has its hash."""
 STANDING: Final = Policy(hashed=True, continued=True, durable=False)
-"""An output that no longer changes, as far as is known: its size and time tell its version."""
+"""An output that seems not to change any more. Its size and time identify its version."""
 CHANGING: Final = Policy(hashed=True, continued=False, durable=False)
-"""An output that changes from look to look: whatever version is there is copied, unless it changes during the copy."""
+"""An output that changes all the time. Its present version is copied, unless it changes during the copy."""
 REWRITTEN: Final = Policy(hashed=True, continued=False, durable=False, still=1.0)
-"""Weights that are written again and again: as CHANGING, but not while a program may still be writing them."""
+"""Weights that a program overwrites again and again. The rule is that of CHANGING, but nothing is copied while a
+program may be writing.
+"""

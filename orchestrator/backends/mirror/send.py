@@ -1,4 +1,4 @@
-"""Sends files to a machine. A file gets its name with its last piece."""
+"""Sends files to a machine. A file gets its final name only when its last piece has arrived."""
 
 from __future__ import annotations
 
@@ -18,22 +18,23 @@ ON_THE_WAY: Final = 8  # pieces that are sent before the first of them is answer
 
 
 def give_checkpoint(session: Machine, source: Path, remote: str) -> None:
-    """Send one committed checkpoint to a machine, its COMMIT last."""
+    """Send one committed checkpoint to a machine, its COMMIT file last."""
     files = sorted((path for path in source.iterdir() if path.is_file()), key=lambda path: path.name == COMMIT)
     give_files(session, {path: f"{remote}/{path.name}" for path in files})
 
 
 def give_files(session: Machine, files: Mapping[Path, str]) -> None:
-    """Send files in their order over one connection."""
+    """Send files in this order over one connection."""
     with session.bulk(sum(path.stat().st_size for path in files)) as fast:
         for path, remote in files.items():
             give_file(fast, path, remote)
 
 
 def give_file(session: Machine, source: Path, remote: str, sha256: str = "") -> None:
-    """Send a file in pieces. The last piece, sent when all others have arrived, gives the file its name.
+    """Send a file in pieces. The last piece, which is sent after all others have arrived, renames the file to its final
+    name.
 
-    sha256: the hash that the machine must compute. Several senders may send a file with a hash at once.
+    sha256: the hash that the file must have. With a hash, several senders may send the same file at once.
     """
     sent: deque[Reply] = deque()
     values: dict[str, Any] = {"path": remote, "sha256": sha256, "sender": secrets.token_hex(4) if sha256 else ""}

@@ -1,4 +1,4 @@
-"""Prepares a machine for an agent: checks it, and sends the code and records that it lacks."""
+"""Prepares a machine for an agent: checks the machine, and sends missing code and records."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SERVER_PYTHON: Final = "python3"
 
 
 def send_code(session: Machine, run: RunDir, workdir: str, code_dir: str) -> int:
-    """Send the files of the run's code that the machine lacks. Return the number of bytes that were sent."""
+    """Send those files of the run's code that the machine lacks. Return the number of bytes sent."""
     listed = run.code_files()
     listing: dict[str, tuple[str, str]] = {}
     paths: dict[str, Path] = {}
@@ -45,7 +45,9 @@ def send_code(session: Machine, run: RunDir, workdir: str, code_dir: str) -> int
 
 
 def check_shared(sessions: Mapping[int, Machine], task: NodeTask, workdir: str) -> None:
-    """Raise BackendError unless all machines see the same workdir: each must read a word that node 0 wrote."""
+    """Raise BackendError unless all machines share the same workdir. Node 0 writes a random word, which all others
+    must read.
+    """
     path, word = f"{task.run_dir}/shared", secrets.token_hex(8).encode()
     first = sessions[0].name
     sessions[0].call("write_file", word, path=path)
@@ -67,7 +69,7 @@ def _content(session: Machine, path: str) -> bytes:
 def stage_replay(
     session: Machine, run: RunDir, workdir: str, name: str, checkpoint: Path | None, order: Order
 ) -> list[str]:
-    """Send the files that one rank needs to run again, and return the command that replays it there."""
+    """Send the files that one rank needs to run again. Return the command that replays the rank on the machine."""
     folder, resume = f"{workdir}/runs/{name}", "never"
     session.call("hello", workdir=workdir, shared_parent=bool(run.record().profile.get("shared_parent")))
     send_code(session, run, workdir, f"{folder}/code")
@@ -82,12 +84,12 @@ def stage_replay(
 def prepare_node(
     session: Machine, run: RunDir, task: NodeTask, workdir: str, given: Given | None, *, is_new: bool
 ) -> dict[str, Any]:
-    """Send the machine the files that its agent needs, and return its `hello`.
+    """Send the machine the files that its agent needs. Return the machine's answer to `hello`.
 
     Raises BackendError if the machine can't take part.
 
-    is_new: the machine takes the place of a lost machine, so it gets the records of the lost machine and appends to
-    them. given: a checkpoint for it.
+    is_new: the machine replaces a lost machine, so it gets the records of the lost machine and appends to them. given:
+    a checkpoint to send to the machine.
     """
     asked = time.time()
     hello = check_machine(session, run, task, workdir)
@@ -105,14 +107,16 @@ def prepare_node(
 
 
 def _send_records(session: Machine, run: RunDir, task: NodeTask) -> None:
-    """Send the records of the lost machine, in pieces because a long run may have gigabytes of metrics."""
+    """Send the records of the lost machine in pieces, because a long run may have gigabytes of metrics."""
     names = [f"nodes/{task.node_rank}/{name}" for name in ("events.jsonl", "samples.jsonl", "metrics.jsonl")]
     names += ["metrics.jsonl"] if task.node_rank == 0 else []
     give_files(session, {run.path / name: f"{task.run_dir}/{name}" for name in names if (run.path / name).exists()})
 
 
 def _record_clock(run: RunDir, task: NodeTask, host: str, ahead: float) -> None:
-    """Record how far the machine's clock is ahead: once for each start, even if that start is tried several times."""
+    """Record how many seconds the machine's clock is ahead. Each start records it once, even if the start is tried
+    several times.
+    """
     now = Clock(of=task.node_rank, start=task.start, host=host, ahead=ahead)
     known = [
         each.ahead for each in of(run.events(), Clock) if (each.of, each.start, each.host) == (now.of, now.start, host)
@@ -122,7 +126,7 @@ def _record_clock(run: RunDir, task: NodeTask, host: str, ahead: float) -> None:
 
 
 def check_machine(session: Machine, run: RunDir, task: NodeTask, workdir: str) -> dict[str, Any]:
-    """Return the machine's `hello`, and the time on this machine when the answer came (`answered`).
+    """Return the machine's answer to `hello`, and the time at which it arrived on this machine (`answered`).
 
     No file is sent to the machine. Raises BackendError if the machine can't take part.
     """

@@ -1,6 +1,7 @@
-"""Watches a run on other machines: copies the files that they write while the run continues, and after its end.
+"""Watches a run on other machines: copies the files that they write, during the run and after its end.
 
-It serves machines over SSH, of which each has one node's files, and a login node, which has the files of all nodes.
+It works with machines over SSH, each with the files of one node, and with a login node, which has the files of all
+nodes.
 """
 
 from __future__ import annotations
@@ -64,26 +65,26 @@ class Update:
 
 
 class Follower(ABC):
-    """The work that one thread of a watcher repeats with one machine."""
+    """The interface of the work that one thread of a watcher repeats with one machine."""
 
     @abstractmethod
     def update(self) -> Update:
-        """Copy new files, and record what they tell. Raises BackendError if the machine is out of reach."""
+        """Copy new files, and record the facts that they contain. Raises BackendError if the machine is unreachable."""
 
     @abstractmethod
     def record_loss(self, error: BackendError) -> None:
-        """Record that the machine is out of reach."""
+        """Record that the machine is unreachable."""
 
     def has_moved(self) -> bool:
-        """Tell whether the node has another machine by now."""
+        """Return True if the node has been moved to another machine."""
         return False
 
 
 class RunWatcher:
-    """Threads that watch one run, from the supervisor's first look at it to the last.
+    """The threads of the supervisor that watch one run.
 
-    There is one thread for each follower, and two that copy checkpoints and outputs. `sources` returns the machines
-    that can be reached, node 0's first, from which checkpoints are copied.
+    There is one thread for each follower, one that copies checkpoints, and one that copies outputs. `sources` returns
+    the reachable machines, node 0's first, from which checkpoints are copied.
     """
 
     def __init__(self, run: RunDir, followers: Iterable[Follower], sources: Callable[[], Sequence[Source]]) -> None:
@@ -97,7 +98,7 @@ class RunWatcher:
             thread.start()
 
     def _bring_outputs(self) -> None:
-        """Copy outputs while the run continues, in at most a tenth of the time."""
+        """Copy outputs while the run continues. The copies take a tenth of the time at most."""
         outputs: dict[int, Outputs] = {}
         pause, shortest = OUTPUTS_SECONDS[0], OUTPUTS_SECONDS[0]
         while not self.ended.wait(pause):
@@ -111,24 +112,24 @@ class RunWatcher:
             pause = max(shortest, 9 * (time.monotonic() - begun))
 
     def _sources_of_outputs(self) -> Sequence[Source]:
-        """Return the machines with outputs of their own. If the folder is shared, node 0's machine has all outputs."""
+        """Return the machines that have outputs. If the machines share the folder, node 0's machine has all outputs."""
         sources = self.sources()
         return [each for each in sources if each.nodes[0] == 0] if self.run.record().profile.get("shared") else sources
 
     def wait(self, timeout: float) -> None:
-        """Return when something has changed, or after `timeout` seconds."""
+        """Return when a file or an agent has changed, or after `timeout` seconds."""
         self.changed.wait(timeout)
         self.changed.clear()
 
     def stop(self) -> None:
-        """End the threads. A look that is under way ends soon."""
+        """Stop the threads. A copy that is in progress is cut short."""
         self.ended.set()
         self.new_step.set()
         for thread in self.threads:
             thread.join(JOIN_SECONDS)
 
     def follow(self, follower: Follower) -> None:
-        """Look at one machine until the watcher is stopped, less and less often while it is out of reach."""
+        """Update from one machine until the watcher is stopped. The pauses grow while the machine is unreachable."""
         backoff = FIRST_PAUSE
         while not self.ended.is_set():
             is_news = True
@@ -148,7 +149,9 @@ class RunWatcher:
                 backoff = FIRST_PAUSE
 
     def rest(self, follower: Follower, seconds: float) -> bool:
-        """Wait until the time is over or the watcher is stopped (False), or the follower's machine changes (True)."""
+        """Wait for a time. Return False if the time is over or the watcher was stopped, and True if the follower's
+        machine has changed.
+        """
         while seconds > 0 and not self.ended.wait(min(seconds, POLL_SECONDS)):
             if follower.has_moved():
                 return True
@@ -156,7 +159,7 @@ class RunWatcher:
         return False
 
     def _bring_checkpoints(self) -> None:
-        """Copy each committed checkpoint while training goes on, the newest first."""
+        """Copy each committed checkpoint while training continues, newest first."""
         while True:
             self.new_step.wait()
             self.new_step.clear()
@@ -168,7 +171,7 @@ class RunWatcher:
 
 
 def _in_words(error: Exception) -> BackendError:
-    """Return the error for which a machine could not be followed as a BackendError."""
+    """Turn the exception that stopped the work with a machine into a BackendError."""
     if isinstance(error, BackendError):
         return error
     if isinstance(error, OrchError):
@@ -180,7 +183,8 @@ def _in_words(error: Exception) -> BackendError:
 def watching_logs(run: RunDir, sources: Sequence[Source], selection: Selection) -> Iterator[None]:
     """Copy the chosen logs within the block, and once more at its end.
 
-    Only machines that have some of these logs are contacted, because one rank of a thousand nodes has one machine.
+    Only machines that have some of these logs are contacted, so the log of one rank among a thousand nodes needs one
+    connection.
     """
     watch = _LogWatch(run, sources, selection)
     try:
@@ -190,7 +194,7 @@ def watching_logs(run: RunDir, sources: Sequence[Source], selection: Selection) 
 
 
 class _LogWatch:
-    """Threads that copy chosen logs: one for each machine that has some, and one that finds these machines."""
+    """The threads that copy chosen logs: one for each machine with such logs, and one that finds these machines."""
 
     def __init__(self, run: RunDir, sources: Sequence[Source], selection: Selection) -> None:
         self.run, self.sources, self.selection = run, sources, selection
@@ -203,7 +207,7 @@ class _LogWatch:
         self.looking.start()
 
     def stop(self) -> None:
-        """Copy once more, and end the threads."""
+        """Copy once more, then stop the threads."""
         self.ended.set()
         self.looking.join(JOIN_SECONDS)
         for thread in list(self.threads.values()):
@@ -217,7 +221,7 @@ class _LogWatch:
             self._look()
 
     def _ask_node_0(self) -> None:
-        """Copy node 0's events, because the supervisor may be away or late and the event `go` may not be here yet."""
+        """Copy node 0's events, because the supervisor may not have copied the event `go` yet."""
         try:
             for source in self.sources[:1]:
                 update_all(source.copies(self.run, [0])[:1], source.session())
@@ -225,7 +229,7 @@ class _LogWatch:
             self.asks_all = True
 
     def _look(self) -> None:
-        """Find the nodes that have chosen logs, and begin to copy from machines that had none before."""
+        """Find the nodes with chosen logs, and start to copy from machines on which such logs have appeared."""
         with contextlib.suppress(StoreError):  # not readable, or removed meanwhile: the command reports that
             nodes = nodes_with(self.run, self.selection, self.known)
             self.nodes = None if nodes == set() and self.asks_all else nodes
@@ -257,11 +261,12 @@ class _LogWatch:
 def finish(
     run: RunDir, sources: Iterable[Source], unreachable: Collection[int] = (), former: Iterable[Source] = ()
 ) -> None:
-    """Copy all files of a run that has ended, then remove its folders on the other machines.
+    """Copy all files of an ended run, then remove its folders on the other machines.
 
-    A machine keeps its folder if it can't be reached, or if some of its outputs could not be copied; events record that
-    (`left_behind`, `outputs_left`). The nodes `unreachable` and the machines of earlier starts, `former`, are not
-    contacted, because the verdict does not wait for them. Raises BackendError if a vital machine is out of reach.
+    A machine keeps its folder if it is unreachable, or if some of its outputs could not be copied. The events
+    `left_behind` and `outputs_left` record that. The nodes in `unreachable`, and `former` (machines of earlier starts),
+    are not contacted, because the verdict does not wait for them. Raises BackendError if a vital machine is
+    unreachable.
     """
     with locked(run.path / "collect.lock"):
         if not (run.path / "verdict.json").exists():
@@ -273,7 +278,7 @@ def finish(
 def bring_home(
     run: RunDir, sources: Iterable[Source], unreachable: Collection[int] = (), *, limited: bool = True
 ) -> None:
-    """Do what `finish` does, even if the run has its verdict. Not `limited`: copy outputs of any size."""
+    """Do the same as `finish`, even if the run has its verdict. Not `limited`: copy outputs of any size."""
     checkpoints, remote = remote_checkpoints(run), remote_folder(run)
     machines = {source.nodes[0]: source for source in sources}
 
@@ -325,9 +330,9 @@ def _record_left_behind(run: RunDir, source: Source, why: str) -> None:
 
 
 def bring_outputs(run: RunDir, sources: Iterable[Source]) -> None:
-    """Copy the outputs that are still on the machines, of any size. If the run has ended, remove its folders there.
+    """Copy the outputs that are only on the machines, of any size. If the run has ended, remove its folders there.
 
-    While the run continues, files that do not change are copied. Raises BackendError if a machine is out of reach.
+    While the run continues, only files that do not change are copied. Raises BackendError if a machine is unreachable.
     """
     if (run.path / "verdict.json").exists():
         left = {each.node for each in left_outputs(run.events())}

@@ -1,4 +1,4 @@
-"""The queues and nodes of a PBS cluster, and whether a profile fits them."""
+"""The queues and nodes of a PBS cluster, and the check whether a profile fits them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ AWAY: Final = ("down", "offline", "state-unknown", "unresolvable", "stale", "pro
 
 
 def examine(trial: Trial, chunk: Mapping[str, Any]) -> list[Check]:
-    """Make the checks of `orch doctor`. chunk: the resources that the profile asks for on each node."""
+    """Make the checks of `orch doctor`. chunk: the resources that the profile requests on each node."""
     site, launch = trial.site, trial.launch
 
     def add_own(found: doctor.Found) -> None:
@@ -40,7 +40,9 @@ def examine(trial: Trial, chunk: Mapping[str, Any]) -> list[Check]:
 
 
 def fits_queue(wanted: str | None, queues: Mapping[str, Entry], time_limit: int | None) -> CheckResult:
-    """Check that the profile's queue, else the default one, takes jobs, starts them and allows the time. Pure."""
+    """Check that the profile's queue (or the default queue) accepts jobs, starts them and permits the time limit.
+    Pure.
+    """
     queue = queues.get(wanted or "")
     if queue is None:
         what = f"there is no queue {wanted}" if wanted else "no queue is the default"
@@ -57,7 +59,7 @@ def fits_queue(wanted: str | None, queues: Mapping[str, Entry], time_limit: int 
 
 
 def fits_hosts(nodes: Mapping[str, Entry], wanted: int, chunk: Mapping[str, Any]) -> CheckResult:
-    """Check that enough hosts have the cores, GPUs and memory that the profile asks for on each. Pure."""
+    """Check that enough hosts have the cores, GPUs and memory that the profile requests on each node. Pure."""
     asked = {name: amount for name in ("ncpus", "ngpus", "mem") if (amount := _amount(chunk.get(name))) is not None}
     fit = [node for node in nodes.values() if all((_of(node, each) or 0) >= most for each, most in asked.items())]
     words = ", ".join(f"{each} {chunk[each]}" for each in asked)
@@ -71,7 +73,7 @@ def fits_hosts(nodes: Mapping[str, Entry], wanted: int, chunk: Mapping[str, Any]
 
 
 def queues(site: Site) -> list[Partition]:
-    """Return the queues that run jobs. Raises BackendError if PBS can't be asked."""
+    """Return the queues that run jobs. Raises BackendError if PBS can't be queried."""
     server = next(iter(_shown(site, "Server", "qstat", "-B").values()), {})
     return parse_queues(str(server.get("default_queue")), _shown(site, "Queue", "qstat", "-Q"), _nodes(site))
 
@@ -110,7 +112,7 @@ def _nodes(site: Site, queue: str = "") -> dict[str, Entry]:
 
 
 def _of_queue(nodes: Mapping[str, Entry], queue: str) -> dict[str, Entry]:
-    """Return the hosts on which a queue may run jobs: those that belong to no queue, or to this one."""
+    """Return the hosts on which a queue may run jobs: the hosts of this queue, and those that belong to no queue."""
     return {name: node for name, node in nodes.items() if node.get("queue") in (None, queue)}
 
 
@@ -123,7 +125,7 @@ def _is_idle(node: Entry) -> bool:
 
 
 def _of(node: Entry, what: str) -> int | None:
-    """Return how much a host has of a resource, memory in bytes."""
+    """Return the amount of a resource that a host has. Memory is in bytes."""
     given = node.get("resources_available")
     return _amount(given.get(what)) if isinstance(given, Mapping) else None
 

@@ -1,6 +1,7 @@
-"""Parses the output of qstat and qsub of OpenPBS and PBS Professional, and has a sentence for each state and end. Pure.
+"""Parses the output of qstat and qsub of OpenPBS and PBS Professional, and describes each state and end in a sentence.
+Pure.
 
-A job's number here is 17, or 17_3 for the subjob that PBS calls 17[3].
+In orch, a job's number is 17, or 17_3 for the subjob that PBS calls 17[3].
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ _ENDINGS: Final = {
 
 @dataclass(frozen=True)
 class JobLine(Job):
-    """One job as qstat shows it."""
+    """One job in the output of qstat."""
 
     code: int | None = None
     substate: int = 0
@@ -92,7 +93,7 @@ class JobLine(Job):
 
     @property
     def end(self) -> str:
-        """Return how it ended: done, failed, killed, deleted, forgotten, or a state of ENDS."""
+        """Return how the job ended: done, failed, killed, deleted, forgotten, or a state in ENDS."""
         if self.state == "forgotten":
             return "forgotten"
         if self.substate == TERMINATED:
@@ -122,24 +123,26 @@ class JobLine(Job):
 
 
 def own_number(job_id: str) -> str:
-    """Return the identifier by which PBS knows a job or subjob; the default server completes it."""
+    """Return the identifier that PBS uses for a job or subjob, without the server's name. PBS adds the default
+    server.
+    """
     number, _, task = job_id.partition("_")
     return f"{number}[{task}]" if task else number
 
 
 def number_of(identifier: str) -> str:
-    """Return the number of a job here, from PBS's `17.server` or `17[3].server`; "" if it is of another form."""
+    """Return orch's number of a job, from PBS's `17.server` or `17[3].server`; "" for any other form."""
     match = JOB_ID.fullmatch(identifier.strip())
     return "" if match is None else f"{match[1]}_{match[2]}" if match[2] else match[1]
 
 
 def parse_qstat(text: str) -> list[JobLine]:
-    """Return the jobs that `qstat -t -f -F json` lists, without the entries that stand for whole arrays."""
+    """Return the jobs in the output of `qstat -t -f -F json`, without the entries for whole arrays."""
     return [job for job, _ in _jobs(text)]
 
 
 def _jobs(text: str) -> list[tuple[JobLine, Mapping[str, Any]]]:
-    """Return the jobs with all that qstat shows of them."""
+    """Return the jobs in the output of qstat, with all of their fields."""
     return [
         (_job(number, entry), entry)
         for identifier, entry in shown(text, "Jobs").items()
@@ -176,14 +179,14 @@ def _job(number: str, entry: Mapping[str, Any]) -> JobLine:
 
 
 def reason_of(comment: str) -> str:
-    """Return a sentence for the scheduler's comment on a job that waits; "" without a comment."""
+    """Return a sentence for the scheduler's comment on a waiting job; "" without a comment."""
     said = comment.strip()
     known = next((sentence for pattern, sentence in REASONS if re.search(pattern, said)), "")
     return f"{known} ({said})" if known else said
 
 
 def parse_use(text: str, name: str) -> JobUse | None:
-    """Return what a job has used so far; None if no job of this name is shown."""
+    """Return the resources that a job has used so far; None if the output has no job of this name."""
     for job, entry in _jobs(text):
         if job.name == name:
             used, given = (_table(entry.get(field)) for field in ("resources_used", "Resource_List"))
@@ -200,24 +203,26 @@ def _table(value: Any) -> Mapping[str, Any]:
 
 
 def _whole(value: Any) -> int | None:
-    """Return a whole number, which some versions print as text; None for anything else."""
+    """Return a whole number, which some versions of PBS print as text; None for any other value."""
     return int(value) if re.fullmatch(r"-?\d{1,9}", str(value)) else None
 
 
 def seconds_in(text: Any) -> float | None:
-    """Return the seconds of `01:02:03`; None for another text."""
+    """Return the seconds of `01:02:03`; None for any other text."""
     match = re.fullmatch(r"(\d+):(\d\d):(\d\d)", str(text))
     return 3600.0 * int(match[1]) + 60.0 * int(match[2]) + float(match[3]) if match else None
 
 
 def bytes_in(text: Any) -> int | None:
-    """Return the bytes of `1024kb` or `4gb`; None for another text."""
+    """Return the bytes of `1024kb` or `4gb`; None for any other text."""
     match = re.fullmatch(r"(\d+)([kmgt]?)b", str(text).lower())
     return int(match[1]) * 1024 ** " kmgt".index(match[2] or " ") if match else None
 
 
 def job_id_of(answer: str) -> str | None:
-    """Return the number in the answer of qsub, such as `17.server` or `17[].server`; None if there is none."""
+    """Return the job's number in the output of qsub, such as `17.server` or `17[].server`; None if the output has no
+    number.
+    """
     lines = [line.strip() for line in answer.splitlines()]
     found = [match[1] for line in lines if (match := re.fullmatch(r"(\d+)(?:\[\])?\.\S+", line))]
     return found[-1] if found else None

@@ -1,4 +1,4 @@
-"""PBS: each of its commands with the parser of what it prints."""
+"""The commands of PBS, each with a parser for its output."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def _qstat(job_id: str) -> Sequence[str]:
 
 
 def chunk_of(launch: LaunchPlan) -> dict[str, Any]:
-    """Return the resources that a plan asks for on each node. Pure."""
+    """Return the resources that a plan requests on each node. Pure."""
     profile, resources = launch.profile, launch.job["resources"]
     counts = [task.nproc for task in launch.tasks if task.nproc is not None]
     mem = resources["mem"] or profile.get("mem")
@@ -145,7 +145,7 @@ def chunk_of(launch: LaunchPlan) -> dict[str, Any]:
 
 
 def options(launch: LaunchPlan, array: Array | None) -> list[str]:
-    """Return the options of qsub for a plan: one chunk for each node, each on a host of its own. Pure."""
+    """Return the options of qsub for a plan. Each node is one chunk on a host of its own. Pure."""
     profile = launch.profile
     select = ":".join([str(launch.nnodes), *(f"{name}={value}" for name, value in chunk_of(launch).items())])
     pairs: list[tuple[str, object]] = [

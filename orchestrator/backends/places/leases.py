@@ -1,4 +1,7 @@
-"""Holds the GPUs and slots of one start on every machine before any agent is started, or on no machine."""
+"""Holds the places of one start, either on every machine before any agent is started, or on no machine.
+
+A place is a GPU, or a slot on a machine whose ranks use no GPU.
+"""
 
 from __future__ import annotations
 
@@ -30,12 +33,13 @@ def leased(
     *,
     began: bool,
 ) -> Iterator[dict[int, list[str]]]:
-    """Yield the places that are held on each machine, by the number of its first node.
+    """Yield the places that are held on each machine, by the number of the machine's first node.
 
-    If anything fails, every place that no agent has taken over is released. Raises PlacesTakenError if the run has been
-    put into the queue. A run that is started again has had its turn and takes places as they become free.
+    If the start fails, every place that no agent has taken over is released. Raises PlacesTakenError if the run was put
+    into the queue. A run that is started again does not queue, because it had its turn before; it takes places as they
+    become free.
 
-    began: an earlier start was interrupted, and its agents may hold their places already.
+    began: an earlier start was interrupted, so its agents may already hold their places.
     """
     # In the order of the hosts' names, so that two runs that need the same hosts can't block each other.
     order = sorted((node for node in hosts if needs[node].count), key=lambda node: (hosts[node].name, node))
@@ -55,7 +59,8 @@ def _take_in_turn(
 ) -> dict[int, list[str]]:
     """Take the places of all machines if it is the run's turn.
 
-    Otherwise nothing is taken. Raises PlacesTakenError once the run is queued, or BackendError if it must not wait.
+    Otherwise, take none. Raises PlacesTakenError once the run is queued, or BackendError if the run was submitted with
+    `no_wait`.
     """
     places: dict[int, list[str]] = {}
     why = "" if began else waiting.obstacle()
@@ -76,10 +81,10 @@ def _take_in_turn(
 
 
 def _take_all(hosts: Mapping[int, _Host], needs: Mapping[int, Need]) -> dict[int, list[str]]:
-    """Take the places of all machines, one after the other, as they become free.
+    """Take the places of all machines, one machine after the other, as they become free.
 
-    A host holds its places for as long as its connection lasts. If a host was lost while another was waited for, it has
-    released its places, and all hosts are asked again.
+    A host holds its places as long as its connection is open. If a host loses its connection while another host is
+    awaited, its places are released, and all hosts are asked again.
     """
     places: dict[int, list[str]] = {}
     left = deque(hosts)
@@ -106,19 +111,23 @@ class _Host:
     start: int
 
     def take(self, need: Need, wait: float) -> tuple[list[str] | None, str]:
-        """Return the places that were taken within `wait` seconds, or None and the reason why they are not free."""
+        """Return the places that were taken within `wait` seconds. If that fails, return None and the reason why
+        they are not free.
+        """
         folder = f"{self.settings.workdir}/runs/{self.run.run_id}"
         where = {"run_dir": folder, "node": self.node, "start": self.start}
         reply = self._call("lease", count=need.count, among=need.among, slots=self.settings.slots, wait=wait, **where)
         return reply["places"], reply.get("why", "")
 
     def held(self) -> list[str]:
-        """Return the places that the machine's server holds for the run. A restarted server holds no places."""
+        """Return the places that the machine's server holds for the run. A server that was restarted holds no
+        places.
+        """
         places: list[str] = self._call("still_held")["places"]
         return places
 
     def release(self) -> None:
-        """Release the places. A host that is out of reach releases them by itself."""
+        """Release the places. An unreachable host releases them by itself."""
         with contextlib.suppress(BackendError):
             self._call("release")
 

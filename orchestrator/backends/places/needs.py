@@ -1,4 +1,4 @@
-"""Computes the places that each node's ranks need on their machine, and divides a machine's GPUs among nodes."""
+"""Computes the places (GPUs or slots) that each node's ranks need, and divides a machine's GPUs among its nodes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ VISIBLE_HINT: Final = f"change {VISIBLE} in the job's env, or leave it out"
 
 @dataclass(frozen=True)
 class Need:
-    """The places that a machine's ranks need."""
+    """The number of places that a machine's ranks need."""
 
     count: int = 0
     among: tuple[str, ...] | None = None  # the only places that they may have; None: any
@@ -24,11 +24,11 @@ class Need:
 def needs_of(
     tasks: tuple[NodeTask, ...], nodes: Sequence[int], name: str, hello: Mapping[str, Any], slots: int | None
 ) -> tuple[tuple[NodeTask, ...], Need]:
-    """Return the tasks of these nodes of one machine, and the places that they need together.
+    """Return the tasks of these nodes, which are on one machine, and the places that they need together.
 
-    Several nodes divide the machine's GPUs: each task is given its number of ranks. If not every node would get a GPU,
-    all compute on the CPU, over gloo. Raises BackendError if the job contradicts itself or the machine, or if it
-    demands nccl and the GPUs are too few.
+    Several nodes divide the machine's GPUs, and each task gets its number of ranks. If there are fewer GPUs than nodes,
+    all ranks compute on the CPU with gloo. Raises BackendError if the job contradicts itself or the machine, or if it
+    requires nccl and the machine has too few GPUs.
     """
     mine = tuple(tasks[node] for node in nodes)
     try:
@@ -51,9 +51,10 @@ def needs_of(
 
 
 def need_of(task: NodeTask, hello: Mapping[str, Any], slots: int | None) -> Need:
-    """Return how many GPUs or slots one node's ranks hold, and of which. Raises ValueError for a contradiction.
+    """Return the number of GPUs or slots that one node's ranks hold, and the GPUs they may use. Raises ValueError for a
+    contradiction.
 
-    Ranks that train on the CPU of a machine with GPUs hold none.
+    Ranks that train on the CPU of a machine with GPUs hold no place.
     """
     devices = [Device(**each) for each in hello["devices"]]
     if not devices:
@@ -71,7 +72,7 @@ def need_of(task: NodeTask, hello: Mapping[str, Any], slots: int | None) -> Need
 
 
 def divided(places: Sequence[str], tasks: Sequence[NodeTask]) -> list[list[str]]:
-    """Return each node's part of the places that are held on its machine."""
+    """Return the places of each node, as a part of the places that are held on its machine."""
     if len(tasks) == 1:
         return [list(places)]
     parts, rest = [], list(places)

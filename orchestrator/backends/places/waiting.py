@@ -1,7 +1,7 @@
-"""The queue of a run, which has a ticket on each of its hosts while it waits.
+"""The wait of a run for places (GPUs or slots). While it waits, the run has a ticket on each of its hosts.
 
-orchestrator.protocol.places.tickets defines the order of tickets and which tickets count. The answers of the hosts are
-recorded with the run, so `orch status` contacts no machine.
+orchestrator.protocol.places.tickets defines the order of tickets, and which tickets count. The answers of the hosts are
+recorded in the run's folder, so `orch status` contacts no machine.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Waiting:
-    """One run and its hosts. `needs` has the places that the run needs on each host, by the host's number."""
+    """One waiting run and its hosts. `needs` has the places that the run needs on each host, by the host's number."""
 
     machines: Machines
     run: RunDir
@@ -38,7 +38,7 @@ class Waiting:
 
     @staticmethod
     def recorded(machines: Machines, run: RunDir) -> Waiting | None:
-        """Return the waiting that the run's own record describes; None if the run is in no queue."""
+        """Return the wait that is recorded in the run's folder; None if the run is not queued."""
         place = queue_place(run) or {}
         counts, among = place.get("counts"), place.get("among")
         if not isinstance(counts, dict) or not all(each.isdecimal() for each in counts):
@@ -53,13 +53,13 @@ class Waiting:
 
     @property
     def hosts(self) -> dict[int, Host]:
-        """Return the hosts whose places the run needs."""
+        """Return the hosts on which the run needs places."""
         return {number: host for number, host in enumerate(self.settings.hosts) if self.needs.get(number, Need()).count}
 
     def obstacle(self) -> str:
         """Return why it is not the run's turn, in a sentence about one host; "" if it is the run's turn.
 
-        A host that has too few places even if all are free is not mentioned, because its server refuses the request.
+        A host whose places are too few even if all are free is ignored, because its server refuses the request later.
         """
         for number, answer in sorted(self._look().items()):
             queue, count = host_queue(answer, self.run.run_id), self.needs[number].count
@@ -71,10 +71,10 @@ class Waiting:
         return ""
 
     def join(self) -> bool:
-        """Put the run into the queue, or keep its place there; return True if its turn has come.
+        """Put the run into the queue, or keep its position. Return True if its turn has come.
 
-        Either all of its tickets are renewed or none, so that it holds up nobody while a host is out of reach. If a
-        ticket is missing or claims too early a time, all tickets are replaced.
+        Either all tickets of the run are renewed or none. So the run delays no other run while one of its hosts is
+        unreachable. If a ticket is missing, or has an earlier time than it should, all tickets are replaced.
         """
         if not (self.run.path / QUEUE).exists():  # recorded before it is done
             self._record({"position": None, "before": [], "held_by": [], "why": "waits for a free place"})
@@ -96,17 +96,17 @@ class Waiting:
         return self._may_start(seen)
 
     def renew(self) -> None:
-        """Report to every host that the run still waits."""
+        """Report to every host that the run is still waiting."""
         self._on_all(lambda _, session: self._ask(session, "renew_ticket"))
 
     def leave(self) -> None:
-        """Take the run out of the queue. A ticket on a host that is out of reach does not count after a minute."""
+        """Remove the run's tickets. On an unreachable host, the ticket becomes invalid after a minute."""
         with contextlib.suppress(BackendError):
             self._on_all(lambda _, session: self._ask(session, "drop_ticket"))
             (self.run.path / QUEUE).unlink(missing_ok=True)
 
     def _draw(self, number: int) -> None:
-        """Put a ticket on every host, with one number for all."""
+        """Create a ticket on every host. All of them have the same number."""
 
         def one(node: int, session: Machine) -> None:
             self._ask(session, "take_ticket", count=self.needs[node].count, number=number)
@@ -114,7 +114,7 @@ class Waiting:
         self._on_all(one)
 
     def _look(self) -> dict[int, Any]:
-        """Return each host's answer, reduced to the places that this run may have."""
+        """Return each host's answer. It is reduced to the places that this run may use."""
 
         def one(number: int, session: Machine) -> Any:
             answer = self._ask(session, "look_at_queue", slots=self.settings.slots)
@@ -137,7 +137,7 @@ class Waiting:
         return answer
 
     def _on_all(self, work: Callable[[int, Machine], T]) -> dict[int, T]:
-        """Do the work on each host. Raises BackendError, which names the hosts on which it failed."""
+        """Do the work on each host. Raises BackendError, which names the hosts on which the work failed."""
 
         def one(number: int, host: Host) -> T:
             return work(number, self.machines.session(host.address, self.settings.workdir))

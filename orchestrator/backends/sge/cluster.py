@@ -1,4 +1,4 @@
-"""The queues and parallel environments of a Grid Engine cluster, and whether a profile fits them."""
+"""The queues and parallel environments of a Grid Engine cluster, and the check whether a profile fits them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ UNSEEN: Final = "only a run can tell whether the nodes see {}"
 
 
 def examine(trial: Trial, slots: int) -> list[Check]:
-    """Make the checks of `orch doctor`. slots: those that the profile asks for on each node."""
+    """Make the checks of `orch doctor`. slots: the number of slots that the profile requests on each node."""
     site, launch = trial.site, trial.launch
 
     def add_own(found: doctor.Found) -> None:
@@ -37,7 +37,7 @@ def examine(trial: Trial, slots: int) -> list[Check]:
 
 
 def asked(site: Site, *argv: str) -> str:
-    """Return what one of the scheduler's programs prints. Raises a transient BackendError if it fails."""
+    """Return the output of one of the scheduler's programs. Raises a transient BackendError if the program fails."""
     answer = site.call(*argv)
     if answer.code != 0:
         raise BackendError(f"{' '.join(argv[:2])} failed: {first_line(answer.err or answer.out)}", transient=True)
@@ -45,7 +45,9 @@ def asked(site: Site, *argv: str) -> str:
 
 
 def fits_queue(wanted: str | None, queues: list[str]) -> CheckResult:
-    """Check that the profile's queue exists. A pattern, or a list of several queues, is left to qsub. Pure."""
+    """Check that the profile's queue exists. A pattern or a list of queues is not checked, because qsub checks it.
+    Pure.
+    """
     if wanted is None:
         return CheckResult(Level.OK, f"any of {', '.join(queues)}")
     if wanted.partition("@")[0] in queues or re.search(r"[*?,|&!\[]", wanted):
@@ -69,7 +71,7 @@ def _pe(site: Site, launch: LaunchPlan, slots: int) -> CheckResult:
 
 
 def fits_pe(name: str, pe: Mapping[str, str], nodes: int, slots: int) -> CheckResult:
-    """Check that a parallel environment gives so many hosts and slots, and lets orch start agents. Pure."""
+    """Check that a parallel environment allows this number of hosts and slots, and lets orch start the agents. Pure."""
     rule, total = pe.get("allocation_rule", ""), pe.get("slots", "")
     if total.isdecimal() and int(total) < nodes * slots:
         return CheckResult(
@@ -92,19 +94,21 @@ def fits_pe(name: str, pe: Mapping[str, str], nodes: int, slots: int) -> CheckRe
 
 
 def fields_of(text: str) -> dict[str, str]:
-    """Return the lines `NAME VALUE` that qconf prints; a line that ends with a backslash continues. Pure."""
+    """Return the values in qconf's output, whose lines are `NAME VALUE`. A backslash at the end continues a line.
+    Pure.
+    """
     lines = (line.split(None, 1) for line in text.replace("\\\n", " ").splitlines())
     return {words[0]: words[1].strip() for words in lines if len(words) == 2}
 
 
 def queues(site: Site) -> list[Partition]:
-    """Return the cluster's queues. Raises BackendError if Grid Engine can't be asked."""
+    """Return the cluster's queues. Raises BackendError if Grid Engine can't be queried."""
     shown = (asked(site, "qstat", "-f", "-xml"), asked(site, "qhost", "-xml"), asked(site, "sh", "-c", ALL_QUEUES))
     return parse_queues(*shown)
 
 
 def parse_queues(instances: str, hosts: str, configuration: str) -> list[Partition]:
-    """Return the queues by `qstat -f -xml`, `qhost -xml` and `qconf -sq`. Pure."""
+    """Return the queues from the outputs of `qstat -f -xml`, `qhost -xml` and `qconf -sq`. Pure."""
     memory = {
         name: value for name, body in re.findall(r"<host name='([^']*)'>(.*?)</host>", hosts, re.DOTALL)
         if (value := bytes_of("".join(re.findall(r"<hostvalue name='mem_total'>([^<]*)<", body)[:1])))

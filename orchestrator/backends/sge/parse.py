@@ -1,6 +1,7 @@
-"""Parses the output of qstat, qacct, qsub and qselect, and has an English sentence for each state and end. Pure.
+"""Parses the output of qstat, qacct, qsub and qselect, and describes each state and end in a sentence. Pure.
 
-Grid Engine counts the tasks of an array from 1. A job's number here is 17, or 17_3 for the task that it calls 17.4.
+Grid Engine counts the tasks of an array from 1. In orch, a job's number is 17, or 17_3 for the task that Grid Engine
+calls 17.4.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ _ENDINGS: Final = {
 
 @dataclass(frozen=True)
 class JobLine(Job):
-    """One job as one of Grid Engine's programs shows it."""
+    """One job in the output of one of Grid Engine's programs."""
 
     code: int | None = None
     failed: str = ""  # the accounting's own words for an end that the script has not brought about
@@ -107,23 +108,25 @@ class JobLine(Job):
 
 
 def job_name(name: str) -> str:
-    """Return the name of the job of a run or sweep; Grid Engine refuses one that begins with a digit."""
+    """Return the name for the job of a run or sweep. It has a prefix, because Grid Engine refuses a name that begins
+    with a digit.
+    """
     return name if NAME.match(name) else f"orch-{name}"
 
 
 def own_number(job_id: str) -> tuple[str, str]:
-    """Return the number of a job and that of its task as Grid Engine counts it, which is "" for a job without tasks."""
+    """Return the number of a job, and Grid Engine's number of its task ("" for a job without tasks)."""
     number, _, task = job_id.partition("_")
     return number, str(int(task) + 1) if task else ""
 
 
 def number_of(number: str, task: str) -> str:
-    """Return the number of a job here, from Grid Engine's number and task."""
+    """Return orch's number of a job, from Grid Engine's numbers of the job and the task."""
     return f"{number}_{int(task) - 1}" if task.isdecimal() and int(task) else number
 
 
 def parse_qstat(text: str) -> list[JobLine]:
-    """Return the jobs that `qstat -xml -g d` lists. A job of another shape is left out."""
+    """Return the jobs in the output of `qstat -xml -g d`. A job in an unknown form is left out."""
     jobs = []
     for entry in re.findall(r"<job_list\b[^>]*>(.*?)</job_list>", text, re.DOTALL):
         fields = {tag: html.unescape(value.strip()) for tag, value in re.findall(r"<(\w+)[^>]*>([^<]*)</\1>", entry)}
@@ -136,7 +139,7 @@ def parse_qstat(text: str) -> list[JobLine]:
 
 
 def parse_reason(text: str) -> str:
-    """Return a sentence of what `qstat -j` says about why a job waits; "" if it says nothing."""
+    """Return a sentence with the reason that `qstat -j` prints for a waiting job; "" if it prints none."""
     error = re.search(r"^error reason\s+\d*:\s*(.*)", text, re.MULTILINE)
     if error:
         return error[1].strip()
@@ -151,14 +154,14 @@ def parse_reason(text: str) -> str:
 
 
 def parse_qacct(text: str) -> list[JobLine]:
-    """Return the ended jobs that `qacct -j` lists, the newest last. A start after which the job was to begin again is
-    no end.
+    """Return the ended jobs in the output of `qacct -j`, the newest last. A record after which the job was started
+    again is no end.
     """
     return [_ended(record) for record in records(text) if not _is_to_continue(record)]
 
 
 def records(text: str) -> Iterator[Mapping[str, str]]:
-    """Yield the accounting's records of whole jobs, without those of single processes on other hosts."""
+    """Yield the accounting's records of whole jobs. Records of single processes on other hosts are left out."""
     for part in re.split(r"^=+$", text, flags=re.MULTILINE):
         fields = dict(re.findall(r"^(\w+)[ \t]+(\S.*?)\s*$", part, re.MULTILINE))
         if fields.get("jobnumber", "").isdecimal() and fields.get("pe_taskid", "NONE") == "NONE":
@@ -166,7 +169,9 @@ def records(text: str) -> Iterator[Mapping[str, str]]:
 
 
 def _code(record: Mapping[str, str]) -> int | None:
-    """Return the exit code of the script: 128 + N if signal N ended it, whose name follows then."""
+    """Return the exit code of the script. If signal N ended the script, the code is 128 + N, followed by the
+    signal's name.
+    """
     word = record.get("exit_status", "").partition(" ")[0]
     return int(word) if word.isdecimal() else None
 
@@ -191,7 +196,9 @@ def _ended(record: Mapping[str, str]) -> JobLine:
 
 
 def parse_use(text: str, name: str) -> JobUse | None:
-    """Return what the newest record of a job has used: all of its hosts together, if the site accounts them so."""
+    """Return the resources in the newest record of a job. If the site's accounting adds up all hosts, they are for
+    all hosts.
+    """
     found = None
     for record in records(text):
         if record.get("jobname") == job_name(name):
@@ -207,21 +214,21 @@ def parse_use(text: str, name: str) -> JobUse | None:
 
 
 def _number(text: str) -> float | None:
-    """Return the number of `12.5` or `12.5s`; None for another text."""
+    """Return the number in `12.5` or `12.5s`; None for any other text."""
     match = re.match(r"\d+(?:\.\d+)?", text)
     return float(match[0]) if match else None
 
 
 def bytes_of(text: str) -> int | None:
-    """Return the bytes of `1.5G` or `3.141GB`; None for another text."""
+    """Return the bytes of `1.5G` or `3.141GB`; None for any other text."""
     match = re.match(r"(\d+(?:\.\d+)?)\s*([KMGT]?)", text)
     return int(float(match[1]) * 1024 ** " KMGT".index(match[2] or " ")) if match else None
 
 
 def job_id_of(answer: str) -> str | None:
-    """Return the number in the answer of `qsub -terse`, such as `17` or `17.1-3:1`; None if there is none.
+    """Return the job's number in the output of `qsub -terse`, such as `17` or `17.1-3:1`; None if there is none.
 
-    A site's own qsub may print lines before it.
+    A site's own qsub may print other lines first.
     """
     lines = [line.strip() for line in answer.splitlines()]
     found = [match[1] for line in lines if (match := re.fullmatch(r"(\d+)(?:\.\d+-\d+:\d+)?", line))]
@@ -229,7 +236,7 @@ def job_id_of(answer: str) -> str | None:
 
 
 def says(said: str, words: tuple[str, ...]) -> bool:
-    """Tell whether an error message has one of these words."""
+    """Return True if an error message has one of these words."""
     return any(each.lower() in said.lower() for each in words)
 
 

@@ -1,4 +1,4 @@
-"""Grid Engine: each of its commands with the parser of what it prints."""
+"""The commands of Grid Engine, each with a parser for its output."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ REFUSALS: Final = Refusals("Grid Engine", "qconf -sss says if it is up; nothing 
 
 
 class GridEngine(Scheduler):
-    """Son of Grid Engine 8.1 and its relatives since Sun Grid Engine 6.2."""
+    """Son of Grid Engine 8.1, and its relatives since Sun Grid Engine 6.2."""
 
     title = "Grid Engine"
     folder = FOLDER
@@ -114,7 +114,7 @@ class GridEngine(Scheduler):
         return {"options of qsub": [word for word in options(launch, None) if word != parse.job_name(launch.run_id)]}
 
     def would_take(self, launch: LaunchPlan, site: Site) -> CheckResult:
-        """See Scheduler. `qsub -w v` answers."""
+        """See `Scheduler.would_take`. The answer comes from `qsub -w v`."""
         answer = site.call("qsub", "-w", "v", *options(launch, None), stdin=self.script(launch))
         said = answer.err.strip() or answer.out.strip()
         if answer.code == 0 and "found suitable queue" in answer.out + answer.err:
@@ -139,7 +139,7 @@ def _qacct(job_id: str) -> Sequence[str]:
 
 
 def slots_of(launch: LaunchPlan) -> int:
-    """Return the number of slots that a plan asks for on each node. Pure."""
+    """Return the number of slots that a plan requests on each node. Pure."""
     counts = [task.nproc for task in launch.tasks if task.nproc is not None]
     return int(launch.job["resources"]["cpus"] or launch.profile.get("slots") or max(counts, default=1))
 

@@ -1,4 +1,4 @@
-"""The checks of `orch doctor` for a Slurm profile: those of a submit, and those of a job on a node."""
+"""The checks of `orch doctor` for a Slurm profile: checks for a submit, and checks in a job on a node."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ if [ -e "$1.pyz" ]; then "$python" "$1.pyz" gpus "$python" "$5"; fi
 
 
 def examine(trial: Trial) -> list[Check]:
-    """Make the checks. `trial.on_node` queues one job of two minutes at most."""
+    """Make the checks. With `trial.on_node`, also submit one job with a time limit of two minutes."""
 
     def add_own(found: Found) -> None:
         site, folder = trial.site, trial.folder()
@@ -75,7 +75,9 @@ def examine(trial: Trial) -> list[Check]:
 
 
 def _grace(site: Site, settings: SlurmSettings) -> CheckResult:
-    """Check that a preempted rank has the time for a checkpoint like the last one of a run with this profile."""
+    """Check that a preempted rank has enough time for a checkpoint. The newest checkpoint of a run with this profile
+    is the measure.
+    """
     config = site.call("scontrol", "show", "config").out
     shown = site.call("scontrol", "show", "partition", "-o", *filter(None, [settings.partition])).out
     kill_wait, grace_time = seconds_of(config, "KillWait"), max(seconds_in(shown, "GraceTime"), default=0)
@@ -92,18 +94,20 @@ def _grace(site: Site, settings: SlurmSettings) -> CheckResult:
 
 
 def seconds_of(config: str, name: str) -> int | None:
-    """Return the number of `KillWait                = 30 sec` as `scontrol show config` prints it; None without one."""
+    """Return the number in `KillWait = 30 sec`, as `scontrol show config` prints it; None if the line is missing."""
     match = re.search(rf"^{name}\s*=\s*(\d+)", config, re.MULTILINE)
     return int(match[1]) if match else None
 
 
 def seconds_in(shown: str, name: str) -> Iterator[int]:
-    """Return the number of each `GraceTime=N` that `scontrol show partition` prints, on one line per partition."""
+    """Return the number in each `GraceTime=N` of the output of `scontrol show partition`, which has one line per
+    partition.
+    """
     return (int(number) for number in re.findall(rf"\b{name}=(\d+)", shown))
 
 
 def last_save(profile: str) -> float | None:
-    """Return how many seconds the newest checkpoint of a run with this profile took; None without one."""
+    """Return how many seconds the newest checkpoint of a run with this profile took; None if there is no checkpoint."""
     for run in newest_runs(state_root(), RUNS):
         if run.record().profile_name == profile:
             lines = [line for line in read_lines(run.path / "metrics.jsonl") if line.get("kind") == "save"]
@@ -117,9 +121,10 @@ def last_save(profile: str) -> float | None:
 
 
 def _on_node(site: Site, launch: LaunchPlan, folder: str) -> dict[str, CheckResult]:
-    """Run one short job that looks for a token file, starts the interpreter that trains, and tries the GPUs.
+    """Run one short job that looks for a token file, starts the training interpreter, and tries the GPUs.
 
-    The job is submitted and started as a run is: by a batch script with the same options, and a step of srun.
+    The job is submitted and started in the same way as a run: by a batch script with the same options, and a step of
+    srun.
     """
     token, machine = secrets.token_hex(8), site.machine()
     path = f"{folder}/.doctor-{token}"
@@ -145,7 +150,7 @@ def _on_node(site: Site, launch: LaunchPlan, folder: str) -> dict[str, CheckResu
 
 
 def _looked(site: Site, launch: LaunchPlan, out: str, words: Sequence[str]) -> str | CheckResult:
-    """Run these words in a job of one node, and return its output. Return a failed check if the job did not run."""
+    """Run this command in a job with one node, and return its output. If the job did not run, return a failed check."""
     script = _script(launch, out, words)
     answer = site.call("sbatch", *options_in(script), stdin=script)
     number = job_id_of(answer.out)
@@ -182,7 +187,9 @@ def _job(site: Site, number: str) -> Job | None:
 
 
 def _script(launch: LaunchPlan, out: str, words: Sequence[str]) -> str:
-    """Return the batch script of a job of one node that is started as a run's is, and runs these words."""
+    """Return the batch script of a job with one node that runs this command. The job is started in the same way as a
+    run.
+    """
     asked = parameters(launch)
     extras = {name: value for name, value in asked["additional_parameters"].items() if "requeue" not in name}
     own = {
@@ -194,7 +201,9 @@ def _script(launch: LaunchPlan, out: str, words: Sequence[str]) -> str:
 
 
 def gpus_there(lines: Sequence[str], asked: int | None) -> gpu_checks.Rows:
-    """Return the rows of a node's GPUs from the lines that it printed; empty if the profile asks for no GPUs. Pure."""
+    """Return the rows of a node's GPUs from the lines that the node printed; empty if the profile requests no GPUs.
+    Pure.
+    """
     if not asked or not lines:
         return {}
     found = parse_json(lines[-1])
@@ -205,7 +214,9 @@ def gpus_there(lines: Sequence[str], asked: int | None) -> gpu_checks.Rows:
 
 
 def seen_there(out: str, folder: str, python: str) -> CheckResult:
-    """Return the check by the output of LOOK, which follows lines of the batch shell and srun. Pure."""
+    """Return the check from the output of the command LOOK. Lines of the batch shell and srun may precede that
+    output. Pure.
+    """
     before, begun, own = out.partition("orch-look\n")
     host, shared, *rest = [*(line.strip() for line in own.splitlines() if line.strip()), "", ""]
     if not begun or shared not in ("shared", "apart"):

@@ -1,6 +1,7 @@
-"""Decides which variables of the shell may change Slurm's programs, and which options they may set. Pure.
+"""Decides which environment variables of the shell may affect Slurm's programs, and which options they may set. Pure.
 
-A site's modules set such variables. The profile takes precedence, so they may set only options that it leaves open.
+A site's modules set such variables. The profile takes precedence, so they may set only options that the profile leaves
+empty.
 """
 
 from __future__ import annotations
@@ -20,20 +21,24 @@ FILLS: Final = {
     "SBATCH_RESERVATION": "reservation",
     "SBATCH_WCKEY": "wckey",
 }
-"""The options that a variable may set for a job whose profile does not name them."""
+"""The variables that may set an option of a job, if its profile does not set the option."""
 FIELDS: Final = ("account", "qos", "partition")  # the others belong to a profile's `sbatch:`
 PRINT_FILLS: Final = ("sh", "-c", "env | grep ^SBATCH_ || :")
 
 
 def fills_in(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that may set options; empty inside a Slurm job, because there they describe that job."""
+    """Return the variables that may set options; empty inside a Slurm job, because these variables then describe
+    that job.
+    """
     if "SLURM_JOB_ID" in environ:
         return {}
     return {name: value for name in FILLS if (value := environ.get(name, "").strip()) and value.isprintable()}
 
 
 def filled(launch: LaunchPlan, environ: Mapping[str, str]) -> tuple[LaunchPlan, ByShell]:
-    """Return the plan with the options that the shell sets, and the variable of each. The profile leaves these open."""
+    """Return the plan with the options that variables of the shell set, and the names of these variables. The
+    profile leaves these options empty.
+    """
     profile: dict[str, Any] = dict(launch.profile)
     sbatch = dict(profile.get("sbatch") or {})
     used: ByShell = {}

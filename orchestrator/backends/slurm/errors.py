@@ -1,4 +1,4 @@
-"""Turns the message of an sbatch that refused a job into a sentence that names the field to change. Pure."""
+"""Turns the error message of an sbatch that refused a job into a sentence that names the field to change. Pure."""
 
 from __future__ import annotations
 
@@ -43,7 +43,9 @@ REFUSALS: Final = (
 
 
 def refusal(said: str, settings: SlurmSettings, time_limit: int | None, where: str = "this machine") -> BackendError:
-    """Return the error for the output of sbatch. A message that is not known is shown as its last line."""
+    """Return the error for the output of sbatch. If the message is unknown, the error is the last line of the
+    output.
+    """
     lines = [line.strip() for line in said.splitlines() if line.strip()]
     lines = [line for line in lines if not line.startswith("Try ")]  # sbatch prints it after an unknown option
     last = (lines or ["it did not say why"])[-1].removeprefix("sbatch: ").removeprefix("error: ")

@@ -1,7 +1,7 @@
-"""Parses the output of squeue, scontrol and sacct, and has an English sentence for each state and reason. Pure.
+"""Parses the output of squeue, scontrol and sacct, and describes each state and reason in a sentence. Pure.
 
-It reads only formats that every Slurm since 20.02 prints alike: `-o` of squeue, `-o` of scontrol, `-P` of sacct. The
-JSON output changes between versions.
+It reads only formats that are the same in every Slurm since 20.02: `-o` of squeue, `-o` of scontrol, `-P` of sacct. The
+JSON output differs between versions.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ STUCK: Final = (
 
 @dataclass(frozen=True)
 class JobLine(Job):
-    """One job as one of Slurm's programs shows it."""
+    """One job in the output of one of Slurm's programs."""
 
     code: int | None = None
     signal: int | None = None
@@ -95,7 +95,7 @@ class JobLine(Job):
     command: str = ""  # its batch script
 
     def is_named(self, name: str) -> bool:
-        """Tell whether the name of a run or sweep is the job's name, or is in its comment or in its script's path.
+        """Return True if the name of a run or sweep is the job's name, or is in its comment or in its script's path.
 
         A site may change a job's name or comment, and Slurm may give the job's number to another job later.
         """
@@ -124,7 +124,7 @@ class JobLine(Job):
         return JobEnd.TIMEOUT if self.state == "DEADLINE" else member_of(JobEnd, self.state.lower()) or JobEnd.OTHER
 
     def why_it_waits(self, *, has_run: bool = False) -> str:
-        """Return a sentence about why the job waits; it shows a reason that is not known in Slurm's own word."""
+        """Return a sentence about the reason why the job waits. An unknown reason is shown in Slurm's own word."""
         when = self.start.replace("T", " ")
         if self.is_deferred:
             words = [*(["requeued"] if has_run else []), f"eligible from {when or 'a later time'}"]
@@ -152,7 +152,7 @@ class JobLine(Job):
 
 
 def parse_squeue(text: str) -> list[JobLine]:
-    """Return the jobs that `squeue --noheader -o SQUEUE_FORMAT` lists. Lines of another shape are ignored."""
+    """Return the jobs in the output of `squeue --noheader -o SQUEUE_FORMAT`. Lines in an unknown form are ignored."""
     jobs = []
     for line in text.splitlines():
         parts = [part.strip() for part in line.split("|", 7)]
@@ -165,7 +165,7 @@ def parse_squeue(text: str) -> list[JobLine]:
 
 
 def parse_scontrol(text: str) -> JobLine | None:
-    """Return the job that `scontrol show job -o ID` shows; None if it shows no job."""
+    """Return the job in the output of `scontrol show job -o ID`; None if the output has no job."""
     fields = dict(re.findall(r"(?:^|\s)([A-Za-z][\w/:]*)=(\S*)", text))
     if "JobId" not in fields or "JobState" not in fields:
         return None
@@ -189,19 +189,19 @@ def parse_scontrol(text: str) -> JobLine | None:
 
 
 def _comment_in(shown: str) -> str:
-    """Return the comment of a job, which may have spaces, from the output of `scontrol show job -o`."""
+    """Return the comment of a job from the output of `scontrol show job -o`. The comment may contain spaces."""
     match = re.search(r"\sComment=(.*?)(?=\s[A-Z][\w/:]*=|$)", shown, re.MULTILINE)
     return _said(match[1].strip()) if match else ""
 
 
 def controller_trouble(ping: str) -> str:
-    """Return the output of `scontrol ping` in one line if no controller is up; "" if one is up."""
+    """Return the output of `scontrol ping` in one line if no controller is up; "" if a controller is up."""
     lines = [line.strip() for line in ping.splitlines() if line.strip()]
     return "" if any(line.endswith(" UP") for line in lines) else "; ".join(lines)
 
 
 def parse_sacct(text: str) -> list[JobLine]:
-    """Return the jobs that `sacct -n -X -P -o SACCT_FIELDS` lists, the newest last; empty without accounting."""
+    """Return the jobs in the output of `sacct -n -X -P -o SACCT_FIELDS`, the newest last; empty without accounting."""
     jobs = []
     for line in text.splitlines():
         parts = [part.strip() for part in line.split("|", 5)]
@@ -214,10 +214,11 @@ def parse_sacct(text: str) -> list[JobLine]:
 
 
 def parse_use(text: str, name: str) -> JobUse | None:
-    """Return the job that `sacct -n -P -j NUMBER -o USE_FIELDS` lists with its steps, with seff's rules.
+    """Return the job in the output of `sacct -n -P -j NUMBER -o USE_FIELDS`, which also lists its steps. The rules are
+    those of seff.
 
-    A number may have been another job's before, so the newest job of this name is returned. If no job has the name,
-    the newest job is returned, because a site or a user may have renamed it.
+    Several jobs may have had the number, so the newest job of this name is returned. If no job has the name, the newest
+    job is returned, because a site or a user may have renamed it.
     """
     jobs: list[tuple[bool, JobUse]] = []
     for line in text.splitlines():
@@ -239,7 +240,7 @@ def parse_use(text: str, name: str) -> JobUse | None:
 
 
 def memory_in(tres: str) -> int | None:
-    """Return the bytes of memory in `cpu=8,mem=4000M,node=2`; None if it names no memory."""
+    """Return the bytes of `mem` in a text such as `cpu=8,mem=4000M,node=2`; None if the text has no `mem`."""
     match = re.search(r"(?:^|,)mem=(\d+(?:\.\d+)?)([KMGTP]?)", tres)
     return int(float(match[1]) * 1024 ** " KMGTP".index(match[2] or " ")) if match else None
 
@@ -254,25 +255,29 @@ def cpu_seconds(text: str) -> float | None:
 
 
 def state_word(text: str) -> tuple[str, str]:
-    """Return (state, number of who cancelled the job) of `CANCELLED by 1000`, `CANCELLED+`, `RUNNING`."""
+    """Return the state and the id of the user who cancelled the job, from `CANCELLED by 1000`, `CANCELLED+` or
+    `RUNNING`.
+    """
     match = re.fullmatch(r"([A-Za-z_]+)\+?(?: by (\d+))?\+?", text.strip())
     return (match[1].upper(), match[2] or "") if match else (text.strip().upper(), "")
 
 
 def exit_code(text: str) -> tuple[int | None, int | None]:
-    """Return (exit code, signal) of `1:0`; None for a number that is missing."""
+    """Return (exit code, signal) from `1:0`; None for a missing number."""
     match = re.fullmatch(r"(\d+):(\d+)", text.strip())
     return (int(match[1]), int(match[2]) or None) if match else (None, None)
 
 
 def job_id_of(answer: str) -> str | None:
-    """Return the number in `Submitted batch job 17`, or in the output of `--parsable`; None if there is no number."""
+    """Return the number in `Submitted batch job 17` or in the output of `--parsable`; None if there is no number."""
     match = re.search(r"job (\d+)", answer) or re.fullmatch(r"(\d+)(?:;\S*)?", answer.strip())
     return match[1] if match else None
 
 
 def wait_seconds(start: str, now: float) -> float:
-    """Return how far Slurm's `2026-03-01T10:00:00`, in this machine's time zone, is ahead of now; 0 without a time."""
+    """Return how many seconds remain until a time of Slurm, such as `2026-03-01T10:00:00` in this machine's time
+    zone; 0 without a time.
+    """
     try:
         return time.mktime(time.strptime(start, "%Y-%m-%dT%H:%M:%S")) - now
     except (ValueError, OverflowError):
@@ -280,12 +285,12 @@ def wait_seconds(start: str, now: float) -> float:
 
 
 def is_unreachable(said: str) -> bool:
-    """Tell whether an error message says that the controller could not be asked."""
+    """Return True if an error message says that the controller could not be asked."""
     return any(words.lower() in said.lower() for words in UNREACHABLE)
 
 
 def is_unanswered(said: str) -> bool:
-    """Tell whether an error message of sbatch leaves it open that the job was queued."""
+    """Return True if an error message of sbatch does not show whether the job was queued."""
     return any(words.lower() in said.lower() for words in UNANSWERED)
 
 

@@ -1,4 +1,4 @@
-"""The partitions of a Slurm cluster, and whether a profile fits them before a job is queued."""
+"""The partitions of a Slurm cluster, and the check whether a profile fits them before a job is queued."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SINFO_FORMAT: Final = "%P|%a|%l|%D|%A|%c|%m|%G|%N"
 
 
 def parse_sinfo(text: str) -> list[Partition]:
-    """Return the rows of `sinfo -h -o SINFO_FORMAT`. Rows of another shape are ignored."""
+    """Return the rows in the output of `sinfo -h -o SINFO_FORMAT`. Rows in an unknown form are ignored."""
     found = []
     for line in text.splitlines():
         parts = [part.strip() for part in line.split("|", 8)]
@@ -48,7 +48,9 @@ def _limit(text: str) -> int | None:
 
 
 def partitions(site: Site) -> list[Partition]:
-    """Return the cluster's partitions, as sinfo lists them now. Raises BackendError if Slurm can't be asked."""
+    """Return the cluster's partitions from the present output of sinfo. Raises BackendError if Slurm can't be
+    queried.
+    """
     answer = site.call("sinfo", "-h", "-o", SINFO_FORMAT)
     if answer.code != 0:
         raise BackendError(f"Slurm can't be asked: {first_line(answer.err)}", "scontrol ping", transient=True)
@@ -56,10 +58,10 @@ def partitions(site: Site) -> list[Partition]:
 
 
 def cores_per_gpu(settings: SlurmSettings, rows: list[Partition], shown: str) -> int | None:
-    """Return the cores that go with one GPU in the profile's partition; None if that is unknown. Pure.
+    """Return the number of cores per GPU in the profile's partition; None if it is unknown. Pure.
 
-    It is the number that Slurm gives by default. Otherwise it is a node's cores, or the partition's limit of them,
-    divided by the node's GPUs. shown: the output of `scontrol show partition -o`.
+    It is the number that Slurm gives by default. Without such a default, it is a node's number of cores (or the
+    partition's limit) divided by the node's number of GPUs. shown: the output of `scontrol show partition -o`.
     """
     if by_default := re.search(r"\bDefCpuPerGPU=(\d+)", shown):
         return int(by_default[1])
@@ -79,7 +81,9 @@ def _own(settings: SlurmSettings, rows: list[Partition]) -> list[Partition]:
 
 
 def fits(settings: SlurmSettings, rows: list[Partition]) -> CheckResult:
-    """Check that the partition exists and is up, allows the nodes and the time, and has nodes that are large enough."""
+    """Check that the partition exists and is up, permits the number of nodes and the time, and has nodes of
+    sufficient size.
+    """
     wanted, own = settings.partition, _own(settings, rows)
     if not own:
         names = ", ".join(dict.fromkeys(row.name for row in rows))
@@ -104,7 +108,9 @@ def fits(settings: SlurmSettings, rows: list[Partition]) -> CheckResult:
 
 
 def _too_small(settings: SlurmSettings, rows: list[Partition]) -> tuple[str, str] | None:
-    """Return (the numbers that the nodes lack, the field to change); None if enough nodes have each number."""
+    """Return (the requested numbers that the nodes lack, the field to change); None if enough nodes are large
+    enough.
+    """
     asked: tuple[tuple[int | None, str, str, list[int | None]], ...] = (
         (settings.cpus_per_task, "cores", "cpus_per_task", [_most(row.cores) for row in rows]),
         (-(-(settings.mem or 0) // 2**20), "MiB of memory", "mem", [_most(row.memory) for row in rows]),
@@ -120,12 +126,14 @@ def _too_small(settings: SlurmSettings, rows: list[Partition]) -> tuple[str, str
 
 
 def _most(number: str) -> int | None:
-    """Return the number that each of the nodes has; None if some nodes have more, or the number can't be read."""
+    """Return the number that the nodes have; None if some nodes have more, or if the number can't be parsed."""
     return int(number) if number.isdecimal() else None
 
 
 def refused(said: str, site: Site, launch: LaunchPlan) -> BackendError:
-    """Return the error for what sbatch printed of a plan, with the numbers that make its partition unfit."""
+    """Return the error for sbatch's output when it refused a plan. The error has the numbers that exceed the
+    partition's limits.
+    """
     settings = asked_of(launch.profile, launch.job, 0)
     settings = replace(settings, cpus_per_task=cores_per_node(launch), time=launch.time_limit)
     error = refusal(said, settings, launch.time_limit, site.where)
@@ -141,7 +149,7 @@ def refused(said: str, site: Site, launch: LaunchPlan) -> BackendError:
 
 
 def would_take(site: Site, launch: LaunchPlan) -> CheckResult:
-    """Return the answer of `sbatch --test-only` for a plan's batch script. No job is queued."""
+    """Return the output of `sbatch --test-only` for a plan's batch script. No job is queued."""
     script = site.scheduler.script(launch)
     answer = site.call("sbatch", "--test-only", *options_in(script), stdin=script)
     said = answer.err.strip() or answer.out.strip()
@@ -153,7 +161,9 @@ def would_take(site: Site, launch: LaunchPlan) -> CheckResult:
 
 
 def with_share_of_cores(launch: LaunchPlan, site: Site) -> LaunchPlan:
-    """Return the plan with a GPU's share of the cores. Without an answer that sbatch would take, it stays as it is."""
+    """Return the plan with the number of cores for its GPUs. If that number is unknown or sbatch would refuse it,
+    return the plan unchanged.
+    """
     settings = SlurmSettings.of(filled(launch, site.environment())[0].profile)
     rows = partitions(site)
     names = settings.partition.split(",") if settings.partition else [row.name for row in rows if row.is_default]

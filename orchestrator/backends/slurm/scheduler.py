@@ -1,4 +1,4 @@
-"""Slurm: each of its commands with the parser of what it prints."""
+"""The commands of Slurm, each with a parser for its output."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ MAY_DIFFER: Final = ("job_name", "comment", "setup", "teardown")  # between the 
 
 
 class Slurm(Scheduler):
-    """Slurm since 20.02, by the formats that all versions print alike."""
+    """Slurm since 20.02. Only formats that are the same in all versions are used."""
 
     title = "Slurm"
     folder = "slurm"
@@ -142,7 +142,9 @@ class Slurm(Scheduler):
         return filled(launch, environ)
 
     def completed(self, launch: LaunchPlan, site: Callable[[], Site]) -> LaunchPlan:
-        """Return the plan with a GPU's share of the cores, if nobody says how many go with a GPU and Slurm knows."""
+        """Return the plan with the number of cores for its GPUs, if neither profile nor job sets it and Slurm knows
+        the number per GPU.
+        """
         from orchestrator.backends.slurm import partitions, script
 
         if not script.leaves_cores_open(launch.profile, launch.job):
@@ -150,7 +152,7 @@ class Slurm(Scheduler):
         return partitions.with_share_of_cores(launch, site())
 
     def check_folder(self, folder: str) -> None:
-        """Raise UsageError if sbatch would read the path of the runs' folder as a pattern."""
+        """Raise UsageError if sbatch would interpret the path of the runs' folder as a pattern."""
         if odd := next((sign for sign in "\\%" if sign in folder), None):
             hint = "set workdir: in the profile to another folder"
             raise UsageError(f"Slurm replaces '{odd}' in the path of a log, and {folder} has this character", hint)
@@ -161,7 +163,7 @@ class Slurm(Scheduler):
     # -- advice
 
     def would_take(self, launch: LaunchPlan, site: Site) -> CheckResult:
-        """See Scheduler. `sbatch --test-only` answers."""
+        """See `Scheduler.would_take`. The answer comes from `sbatch --test-only`."""
         from orchestrator.backends.slurm import partitions
 
         return partitions.would_take(site, launch)

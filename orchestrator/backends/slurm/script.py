@@ -1,4 +1,4 @@
-"""The options of sbatch for a plan, in submitit's words, and the lines around the script's one srun. Pure."""
+"""The options of sbatch for a plan, by submitit's names, and the lines before and after the script's one srun. Pure."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SPARES_RULES: Final = ("--no-kill", "--overlap")
 
 @dataclass(frozen=True)
 class InShell:
-    """The shell words by which the batch script names a run's job and its folders."""
+    """The shell expressions in the batch script for a run's job and its folders."""
 
     job: str  # without the double quotes that it needs
     run: str
@@ -39,7 +39,7 @@ class InShell:
 
 
 def in_shell(launch: LaunchPlan, array: Array | None) -> InShell:
-    """Return the words for the job of one run; for an array, the words that fit each of its tasks."""
+    """Return the shell expressions for the job of one run. For an array, they are correct in each of its tasks."""
     run_dir = launch.tasks[0].run_dir
     if array is None:
         return InShell("$SLURM_JOB_ID", shlex.quote(run_dir), shlex.quote(f"{run_dir}/{FOLDER}"), "%j")
@@ -50,14 +50,16 @@ def in_shell(launch: LaunchPlan, array: Array | None) -> InShell:
 
 
 def command_of(array: Array, launch: LaunchPlan) -> tuple[str, ...]:
-    """Return the command of each task of the array: the agent, which learns from Slurm which run it belongs to."""
+    """Return the command of each task of the array. It starts the agent, which gets the number of its run from
+    Slurm.
+    """
     python, *_ = launch.commands[0]
     runs = launch.tasks[0].run_dir.rpartition(".")[0]
     return (python, f"{array.folder}/node.pyz", "slurm", f"{runs}.%a")
 
 
 def parameters(launch: LaunchPlan, array: Array | None = None) -> dict[str, Any]:
-    """Return the parameters of submitit's SlurmExecutor for this plan: one task a node, in which its agent runs."""
+    """Return the parameters of submitit's SlurmExecutor for this plan. Each node has one task, which runs the agent."""
     settings, resources = SlurmSettings.of(launch.profile), launch.job["resources"]
     extras = {name: value for name, value in settings.sbatch.items() if value is not False}
     cpus = cores_per_node(launch)
@@ -96,22 +98,23 @@ def parameters(launch: LaunchPlan, array: Array | None = None) -> dict[str, Any]
 
 
 def stays_ended(launch: LaunchPlan) -> bool:
-    """Tell whether Slurm itself must not start the job again: `retry.preempted` is 0."""
+    """Return True if Slurm itself must not start the job again after a preemption, because `retry.preempted` is 0."""
     return (launch.job.get("retry") or {}).get("preempted") == 0
 
 
 def options_in(script: str) -> list[str]:
-    """Return the options in the comments of a batch script as words for the command line of sbatch.
+    """Return the options in the comments of a batch script, as words for sbatch's command line.
 
-    On the command line, the options override variables of the shell and the options that a site's own sbatch adds.
+    On the command line, the options override environment variables, and options that a site's own sbatch adds.
     """
     return [shlex.split(line)[1] for line in script.splitlines() if line.startswith("#SBATCH --")]
 
 
 def cores_per_node(launch: LaunchPlan) -> int | None:
-    """Return the cores of each node's task: those requested, else the GPUs' share, but at least one for each rank.
+    """Return the cores of each node's task: the requested number, or the GPUs' share of the cores, but at least one per
+    rank.
 
-    None if nothing is known.
+    Return None if nothing is known.
     """
     counts = [task.nproc for task in launch.tasks if task.nproc is not None]
     ranks = max(counts) if len(counts) == launch.nnodes else 0
@@ -119,9 +122,9 @@ def cores_per_node(launch: LaunchPlan) -> int | None:
 
 
 def asked_of(profile: Mapping[str, Any], job: Mapping[str, Any], ranks: int) -> SlurmSettings:
-    """Return the settings of a profile with the numbers that sbatch gets, for a job with so many ranks a node.
+    """Return the settings of a profile with the numbers that sbatch gets, for a job with this number of ranks per node.
 
-    0 ranks mean that their number is unknown.
+    0 ranks means that the number is unknown.
     """
     settings, resources = SlurmSettings.of(profile), job.get("resources") or {}
     gpus = gpus_of(settings, resources.get("gpus"))
@@ -133,24 +136,24 @@ def asked_of(profile: Mapping[str, Any], job: Mapping[str, Any], ranks: int) -> 
 
 
 def gpus_per_node(launch: LaunchPlan) -> int | None:
-    """Return the number of GPUs of each node; None if it is 0, or known only to other options of sbatch."""
+    """Return the number of GPUs of each node; None if it is 0, or if only other options of sbatch set it."""
     settings = SlurmSettings.of(launch.profile)
     asked: int | None = launch.job["resources"]["gpus"]
     return gpus_of(settings, asked)
 
 
 def gpus_of(settings: SlurmSettings, asked: int | None) -> int | None:
-    """Return the GPUs that a profile requests of each node, or the job's own number of them; None if it is 0."""
+    """Return the number of GPUs that a profile requests on each node, or the job's own number; None if it is 0."""
     return (settings.gpus_per_node and (asked or settings.gpus_per_node)) or gpus_in(settings.gres or "") or None
 
 
 def gpus_in(gres: str) -> int:
-    """Return the number of GPUs in a list of generic resources, as an option has it or sinfo prints it."""
+    """Return the number of GPUs in a list of generic resources, in the form of sbatch's option or of sinfo's output."""
     return sum(int(count or 1) for count in GRES_GPUS.findall(gres))
 
 
 def leaves_cores_open(profile: Mapping[str, Any], job: Mapping[str, Any]) -> bool:
-    """Tell whether GPUs are requested, and neither profile nor job says how many cores go with them."""
+    """Return True if GPUs are requested, and neither profile nor job sets the number of cores."""
     settings, resources = SlurmSettings.of(profile), job.get("resources") or {}
     said = resources.get("cpus") or settings.cpus_per_task or settings.cpus_per_gpu
     by_sbatch = any(name.startswith(("cpus", "cores", "exclusive")) for name in settings.sbatch)
@@ -158,7 +161,7 @@ def leaves_cores_open(profile: Mapping[str, Any], job: Mapping[str, Any]) -> boo
 
 
 def warning(time_limit: int | None) -> int:
-    """Return how many seconds before the time limit the ranks are warned; less if the limit itself is short.
+    """Return how many seconds before the time limit the ranks are signalled. It is less if the limit itself is short.
 
     Slurm checks its limits every 30 s, and may send the signal up to 60 s early.
     """
@@ -166,10 +169,11 @@ def warning(time_limit: int | None) -> int:
 
 
 def step(launch: LaunchPlan, array: Array | None = None) -> str:
-    """Return the shell words that start submitit's side of each task: one srun, with logs that no other start has.
+    """Return the shell command that starts submitit's part of each task. It is one srun, whose logs no other start
+    uses.
 
-    submitit's side is an archive beside the agent, so the nodes need no submitit. Python imports from the archive, not
-    from the folder of the submit, in which srun starts it.
+    submitit's part is an archive in the agent's folder, so the nodes need no submitit. Python imports from the archive,
+    not from the folder of the submit, in which srun starts.
 
     With spares, a program of node.pyz runs this srun for each start, and adds its nodes and its log.
     """
@@ -184,7 +188,7 @@ def step(launch: LaunchPlan, array: Array | None = None) -> str:
 
 
 def step_rules(launch: LaunchPlan) -> list[str]:
-    """Return the options of the srun that starts a run's agents, without its log."""
+    """Return the options of the srun that starts a run's agents, except those for its log."""
     cpus = cores_per_node(launch)  # since Slurm 22.05 srun does not inherit it from sbatch
     spares = SPARES_RULES if SlurmSettings.of(launch.profile).spares else ()
     return [*STEP_RULES, *spares, *([f"--cpus-per-task={cpus}"] if cpus else [])]
@@ -203,9 +207,10 @@ def _setup(shell: InShell, *, stays: bool) -> list[str]:
 
 
 def _teardown(shell: InShell, *, stays: bool, has_spares: bool) -> list[str]:
-    """Return the lines that requeue the job if an agent has asked for it. The batch shell runs outside containers.
+    """Return the lines that requeue the job if an agent has requested it. The batch shell runs outside of containers.
 
-    With spares, an agent may ask for a start that needs no requeue, and the exit code tells whether the last did.
+    With spares, an agent may request a start that needs no requeue. The exit code of srun shows whether the last agent
+    did.
     """
     word = f'-e {shell.run}/{FOLDER}/again."${{SLURM_RESTART_COUNT:-0}}"'
     asks = f'"$code" = {EXIT_REQUEUE}' if has_spares else word

@@ -31,7 +31,7 @@ class SlurmSettings:
 
     @property
     def nodes_of_job(self) -> int:
-        """Return the number of nodes that sbatch is asked for."""
+        """Return the number of nodes that is requested from sbatch."""
         return self.nodes + self.spares
 
     @staticmethod

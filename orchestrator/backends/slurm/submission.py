@@ -1,7 +1,8 @@
-"""submitit's executor, which renders the batch script, writes the pickle, has sbatch run and reads the job's number.
+"""Adapts submitit's executor, which renders the batch script, writes the pickle, runs sbatch and reads the job's
+number.
 
-submitit itself runs sbatch on this machine and writes its files there. Here, another machine may have sbatch and the
-folder of the job, so both are done by requests to that machine.
+submitit itself runs sbatch and writes its files on this machine. In orch, sbatch and the job's folder may be on another
+machine, so this executor does both by requests to that machine.
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ Call = Callable[[Sequence[str]], "Output"]
 
 
 def submit(order: Order, put: Put, call: Call) -> str:
-    """Write the job's files, have sbatch queue the job, and return its number. Raises RefusedError."""
+    """Write the job's files, queue the job with sbatch, and return its number. Raises RefusedError if sbatch refuses
+    the job.
+    """
     argv = command_of(order.array, order.launch) if order.array else order.launch.commands[0]
     try:
         with tempfile.TemporaryDirectory(prefix="orch-") as scratch:
@@ -40,7 +43,7 @@ def submit(order: Order, put: Put, call: Call) -> str:
 
 
 def script(order: Order) -> str:
-    """Return the batch script that a submit hands to sbatch."""
+    """Return the batch script that a submit passes to sbatch."""
     executor = Executor(order, Path(tempfile.gettempdir()), _unused, _unused)
     return executor._make_submission_file_text(executor._submitit_command_str, "")
 
@@ -55,9 +58,10 @@ def _unused(*_: Any) -> Any:
 
 
 class Executor(SlurmExecutor):
-    """submitit's executor for a job whose folder and whose sbatch are on any machine.
+    """submitit's executor for a job whose folder and sbatch may be on another machine.
 
-    scratch: where submitit puts the pickle, from which it is sent. call: runs a program on the machine.
+    scratch: the local folder into which submitit writes the pickle before it is sent. call: runs a program on the
+    machine.
     """
 
     def __init__(self, order: Order, scratch: Path, put: Put, call: Call) -> None:
@@ -67,7 +71,9 @@ class Executor(SlurmExecutor):
 
     @classmethod
     def affinity(cls) -> int:
-        """Return that Slurm is there: `Batch` has checked the site's machine, and this machine may lack Slurm."""
+        """Report to submitit that Slurm is available. `Batch` has checked the site's machine, and this machine may
+        lack Slurm.
+        """
         return 2
 
     @property

@@ -1,1 +1,1 @@
-"""Renders values as text for people. Pure; the clock is an argument."""
+"""Renders values as text for people. Pure: the present time is an argument."""

@@ -16,7 +16,9 @@ _SENTENCES: Final = Handlers(Event)
 
 
 def sentence(line: Mapping[str, Any]) -> str:
-    """Return the sentence for an event; empty if its kind has no sentence, or the record is damaged or older."""
+    """Return the sentence for an event; empty if its kind has no sentence, or if the record is damaged or from an
+    old version.
+    """
     event = read_event(line)
     write = _SENTENCES.get(type(event))
     return write(event) if write is not None else ""

@@ -141,7 +141,7 @@ def _batch_script(launch: LaunchPlan, script: str) -> list[str]:
 
 
 def check_line(kind: str, level: str, value: str, hint: str) -> str:
-    """Return the scheduler's verdict on the batch script."""
+    """Return a line with the scheduler's answer to the batch script."""
     asked = kind_named(kind)
     if level == "ok":
         return f"{asked.check}: {asked.scheduler} would start it {value}"

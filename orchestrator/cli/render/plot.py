@@ -31,7 +31,7 @@ def plot_page(
 ) -> str:
     """Return the curves in a plot of `size` (columns, lines), with the range of both axes and a legend.
 
-    In braille only the colours of `style` distinguish curves, so several curves without colours need ASCII.
+    Braille curves differ only by the colours of `style`. Without colours, several curves are drawn in ASCII.
     """
     xs, ys = ([point[axis] for curve in curves for point in curve.points] for axis in (0, 1))
     low, high = min(ys), max(ys)

@@ -57,7 +57,7 @@ def checkpoints_page(
 
 
 def _others_checkpoints(found: Sequence[Checkpoint]) -> list[str]:
-    """Return a table of the checkpoints in other formats. They have no checksums, and so no verified state."""
+    """Return a table of the checkpoints in other formats. They have no checksums, so they can't be verified."""
     rows = [
         [each.format, str(each.step) if each.step >= 0 else "-", moment(each.time), size(each.bytes),
          one_line(metrics(each.metric)), one_line(str(each.path))]
@@ -84,7 +84,9 @@ def _own_checkpoints(found: Sequence[Checkpoint], folder: str, style: Style) -> 
 
 
 def outputs_page(found: Sequence[Output], passed_over: Sequence[str], left: Sequence[str]) -> str:
-    """Return a line for each file, the total size, the files that are never copied, and those that are elsewhere."""
+    """Return a line for each file, then the total size, the files that are never copied, and the files that are
+    still on nodes.
+    """
     rows = [[size(each.bytes), str(each.node), each.path] for each in found]
     lines = [table(["SIZE", "NODE", "FILE"], rows)] if rows else ["no outputs are here"]
     if found:
@@ -94,7 +96,7 @@ def outputs_page(found: Sequence[Output], passed_over: Sequence[str], left: Sequ
 
 
 def pulled_page(pulled: Pulled) -> str:
-    """Return a line for each file, copied or present before, and the chosen checkpoint."""
+    """Return a line for each file (copied, or present before), and the chosen checkpoint."""
     rows = [[file.how, size(file.bytes), file.path] for file in pulled.files]
     lines = [table(["", "SIZE", "FILE"], rows)] if rows else ["there are no files to copy"]
     lines += [f"skipped: {reason}" for reason in pulled.skipped]
@@ -188,7 +190,7 @@ def _problems_of(checks: Sequence[Check], style: Style) -> list[str]:
 
 
 def _without_host(check: Check) -> str:
-    """Return a check's value without its host, so that equal problems of different hosts are equal."""
+    """Return a check's value without the host's name, so that the same problem is equal on different hosts."""
     where, colon, rest = check.value.partition(": ")
     return rest if colon and where.partition(" (")[0] == check.host else check.value
 

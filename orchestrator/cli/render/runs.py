@@ -36,7 +36,7 @@ COLUMNS: Final[Mapping[str, Callable[[RunState | RunRow, float], str]]] = {
     "SUBMITTED": lambda run, now: ago(run.created, now),
     "TOOK": lambda run, now: duration((run.ended or now) - run.started) if run.started else "-",
 }
-"""The columns of every table of runs, of `orch status` and of `orch top`. The last column, NOTE, follows them."""
+"""The columns of every table of runs in `orch status` and `orch top`. The last column, NOTE, is added after these."""
 HEADER: Final = (*COLUMNS, "NOTE")
 SPARE: Final = ("RANKS", "PROFILE", "SUBMITTED")  # columns that a narrow table of runs leaves out, in this order
 NOTE_LINES = 2
@@ -149,7 +149,7 @@ def status_page(
     state: RunState, heartbeat: Mapping[str, Any] | None, result: Mapping[str, Any] | None, folder: str, now: float,
     style: Style = plain, *, last_line: str = "", width: int | None = None, labels: Labels | None = None,
 ) -> str:  # fmt: skip
-    """Return the page about one run. With a `width`, only the line of the folder may be longer."""
+    """Return the page about one run. With a `width`, no line is longer, except the line with the folder."""
     away = [node.host for node in state.nodes if node.unreachable is not None and not state.is_final]
     seen = f", {in_words(away)} out of reach" if away else ""
     lines = [f"{state.run_id}  {style(state.state, COLOURS.get(state.state, ''))}{seen}"]
@@ -211,7 +211,7 @@ def attempt_lines(state: RunState, now: float, width: int | None = None) -> list
 
 
 def offer_lines(state: RunState, now: float, width: int | None = None) -> list[str]:
-    """Return a warning if the newest attempt was offered a checkpoint and nothing shows that it was loaded."""
+    """Return a warning if the newest attempt was offered a checkpoint but seems not to have loaded it."""
     offers = [each for each in state.attempts if each.offered and each.began]
     if not offers or offers[-1].resumed_from:
         return []
@@ -239,7 +239,7 @@ def _checkpoint(name: str | None) -> str:
 
 
 def _folded(head: str, text: str, width: int | None) -> list[str]:
-    """Return the text after its head, with further lines indented by the head's width."""
+    """Return the text after its heading. Its further lines are indented by the heading's width."""
     text = one_line(text)
     parts = [text] if width is None else fold(text, width - len(head))
     return [f"{head if number == 0 else ' ' * len(head)}{part}" for number, part in enumerate(parts)]

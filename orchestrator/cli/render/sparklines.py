@@ -33,9 +33,11 @@ def _block(value: float, top: float, blocks: str) -> str:
 
 
 def in_columns(samples: Sequence[Sample], columns: int, seconds: float) -> list[Sample | None]:
-    """Downsample the last `seconds` to one sample for each of `columns` equal spans; None for a span without samples.
+    """Downsample the last `seconds` to one sample for each of `columns` equal time spans; None for a span without
+    samples.
 
-    The samples that end in a span are merged. If no sample ends in a span, the sample that covers its end is used.
+    The samples that end in a span are merged. If no sample ends in a span, the sample that covers the span's end is
+    used.
     """
     begin, width = samples[-1].time - seconds, seconds / columns
     spans: list[list[Sample]] = [[] for _ in range(columns)]

@@ -21,7 +21,7 @@ COLOURS = {"succeeded": "green", "failed": "red", "cancelled": "yellow", "runnin
 
 
 def plain(text: str, _colour: str) -> str:
-    """Return the text unchanged: the style without colours."""
+    """Return the text unchanged. This is the style without colours."""
     return text
 
 
@@ -31,8 +31,8 @@ def table(
 ) -> str:  # fmt: skip
     """Return a table whose columns are as wide as their longest cells. The words in column `colour_of` are coloured.
 
-    With a `width` no line is longer. The columns in `spare` are left out, in that order, until the others fit. A last
-    cell that does not fit is folded below its row, on at most `most` lines.
+    With a `width`, no line is longer. The columns in `spare` are left out in order until the others fit. If a row's
+    last cell does not fit, it is folded onto at most `most` lines below the row.
     """
     lines = [[one_line(cell) for cell in line] for line in (header, *rows)]
     kept = list(range(len(header)))
@@ -90,7 +90,7 @@ def columns(text: str) -> int:
 
 
 def cut(text: str, width: int) -> str:
-    """Return the text cut to `width` columns, with `...` for what is left out."""
+    """Return the text cut to `width` columns, with `...` in place of the rest."""
     if columns(text) <= width:
         return text
     while text and columns(text) > max(0, width - 3):

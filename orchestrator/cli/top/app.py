@@ -90,7 +90,7 @@ class Top(App[None]):
     # -- reading
 
     def look(self) -> None:
-        """Read the page's data. If a read is running, read once more after it."""
+        """Read the page's data in a thread. If a read is in progress, read again after its end."""
         self._is_due = True
         if not self._is_reading:
             self._is_reading = True
@@ -112,7 +112,7 @@ class Top(App[None]):
             self._is_reading = False
 
     def draw_page(self, size: Size | None = None) -> None:
-        """Show the page, with a question, a message or the keys below it."""
+        """Show the page. The last line has a question, a message or the keys."""
         size = size or self.size
         look = Look(size.width, max(1, size.height - 2), self._marks, self._clock())
         body = self.page.draw(look)[: look.height]
@@ -138,7 +138,9 @@ class Top(App[None]):
     # -- keys
 
     def on_key(self, event: Key) -> None:
-        """Pass a key to the open question, or else to the page, or else handle it for all pages."""
+        """Pass a key to the open question. If there is none, pass it to the page. A key that the page does not use
+        has a common meaning.
+        """
         event.stop()
         key = event.character if event.is_printable and event.character else event.key
         self._said = ""
@@ -232,7 +234,7 @@ def _in_words(error: OrchError | OSError) -> str:
 
 
 def _without(unshown: re.Pattern[str], line: Text) -> Text:
-    """Return the line with these characters replaced by question marks, so that no text controls the terminal."""
+    """Return the line with control characters replaced by question marks, so that no text controls the terminal."""
     if unshown.search(line.plain):
         line.plain = unshown.sub("?", line.plain)
     return line

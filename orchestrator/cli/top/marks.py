@@ -42,7 +42,7 @@ _WORST_FIRST: Final = (
 
 
 def level(value: float, usual: float) -> int:
-    """Return the slowness of a step from 0 to 7.
+    """Return the slowness of a step, from 0 to 7.
 
     The usual time has level 1, twice the usual time has level 5, and almost three times the usual time has level 7.
     """

@@ -1,4 +1,4 @@
-"""The base class of pages, the steps that a key may lead to, and the cursor of a list."""
+"""The base class of pages, the reactions to a key, and the cursor of a list."""
 
 from __future__ import annotations
 
@@ -43,7 +43,9 @@ class Ask:
 
 @dataclass(frozen=True)
 class Confirm:
-    """A step that asks for confirmation. `y` calls `act` in a thread and shows its result; any other key cancels."""
+    """A step that asks for confirmation. `y` calls `act` in a thread and shows its result; any other key cancels the
+    step.
+    """
 
     question: str
     act: Callable[[], str]
@@ -82,7 +84,7 @@ class Page(ABC, Generic[Data]):
 
     @property
     def wants_more(self) -> bool:
-        """Tell whether the page's data must be read again at once."""
+        """Return True if the page's data must be read again at once."""
         return False
 
     @abstractmethod
@@ -150,13 +152,13 @@ class Scroll(Cursor):
         return range(self.at, min(count, self.at + self.rows))
 
     def move(self, by: int) -> Again:
-        """Move by this number of lines."""
+        """Scroll by this number of lines."""
         self._follows = False
         return super().move(by)
 
 
 def pointed(lines: Sequence[Text], chosen: int | None) -> list[Text]:
-    """Return the lines with a mark before the chosen line, visible without colours too."""
+    """Return the lines with a mark in front of the chosen line. The mark is visible without colours too."""
     made = []
     for number, line in enumerate(lines):
         shown = Text("> " if number == chosen else "  ") + line

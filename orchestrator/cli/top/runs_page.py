@@ -32,7 +32,7 @@ class RunsPage(Page[RunsView]):
 
     @property
     def wants_more(self) -> bool:
-        """Tell whether some runs have not been read yet."""
+        """Return True if some runs have not been read yet."""
         return self.data is not None and self.data.unread > 0
 
     def title(self, look: Look) -> Text:

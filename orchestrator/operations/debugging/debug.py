@@ -84,7 +84,9 @@ def wait_for_node(run: RunDir, rank: int, say: Callable[[str], None]) -> int | N
 def forward_debugger(
     run: RunDir, rank: int, node: int, say: Callable[[str], None], listening: socket, *, any_user: bool = False
 ) -> Forwarding:
-    """Return a forwarding from a listening socket to the rank's debugger. It starts when its context is entered."""
+    """Return a forwarding from a listening socket to the rank's debugger. It begins when the forwarding's context is
+    entered.
+    """
     return Forwarding(
         lambda boundary: node_command(run, node, "relay", str(node), boundary, f"rank:{rank}"), say, listening,
         any_user=any_user,
@@ -92,9 +94,9 @@ def forward_debugger(
 
 
 def configuration(run: RunDir, prepared: Prepared, port: int, folder: str) -> dict[str, Any]:
-    """Return the configuration by which VS Code attaches to the rank, whose folder on its node is `folder`.
+    """Return the configuration with which VS Code attaches to the rank. `folder` is the rank's folder on its node.
 
-    VS Code shows the sources of the job or, for a repeated run, the run's copy of the code.
+    VS Code shows the source files of the job. For a repeated run, it shows the run's copy of the code.
     """
     local = run.path / "code" if prepared.repeats is not None else prepared.loaded.code_dir
     return {
@@ -111,9 +113,9 @@ def keep_launch_file(run: RunDir, found: Mapping[str, Any]) -> Path:
 
 
 def attach(run: RunDir, prepared: Prepared, way: Forwarding) -> dict[str, Any] | None:
-    """Wait until the rank can be debugged, and return VS Code's configuration, which is also stored with the run.
+    """Wait until the rank can be debugged. Return VS Code's configuration, and store it with the run.
 
-    Return None if the run ends before.
+    Return None if the run ends earlier.
     """
     assert prepared.debug_rank is not None
     try:

@@ -1,6 +1,7 @@
-"""The command `orch drill`: causes a fault in a run of the shipped job, and compares the outcome with the promise.
+"""The command `orch drill`: causes a fault in a run of a job that orch ships, and compares the outcome with the
+promised one.
 
-Only processes of that run are killed or stopped. Its nodes identify them by the run's records and mark.
+Only processes of that run are killed or stopped. The run's records and mark identify them on the nodes.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ Tell = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Order:
-    """An order to cause a fault. `target` is a host or the number of a node. By default it is the last node."""
+    """An order to cause a fault. `target` is a host or the number of a node. The default is the last node."""
 
     fault: Fault
     target: str = ""
@@ -104,7 +105,7 @@ class Report:
 
 
 def job_file() -> Path:
-    """Return the path of the shipped job, a run of which gets the faults."""
+    """Return the path of the job that orch ships for drills."""
     return shipped("jobs") / "drill.yaml"
 
 
@@ -136,7 +137,7 @@ def orders_for(root: Path, prepared: Prepared, tell: Tell) -> list[Order]:
 
 
 def check(root: Path, prepared: Prepared, orders: list[Order]) -> None:
-    """Raise UsageError if one of the faults can't be caused from here."""
+    """Raise UsageError if one of the faults can't be caused from this machine."""
     if prepared.is_delegated:
         assert prepared.profile.kind == "ssh", "no other profile names a supervisor"
         host = prepared.profile.supervisor
@@ -177,7 +178,9 @@ def drill(root: Path, prepared: Prepared, order: Order, tell: Tell) -> Report:
 
 
 def _until_it_trains(run: RunDir, tell: Tell) -> RunState:
-    """Wait until the ranks train and a checkpoint is on this machine. The run may be queued first. Return its state."""
+    """Wait until the ranks train and this machine has a checkpoint. Before that, the run may be queued. Return the
+    run's state.
+    """
     last = ""
     for state in states(run):
         if state.is_final:
@@ -208,7 +211,7 @@ def _until_the_end(root: Path, run: RunDir, order: Order) -> RunState:
 
 @contextlib.contextmanager
 def _injected(root: Path, run: RunDir, state: RunState, order: Order) -> Iterator[tuple[Injection, Promise]]:
-    """Cause the fault, and yield the injection and the promise. A freeze that still lasts is ended after the block."""
+    """Cause the fault, and yield the injection and the promise. After the block, end a freeze that still lasts."""
     launch, record = LaunchPlan.from_json(run.read("plan.json") or {}), run.record()
     where = Where.SCHEDULER if record.scheduler else Where(record.kind)
     if order.fault is Fault.SUPERVISOR:
@@ -252,7 +255,7 @@ def _kill_supervisor(root: Path, run: RunDir) -> Injection:
 
 @contextlib.contextmanager
 def _injected_on(run: RunDir, node: NodeState, launch: LaunchPlan, order: Order) -> Iterator[Injection]:
-    """Let a node cause the fault in its part of the run, and yield its report.
+    """Let a node cause the fault in its ranks of the run, and yield the node's report.
 
     Raises BackendError, with the node's message, if the node can't cause the fault.
     """
@@ -313,7 +316,7 @@ def _judge(root: Path, run: RunDir, order: Order, injection: Injection, promise:
 
 
 def _left(run: RunDir) -> tuple[str, ...]:
-    """Check the nodes of a run that has ended, and return a phrase for each process or folder that is left there."""
+    """Check the nodes of an ended run. Return a phrase for each process or folder that is left on them."""
     machine = backend(run.record().kind)
     found = []
     for proof in machine.clean_up(run):

@@ -55,13 +55,13 @@ class Promise:
 
     @property
     def what(self) -> str:
-        """Return a phrase for the fault, as docs/failures.md has it."""
+        """Return a phrase for the fault, in the words of docs/failures.md."""
         if self.freeze is not None:
             return f"{self.fault} {self.freeze}"
         return f"KILL of {_ARTICLES[self.fault]}{', the only one' if self.alone else ''}"
 
     def seconds(self, link: float) -> float:
-        """Return the number of seconds within which the fault has to be noticed."""
+        """Return the number of seconds within which the fault must be noticed."""
         return link + WAKING_SECONDS if self.freeze is Freeze.LONG else KILL_SECONDS
 
 
@@ -115,7 +115,9 @@ def promise_of(fault: Fault, where: Where, freeze: Freeze | None = None, *, alon
 
 
 def length_of(seconds: float, link: float, *, is_everything: bool) -> Freeze | None:
-    """Return the kind of a freeze of this length, or None if nobody can predict whether it costs a restart."""
+    """Return the kind of a freeze of this length; None if it can't be predicted whether the freeze leads to a
+    restart.
+    """
     if is_everything:
         return Freeze.ALL
     if seconds <= SHORT * link:
@@ -177,7 +179,9 @@ def _said(state: RunState, after: list[Event]) -> str:
 
 
 def ledger_of(steps: int) -> int:
-    """Return the checksum that jobs/drill.py computes if it takes each of this number of steps once and in order."""
+    """Return the checksum that jobs/drill.py computes after it has done this number of steps, each once and in
+    order.
+    """
     ledger = 0
     for step in range(1, steps + 1):
         ledger = (ledger * 31 + step) % 1_000_003

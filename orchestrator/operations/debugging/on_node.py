@@ -1,4 +1,4 @@
-"""Runs commands of orch's own program, node.pyz, on the nodes of a live run."""
+"""Runs verbs of node.pyz, orch's program on the nodes, on the nodes of a live run."""
 
 from __future__ import annotations
 
@@ -49,9 +49,10 @@ def node_command(run: RunDir, node: int, verb: str, *args: str) -> list[str]:
 def on_every_node(
     run: RunDir, work: Callable[[int, str], list[T]], at_once: int | None = None
 ) -> tuple[list[T], list[str]]:
-    """Call `work` with the number and the host of each node. Return its results, and error messages of other nodes.
+    """Call `work` with the number and the host of each node. Return the results, and the error messages of nodes that
+    failed.
 
-    At most `at_once` calls run at the same time, or all if it is None. Raises UsageError if the run has ended or has
+    At most `at_once` calls run at the same time; all if it is None. Raises UsageError if the run has ended or has
     started no ranks.
     """
     check_going_on(run)
@@ -75,7 +76,7 @@ def on_every_node(
 def ask(
     run: RunDir, node: int, verb: str, seconds: float, read: Callable[[Mapping[str, Any]], T], *args: str
 ) -> list[T]:
-    """Run a verb of node.pyz on a node, and return its answer about each rank. `read` converts these from JSON.
+    """Run a verb of node.pyz on a node, and return its answer about each rank. `read` converts an answer from JSON.
 
     Raises BackendError if the node does not answer in time, or if its answer is not valid.
     """

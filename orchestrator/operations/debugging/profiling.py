@@ -29,7 +29,7 @@ class RankProfile:
 
 @dataclass(frozen=True)
 class Profiled:
-    """The files that were written, and messages about those that are missing."""
+    """The files that were written, and messages about missing files."""
 
     files: tuple[str, ...]
     problems: tuple[str, ...]

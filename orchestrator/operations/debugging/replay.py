@@ -29,7 +29,7 @@ LOOPBACK = "127.0.0.1"
 
 @dataclass(frozen=True)
 class Rank:
-    """A rank, as its run has started it last."""
+    """A rank with the settings of its last start."""
 
     run: RunDir
     launch: LaunchPlan
@@ -82,10 +82,10 @@ def as_it_was(one: Rank) -> str:
 
 
 def replay(one: Rank, shell: Mapping[str, str], *, here: bool, alone: bool, afresh: bool, terminal: bool) -> Way:
-    """Prepare the rank's files, on its node or here, and return the command that starts the rank.
+    """Prepare the rank's files on its node or on this machine. Return the command that starts the rank.
 
-    Secrets are taken from this shell. The rank writes into a folder of its own, which is removed afterwards. Raises
-    UsageError or BackendError if the rank can't be started.
+    Secrets are taken from this shell. The rank writes into a new folder, which is removed afterwards. Raises UsageError
+    or BackendError if the rank can't be started.
     """
     check_own(one.run.path.parent.parent, one.run)
     missing = [name for name in one.launch.secret_names if name not in shell]
@@ -117,7 +117,7 @@ def replay(one: Rank, shell: Mapping[str, str], *, here: bool, alone: bool, afre
 
 
 def _moved(task: NodeTask, folder: str, resume: str) -> NodeTask:
-    """Return the task for a replay. All paths to which its rank writes are in the replay's own folder."""
+    """Return the task for a replay. All paths to which its rank writes are inside the replay's folder."""
     return replace(
         task, run_dir=folder, code_dir=f"{folder}/code", checkpoint_dir=f"{folder}/checkpoints", resume=resume
     )

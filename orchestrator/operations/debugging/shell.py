@@ -26,7 +26,7 @@ _OF_SHELL = re.compile(r"[\s;|&<>$`(){}*?~]")
 
 @dataclass(frozen=True)
 class Way:
-    """A command to start on this machine, and a description of the place to which it leads."""
+    """A command to start on this machine, and a description of where its shell runs."""
 
     argv: tuple[str, ...]
     where: str
@@ -35,11 +35,11 @@ class Way:
 
 
 def shell(run: RunDir, node: int, command: Sequence[str], *, terminal: bool) -> Way:
-    """Return the command for a shell in the ranks' place on a node, or for `command` instead of a shell.
+    """Return the command that opens a shell on a node of the run. If `command` is given, run that instead of a shell.
 
-    The place is the ranks' container while the run is live, if its engine supports that. Otherwise it is the code
-    folder on the node. Raises UsageError if the run has no such node, BackendError if the node can't be reached, and
-    StoreError if the run belongs to another user.
+    While the run is live, the shell runs in the ranks' container, if the container engine supports that. Otherwise it
+    runs in the code folder on the node. Raises UsageError if the run has no such node, BackendError if the node is
+    unreachable, and StoreError if the run belongs to another user.
     """
     check_own(run.path.parent.parent, run)
     state = state_of(run)
@@ -71,13 +71,15 @@ def _note_on_removal(run: RunDir, state: RunState, node: int) -> str:
 
 
 def _container(run: RunDir, node: int) -> InContainer | None:
-    """Return the container in which the node's launcher has started last, or None if there is none to enter."""
+    """Return the last container that the node's launcher has started; None if there is no container to enter."""
     found = [event for event in of(run.events(), InContainer) if event.node == node]
     return found[-1] if found and found[-1].runtime in ENGINES and found[-1].id else None
 
 
 def environment_of(run: RunDir, node: int) -> str:
-    """Return the folder of the Python environment in which the node's ranks started last; empty if they had none."""
+    """Return the folder of the Python environment that the node's ranks used in their last start; empty if they used
+    none.
+    """
     found = {each.of: each.folder for each in of(run.events(), Environment)}
     return found.get(node, found.get(0, ""))
 

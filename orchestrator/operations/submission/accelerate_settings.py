@@ -123,7 +123,7 @@ def _kind(found: Mapping[str, Any], options: Mapping[str, str]) -> str:
 
 
 def _is_single(found: Mapping[str, Any], kind: str, config: Mapping[str, Any]) -> bool:
-    """Tell whether accelerate would start the script only once, for any number of processes.
+    """Return True if accelerate would start the script in only one process, whatever number of processes is set.
 
     `--cpu` means one process, except with mpirun. With the type MULTI_CPU, mpirun starts the processes.
     """
@@ -176,5 +176,7 @@ def _variables(
 
 
 def _is_set(value: Any) -> bool:
-    """Tell whether a setting is on. accelerate's PyYAML reads `no` and `off` as false; YAML 1.2 reads them as text."""
+    """Return True if a setting is on. accelerate's PyYAML reads `no` and `off` as false; YAML 1.2 reads them as
+    text.
+    """
     return bool(value) and str(value).lower() not in ("no", "false", "off", "none", "0")

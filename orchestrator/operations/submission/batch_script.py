@@ -1,4 +1,6 @@
-"""Parses a batch or shell script: #SBATCH lines, commands that set up the environment, and one launch line. Pure."""
+"""Parses a batch or shell script. Returns its #SBATCH lines, the commands that set up the environment, and one
+launch line. Pure.
+"""
 
 from __future__ import annotations
 
@@ -139,13 +141,15 @@ def _assign(split: list[str], text: str, script: _Script) -> None:
 
 
 def _filled_in(text: str, variables: dict[str, str]) -> str:
-    """Return a text with the script's own variables and the defaults of `${NAME:-default}` substituted."""
+    """Return a text in which the script's own variables and the defaults of `${NAME:-default}` are substituted."""
     text = _DEFAULT.sub(lambda found: found[1], text)
     return _VARIABLE.sub(lambda found: variables.get(found[1] or found[2], found[0]), text)
 
 
 def _conda_hook(program: list[str], setup: list[str]) -> list[str]:
-    """Return the line that defines conda's shell function; empty if `program` does not need it or a line defines it."""
+    """Return the line that defines conda's shell function; empty if `program` is not conda or if the script has such
+    a line.
+    """
     activates = program[0] in ("conda", "mamba") and program[1:2] == ["activate"]
     return [_CONDA_HOOK] if activates and not any("conda" in line for line in setup) else []
 
@@ -190,7 +194,7 @@ def _without_array(line: str, options: list[str], notes: list[str]) -> str:
 
 
 def _array_words(options: list[str]) -> list[str]:
-    """Return the word in the #SBATCH lines that has the numbers of the array's tasks."""
+    """Return the word of the #SBATCH lines that sets the numbers of the array's tasks."""
     return [
         following if word in ("--array", "-a") else word
         for word, following in pairwise([*options, ""])

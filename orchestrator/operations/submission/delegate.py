@@ -1,7 +1,7 @@
-"""Hands runs over to orch on another machine, and forwards commands about them, with the system's ssh.
+"""Hands runs over to orch on another machine, and forwards commands about these runs, with the system's ssh.
 
-The other machine must have orch, and reaches the nodes with its own keys. No key is copied there. This machine stores a
-pointer to the run.
+The other machine must have orch, and connects to the nodes with its own keys. No key is copied to it. This machine
+stores a pointer to the run.
 """
 
 from __future__ import annotations
@@ -50,9 +50,10 @@ def hand_over(
     points: Mapping[str, Any] | None = None,
     tell: Callable[[str], None] = lambda _: None,
 ) -> Pointer:
-    """Let the other machine submit the run, or the sweep with these `points`. `tell` receives a note on unsent files.
+    """Have the other machine submit the run, or the sweep with these `points`. `tell` receives a note on files that
+    were not sent.
 
-    Raises BackendError, with the other machine's message, if the other machine refuses and nothing was started.
+    Raises BackendError, with the other machine's message, if that machine refuses and has started nothing.
     """
     import tempfile
 
@@ -205,9 +206,10 @@ def pointers(root: Path) -> list[Pointer]:
 
 
 def find_pointer(root: Path, reference: str) -> Pointer | None:
-    """Return the handed-over run with this id or unique prefix, or the `last` run; None for a run of this machine.
+    """Return the pointer to the handed-over run with this id or unique prefix, or to the `last` run; None for a run of
+    this machine.
 
-    The id of a sweep's point means the sweep.
+    The id of a sweep's point means the whole sweep.
     """
     known = pointers(root)
     if reference == "last" and known:

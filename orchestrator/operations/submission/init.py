@@ -36,7 +36,7 @@ _GPUS = re.compile(r"gpu(?::[^:,()]+)?:(\d{1,5})(?:\([^)]*\))?")
 
 
 MOST_BYTES: Final = MOST_CHARACTERS
-"""The size in bytes up to which a script is read."""
+"""The maximum size in bytes of a script that is read."""
 
 
 @dataclass(frozen=True)
@@ -50,9 +50,9 @@ class Draft:
 
 
 def text_value(text: str, *, number_is_text: bool = False) -> str:
-    """Return a text as a YAML scalar, with quotes if YAML needs them.
+    """Return a text as a YAML scalar. It is quoted if YAML needs quotes.
 
-    With `number_is_text`, a number needs no quotes, because its reader takes it as text.
+    With `number_is_text`, a number is not quoted, because the field's reader takes it as text.
     """
     is_number = number_is_text and re.fullmatch(r"[0-9]{1,15}|[0-9]{1,15}\.[0-9]{1,15}|[0-9]{1,5}e-?[0-9]{1,3}", text)
     if is_number or (_SAFE.fullmatch(text) and not _NOT_TEXT.fullmatch(text)):
@@ -141,8 +141,8 @@ def slurm_seconds(text: str) -> int | None:
 def job_from_command(command: str, name: str | None = None) -> Draft:
     """Return a draft of the job and the profile for a launch line.
 
-    The job's name is `name`, or the program's if `name` is None. Raises UsageError if the line can't be parsed, or if
-    it starts a script of this folder that starts a launcher.
+    The job's name is `name`, or the program's name if `name` is None. Raises UsageError if the line can't be parsed, or
+    if it starts a shell script in this folder that starts a launcher itself.
     """
     folder = Path.cwd()
     pasted = read_command(command, LauncherFiles(folder, os.environ))
@@ -181,7 +181,9 @@ def _draft(pasted: Pasted, name: str | None) -> Draft:
 
 
 def _activated(pasted: Pasted) -> Pasted:
-    """Return the launch line with the set-up lines and the interpreter that its conda environment or modules need."""
+    """Return the launch line, preceded by the set-up lines of its conda environment or modules, and with their
+    interpreter.
+    """
     if pasted.conda:
         hook = {"conda": "conda shell.bash hook", "micromamba": "micromamba shell hook --shell bash"}[pasted.conda_by]
         lines = [f'eval "$({hook})"', f"{pasted.conda_by} activate {shlex.quote(pasted.conda)}"]
@@ -265,7 +267,9 @@ def _slurm_values(options: Mapping[str, str], notes: list[str]) -> dict[str, Any
 
 
 def _memory(text: str, notes: list[str]) -> dict[str, Any]:
-    """Return memory in Slurm's meaning: a bare number is megabytes. Only sbatch understands 0, which means all."""
+    """Return a memory size in Slurm's meaning, in which a bare number is in megabytes. 0 (all memory) is understood
+    only by sbatch.
+    """
     try:
         return {"mem": f"{text}M" if text.isdecimal() else text} if size(text) else {"sbatch": {"mem": "0"}}
     except ValueError:
@@ -282,7 +286,7 @@ def _value(value: Any) -> str:
 
 
 def _flow(items: Iterable[str]) -> str:
-    """Return a YAML list, on one line if it fits."""
+    """Return a YAML list. It is on one line if the line is short enough."""
     shown = [text_value(item, number_is_text=True) for item in items]
     line = f"[{', '.join(shown)}]"
     return line if len(line) <= 90 else "\n" + "\n".join(f"  - {item}" for item in shown)

@@ -90,7 +90,9 @@ def _pickled(name: str, function: Callable[..., Any], arguments: tuple[Any, ...]
     import cloudpickle
 
     class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
-        """Keeps the names of source files, which newer versions of cloudpickle drop, so that tracebacks show lines."""
+        """A pickler that keeps the names of source files, so that tracebacks show source lines. Newer versions of
+        cloudpickle drop these names.
+        """
 
         dispatch_table: ClassVar[Any] = ChainMap(
             {CodeType: _with_file(cloudpickle.Pickler)}, cloudpickle.Pickler.dispatch_table
@@ -120,7 +122,9 @@ def _with_file(pickler: Any) -> Callable[[CodeType], tuple[Any, ...]]:
 
 @contextlib.contextmanager
 def _by_value(cloudpickle: Any) -> Iterator[None]:
-    """Pickle functions and classes of the user's own modules by value in the block, because nodes lack the files."""
+    """Within the block, pickle functions and classes of the user's own modules by value, because the nodes lack
+    these modules.
+    """
     kept = cloudpickle.list_registry_pickle_by_value()
     own = [module for module in _own_modules() if module.__name__ not in kept]
     for module in own:
@@ -133,7 +137,7 @@ def _by_value(cloudpickle: Any) -> Iterator[None]:
 
 
 def _own_modules() -> list[ModuleType]:
-    """Return the modules that are not installed: their files are below the current folder or the running script's."""
+    """Return the user's own modules, whose files are below the current folder or the running script's folder."""
     script = getattr(sys.modules["__main__"], "__file__", None)
     places = {os.getcwd(), *([os.path.dirname(os.path.abspath(script))] if script else [])}
     library = sysconfig.get_paths()["stdlib"]

@@ -84,7 +84,7 @@ class Pasted:
 
 
 def job_of(pasted: Pasted, name: str | None = None) -> dict[str, Any]:
-    """Return the job's fields for a launch line. The job's name is `name`, or the program's if `name` is None."""
+    """Return the job's fields for a launch line. The job's name is `name`, or the program's name if `name` is None."""
     job: dict[str, Any] = {"name": name or _name_of(pasted)}
     if pasted.kind == "command":
         job["command"] = [pasted.target, *pasted.args]
@@ -150,7 +150,7 @@ def _refuse_shell_syntax(line: str) -> None:
 
 
 def _program(words: list[str], pasted: Pasted) -> None:
-    """Remove one layer after the other (variables, srun, a launcher, python), until the program is found."""
+    """Remove one layer after the other (variables, srun, a launcher, python) until the program itself comes first."""
     while words:
         head, rest = words[0], words[1:]
         name = PurePosixPath(head).name
@@ -248,7 +248,7 @@ def _entry(words: list[str], options: dict[str, str], launcher: str, pasted: Pas
 
 
 def _count(options: dict[str, str], name: str, pasted: Pasted) -> int | None:
-    """Return an option's number, or None if it is not given or only a shell can compute it."""
+    """Return an option's number; None if the option is missing or if only a shell can compute it."""
     text = options.get(name)
     if text is None:
         return None
@@ -261,7 +261,7 @@ def _count(options: dict[str, str], name: str, pasted: Pasted) -> int | None:
 
 
 def _highest(options: dict[str, str], name: str, separator: str, pasted: Pasted) -> int | None:
-    """Return the number of nodes; for a range, its upper end."""
+    """Return the number of nodes. For a range, return its upper end."""
     low, found, high = options.get(name, "").partition(separator)
     if not found:
         return _count(options, name, pasted)
@@ -414,7 +414,7 @@ def read_allocation(words: Sequence[str], pasted: Pasted) -> None:
 
 
 def _for_one_task(options: dict[str, str], tasks: int | None) -> dict[str, str]:
-    """Return the options with the cores of all tasks of a node, because orch starts one agent per node."""
+    """Return the options with the cores of all tasks of a node added up, because orch starts one agent per node."""
     cores = options.get("cpus_per_task", "")
     return (
         {**options, "cpus_per_task": str(int(cores) * (tasks or 1))} if re.fullmatch(r"[0-9]{1,5}", cores) else options

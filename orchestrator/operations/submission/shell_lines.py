@@ -1,4 +1,4 @@
-"""Splits a shell script into its commands, as far as possible without running it. Pure."""
+"""Splits a shell script into its commands without running it. Some scripts can't be split completely. Pure."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Command:
 
 @dataclass
 class _Reader:
-    """The state between two characters: the open quote, the depth of `$(`, and the here-documents to skip."""
+    """The parser's state between two characters: the open quote, the depth of `$(`, and the here-documents to skip."""
 
     text: str
     at: int = 0
@@ -60,11 +60,11 @@ class _Reader:
             yield Command(self.begun, text)
 
     def _is_redirection(self, end: str) -> bool:
-        """Tell whether this `&` is part of a redirection such as `2>&1`, and does not end the command."""
+        """Return True if this `&` is part of a redirection such as `2>&1`, so that it does not end the command."""
         return end == "&" and self.at > 0 and self.text[self.at - 1] in "<>"
 
     def _skips(self) -> bool:
-        """Skip a line continuation or a comment at the present position. Return whether something was skipped."""
+        """Skip a line continuation or a comment at the present position. Return True if something was skipped."""
         if joined := re.compile(r"\\\r?\n").match(self.text, self.at):
             self.found.append(" ")
             self._move(joined.end())

@@ -1,4 +1,4 @@
-"""orch submit: starts a run or queues it for the supervisor, and makes notes about it for the user."""
+"""orch submit: starts a run, or queues it for the supervisor, and writes notes about it for the user."""
 
 from __future__ import annotations
 
@@ -27,10 +27,11 @@ if TYPE_CHECKING:  # commands that only read runs must not load pydantic
 
 
 def submit(root: Path, prepared: Prepared, on_awaited: Callable[[list[str]], None] = lambda _: None) -> RunDir:
-    """Start a run and return when its agents are being started. The run then needs neither this process nor a terminal.
+    """Start a run and return once its agents are being started. From then on, the run needs neither this process nor a
+    terminal.
 
-    The run is recorded before anything is started. The record is removed if the submit is refused and leaves nothing
-    behind. If the supervisor starts the run, `on_awaited` is called each second with the machines that have not
+    The run is recorded before anything is started. If the submit is refused and leaves nothing behind, the record is
+    removed. If the supervisor starts the run, `on_awaited` is called each second with the machines that have not
     answered yet.
     """
     machine, secrets = backend(kind_of(vars(prepared.profile))), prepared.environment.secrets
@@ -57,9 +58,10 @@ def submit(root: Path, prepared: Prepared, on_awaited: Callable[[list[str]], Non
 
 @contextmanager
 def cancelled_if_interrupted(root: Path, secrets: Iterable[str]) -> Iterator[list[RunDir]]:
-    """Cancel the runs in the yielded list if the submit is interrupted, by Ctrl-C for example.
+    """Cancel the runs in the yielded list if the submit is interrupted, for example by Ctrl-C.
 
-    If another process is starting these runs, its start can't be interrupted, but its agents then obey the cancel.
+    If another process is starting these runs, that start can't be interrupted, but the agents then obey the recorded
+    cancel.
     """
     begun = list[RunDir]()
     try:
@@ -80,7 +82,9 @@ def cancelled_if_interrupted(root: Path, secrets: Iterable[str]) -> Iterator[lis
 def _supervisor_to_start_it(
     root: Path, machine: Backend, prepared: Prepared
 ) -> AbstractContextManager[Handover | None]:
-    """Start a supervisor that will start the run, if no supervisor is at work and the run needs its connections."""
+    """If the run needs the supervisor's connections and no supervisor is running, start a supervisor that will start
+    the run.
+    """
     if machine.pool is None or prepared.after is not None:
         return nullcontext()
     if prepared.loaded.job.environment is not None and prepared.environment.secrets:
@@ -95,9 +99,9 @@ def _supervisor_to_start_it(
 
 @contextmanager
 def withdrawn_if_refused(root: Path, runs: Sequence[RunDir]) -> Iterator[None]:
-    """End the processes of runs whose submit is refused in the block, and remove the runs.
+    """If the submit is refused within the block, end the processes of its runs and remove the runs.
 
-    A run is kept as failed if something of it is left on a machine.
+    A run is kept as failed if some of its processes or files are left on a machine.
     """
     try:
         yield
@@ -125,7 +129,7 @@ def _withdraw(root: Path, run: RunDir, error: OrchError) -> None:
 
 
 def as_queued(root: Path, machine: Backend, launch: LaunchPlan, after: Dependency | None) -> LaunchPlan | None:
-    """Return the plan to start now, or None if the supervisor must wait for the run in `after` first.
+    """Return the plan to start now; None if the supervisor must wait for the end of the run in `after` first.
 
     A scheduler can wait for its own jobs, so the plan then contains the dependency.
     """
@@ -138,7 +142,7 @@ def as_queued(root: Path, machine: Backend, launch: LaunchPlan, after: Dependenc
 
 
 def _is_there(run: RunDir, profile: Mapping[str, Any]) -> bool:
-    """Tell whether the run is a job of the scheduler that this profile uses."""
+    """Return True if the run is a job of the scheduler that this profile uses."""
     record = run.record()
     is_same = record.kind == kind_of(profile) and record.login == profile.get("login")
     return is_same and not dependencies.is_queued(run)
@@ -156,13 +160,13 @@ def why_places_are_lacking(run: RunDir) -> str:
 
 
 def note_on_profile(run: RunDir) -> str:
-    """Return a note on settings that the run's profile should have; empty if it has them."""
+    """Return a note about settings that the run's profile should have but lacks; empty if it lacks none."""
     said = backend(run.record().kind).unsaid(run)
     return f"note: {said}" if said else ""
 
 
 def note_on_queue(run: RunDir) -> str:
-    """Return a note if the run may stay in the scheduler's queue forever; empty if nothing suggests it."""
+    """Return a note if the run may stay in the scheduler's queue forever; empty otherwise."""
     machine = backend(run.record().kind)
     if (status := machine.look(run).scheduler) is None or not status.is_stuck:
         return ""

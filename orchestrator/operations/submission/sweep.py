@@ -1,6 +1,8 @@
-"""orch submit --sweep and --search: a run for each point, recorded together, then queued or handed to a scheduler.
+"""orch submit --sweep and --search: makes a run for each point. All runs are recorded together, then queued or given to
+a scheduler.
 
-On Slurm a sweep is one job array. Trials of a search get their values when they start, so each is a job of its own.
+On Slurm a sweep is one job array. Trials of a search get their values when they start, so each trial is a job of its
+own.
 """
 
 from __future__ import annotations
@@ -50,7 +52,7 @@ AT_ONCE: Final = 16  # runs that are recorded at a time, because each waits for 
 
 @dataclass(frozen=True)
 class Sweep:
-    """A sweep that was read and validated. Nothing of it has been written or started yet."""
+    """A sweep that was read and validated. No file of it was written and no run was started."""
 
     axes: tuple[Axis, ...]
     points: tuple[Point, ...]
@@ -101,7 +103,7 @@ def prepare_sweep(root: Path, request: Request, options: Sequence[str], parallel
 
 
 def prepare_search(root: Path, request: Request, options: SearchOptions, parallel: int | None) -> Sweep:
-    """Read and validate a search with the ends of its ranges and with each choice.
+    """Read the search. Validate it with both ends of each range and with each choice.
 
     Raises UsageError if the job can't be run with one of these values.
     """
@@ -145,9 +147,10 @@ def _at(request: Request, point: Point) -> Request:
 
 
 def submit_sweep(root: Path, asked: Sweep) -> list[RunDir]:
-    """Record every point, then start the points: as one array if the scheduler has arrays, else through the supervisor.
+    """Record every point, then start the points: as one array if the scheduler supports arrays, otherwise by the
+    supervisor.
 
-    A sweep that can't be recorded, or that the scheduler refuses, leaves no trace.
+    If the sweep can't be recorded, or the scheduler refuses it, all of its files are removed.
     """
     if asked.search is not None:
         from orchestrator.supervisor.study import check_installed
@@ -195,7 +198,7 @@ def _record(
 ) -> tuple[Path, list[RunDir]]:
     """Create the sweep's folder with one copy of the code, and the folders of all runs. Return the folder and the runs.
 
-    A single lock file, which is linked into each run, locks the start of all runs as long as `held` is open.
+    A single lock file is linked into each run. As long as `held` is open, it locks the start of all runs.
     """
     first = asked.prepared[0]
     is_remote = backend(kind_of(launches[0].profile)).is_remote

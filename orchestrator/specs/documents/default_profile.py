@@ -1,4 +1,4 @@
-"""Chooses the profile if the user names none. Loads no pydantic, and loads YAML only if there is a config file."""
+"""Chooses the profile if the user names none. Imports no pydantic, and imports YAML only if there is a config file."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _FIELD: Final = "profile"
 
 @dataclass(frozen=True)
 class Choice:
-    """The name or file of a profile, and why it was chosen."""
+    """The name or file of a profile, and the reason why it was chosen."""
 
     profile: str
     why: str
@@ -28,8 +28,8 @@ def default_profile(job: str, cwd: Path, environ: Mapping[str, str], job_file: P
     """Return the default profile for a job of this name ("" for a job without a name) in the folder `cwd`.
 
     The first of these that exists is chosen: ORCH_PROFILE, the profile in the user's config file, the profile with the
-    job's name, the only profile that is not shipped with orch, `local`. Profiles beside `job_file` count only if they
-    have the job's name. Raises SpecError if the config file has a mistake.
+    job's name, the only profile that is not shipped with orch, `local`. A profile in the folder of `job_file` counts
+    only if it has the job's name. Raises SpecError if the config file has a mistake.
     """
     if named := environ.get("ORCH_PROFILE"):
         return Choice(named, "from ORCH_PROFILE")
@@ -55,7 +55,7 @@ def config_file() -> Path:
 
 
 def _profile_in(config: Path) -> str:
-    """Return the profile that the config file names. A relative path starts at the config file's folder."""
+    """Return the profile that the config file names. A relative path is relative to the config file's folder."""
     from orchestrator.specs.documents.yaml_source import read_yaml
 
     root = read_yaml(config, "config").root

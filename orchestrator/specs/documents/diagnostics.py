@@ -58,7 +58,7 @@ _SHORT_FORM_PARTS: Final = frozenset(("host", "user", "port", "source", "target"
 
 @dataclass(frozen=True)
 class _Finding:
-    """A pydantic error with its path, without the names of union branches."""
+    """A pydantic error with its path, from which the names of union branches are removed."""
 
     path: tuple[str | int, ...]
     union: tuple[str | int, ...] | None
@@ -71,7 +71,7 @@ class _Finding:
 
 
 def raise_problems(problems: Iterable[Problem], root: Node, name: str) -> None:
-    """Raise one SpecError that lists the problems, one a line. Does nothing if there are no problems."""
+    """Raise one SpecError that lists the problems, one per line. If there are no problems, do nothing."""
     found = sorted(
         {(_sort_key(p, root), place(p, root, name), _sentence_at(p, place(p, root, name))) for p in problems}
     )
@@ -85,7 +85,9 @@ def raise_problems(problems: Iterable[Problem], root: Node, name: str) -> None:
 
 
 def _sentence_at(problem: Problem, where: str) -> str:
-    """Return the problem's message. The field's name is left out if the place names it (`job.name (command line)`)."""
+    """Return the problem's message. The field's name is left out if the place already has it (`job.name (command
+    line)`).
+    """
     named = where.endswith(f".{problem.dotted} (command line)") and not re.match(r"(is|belongs) ", problem.message)
     return sentence(replace(problem, path=()) if named else problem)
 
@@ -127,7 +129,7 @@ def _child(node: Node, part: str | int) -> Node | None:
 
 
 def explain(error: ValidationError, root: Node, model: type[Spec]) -> list[Problem]:
-    """Return a problem for each place that pydantic reported. Errors for the members of one union are joined."""
+    """Return one problem for each place that pydantic reported. The errors of all members of a union are combined."""
     findings = [_locate(e, root) for e in error.errors(include_url=False)]
     paths = {f.path for f in findings}
     groups: dict[tuple[str | int, ...], list[_Finding]] = {}
@@ -232,7 +234,7 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 
 
 def fields_at(path: tuple[str | int, ...], model: type[Spec]) -> type[Spec] | None:
-    """Return the model at the end of a path of keys, or None if the path leaves the models."""
+    """Return the model at the end of a path of keys; None if no model has such a path."""
     current: type[Spec] | None = model
     for part in path:
         if isinstance(part, int):
@@ -293,7 +295,9 @@ def near_field(dotted: str) -> str:
 
 
 def _paths(model: type[Spec]) -> Iterator[str]:
-    """Yield the dotted fields of a document, two levels deep, without fields of list items, which --set can't set."""
+    """Yield the dotted fields of a document, two levels deep. Fields of list items are left out, because --set can't
+    set them.
+    """
     for key, hint in hints_of(model).items():
         yield key
         inner = _spec_in(hint)
@@ -302,7 +306,9 @@ def _paths(model: type[Spec]) -> Iterator[str]:
 
 
 def _is_in_mapping(dotted: str) -> bool:
-    """Tell whether this names an environment variable or an option of the task, which may have any name."""
+    """Return True if the path names an environment variable or an option of the task, because these may have any
+    name.
+    """
     return bool(re.fullmatch(r"(env|training\.options)\.[^.]+", dotted))
 
 

@@ -1,7 +1,7 @@
-"""Caches validated documents, so that another submit of the same files loads neither pydantic nor ruamel.
+"""Caches validated documents, so that another submit of the same files imports neither pydantic nor ruamel.
 
 The cache key covers the files, the options and orch's own source. This machine and the code folder are checked at each
-submit. If they have a problem, the loader reads the files again and reports the problem.
+submit. If one of them has a problem, the loader reads the files again and reports the problem.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ SOURCES: Final = (
     "specs", "protocol", "errors.py", "node/system/host.py", "runs/files/code_snapshot.py",
     "runs/files/ignore_rules.py", "runs/redaction.py", "transport/address.py",
 )  # fmt: skip
-"""The parts of orch's source on which the reading of a document depends."""
+"""The parts of orch's source code that decide how a document is read."""
 
 
 class _Asked(NamedTuple):
@@ -77,7 +77,9 @@ def load(
     flags: Mapping[str, Any],
     allow_code_dir: bool,
 ) -> Loaded:
-    """Load both documents from the cache in the state folder `root` if nothing has changed, else with the loader."""
+    """Load both documents. If nothing has changed, they come from the cache in the state folder `root`; otherwise
+    from the loader.
+    """
     asked, key = None, ""
     if isinstance(job, str):
         with contextlib.suppress(OrchError, OSError, ValueError, TypeError):  # the loader reports the error
@@ -102,7 +104,7 @@ def _path(root: Path, key: str) -> str:
 
 
 def _read(path: str, key: str, asked: _Asked, *, allow_code_dir: bool) -> Loaded | None:
-    """Return the cached documents. None if they are not cached, or if this machine or the code folder has a problem."""
+    """Return the cached documents; None if they are not cached, or if this machine or the code folder has a problem."""
     body = kept.take(path, key)
     if body is None:
         return None
@@ -128,7 +130,7 @@ def _write(path: str, key: str, loaded: Loaded) -> None:
 def _encoded(value: Any) -> Any:
     """Return a document's value as JSON from which `_decoded` restores it.
 
-    Tuples become lists. Mappings, and parts of documents, become objects whose keys tell them apart.
+    Tuples become lists. Mappings and parts of documents become objects, and a key tells which of both an object was.
     """
     if isinstance(value, Spec):
         return {"spec": place_of(type(value)), "given": {name: _encoded(each) for name, each in value.given().items()}}

@@ -1,4 +1,4 @@
-"""The result of loading two documents. Loads no pydantic."""
+"""The result of loading two documents. Imports no pydantic."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ _NONE_GIVEN: Final[Mapping[str, Any]] = MappingProxyType({})
 _OPTIONS: Final = {
     "nodes": "--nodes", "nproc_per_node": "--nproc-per-node", "name": "--name", "profile": "-p", "resume": "--resume",
 }  # fmt: skip
-"""Fields that --set refuses, because other options set them."""
+"""Fields that --set refuses because another option sets them."""
 
 S = TypeVar("S", bound=Spec)
 
@@ -117,7 +117,9 @@ def _notes_on_sizes(sizes: Iterable[Node | None]) -> tuple[str, ...]:
 
 
 def load_profile(profile: str | Path, *, sets: Iterable[str] = (), cwd: Path | None = None) -> AnyProfile:
-    """Read and check a profile alone, with its `defaults`. Raises SpecError or UsageError if it has a mistake."""
+    """Read and check a profile without a job, including its `defaults`. Raises SpecError or UsageError if it has a
+    mistake.
+    """
     cwd = cwd or Path.cwd()
     _, for_profile = _overrides(sets, {})
     path = profile_path(profile, cwd)
@@ -129,7 +131,7 @@ def load_profile(profile: str | Path, *, sets: Iterable[str] = (), cwd: Path | N
 
 
 def _check_defaults(defaults: Node, path: Path) -> None:
-    """Raise SpecError if the profile's `defaults` have a mistake. They need not have the required fields of a job."""
+    """Raise SpecError if the profile's `defaults` have a mistake. They may lack the fields that a job must have."""
     try:
         valid(Job, plain(_named(defaults, path), _VERBATIM))
     except ValidationError as error:
@@ -138,13 +140,13 @@ def _check_defaults(defaults: Node, path: Path) -> None:
 
 
 def _read(path: Path, what: str, cwd: Path) -> Node:
-    """Read a file under the path that the user would write, so that error messages show that path."""
+    """Read a file under the path that the user would write, because error messages show this path."""
     name = Path(shown(path, cwd))
     return read_yaml(name if name.is_absolute() or Path.cwd() == cwd else path, what).root
 
 
 def _named(root: Node, path: Path) -> Node:
-    """Return the document with a name; the file's name is the default."""
+    """Return the document with a name. The default is the file's name."""
     if not isinstance(root.value, dict) or "name" in root.value:
         return root
     stem = re.sub(r"[^A-Za-z0-9_.-]+", "-", path.stem).lstrip("_.-")[:40] or "unnamed"
@@ -165,7 +167,7 @@ def _profile(root: Node, path: Path) -> AnyProfile:
 
 
 def _validate(root: Node, spec: type[S], name: str) -> S:
-    """Validate a tree as JSON, and raise one SpecError for all mistakes."""
+    """Validate a tree as JSON. Raises one SpecError for all mistakes."""
     verbatim = _VERBATIM if spec is Job else frozenset[str]()
     try:
         return valid(spec, plain(root, verbatim))

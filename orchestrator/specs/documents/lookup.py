@@ -1,6 +1,6 @@
 """Finds jobs and profiles by name: in this folder, in the user's config folder, and among those shipped with orch.
 
-This module loads no pydantic, because shell completion waits for it.
+This module imports no pydantic, because shell completion must be fast.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ SHELL_SUFFIXES: Final = (".sh", ".sbatch", ".slurm")
 
 
 def known_profiles(cwd: Path, job_file: Path | None = None) -> list[tuple[str, Path, str]]:
-    """Return (name, path, origin) of every profile, each file once. The first profile with a name takes precedence.
+    """Return (name, path, origin) of every profile. If several profiles have a name, the first takes precedence.
 
-    Profiles beside a job come after the user's own, because another person may have written the job.
+    Profiles in a job's folder come after the user's own, because another person may have written the job.
     """
     places = [("./cluster_profiles", cwd / "cluster_profiles"), ("your profiles", users_profiles())]
     if job_file is not None:
@@ -59,7 +59,9 @@ def documents(folder: Path) -> list[Path]:
 
 
 def shipped(folder: str) -> Path:
-    """Return a folder that is shipped with orch: beside the package in a checkout, inside it in a wheel."""
+    """Return a folder that is shipped with orch. It is next to the package in a checkout, and inside the package in
+    a wheel.
+    """
     package = Path(__file__).parents[2]
     inside = package / "shipped" / folder
     return inside if inside.is_dir() else package.parent / folder

@@ -70,7 +70,7 @@ def answer_to(name: str, *, of_job: bool) -> str:
 
 
 def as_mapping(path: tuple[str | int, ...], value: object) -> str:
-    """Suggest a mapping for a value that should be one; empty if no mapping is obvious."""
+    """Suggest a mapping for a value that should be a mapping; empty if no mapping is obvious."""
     if path == ("retry",) and type(value) is int:
         return (
             f"; write {{infra: {value}}} for failures of nodes and network, {{user_error: {value}}} for the program's"

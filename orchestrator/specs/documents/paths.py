@@ -1,4 +1,4 @@
-"""Resolves the name or path of a job or profile to a file, and suggests similar names. Loads no pydantic."""
+"""Resolves the name or path of a job or profile to a file, and suggests similar names. Imports no pydantic."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def shown(path: Path, cwd: Path) -> str:
 
 
 def job_path(ref: str | Path, cwd: Path) -> Path:
-    """Return the file of a job, by path or by name in ./jobs or among the shipped jobs.
+    """Return the file of a job. It is given by its path, or by its name in ./jobs or among the shipped jobs.
 
     Raises UsageError, with similar names, if there is no such file.
     """
@@ -74,7 +74,9 @@ def job_path(ref: str | Path, cwd: Path) -> Path:
 
 
 def profile_path(ref: str | Path, cwd: Path, job_file: Path | None = None) -> Path:
-    """Return the file of a profile, by path or by a name in `known_profiles`. Raises UsageError if there is none."""
+    """Return the file of a profile, which is given by its path or by a name in `known_profiles`. Raises UsageError
+    if there is none.
+    """
     name = str(ref)
     if "/" in name or name.endswith(SUFFIXES):
         path = cwd / Path(name).expanduser()
@@ -98,7 +100,9 @@ def _known_names(profiles: Iterable[tuple[str, Path, str]]) -> str:
 
 
 def shadowed_profile(ref: str, cwd: Path) -> Path | None:
-    """Return the user's own profile that a profile of the current folder hides by its name, else None."""
+    """Return the user's own profile if a profile of the current folder has the same name and so hides it; otherwise
+    None.
+    """
     if "/" in ref or ref.endswith(SUFFIXES):
         return None
     own = [path for path in documents(users_profiles()) if path.stem == ref]

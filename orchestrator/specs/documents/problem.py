@@ -1,4 +1,4 @@
-"""A mistake in a document, at one of its fields."""
+"""The class of mistakes in documents."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Problem:
-    """One mistake at a path of keys and list indices."""
+    """One mistake in a document, at a path of keys and list indices."""
 
     path: tuple[str | int, ...]
     message: str

@@ -52,7 +52,7 @@ class Node:
     text: str | None = None
 
     def get(self, name: str) -> Node | None:
-        """Return the value under a key, or None if there is no such key or this is not a mapping."""
+        """Return the value of a key; None if there is no such key or this node is not a mapping."""
         return self.value.get(name) if isinstance(self.value, dict) else None
 
 
@@ -106,7 +106,7 @@ def _read_text(path: Path, what: str) -> str:
 def parse(text: str, name: str, what: str = "YAML", *, fixed_place: bool = False) -> Node | None:
     """Return the tree of a YAML text, or None if the text is empty.
 
-    With `fixed_place` the place of all values is `name`.
+    With `fixed_place`, all values get `name` as their place.
     """
     if found := _UNPRINTABLE.search(text):
         place = name if fixed_place else _place(name, text, found.start())
@@ -278,7 +278,7 @@ def scalar(event: Any, where: str) -> Node:
 
 
 def _whole_text(text: str, where: str) -> str:
-    """Join the surrogate pairs that JSON's escapes leave. Raises SpecError for half of a pair."""
+    """Join the surrogate pairs of JSON's escapes into characters. Raises SpecError for half of a pair."""
     if text.isascii():
         return text
     try:
@@ -326,7 +326,9 @@ def nested(path: Iterable[str], leaf: Node) -> Node:
 
 
 def plain(node: Node, verbatim: frozenset[str] = frozenset(), top: str = "") -> Any:
-    """Return the tree as JSON types. Numbers under a top-level key in `verbatim` keep their spelling."""
+    """Return the tree as JSON types. Numbers under a top-level key in `verbatim` stay texts in their original
+    spelling.
+    """
     value = node.value
     if isinstance(value, dict):
         return {key: plain(child, verbatim, top or key) for key, child in value.items()}

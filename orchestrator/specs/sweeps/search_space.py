@@ -28,7 +28,9 @@ def choice_text(value: bool | float | str) -> str:
 
 
 def argument_text(value: bool | float | str) -> str:
-    """Return a choice for a program's argument. `Axis.argument` removes the quotes, but does not read escapes."""
+    """Return a choice as a program's argument. `Axis.argument` later removes its quotes, but does not process
+    escapes.
+    """
     text = choice_text(value)
     return f"'{value}'" if "\\" in text else text
 

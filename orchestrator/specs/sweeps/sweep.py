@@ -35,7 +35,7 @@ class Axis:
 
     @property
     def is_argument(self) -> bool:
-        """Tell whether the key is an option of the job's own program."""
+        """Return True if the key is an option of the job's own program."""
         return self.word.startswith("-")
 
     def argument(self, value: str) -> tuple[str, ...]:

@@ -68,7 +68,7 @@ class _Wanted:
     any_user: bool
 
     def is_met_by(self, server: Server) -> bool:
-        """Return whether a running server has all requested options."""
+        """Return True if a running server has all requested options."""
         return (
             self.port in (0, server.port)
             and self.metrics_port in (0, server.metrics_port)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class BeforeLaunchLine(click.Command):
-    """A command with options, then a name, then a launch line, which may have options too."""
+    """A command with options, a name and a launch line, which may have options too."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse the options and the name. The words after the name are the launch line."""

@@ -147,8 +147,8 @@ def start(root: Path, asked: Any, *, follow: bool, as_json: bool, dry_run: bool 
           why: str | None = None, line_notes: tuple[str, ...] = ()) -> int:  # fmt: skip
     """Submit a request, or print its plan. With `follow`, follow the run to its end. Return the exit code.
 
-    If orch chose the profile, `why` is the reason. The first printed line names the ranks and the profile, unless `why`
-    is None.
+    If orch chose the profile, `why` is the reason. Unless `why` is None, the first printed line names the ranks and the
+    profile.
     """
     from orchestrator.prepare import notes, prepare
 
@@ -206,7 +206,7 @@ def _submit(root: Path, prepared: Any, *, as_json: bool, follow: bool) -> int:
 
 
 def _show_dry_run(root: Path, prepared: Any, *, as_json: bool, check: bool) -> int:
-    """Print the plan, and with `check` what the scheduler reports about it. Return the exit code."""
+    """Print the plan. With `check`, also print the scheduler's answer to it. Return the exit code."""
     from orchestrator.backends import backend_of
     from orchestrator.cli.output import show_plan
     from orchestrator.prepare import prepare
@@ -218,7 +218,7 @@ def _show_dry_run(root: Path, prepared: Any, *, as_json: bool, check: bool) -> i
 
 
 def _delegate(root: Path, prepared: Any, *, as_json: bool, follow: bool) -> int:
-    """Let another machine submit and supervise the run."""
+    """Have another machine submit and supervise the run."""
     from orchestrator.cli.render import runs as render
     from orchestrator.operations.submission import delegate
 

@@ -1,4 +1,4 @@
-"""Page 4: a rank's log, followed at its end or shown at any place, with a search."""
+"""Page 4: a rank's log, with a search. The page follows the log's end or shows any part of it."""
 
 from __future__ import annotations
 
