@@ -5,11 +5,8 @@ until the start has ended. If the process dies, the kernel releases the lock. Th
 what happens next:
 
 1. If `run.json` is missing, the run was not recorded, so there is no run.
-
 2. If `held.json` exists, all that a start needs is recorded. The supervisor starts the run, or completes its start.
-
 3. If `handle.json` says `submitted`, everything was started, and the run continues.
-
 4. Otherwise the run is ended, together with the agents that were started.
 
 `supervisor/decide.py` implements rules 3 and 4, and `supervisor/starting.py` implements rule 2.
