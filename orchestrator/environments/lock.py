@@ -105,8 +105,7 @@ def _check_toml(text: str, path: Path) -> None:
 
 
 def hashes_of(lock: Lock, path: str) -> dict[str, frozenset[str]]:
-    """Return the sha256s that a requirements file lists for each package. The set is empty if it lists none for a
-    package.
+    """Return the sha256s that a requirements file lists for each package. A package without hashes has an empty set.
 
     Raises UsageError, which names the file `path`, if a line does not pin a version, because such a file is not a lock.
     """

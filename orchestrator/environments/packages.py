@@ -80,8 +80,8 @@ def chosen(store: WheelStore, lock: Lock, interpreter: Interpreter) -> tuple[Cho
     """Return the wheels to install from a lock for an interpreter. Raises LockError or WheelError if a wheel is not
     available.
 
-    If this machine has made the same choice before, it is reused. So a requirements file without hashes keeps the
-    versions of its first resolution.
+    An earlier choice of this machine for the same lock and interpreter is reused. So a requirements file without hashes
+    keeps the versions of its first resolution.
     """
     settings = {name: text for name, text in os.environ.items() if name.startswith("UV_")}
     where = None if lock.pylock else [lock.folder, settings]

@@ -78,7 +78,7 @@ def _rank0_is_done(run: RunDir, events: tuple[Event, ...], known: FileCache) -> 
 
 
 def state_from(evidence: Evidence) -> RunState:
-    """Return the run's state. Its verdict is the one that the run would get now."""
+    """Return the run's state, with the verdict that the run would get now."""
     return judged(evidence)[0]
 
 

@@ -1,4 +1,4 @@
-"""Reads one run for commands: its state while it is live, its record, its logs."""
+"""Reads one run for commands: its live state, its record and its logs."""
 
 from __future__ import annotations
 

@@ -101,8 +101,9 @@ def _after(failure: Culprit, attempt: Attempt) -> End:
 def who_was_lost(lost: Mapping[int, str], deserters: Mapping[int, float], name: Callable[[list[int]], str]) -> str:
     """Return a text that says which nodes were lost and why. Nodes with the same reason are named together.
 
-    `deserters` are nodes that left because node 0 was silent, with the seconds for which node 0's process did not run.
-    If that is longer than a node may be silent, node 0 is to blame instead.
+    `deserters` maps each node that left because it heard nothing from node 0 to a number of seconds, for which the
+    process on node 0 had not run. If this pause is longer than a node may be silent, node 0 is to blame and not the
+    node that left.
     """
     together: dict[str, list[int]] = {}
     for node, reason in sorted(lost.items()):

@@ -68,7 +68,7 @@ class Records(Value):
 
     @property
     def is_cancelled(self) -> bool:
-        """Tell whether a cancel is recorded."""
+        """Return whether a cancel is recorded."""
         return bool(of(self.own, Cancel))
 
     @property
@@ -323,8 +323,8 @@ def _of_no_rank(records: Records, end: GangEnded) -> Verdict:
 
 
 def _of_all_with(failed: int, records: Records) -> str:
-    """Return the node's problem, together with the names of all nodes that reported the same; "" if no other node
-    reported it.
+    """Return the problem of the node, with the names of all nodes that reported the same problem; "" if no other
+    node reported it.
     """
     told = {event.node: event.reason for event in records.of(Troubled)}
     same = [(node.node, node.host) for node in records.nodes if failed in told and told.get(node.node) == told[failed]]

@@ -15,8 +15,8 @@ Host = TypeVar("Host")
 
 @dataclass(frozen=True)
 class Choice(Generic[Host]):
-    """The machine that replaces each lost one, the nodes that stay without a machine, and whether the rest is enough
-    for a start.
+    """The free machine that replaces each lost machine, the nodes that stay without a machine, and whether enough
+    nodes remain for a start.
     """
 
     replaced: dict[int, Host]

@@ -89,11 +89,11 @@ def forbidden_start(retry: Budgets, events: Iterable[Event], title: str) -> str:
 
 
 def overdrawn(retry: Budgets, events: Iterable[Event], word: Again) -> str:
-    """Return why this start must end at once because its budget was already spent when it was requested; "" if there
-    was budget left.
+    """Return why this start must end at once, because the budget for it was spent before it was requested; "" if it may
+    run.
 
-    If the machine that runs the batch script is lost, an agent requests a start even without budget, because only the
-    next start can end the job.
+    If the machine that runs the batch script is lost, an agent requests a start even without budget, because nobody
+    else can end the job.
     """
     budget = retry.get(word.cause, 0)
     return word.reason if budget is not None and restart.times_used(events, word.cause) > budget else ""

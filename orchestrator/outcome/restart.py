@@ -1,9 +1,9 @@
 """The restart policy: after which ends the ranks are started again, by which party, and how often. Pure.
 
-Three parties can start ranks again. The leader starts the gang's next attempt if all nodes are still connected. After a
-lost node or a preemption, the supervisor starts new agents over SSH. A scheduler requeues its job. All of them use up
-the job's budgets (`retry`), one for each cause of an end. All of them give up if several starts in a row write no new
-checkpoint.
+Three parties can start ranks again. The leader starts the next attempt if all nodes are still connected. After a lost
+node or a preemption, the supervisor starts new agents over SSH. A scheduler requeues its job. Each restart uses up one
+of the job's budgets (`retry`); which one depends on the cause of the end. All three parties give up if several starts
+in a row save no new checkpoint.
 """
 
 from __future__ import annotations

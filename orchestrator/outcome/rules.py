@@ -1,7 +1,8 @@
-"""The table of failures: what is seen, the culprit, the cause (and so the budget), and the hint.
+"""The table of failures. Each rule has what it recognises, the party to blame, the cause (which decides the retry
+budget), and a hint.
 
 `RULES` is ordered. The first rule that applies and has a cause decides the cause. The first rule that applies and has a
-hint decides the hint, so a rule may have either one alone. docs/failures.md is generated from this table.
+hint decides the hint. So a rule may have only one of the two. docs/failures.md is generated from this table.
 """
 
 from __future__ import annotations

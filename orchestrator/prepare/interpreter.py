@@ -1,6 +1,6 @@
-"""Chooses the Python interpreter that trains on this machine, which is the one that the user's shell would choose.
+"""Chooses the Python interpreter that trains on this machine. It is the interpreter that the user's shell would choose.
 
-No interpreter is started to find out, unless the program is a shell script such as a shim of pyenv.
+The choice starts no interpreter, except if the program is a shell script such as a shim of pyenv.
 """
 
 from __future__ import annotations

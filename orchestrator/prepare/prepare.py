@@ -142,11 +142,11 @@ def prepare(root: Path, request: Request) -> Prepared:
 
 
 def _started_once(request: Request, loaded: Loaded, repeats: RunDir | None) -> tuple[Loaded, Spawning | None]:
-    """If the program starts its ranks itself, change the profile to one rank per node. Return (the documents, how the
-    program starts its ranks, or None).
+    """Change the profile to one rank per node if the program starts its ranks itself. Return (the documents, how the
+    program starts its ranks). The second value is None if the profile was not changed.
 
-    If the user gave numbers of nodes or ranks (--nodes, --nproc-per-node, --set profile...), they are kept. A repeated
-    run keeps its numbers too.
+    Numbers of nodes or ranks that the user gave (--nodes, --nproc-per-node, --set profile...) are kept. A repeated run
+    keeps its numbers too.
     """
     if request.keeps_ranks or repeats is not None or _is_given(request, "nproc_per_node"):
         return loaded, None
@@ -393,9 +393,10 @@ def plan_for(root: Path, prepared: Prepared, run_id: str | None = None) -> Launc
 
 
 def _spawned_before(prepared: Prepared, launch: LaunchPlan) -> bool:
-    """Return whether this repeats a run whose program started its ranks itself: one rank per node had all GPUs.
+    """Return whether the run repeats an earlier run whose program started its ranks itself, and still has one rank per
+    node.
 
-    False if the repeated run gets more than one rank on a node.
+    Such an earlier run is recognised by its tasks, in which a single rank has all GPUs of its node.
     """
     repeats = prepared.repeats
     return repeats is not None and repeats.plan().first.all_gpus and all(task.nproc == 1 for task in launch.tasks)

@@ -1,5 +1,5 @@
-"""Receives a file: writes it under a partial name beside its target, hashes it meanwhile, and renames it when it is
-complete. Python 3.9.
+"""Receives a file: writes it under a partial name beside its target, hashes it while it is written, and renames it when
+it is complete. Python 3.9.
 
 Every file that orch copies as a whole is received in this way. The partial name contains the file's version, so a later
 copy resumes only an interrupted copy of the same version.

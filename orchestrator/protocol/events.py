@@ -1,8 +1,8 @@
 """The events in a run's events.jsonl files, which nodes and the submitting machine write. Python 3.9, pure.
 
-An event is a line of JSON with the `kind` of its class. `read_event` reads it. Unknown kinds and unknown fields are
-ignored, so that an older orch can read the runs of a newer one. A field that the first versions did not write has a
-default, so that a newer orch can read the runs of an older one. docs/events.md describes the kinds for users.
+An event is a line of JSON with the `kind` of its class. `read_event` parses it. Unknown kinds and fields are ignored,
+so that an old version of orch can read runs of a newer version. Fields that the first versions did not write have
+defaults, so that a new version can read runs of an old one. docs/events.md describes the kinds for users.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

@@ -190,7 +190,7 @@ def sync_filesystem(folder: str | Path) -> None:
 
 
 def append_lines(path: str | Path, lines: Iterable[str]) -> None:
-    """Append lines in one write to a file to which several processes may append."""
+    """Append lines to a file in a single write, because several processes may append to it."""
     with open(open_own(path, _SHARED), "a+b") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         whole = file.seek(0, os.SEEK_END) == 0 or os.pread(file.fileno(), 1, file.tell() - 1) == b"\n"
@@ -236,7 +236,7 @@ def locked_in_place(path: str | Path) -> Iterator[int]:
 
 
 def is_locked(path: str | Path) -> bool:
-    """Tell whether a process holds the kernel's lock of a file. Several processes may ask at once."""
+    """Return whether a process holds the kernel's lock of a file. Several processes may ask at once."""
     try:
         descriptor = open_own(path, os.O_RDONLY)
     except OSError:

@@ -66,7 +66,7 @@ class Frozen:
         raise AttributeError(f"{type(self).__name__}.{name} can't be set: it is frozen")
 
     def __eq__(self, other: object) -> bool:
-        """Tell whether the other object is of the same class and has the same values."""
+        """Return whether the other object is of the same class and has the same values."""
         return _compared(self) == _compared(other) if type(other) is type(self) else NotImplemented
 
     def __hash__(self) -> int:

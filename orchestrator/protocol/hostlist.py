@@ -123,8 +123,8 @@ def numbers_in_words(numbers: Sequence[int]) -> str:
 
 
 def by_words(told: Iterable[tuple[str, str]]) -> list[str]:
-    """Return lines of the form `host: message`. Hosts with the same message share a line. Addresses in brackets are
-    left out of shared lines.
+    """Return lines of the form `host: message`. Hosts with the same message share a line, and their addresses (in
+    brackets) are left out.
     """
     hosts: dict[str, list[str]] = {}
     for host, words in told:

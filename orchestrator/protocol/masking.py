@@ -22,7 +22,7 @@ Pairs = Iterable["tuple[str, str]"]
 
 
 def looks_secret(name: str) -> bool:
-    """Tell whether a variable, field or option of this name probably holds a secret."""
+    """Return whether a variable, field or option of this name probably holds a secret."""
     return _SECRET_NAME.search(name) is not None
 
 

@@ -1,7 +1,8 @@
 """Formats sizes, durations, rates and numbers as text. Python 3.9.
 
-web/static/format.js has the same rules for the web page. Both do their own rounding, because Python's `round` and
-JavaScript's `toFixed` differ for ties. One table of cases tests both (tests/unit/protocol/quantities.json).
+web/static/format.js formats them in the same way for the web page. Both files do their own rounding, because Python's
+`round` and JavaScript's `toFixed` differ for ties. One table of cases tests both files
+(tests/unit/protocol/quantities.json).
 """
 
 from __future__ import annotations

@@ -18,8 +18,8 @@ FINE_UNTIL, MIDDLE_UNTIL = 300.0, 3600.0
 
 
 def seconds_per_line(age: float) -> float:
-    """Return how many seconds a sample covers that is written `age` seconds after the first one. Short runs get
-    short intervals.
+    """Return the interval in seconds that the next sample covers, if the first sample was written `age` seconds ago.
+    Short runs get short intervals.
     """
     return FINE_SECONDS if age < FINE_UNTIL else MIDDLE_SECONDS if age < MIDDLE_UNTIL else COARSE_SECONDS
 

@@ -68,7 +68,7 @@ class Debug:
 
 
 class NodeTask(Frozen):
-    """Everything that is sent to one agent at its start. In the plan, `credentials` and `secrets` are empty."""
+    """Everything that is sent to one agent at its start. The plan stores it without `credentials` and `secrets`."""
 
     run_id: str
     node_rank: int

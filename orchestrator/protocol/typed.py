@@ -73,8 +73,8 @@ class _Field:
 def read(cls: type[Made], data: Any, *, lenient: bool = False) -> Made:
     """Build an instance of a frozen dataclass from a JSON object.
 
-    Raises DamagedError if a value does not fit its field. With `lenient`, such a value is replaced by the field's
-    default, if the field has a default.
+    Raises DamagedError if a value does not fit its field. With `lenient`, a field with a default gets its default
+    instead.
     """
     if not isinstance(data, Mapping):
         raise DamagedError(f"it is no object of {cls.__name__}")
@@ -129,7 +129,7 @@ def _plain(value: Any, whole: bool) -> Any:
 
 
 class Kinds(dict[str, type[Made]]):
-    """A table of the classes of messages or events in one direction, by the kind in their JSON."""
+    """A table that maps each kind to its class, for the messages of one direction or for the events."""
 
     def of(self, data: Any) -> "type[Made] | None":
         """Return the class for a JSON object, or None if its kind is unknown."""

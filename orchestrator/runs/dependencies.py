@@ -78,8 +78,8 @@ def why_it_waits(root: Path, run: RunDir, record: RunRecord) -> str:
 def recent_wait_of(root: Path, after: Dependency | None) -> Wait | None:
     """Return the wait that follows from a run's `after`, cached for one second.
 
-    All points of a sweep have the same `after`. If it names a sweep, each point would otherwise read all runs of that
-    sweep, which takes quadratic time.
+    All points of a sweep have the same `after`. If `after` names another sweep, each point would otherwise read all
+    runs of the other sweep, which takes quadratic time.
     """
     return _wait_at(root, after, signature_of(f"{root}/live"), int(time.monotonic())) if after is not None else None
 

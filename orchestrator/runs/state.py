@@ -32,7 +32,7 @@ class RunStatus(StrEnum):
 
     @property
     def final(self) -> bool:
-        """Tell whether the run has ended."""
+        """Return whether the run has ended."""
         return self in (RunStatus.SUCCEEDED, RunStatus.FAILED, RunStatus.CANCELLED)
 
 
@@ -148,7 +148,7 @@ class RunState(Value):
 
     @property
     def is_final(self) -> bool:
-        """Tell whether the run has ended."""
+        """Return whether the run has ended."""
         return self.state.final
 
     @property

@@ -1,8 +1,8 @@
-"""The hash algorithm of checkpoint files: blake3 if all readers have it, else sha256. Python 3.9.
+"""The hash algorithm of checkpoint files, which is blake3 if all readers have it, else sha256. Python 3.9.
 
-Every Python has sha256, but on processors without instructions for it, it takes longer than the rest of a save. blake3
-is a package. Before an attempt, each agent reports whether its own Python and its ranks' Python have blake3, and
-ORCH_CHECKSUM tells the ranks which algorithm to use.
+Every Python has sha256. But if the processor has no instructions for sha256, hashing takes longer than the rest of a
+save. blake3 is a separate package. Before an attempt, each agent reports whether its own Python and the Python of its
+ranks have blake3. ORCH_CHECKSUM then tells the ranks which algorithm to use.
 """
 
 from __future__ import annotations

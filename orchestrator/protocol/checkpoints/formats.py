@@ -83,7 +83,7 @@ def format_of(folder: str, files: Collection[str], folders: Collection[str]) -> 
 
 
 def _is_folder_of_files(name: str, files: Collection[str], folders: Collection[str]) -> bool:
-    """Tell whether a folder with these entries is one checkpoint of another library, complete or not."""
+    """Return whether a folder with these entries is one checkpoint of another library, complete or not."""
     if any(_OF_ACCELERATE.fullmatch(each) for each in files) or "CKPT.yaml" in files:
         return True
     if name.endswith(".orbax") or _TORN_ORBAX in name or any(each in files for each in _ORBAX):

@@ -1,4 +1,6 @@
-"""Finds the checkpoints of one run on one machine: the folders to search, and which belong to the run. Python 3.9."""
+"""Finds the checkpoints of one run on one machine: which folders to search, and which checkpoints in them are the
+run's own. Python 3.9.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,9 @@ class Places:
         return {name: folder for name, folder in found.items() if folder}
 
     def look(self) -> Found:
-        """Return the checkpoints that the run saved, without those that came with the code or existed before."""
+        """Return the checkpoints that the run saved. Checkpoints that were sent with the code, or that existed
+        before the run, are left out.
+        """
         folders = self.folders
         code, made = read_baseline(self.code_dir)
         before = {f"{self.code_dir}/{path}": facts for path, facts in code.items()}

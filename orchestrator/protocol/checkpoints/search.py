@@ -40,7 +40,7 @@ class Sought:
     glob: str = ""
 
     def takes(self, kind: Format) -> bool:
-        """Tell whether a checkpoint of this format counts."""
+        """Return whether a checkpoint of this format counts."""
         return self.format in (AUTO, kind)
 
 

@@ -73,8 +73,8 @@ def why_not(visible: str | None, shell: str | None, devices: Sequence[Device]) -
 def shown(places: Iterable[str]) -> dict[str, str]:
     """Return the variables that make only these places visible to a process; empty if no place is a GPU.
 
-    A card whose UUID is unknown is selected by its number, which is valid only with one CUDA_DEVICE_ORDER. So that
-    variable is set too.
+    A card whose UUID is unknown is selected by its number. Numbers depend on CUDA_DEVICE_ORDER, so this variable is
+    returned too.
     """
     names = [name for name in places if is_gpu(name)]
     numbered = any(name.startswith("gpu-") for name in names)

@@ -1,11 +1,10 @@
 """Decides which run may start next on hosts that several users share: first come, first served, by tickets. Pure.
 Python 3.9.
 
-A waiting run has a ticket on each of its hosts. The tickets of a run have the same number, which is the time at which
-the number was drawn. So all hosts have the runs in the same order, and a run that needs several hosts can't be delayed
-by a later run. A run starts when each of its hosts has room for it in addition to the places that earlier tickets need.
-A waiting run holds no places. The owner, creation time and last renewal of a ticket come from the kernel; trust only
-those.
+A waiting run draws a number, which is the current time, and leaves a ticket with this number on each of its hosts. So
+all hosts have the runs in the same order, and a later run can't delay a run that needs several hosts. A run starts when
+each of its hosts has room for it in addition to the places that earlier tickets need. A waiting run holds no places.
+The owner, creation time and last renewal of a ticket come from the kernel; trust only those three.
 """
 
 from __future__ import annotations
@@ -60,8 +59,8 @@ class HostQueue(NamedTuple):
 def in_order(tickets: Iterable[Ticket], total: int) -> list[Ticket]:
     """Return the valid tickets in order.
 
-    A ticket is valid if it was renewed recently, needs no more places than the host has, and is not one too many of its
-    user.
+    A ticket is valid if it was renewed recently and needs no more places than the host has. Only the first tickets of
+    each user are valid.
     """
     found: list[Ticket] = []
     of_user: dict[int, int] = {}
@@ -84,10 +83,10 @@ def before(queue: HostQueue, run: str) -> list[Ticket]:
 
 
 def has_room(queue: HostQueue, run: str, count: int) -> bool:
-    """Tell whether `count` places are free for the run, in addition to those that earlier tickets need."""
+    """Return whether `count` places are free for the run, in addition to those that earlier tickets need."""
     return queue.free - sum(each.needs for each in before(queue, run)) >= count
 
 
 def may_start(asked: Iterable[tuple[HostQueue, int]], run: str) -> bool:
-    """Tell whether it is the run's turn: each of its hosts has room for it."""
+    """Return whether it is the run's turn: each of its hosts has room for it."""
     return all(has_room(queue, run, count) for queue, count in asked)

@@ -211,8 +211,8 @@ def _is_here(name: str, lacking: Iterable[object], kept: Collection[object]) -> 
 
 @dataclass(frozen=True)
 class NotHere:
-    """A checkpoint that is on one of the run's machines and was not completely copied to this machine. `time` is
-    that of its newest file.
+    """A checkpoint on one of the run's machines that was not completely copied to this machine. `time` is the time
+    of its newest file.
     """
 
     host: str

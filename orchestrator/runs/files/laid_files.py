@@ -61,8 +61,10 @@ def words_on_links(linked: Any) -> str:
 
 
 def _laid_folder(code_dir: Path, destination: Path, path: str) -> list[tuple[int, str]]:
-    """Return (size, path) of the file at `path`, or of all files below the folder there, and create the folders. A
-    large folder is linked instead.
+    """Create the folders for a path, and return (size, path) of each file to add: the file at `path`, or all files
+    below that folder.
+
+    A folder with many entries is linked as a whole instead.
     """
     if not path.endswith("/"):
         return _file(code_dir, path)

@@ -1,7 +1,7 @@
 """Selects lines of a log by a pattern, by level and by time.
 
-A log is what a program printed, and orch adds no times to it. A line without a time gets the time of the last line
-before it that has one. If the beginning of a log has no time at all, only the time of the log's last write is known.
+A log is what a program printed, and orch adds no times to it. A line without a time has the time of the nearest earlier
+line with a time. If the beginning of a log has no time at all, only the time of the log's last write is known.
 """
 
 from __future__ import annotations

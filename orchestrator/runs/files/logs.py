@@ -72,7 +72,7 @@ class Selection(Value):
 
     @property
     def takes_several(self) -> bool:
-        """Return whether this may select the logs of more than one rank."""
+        """Return whether the selection may contain the logs of more than one rank."""
         return self.everything or self.node is not None
 
     @property
@@ -83,7 +83,7 @@ class Selection(Value):
         return [self.rank or 0]
 
     def takes(self, log: LogFile) -> bool:
-        """Tell whether this log is selected."""
+        """Return whether this log is selected."""
         if self.everything:
             return True
         if self.node is not None:

@@ -1,4 +1,6 @@
-"""Lists a run's outputs that are on this machine: copied from other machines, or written here by ranks."""
+"""Lists the outputs of a run that are on this machine. They were copied from other machines, or ranks on this
+machine wrote them.
+"""
 
 from __future__ import annotations
 
@@ -43,8 +45,8 @@ def outputs_of(run: RunDir) -> tuple[Output, ...]:
 
 
 def passed_over(run: RunDir) -> list[str]:
-    """Return the paths of outputs that are never copied, such as sockets and links that lead out of the folder. A
-    path is that on the machine with the output.
+    """Return the paths of outputs that are never copied, such as sockets and links that lead out of the folder. The
+    paths are valid on the machine that has the outputs.
     """
     if not run.record().is_elsewhere:
         return _found(run).passed_over

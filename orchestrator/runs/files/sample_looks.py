@@ -1,5 +1,5 @@
-"""Reads a run's samples repeatedly. The first call reads the newest samples, and each later call reads those that
-were added.
+"""Reads a run's samples repeatedly. The first call reads the newest samples, and each later call reads the samples
+that were added since.
 """
 
 from __future__ import annotations

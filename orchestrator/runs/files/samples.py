@@ -32,7 +32,7 @@ class NodeSamples:
 
 
 def read_samples(run: RunDir, tail: int | None = None, only: int | None = None) -> tuple[NodeSamples, ...]:
-    """Return the samples of each node, or only those of node `only`. With `tail`, only that many last bytes of each
+    """Return the samples of each node, or only those of node `only`. With `tail`, only the last `tail` bytes of each
     node's file are read.
 
     Damaged lines and unreadable files are skipped.
