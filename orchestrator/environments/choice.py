@@ -1,4 +1,4 @@
-"""Chooses the file of each locked package that is installed for a node's interpreter. Pure."""
+"""Chooses, for each package in a lock, the file that is installed for a node's interpreter. Pure."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ MOST_NAMED: Final = 5
 
 
 class NoChoiceError(Exception):
-    """The lock has no usable file for this interpreter. The message names the packages."""
+    """The lock has no usable file for this interpreter. The message names the affected packages."""
 
 
 @dataclass(frozen=True)
 class Choice:
-    """A package and the file of it that is installed. A wheel that was built on this machine has no URL."""
+    """A package and the file of it that is installed. If this machine built the wheel, there is no URL."""
 
     name: str
     version: str
@@ -41,10 +41,11 @@ class Choice:
 def choose(
     lock: Lock, pylock: str, interpreter: Interpreter, allowed: Mapping[str, frozenset[str]]
 ) -> tuple[Choice, ...]:
-    """Return the files to install for the interpreter, sorted by package. Raises NoChoiceError if a package has none.
+    """Return the files to install for the interpreter, sorted by package. Raises NoChoiceError if a package has no
+    usable file.
 
-    `allowed` maps each package to the sha256s that a requirements file lists for it, or to an empty set. A package is
-    left out if the interpreter's visible packages have it in the lock's version.
+    `allowed` maps each package to the sha256s that a requirements file lists for it, or to an empty set if it lists
+    none. A package is left out if the interpreter can already import it in the lock's version.
     """
     from packaging.pylock import Pylock, PylockSelectError, PylockValidationError
 
@@ -67,7 +68,7 @@ def choose(
 
 
 def _beside(document: Pylock, interpreter: Interpreter) -> Pylock:
-    """Return the document without the packages that the interpreter already has, visible and in the lock's version."""
+    """Return the document without the packages that the interpreter can already import in the lock's version."""
     from packaging.utils import canonicalize_name
 
     there = {canonicalize_name(name): _release(version) for name, version in interpreter.packages}
@@ -76,7 +77,7 @@ def _beside(document: Pylock, interpreter: Interpreter) -> Pylock:
 
 
 def _release(version: object) -> str:
-    """Return a version without its local suffix. A cluster's 2.5.0+cu124.site becomes 2.5.0."""
+    """Return a version without its local suffix. For example, a cluster's 2.5.0+cu124.site becomes 2.5.0."""
     from packaging.version import InvalidVersion, Version
 
     try:
@@ -86,9 +87,11 @@ def _release(version: object) -> str:
 
 
 def _restricted(document: Pylock, allowed: Mapping[str, frozenset[str]]) -> Pylock:
-    """Return the document with only the files whose hashes are allowed. Raises NoChoiceError if a package has none.
+    """Return the document with only the files whose hashes are allowed. Raises NoChoiceError if a package has no
+    allowed file.
 
-    uv resolves a requirements file without comparing the hashes of its result with the file.
+    This is needed because uv, when it resolves a requirements file, does not check its result against the hashes in
+    that file.
     """
     if not any(allowed.values()):
         return document
@@ -107,7 +110,9 @@ def _restricted(document: Pylock, allowed: Mapping[str, frozenset[str]]) -> Pylo
 
 
 def _without_file(document: Pylock, interpreter: Interpreter, lock: Lock) -> Iterator[str]:
-    """Yield a sentence for each needed package that has no file for this interpreter. It names the files that exist."""
+    """Yield a sentence for each needed package that has no file for this interpreter. The sentence lists the files
+    that exist.
+    """
     tags = set(interpreter.tags())
     wants: dict[str, str | frozenset[str]] = {
         **interpreter.markers,

@@ -1,4 +1,4 @@
-"""A node's interpreter as the node has described it, with the wheels that it accepts. Pure."""
+"""The description of a node's interpreter, and the wheels that the interpreter accepts. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from packaging.tags import Tag
 
 _LEGACY: Final = {(2, 17): "manylinux2014", (2, 12): "manylinux2010", (2, 5): "manylinux1"}
-OLDEST_GLIBC: Final = 5  # the minor version of glibc 2
+OLDEST_GLIBC: Final = 5  # the oldest minor version of glibc 2 for which wheels have tags
 _LIBC: Final = re.compile(r"(glibc|musl) (\d)\.(\d{1,3})\b")
 _VERSION: Final = re.compile(r"3\.\d{1,2}\.\d{1,2}[+a-z0-9]{0,12}")
 _MARKERS: Final = ("implementation_name", "os_name", "platform_machine", "python_full_version", "sys_platform")
@@ -28,16 +28,16 @@ class Interpreter:
 
     base: str  # absolute path of the real interpreter, not of a shim
     version: str
-    platform: str  # as sysconfig names it: linux-x86_64
+    platform: str  # in sysconfig's form, such as linux-x86_64
     libc: str  # "glibc 2.36", "musl 1.2.4"
     free_threaded: bool
     markers: Mapping[str, str]
     paths: tuple[str, ...] = ()  # folders of the packages that stay visible
-    packages: tuple[tuple[str, str], ...] = ()  # (name, version) of those packages
+    packages: tuple[tuple[str, str], ...] = ()  # (name, version) of the packages in these folders
 
     @staticmethod
     def of(found: Mapping[str, Any]) -> Interpreter:
-        """Return the interpreter that a node's answer describes. Raises ValueError if the answer can't be right."""
+        """Build the description from a node's answer. Raises ValueError if the answer contains impossible values."""
         if not _VERSION.fullmatch(found["version"]) or not set(_MARKERS) <= set(found["markers"]):
             raise ValueError(f"{found['version'][:40]!r} is not a version of Python")
         names = ("base", "version", "platform", "libc", "free_threaded", "markers")
@@ -48,14 +48,14 @@ class Interpreter:
 
     @property
     def key(self) -> str:
-        """Return a hash of all facts on which the choice of wheels depends."""
+        """Return a hash of all facts that influence the choice of wheels."""
         markers = {name: value for name, value in self.markers.items() if name not in _MOVING}
         parts = [self.version, self.platform, self.libc, self.free_threaded, markers, self.packages]
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
     @property
     def words(self) -> str:
-        """Return a description of the interpreter for messages."""
+        """Describe the interpreter for messages."""
         return f"Python {self.version}, {self.platform}, {self.libc or 'its libc unknown'}"
 
     @property
@@ -65,13 +65,13 @@ class Interpreter:
         return int(first), int(second)
 
     def environment(self) -> Environment:
-        """Return the values of the environment markers, such as python_version, for the library packaging."""
+        """Return the environment markers, such as python_version, in the form of the library `packaging`."""
         from typing import cast
 
         return cast("Environment", dict(self.markers))
 
     def tags(self) -> tuple[Tag, ...]:
-        """Return the tags of the wheels that the interpreter accepts, the best first."""
+        """Return the tags of the wheels that the interpreter accepts, best first."""
         from packaging import tags
 
         platforms = list(_platforms(self.platform, self.libc))
@@ -84,7 +84,7 @@ class Interpreter:
 
 
 def _platforms(platform: str, libc: str) -> Iterator[str]:
-    """Yield the platform tags of the wheels that a machine accepts, from the newest required libc to the oldest."""
+    """Yield the platform tags of the wheels that a machine accepts. Tags that require a newer libc come first."""
     plain = re.sub(r"[^A-Za-z0-9]", "_", platform)
     arch = plain.removeprefix("linux_")
     found = libc_of(libc)

@@ -1,4 +1,6 @@
-"""Reads and checks the lock file of a job, and converts it to the form that is recorded with the run."""
+"""Reads and checks the lock file of a job's Python environment, and converts it to the form that is recorded with
+the run.
+"""
 
 from __future__ import annotations
 
@@ -23,9 +25,9 @@ _INCLUDES: Final = ("-r", "--requirement", "-c", "--constraint", "-e", "--editab
 
 @dataclass(frozen=True)
 class Lock:
-    """A lock file, and the choices that the job makes from it.
+    """A lock file, with the groups and extras that the job selects from it.
 
-    `text` is the file's own text. `pylock` is the lock converted to pylock.toml, or "" for a requirements file.
+    `text` is the file's own text. `pylock` is the lock converted to pylock.toml; it is "" for a requirements file.
     """
 
     name: str
@@ -43,13 +45,13 @@ class Lock:
 
     @staticmethod
     def from_json(data: dict[str, Any]) -> Lock:
-        """Return the lock from the result of `to_json`."""
+        """Parse the lock that `to_json` wrote."""
         groups = data["groups"]
         return Lock(**{**data, "extras": tuple(data["extras"]), "groups": None if groups is None else tuple(groups)})
 
 
 def read_lock(wanted: PythonEnvironment, code_dir: Path) -> Lock:
-    """Return the lock of a job. Raises UsageError if the file can't be read or is not a lock."""
+    """Read the lock that a job names. Raises UsageError if the file can't be read or is not a lock."""
     path = code_dir / wanted.lock
     if not path.resolve().is_relative_to(code_dir.resolve()):
         raise UsageError(
@@ -103,9 +105,9 @@ def _check_toml(text: str, path: Path) -> None:
 
 
 def hashes_of(lock: Lock, path: str) -> dict[str, frozenset[str]]:
-    """Return the sha256s that a requirements file lists for each package. The set is empty for a package without any.
+    """Return the sha256s that a requirements file lists for each package. A package without hashes has an empty set.
 
-    Raises UsageError if a line pins no version, because such a file is not a lock. Errors name the file `path`.
+    Raises UsageError, which names the file `path`, if a line does not pin a version, because such a file is not a lock.
     """
     from packaging.requirements import InvalidRequirement, Requirement
     from packaging.utils import canonicalize_name
@@ -138,9 +140,8 @@ def hashes_of(lock: Lock, path: str) -> dict[str, frozenset[str]]:
 
 
 def _lines(text: str) -> list[tuple[int, str]]:
-    """Return (number, text) for each logical line of a requirements file. Continued lines are joined to one line.
-
-    Comments are removed.
+    """Return (number, text) for each logical line of a requirements file. Continued lines are joined, and comments
+    are removed.
     """
     found, begun, held = [], 0, ""
     for number, line in enumerate(text.splitlines(), 1):

@@ -1,4 +1,4 @@
-"""Chooses the packages that are installed for a node's interpreter. The choice is recorded with the run."""
+"""Chooses the packages to install for a node's interpreter, and records the choice with the run."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from orchestrator.protocol.files import write_json
 from orchestrator.protocol.reading import MOST_RECORD, read_json
 from orchestrator.runs.store import RunDir
 
-ENVIRONMENT: Final = "environment.json"  # the lock, written by the submit
-PACKAGES: Final = "packages.json"  # the chosen wheels, by the interpreters' keys
+ENVIRONMENT: Final = "environment.json"  # the file with the lock, which the submit writes
+PACKAGES: Final = "packages.json"  # the file with the chosen wheels, by the keys of interpreters
 
 
 class LockError(OrchError):
-    """A lock can't be installed for an interpreter."""
+    """The packages of a lock can't be installed for an interpreter."""
 
 
 @dataclass(frozen=True)
@@ -41,20 +41,24 @@ class Packages:
         return "".join(f"{each.requirement}\n" for each in self.choices)
 
     def key(self, interpreter: Interpreter) -> str:
-        """Return the environment's key: a hash of its packages, its interpreter, and the folders that stay visible."""
+        """Return the environment's key: a hash of its packages, its interpreter, and the folders whose packages stay
+        importable.
+        """
         parts = ["1", self.requirements, interpreter.key, interpreter.base, interpreter.paths]
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 
 def record_lock(run: RunDir, lock: Lock, repeats: RunDir | None = None) -> None:
-    """Record a run's lock. If the run repeats another run with the same lock, that run's packages are recorded too."""
+    """Record a run's lock. If the run repeats another run with the same lock, also copy the packages that were
+    chosen for that run.
+    """
     run.write(ENVIRONMENT, lock.to_json(), private=True)
     if repeats is not None and recorded_lock(repeats) == lock and (before := repeats.read(PACKAGES)) is not None:
         run.write(PACKAGES, before, private=True)
 
 
 def recorded_lock(run: RunDir) -> Lock | None:
-    """Return the run's lock, or None if its job has none."""
+    """Return the lock that is recorded with the run, or None if its job has none."""
     data = run.read(ENVIRONMENT)
     return Lock.from_json(data) if data is not None else None
 
@@ -62,7 +66,7 @@ def recorded_lock(run: RunDir) -> Lock | None:
 def packages_for(run: RunDir, lock: Lock, interpreter: Interpreter) -> Packages:
     """Return the packages to install for an interpreter, and record the choice with the run.
 
-    A choice that is already recorded is reused. Raises LockError or WheelError if a package is not available.
+    If a choice is already recorded, it is reused. Raises LockError or WheelError if a package is not available.
     """
     store = WheelStore(run.path.parent.parent)
     known = run.read(PACKAGES) or {}
@@ -73,10 +77,11 @@ def packages_for(run: RunDir, lock: Lock, interpreter: Interpreter) -> Packages:
 
 
 def chosen(store: WheelStore, lock: Lock, interpreter: Interpreter) -> tuple[Choice, ...]:
-    """Return the wheels of a lock for an interpreter. Raises LockError or WheelError if one is not available.
+    """Return the wheels to install from a lock for an interpreter. Raises LockError or WheelError if a wheel is not
+    available.
 
-    An earlier choice on this machine is reused. So a requirements file without hashes keeps the versions of its first
-    resolution.
+    An earlier choice of this machine for the same lock and interpreter is reused. So a requirements file without hashes
+    keeps the versions of its first resolution.
     """
     settings = {name: text for name, text in os.environ.items() if name.startswith("UV_")}
     where = None if lock.pylock else [lock.folder, settings]
@@ -107,7 +112,8 @@ def _rows(value: Any) -> list[dict[str, Any]]:
 def _compiled(lock: Lock, interpreter: Interpreter) -> str:
     """Resolve a requirements file to pylock.toml.
 
-    If the interpreter's packages stay visible, no dependencies are added to the lines of the file.
+    If the environment can import packages that the interpreter already has, dependencies that the file does not list
+    are not added.
     """
     folder, version = Path(lock.folder or NOBODYS), ".".join(map(str, interpreter.minor))
     alone = ["--no-deps"] if interpreter.paths else []

@@ -1,4 +1,6 @@
-"""Provides the uv program for a node: this machine's own if the node can run it, or else uv's wheel from the index."""
+"""Provides the uv program for a node: this machine's own uv if the node can run it, or else uv's wheel from the
+package index.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +17,11 @@ from orchestrator.environments.packages import chosen
 from orchestrator.environments.uv import find_uv, run_uv
 from orchestrator.environments.wheels import WheelStore
 
-OLDEST_GLIBC: Final = (2, 17)  # the glibc that uv's own wheels need
+OLDEST_GLIBC: Final = (2, 17)  # the version of glibc that uv's own wheels need
 
 
 def uv_for(store: WheelStore, interpreter: Interpreter) -> str:
-    """Store a uv program that runs on the node of this interpreter among the wheels, and return its sha256.
+    """Put a uv program that runs on the interpreter's node into the store of wheels, and return its sha256.
 
     Raises LockError or WheelError if no such uv is available.
     """

@@ -1,4 +1,4 @@
-"""Runs uv on this machine, which resolves locks to wheels. On the nodes, uv installs the wheels."""
+"""Runs uv on this machine to resolve locks to wheels. On the nodes, other code runs uv to install the wheels."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from typing import Final
 from orchestrator.errors import UsageError
 
 LAST_LINES: Final = 12
-NOBODYS: Final = Path("/")  # a folder without settings of uv
+NOBODYS: Final = Path("/")  # a folder that has no settings for uv
 _CREDENTIALS: Final = re.compile(r"(?<=://)[^/\s@]+@")
 
 
 class UvError(Exception):
-    """A uv command failed. The message has the last lines of its output."""
+    """A uv command failed. The message contains the last lines of its output."""
 
 
 @cache
@@ -36,10 +36,10 @@ def find_uv() -> Path:
 
 
 def run_uv(*args: str, cwd: Path = NOBODYS, given: str = "") -> str:
-    """Return the output of a uv command. `given` is its input. Raises UvError if the command fails.
+    """Run a uv command and return its output. `given` is its stdin. Raises UvError if the command fails.
 
-    uv takes settings and interpreters (`.venv`) from its working folder and from all folders above it. So a command
-    runs in / unless it needs the job's folder. In the job's folder, `--python` has to name the interpreter.
+    uv takes settings and interpreters (`.venv`) from its working folder and all folders above. So a command runs in /
+    unless it needs the job's folder. In the job's folder, `--python` must name the interpreter.
     """
     argv = [str(find_uv()), *args, "--no-python-downloads"]
     try:
@@ -52,5 +52,5 @@ def run_uv(*args: str, cwd: Path = NOBODYS, given: str = "") -> str:
 
 
 def last_lines(output: str) -> str:
-    """Return the last lines of a program's output, without the credentials in URLs."""
+    """Return the last lines of a program's output, without credentials in URLs."""
     return _CREDENTIALS.sub("", "\n".join(output.strip().splitlines()[-LAST_LINES:]))

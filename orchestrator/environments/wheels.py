@@ -1,4 +1,4 @@
-"""The store of wheels on this machine. Each wheel is named by its sha256, and is fetched or built only once."""
+"""The store of wheels on this machine. A wheel's name is its sha256, and each wheel is fetched or built only once."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from orchestrator.protocol.files import replacing, write_json
 from orchestrator.protocol.json_text import parse_json
 from orchestrator.transport.http_credentials import HttpAddress
 
-AT_ONCE: Final = 8  # downloads
-SILENCE_SECONDS: Final = 60  # without any bytes, after which a download fails
+AT_ONCE: Final = 8  # number of simultaneous downloads
+SILENCE_SECONDS: Final = 60  # a download fails if no bytes arrive for this long
 
 
 class WheelError(OrchError):
@@ -34,18 +34,20 @@ class WheelError(OrchError):
 
 
 class WheelStore:
-    """The wheels in the cache of a state folder. The store also has other files that are sent to nodes, such as uv."""
+    """The wheels in the cache of a state folder. The store also contains other files that are sent to nodes, such as
+    uv.
+    """
 
     def __init__(self, root: Path) -> None:
         self.folder = Path(wheels_folder(str(root / "cache")))
         make_private(str(self.folder), exist_ok=True)
 
     def path(self, sha256: str) -> Path:
-        """Return the path of the file with this sha256, whether it is stored or not."""
+        """Return the path for the file with this sha256, which may not be stored yet."""
         return self.folder / sha256
 
     def is_whole(self, sha256: str) -> bool:
-        """Return whether the file with this sha256 is stored and intact, after setting its time of last use to now."""
+        """Return whether the file with this sha256 is stored and intact. This marks the file as just used."""
         try:
             with self.path(sha256).open("rb") as file:
                 found = digest_of(file) == sha256
@@ -55,7 +57,7 @@ class WheelStore:
         return found
 
     def keep(self, source: Path) -> str:
-        """Store a copy of a file, and return the file's sha256."""
+        """Store a copy of a file, and return its sha256."""
         with source.open("rb") as file:
             sha256 = digest_of(file)
         if not self.is_whole(sha256):
@@ -64,7 +66,7 @@ class WheelStore:
         return sha256
 
     def have(self, choices: Iterable[Choice]) -> None:
-        """Fetch those of these files that are not stored, several at a time. Raises WheelError if that fails."""
+        """Fetch the files that are not stored yet, several at the same time. Raises WheelError if that fails."""
         with ThreadPoolExecutor(AT_ONCE) as pool:
             for done in [pool.submit(self._have, each) for each in choices]:
                 done.result()
@@ -95,7 +97,7 @@ class WheelStore:
             ) from None
 
     def built(self, choice: Choice, interpreter: Interpreter) -> Choice:
-        """Return the wheel of a source distribution, which is built once for each kind of interpreter.
+        """Return the wheel of a source distribution. For each kind of interpreter, the wheel is built only once.
 
         Raises WheelError if the build fails.
         """
@@ -126,7 +128,7 @@ class WheelStore:
 
 
 def _open(url: str) -> IO[bytes]:
-    """Open a URL with the credentials in the URL or in ~/.netrc. Raises OSError or ValueError if that fails."""
+    """Open a URL, with credentials from the URL or from ~/.netrc. Raises OSError or ValueError if that fails."""
     import netrc
     import urllib.request
     from http.client import HTTPException

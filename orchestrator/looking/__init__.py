@@ -1,1 +1,1 @@
-"""Reads the state of runs: gathers the evidence and judges it. Nothing here writes, starts or ends anything."""
+"""Reads the state of runs: it gathers the facts and judges them. This package never writes, starts or ends anything."""

@@ -1,6 +1,6 @@
-"""The facts from which a run's state follows, gathered at one moment, and that state. Nothing is written here.
+"""Gathers the facts from which a run's state follows, and computes that state. Nothing is written.
 
-Status and the supervisor share the pure function from the facts to the state.
+`orch status` and the supervisor share the pure function that computes the state from the facts.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ if TYPE_CHECKING:
 
 
 class Evidence(Value):
-    """The facts from which a run's state follows."""
+    """The facts from which a run's state follows, gathered at one moment."""
 
-    record: RunRecord  # with the hosts that it has now
+    record: RunRecord  # the record, with the hosts of the newest start
     events: tuple[Event, ...] = ()
-    alive: Mapping[int, bool | None] = field(default_factory=dict)  # None: it can't be told now
+    alive: Mapping[int, bool | None] = field(default_factory=dict)  # None: unknown at the moment
     rank0_done: bool = False
-    scheduler: SchedulerStatus | None = None  # where the backend has a queue of its own
-    relaunches: bool = False  # may the supervisor start the agents anew?
+    scheduler: SchedulerStatus | None = None  # None if the backend has no queue of its own
+    relaunches: bool = False  # whether the supervisor may start the agents again
     unreachable: Mapping[int, Unreachable] = field(default_factory=dict)  # by node
-    other_machine: str = ""  # where the run was started, if not here: of its processes nothing is known
+    other_machine: str = ""  # the machine that started the run, if not this one: its processes are unknown
     job: str | None = None  # the number of its job, if a scheduler has given it one
 
 
 def gather(run: RunDir, record: RunRecord, known: FileCache | None = None) -> Evidence:
-    """Return the facts from which the run's present state follows."""
+    """Gather the facts from which the run's present state follows."""
     machine, cache = backend(record.kind), known or FileCache()
-    sight = machine.look(run)  # before the events are read: an agent that is gone by then has written all of them
+    sight = machine.look(run)  # taken before the events are read: an agent that is gone now has written all its events
     events = run.events(cache)
     return Evidence(
         with_hosts_now(record, sight),
@@ -59,12 +59,14 @@ def gather(run: RunDir, record: RunRecord, known: FileCache | None = None) -> Ev
 
 
 def with_hosts_now(record: RunRecord, sight: Sight) -> RunRecord:
-    """Return the record with the nodes of the present start, which may have other machines, or fewer."""
+    """Return the record with the nodes of the present start, which may run on other or fewer machines than planned."""
     return replace(record, hosts=sight.hosts, nnodes=len(sight.hosts)) if sight.hosts else record
 
 
 def _rank0_is_done(run: RunDir, events: tuple[Event, ...], known: FileCache) -> bool:
-    """Tell whether rank 0's marker exists and is of the newest attempt. A marker that can't be read counts as that."""
+    """Return whether rank 0 has left the file that marks its end in the newest attempt. A file that can't be read
+    counts too.
+    """
     try:
         marker = known.of_file(f"{run.path}/rank0.done", lambda: run.read("rank0.done"), None)
     except StoreError:
@@ -76,12 +78,12 @@ def _rank0_is_done(run: RunDir, events: tuple[Event, ...], known: FileCache) -> 
 
 
 def state_from(evidence: Evidence) -> RunState:
-    """Return the run's state, with the verdict that it would get now."""
+    """Return the run's state, with the verdict that the run would get now."""
     return judged(evidence)[0]
 
 
 def judged(evidence: Evidence) -> tuple[RunState, Relaunch | None]:
-    """Return the run's state, with the verdict that it would get now, and the start that follows its end."""
+    """Return the run's state with the verdict that it would get now, and the start that would follow the run's end."""
     state = _own_state(evidence)
     if evidence.scheduler is not None:
         from orchestrator.runs.scheduler_status import joined
@@ -98,7 +100,7 @@ def judged(evidence: Evidence) -> tuple[RunState, Relaunch | None]:
 
 
 def _own_state(evidence: Evidence) -> RunState:
-    """Return the state that the run's own files show."""
+    """Return the state that the run's own files show, without the scheduler's report."""
     state = reduce(evidence.record, evidence.events, evidence.alive, rank0_done=evidence.rank0_done)
     if evidence.other_machine and state.verdict is None:
         told = f"started on {evidence.other_machine}, which knows more: ssh {evidence.other_machine} orch status"

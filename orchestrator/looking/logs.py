@@ -1,4 +1,4 @@
-"""Finds the logs that a command or a program wants to read, and parses the options that select lines of them."""
+"""Finds the logs that a command or the API wants to read, and parses the options that select their lines."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ _ENDS = {"succeeded": "succeeded", "failed": "failed", "cancelled": "was cancell
 
 
 def logs_there(run: RunDir, selection: Selection) -> Selection:
-    """Copy the selected logs here, and return the selection of logs that exist.
+    """Copy the selected logs to this machine, and return a selection of logs that exist.
 
-    Before any rank has started, return the logs of the setup lines and launchers. Raises OrchError if there are none.
+    Before any rank has started, select the logs of setup lines and launchers instead. Raises OrchError if there are no
+    logs.
     """
     check(run, selection)
     with bringing_logs(run, selection):
@@ -34,7 +35,7 @@ def logs_there(run: RunDir, selection: Selection) -> Selection:
 
 
 def check(run: RunDir, selection: Selection) -> None:
-    """Raise OrchError for a rank or a node that the run does not have."""
+    """Raise OrchError if the run does not have the selected rank or node."""
     rank, node = selection.rank, selection.node
     if rank is None and node is None:
         return
@@ -46,7 +47,7 @@ def check(run: RunDir, selection: Selection) -> None:
 
 
 def _no_log(state: RunState, selection: Selection) -> OrchError:
-    """Return the error for a rank, a node or a run without a log."""
+    """Return the error for a selected rank or node, or a run, that has no log."""
     rank, node = selection.rank, selection.node
     which = f"rank {rank} has" if rank is not None else f"node {node} has" if node is not None else "the run has"
     if state.is_final:
@@ -60,9 +61,8 @@ def _span(what: str, count: int) -> str:
 
 
 def line_filter(since: str | None, grep: str | None, level: str | None, now: float) -> LineFilter | None:
-    """Return the filter that the options describe, or None without options.
-
-    Raises UsageError if an option can't be parsed.
+    """Return a filter for the lines that these options select, or None if no option is given. Raises UsageError if
+    an option can't be parsed.
     """
     if since is None and grep is None and level is None:
         return None
@@ -74,7 +74,7 @@ def line_filter(since: str | None, grep: str | None, level: str | None, now: flo
 
 
 def compiled(text: str) -> re.Pattern[str]:
-    """Compile a regular expression. Raises UsageError with the position of a mistake."""
+    """Compile a regular expression. Raises UsageError, with the position of the mistake, if it is not valid."""
     try:
         # Python warns about expressions that later versions will read differently.
         with warnings.catch_warnings(action="ignore", category=FutureWarning):
@@ -88,7 +88,9 @@ def compiled(text: str) -> re.Pattern[str]:
 
 
 def moment_of(text: str, now: float) -> float:
-    """Parse a time such as `10m` (ago), `2026-11-22`, `2026-11-22T14:30` or `14:30`. Raises UsageError otherwise."""
+    """Parse a time such as `10m` (ten minutes ago), `2026-11-22`, `2026-11-22T14:30` or `14:30`. Raises UsageError
+    for any other text.
+    """
     stripped, today = text.strip(), datetime.fromtimestamp(now)
     try:
         if ":" not in stripped and not re.fullmatch(r"\d{4}-\d\d-\d\d", stripped):

@@ -1,4 +1,4 @@
-"""Reads one run for commands: its state while it is live, its record, its logs."""
+"""Reads one run for commands: its live state, its record and its logs."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ if TYPE_CHECKING:  # commands that only read runs must not load pydantic
     from orchestrator.runs.files.logs import Selection
 
 POLL_SECONDS = 0.1  # a network file system may send no events, so followers poll
-METRICS_BYTES = 32 << 20  # a larger file is not read for the time that saving took
+METRICS_BYTES = 32 << 20  # bytes; a larger file is not read
 
 
 def record_of(run: RunDir) -> dict[str, Any]:
-    """Return the run's whole record as JSON types, with the hours that it has used so far."""
+    """Return a summary of the whole run as JSON types. It includes the hours that the run has used so far."""
     from orchestrator.runs.files.samples import newest_samples
     from orchestrator.runs.summary import run_record
 
@@ -40,7 +40,7 @@ def record_of(run: RunDir) -> dict[str, Any]:
 
 
 def bringing_logs(run: RunDir, selection: Selection) -> contextlib.AbstractContextManager[None]:
-    """Return a context in which the selected logs are copied here as they grow on their nodes."""
+    """Return a context manager that keeps copying the selected logs to this machine while they grow on their nodes."""
     if come_anyway(run, selection):
         return contextlib.nullcontext()
     try:
@@ -51,12 +51,16 @@ def bringing_logs(run: RunDir, selection: Selection) -> contextlib.AbstractConte
 
 
 def come_anyway(run: RunDir, selection: Selection) -> bool:
-    """Tell whether the selected logs are copied here anyway: rank 0's always are, and all are after the end."""
+    """Return whether the selected logs are copied to this machine in any case. Rank 0's logs always are, and after
+    the end all logs are.
+    """
     return (run.path / "verdict.json").exists() or (selection.rank in (None, 0) and not selection.takes_several)
 
 
 def state_or_why_not(run: RunDir, known: FileCache | None = None) -> RunState:
-    """Return the run's state, or the state UNREADABLE with the reason, so that it does not hide other runs."""
+    """Return the run's state. If it can't be read, return UNREADABLE with the reason, so that other runs can still
+    be shown.
+    """
     try:
         return state_of(run, known=known)
     except (StoreError, RunNotFoundError) as error:
@@ -64,7 +68,9 @@ def state_or_why_not(run: RunDir, known: FileCache | None = None) -> RunState:
 
 
 def wait(run: RunDir, on_look: Callable[[RunState], None] | None = None, timeout: float | None = None) -> RunState:
-    """Wait for the run's end or `timeout` seconds, and return its state. `on_look` receives every state on the way."""
+    """Wait until the run has ended or `timeout` seconds have passed, and return its state. `on_look` is called with
+    each state that is read meanwhile.
+    """
     for state in states(run, timeout):
         if on_look is not None:
             on_look(state)

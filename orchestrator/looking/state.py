@@ -1,4 +1,4 @@
-"""Returns the state of a run. Nothing is written, and nothing of the supervisor is loaded."""
+"""Determines the state of a run. It writes nothing, and loads no code of the supervisor."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SIGNS_OF_LOSS: Final = (LostNode, GaveUp, StartingAgain)
 def state_of(run: RunDir, known: FileCache | None = None) -> RunState:
     """Return the run's state. If the run has its verdict, only its files are read.
 
-    With a cache, only events that have changed are read again.
+    With a cache, only files of events that have changed are read again.
     """
     record, ending = run.record(), run.ending()
     if record.is_lost and ending is None:
@@ -40,7 +40,7 @@ def state_of(run: RunDir, known: FileCache | None = None) -> RunState:
         return replace(_ended(with_hosts_now(record, sight), run, ending, known), job=sight.job)
     evidence = gather(run, record, known)
     state = replace(_recovering(state_from(evidence), evidence, run, machine), job=evidence.job)
-    run.check_is_there()  # after all was read: one removed meanwhile looks like one that has said nothing yet
+    run.check_is_there()  # checked last, because a run that was removed meanwhile looks like a run without events
     if full := why_full(run.root):
         state = replace(state, detail="; ".join(filter(None, [full, state.detail])))
     if machine.is_remote and state.verdict is not None:
@@ -54,7 +54,7 @@ def state_of(run: RunDir, known: FileCache | None = None) -> RunState:
 
 
 def _recovering(state: RunState, evidence: Evidence, run: RunDir, machine: Backend) -> RunState:
-    """Return the state with its recovery, if nodes were lost and the supervisor can relaunch agents."""
+    """Return the state. If nodes were lost and the supervisor can relaunch agents, the state includes the recovery."""
     if not any(isinstance(event, SIGNS_OF_LOSS) for event in evidence.events):
         return state
     if (reserves := machine.reserves(run)) is None:
@@ -75,16 +75,18 @@ def _recovering(state: RunState, evidence: Evidence, run: RunDir, machine: Backe
 
 
 def _ended(record: RunRecord, run: RunDir, ending: Ending, known: FileCache | None = None) -> RunState:
-    """Return the state of a run that has its verdict. Everything else comes from its events."""
+    """Return the state of a run whose verdict is recorded. All other fields of the state follow from the run's
+    events.
+    """
     state, verdict = reduce(record, run.events(known), {}, rank0_done=True), ending.verdict
-    silent = (NodeStatus.STARTING, NodeStatus.JOINED, NodeStatus.RUNNING)  # their agents left without their last words
+    silent = (NodeStatus.STARTING, NodeStatus.JOINED, NodeStatus.RUNNING)  # their agents exited without a last event
     nodes = tuple(replace(node, state=NodeStatus.LOST) if node.state in silent else node for node in state.nodes)
     ended = state.ended if ending.ended is None else ending.ended
     return replace(state, state=RunStatus(verdict.outcome.value), verdict=verdict, ended=ended, nodes=nodes)
 
 
 def check_kind(run: RunDir, record: RunRecord) -> None:
-    """Raise StoreError if this version has no backend for the run, because then its state is unknown."""
+    """Raise StoreError if this version has no backend for the run, because the run's state is unknown then."""
     try:
         known = is_known(record.kind)
     except OrchError as error:  # the package that adds the kind is broken; other runs are shown all the same
@@ -97,7 +99,7 @@ def check_kind(run: RunDir, record: RunRecord) -> None:
 
 
 def explained(run: RunDir, verdict: Verdict) -> Verdict:
-    """Return the verdict. If a rank did not find a file or a module, a hint names its place on this machine."""
+    """Return the verdict, with a hint if a rank did not find a file or a module that is on this machine."""
     if verdict.outcome is not Outcome.FAILED or verdict.rank is None:
         return verdict
     from orchestrator.runs.missing_files import with_missing_file
@@ -107,6 +109,6 @@ def explained(run: RunDir, verdict: Verdict) -> Verdict:
     code_dir = run.record().code_dir
     told = with_missing_file(run, verdict)
     for explain in (with_nearby_file, with_nearby_module):
-        if told is verdict:  # else a hint that is more certain was found
+        if told is verdict:  # otherwise a more certain hint was found already
             told = explain(verdict, code_dir)
     return told

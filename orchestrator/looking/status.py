@@ -1,4 +1,4 @@
-"""Everything that is known of a run or of many runs, as JSON types: `orch status --json` and `orch mcp` give it."""
+"""Collects everything that is known of one or many runs, as JSON types, for `orch status --json` and `orch mcp`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from orchestrator.runs.store import RunDir
 
 
 def row(run: RunDir, state: RunState) -> dict[str, Any]:
-    """Return a run's row in the list of runs."""
+    """Return a run's row for the list of runs."""
     beat = None if state.is_final else beat_of(run, state.attempt)
     last = "" if state.is_final or beat else last_line(run, state.attempt)
     row = {**state.to_json(), "sweep": sweep_of(run.run_id), "progress": beat, "last_line": last}
@@ -27,12 +27,12 @@ def row(run: RunDir, state: RunState) -> dict[str, Any]:
 
 
 def rows(root: Path, *, everything: bool, limit: int) -> list[dict[str, Any]]:
-    """Return the rows of the newest runs and of all live ones, newest first."""
+    """Return the rows of the newest runs and of all live runs, newest first."""
     return [row(*each) for group in grouped(root, everything=everything, limit=limit) for each in group]
 
 
 def page(run: RunDir) -> dict[str, Any]:
-    """Return everything about one run."""
+    """Return everything that is known of one run."""
     state = state_of(run)
     return {
         **state.to_json(),
@@ -49,7 +49,7 @@ def page(run: RunDir) -> dict[str, Any]:
 
 
 def trackers(run: RunDir) -> list[dict[str, Any]]:
-    """Return the progress of each tracker that the run's job names."""
+    """Return how much of the run each tracker in the run's job has received."""
     if not run.record().job.get("track"):
         return []
     from orchestrator.trackers.progress import tracked

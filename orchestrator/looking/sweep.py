@@ -1,4 +1,4 @@
-"""Reads many runs at once for commands: the states of the newest runs, and of all runs of a sweep."""
+"""Reads the states of many runs at once: the newest runs, or all runs of a sweep."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from orchestrator.runs.sweeps import points_in
 
 
 def grouped(root: Path, *, everything: bool, limit: int) -> list[list[tuple[RunDir, RunState]]]:
-    """Return the newest runs and all live ones, newest first. A sweep is one group with all its runs."""
+    """Return the newest runs and all live runs, newest first. A sweep with all its runs is one group."""
     groups = newest_groups(root, None if everything else limit)
     seen = {run.run_id for group in groups for run in group}
     rest: dict[str, list[RunDir]] = {}
@@ -31,7 +31,7 @@ def grouped(root: Path, *, everything: bool, limit: int) -> list[list[tuple[RunD
 
 
 def wait_all(runs: Sequence[RunDir], timeout: float | None = None) -> list[RunState]:
-    """Return the states of the runs when all have ended, or after `timeout` seconds."""
+    """Wait until all runs have ended or `timeout` seconds have passed, and return their states."""
     end = None if timeout is None else time.monotonic() + timeout
     known: dict[str, RunState] = {}
     while True:
@@ -44,7 +44,7 @@ def wait_all(runs: Sequence[RunDir], timeout: float | None = None) -> list[RunSt
 
 
 def exit_code(states: Sequence[RunState]) -> int:
-    """Return the exit code of `wait` for a sweep: that of its worst run."""
+    """Return the exit code of `orch wait` for a sweep, which is that of its worst run."""
     codes = {looking.exit_code(state) for state in states if not state.is_stopped_early}
     order = (EXIT_NOT_FINISHED, EXIT_RUN_FAILED, EXIT_CANCELLED)
     return next((code for code in order if code in codes), 0)

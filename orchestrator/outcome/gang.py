@@ -1,4 +1,6 @@
-"""Judges the end of one attempt of the gang: whose failure counts, and whether the same agents start again."""
+"""Judges the end of one attempt: which failure is to blame, and whether the leader starts the ranks again. The gang
+is the run's connected agents.
+"""
 
 from __future__ import annotations
 
@@ -18,14 +20,14 @@ STOPPED_BY_US = ("SIGTERM", "SIGKILL")
 
 @dataclass(frozen=True)
 class Attempt:
-    """The leader's facts at the end of an attempt."""
+    """The facts that the leader has at the end of an attempt."""
 
-    exits: Sequence[Culprit]  # of all ranks, in the order of their arrival
-    ended_well: bool  # every rank of every node
+    exits: Sequence[Culprit]  # the exits of all ranks, in the order in which the leader heard of them
+    ended_well: bool  # whether every rank of every node ended well
     stopped: Cause = Cause.NONE  # why the ranks were told to stop, if no failure was the reason
-    lost: str = ""  # which nodes were lost and why, in words
-    folders_lost: str = ""  # which nodes lost the run's folder, in words
-    idle: str = ""  # why an idle run was ended, in words
+    lost: str = ""  # the nodes that were lost and why, as text
+    folders_lost: str = ""  # the nodes that lost the run's folder, as text
+    idle: str = ""  # why an idle run was ended, as text
     retry: Budgets = field(default_factory=dict)
     restarts: Sequence[str] = ()  # the causes of this gang's restarts
     stalled: int = 0  # attempts in a row without a new checkpoint
@@ -34,7 +36,9 @@ class Attempt:
 
 @dataclass(frozen=True)
 class End:
-    """How an attempt ended: as `outcome`, or with another attempt. `failure` is the cause of the culprit's end."""
+    """The judgement on an attempt: its outcome, or `again` if another attempt follows. `failure` is the cause of the
+    culprit's end.
+    """
 
     outcome: str  # an Outcome, or PREEMPTED or TIMEOUT
     cause: Cause = Cause.NONE
@@ -45,13 +49,15 @@ class End:
 
 
 def end_of(attempt: Attempt) -> End:
-    """Return how an attempt ended whose ranks are all gone.
+    """Judge an attempt whose ranks have all ended. The first rule that applies decides.
 
-    1. If every rank ended well, a signal, a cancel or the time limit that came later changes nothing.
-    2. Whoever stopped the run would also stop a restarted gang.
-    3. A gang can't start again without a lost node. A rank that had failed by itself before is still to blame.
-    4. The earliest failure that is a rank's own decides the cause, and whether its budget allows another attempt.
-    5. Ranks that exit with 95 ask to be started again, after this gang.
+    1. If every rank ended well, a later signal, cancel or time limit changes nothing.
+    2. If the run was stopped on purpose, no other attempt follows, because it would be stopped as well.
+    3. If a node is lost, the gang can't start the ranks again. A rank that had failed by itself before is still to
+       blame.
+    4. Otherwise the earliest failure that another rank did not cause decides the cause. The budget for this cause
+       decides whether another attempt follows.
+    5. Ranks that exit with code 95 request another start, which a new gang makes.
     """
     failure = culprit_of(attempt.exits) or next((each for each in attempt.exits if each.unsaved), None)
     if attempt.ended_well:
@@ -71,12 +77,12 @@ def end_of(attempt: Attempt) -> End:
 
 
 def _is_consequence(failure: Culprit) -> bool:
-    """Tell whether the loss of a node may have caused the failure."""
+    """Return whether the loss of a node may have caused the rank's failure."""
     return failure.victim or failure.after_stop or failure.left_early is not None
 
 
 def _after(failure: Culprit, attempt: Attempt) -> End:
-    """Return what follows the failure of a rank."""
+    """Judge an attempt in which a rank failed."""
     cause = cause_of(failure, folder_lost=bool(attempt.folders_lost))
     used = list(attempt.restarts).count(cause)
     no = restart.refusal(Restarter.LEADER, cause, attempt.retry, used, attempt.stalled)
@@ -93,10 +99,11 @@ def _after(failure: Culprit, attempt: Attempt) -> End:
 
 
 def who_was_lost(lost: Mapping[int, str], deserters: Mapping[int, float], name: Callable[[list[int]], str]) -> str:
-    """Return which nodes were lost and why, in words. Nodes with the same reason are named together.
+    """Return a text that says which nodes were lost and why. Nodes with the same reason are named together.
 
-    If node 0 did not run for longer than a node may be silent, then node 0 is to blame, not the `deserters` that left
-    it. `deserters` has the seconds for which node 0 did not run.
+    `deserters` maps each node that left because it heard nothing from node 0 to a number of seconds, for which the
+    process on node 0 had not run. If this pause is longer than a node may be silent, node 0 is to blame and not the
+    node that left.
     """
     together: dict[str, list[int]] = {}
     for node, reason in sorted(lost.items()):
@@ -116,10 +123,10 @@ def who_was_lost(lost: Mapping[int, str], deserters: Mapping[int, float], name: 
 
 
 def culprit_of(exits: Sequence[Culprit]) -> Culprit | None:
-    """Return the exit that made the attempt fail; None if every rank ended in order.
+    """Return the rank exit that made the attempt fail (the culprit), or None if every rank ended in order.
 
-    An exit that is a consequence of another exit does not count. If all failures are consequences, then a rank that
-    left the others with exit code 0 is the culprit.
+    An exit that another exit caused does not count. If all failures are such consequences, the culprit is a rank that
+    left the others with exit code 0.
     """
     failures = [each for each in exits if each.code not in (0, EXIT_REQUEUE)]
     if not failures:
@@ -133,14 +140,17 @@ def culprit_of(exits: Sequence[Culprit]) -> Culprit | None:
 
 
 def _waited_for_others(end: Culprit) -> bool:
-    """Tell whether the rank failed because it waited for another rank: it is a victim, or it hung in a collective."""
+    """Return whether the rank failed because it waited for another rank: its peer went away, or it hung in a
+    collective.
+    """
     return end.victim or (end.hang and bool(end.in_collective))
 
 
 def _early_leaver(exits: Sequence[Culprit]) -> Culprit | None:
-    """Return the exit of the first rank that left with 0 while others waited for it; None if there is no such rank.
+    """Return the exit of the first rank that exited with 0 while other ranks waited for it, or None.
 
-    A victim's exit may arrive before the exit of the rank that it waited for, so the order does not count.
+    The exit of a waiting rank may be reported before the exit of the rank that it waited for, so the order of reports
+    does not matter.
     """
     left = [each for each in exits if each.code == 0 and not each.after_stop and not each.stopped]
     waited = [each for each in exits if each.code != 0 and not each.after_stop and _waited_for_others(each)]

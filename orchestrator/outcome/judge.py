@@ -1,4 +1,4 @@
-"""Judges a run's end by the records of its newest start, and decides whether another start follows."""
+"""Judges a run's end from the records of its newest start, and decides whether another start follows."""
 
 from __future__ import annotations
 
@@ -36,52 +36,56 @@ from orchestrator.protocol.typed import to_json
 
 
 class Records(Value):
-    """The facts about a run's newest start. Events of one node are in order; clocks of hosts are never compared."""
+    """The facts about a run's newest start. The events of each node are in order; times of different hosts are never
+    compared.
+    """
 
-    own: Sequence[Event]  # of the submitting machine
+    own: Sequence[Event]  # the events of the submitting machine
     by_node: Mapping[int, Sequence[Event]]
     nodes: Sequence[NodeState]
-    alive: Collection[int]  # nodes whose agent is alive, or may be
-    rank0_done: bool  # rank 0's marker of the newest attempt is there
-    scheduler: str = ""  # its name
+    alive: Collection[int]  # nodes whose agent is or may be alive
+    rank0_done: bool  # whether rank 0 has left its file that marks success in the newest attempt
+    scheduler: str = ""  # the run's id
     run_id: str = ""
-    saved_step: int | None = None  # of the run's newest checkpoint, also of an earlier start
+    saved_step: int | None = None  # the step of the run's newest checkpoint, which may be from an earlier start
 
     def of(self, cls: type[Found], node: int | None = None) -> list[Found]:
-        """Return the nodes' events of this class, or those of one node."""
+        """Return the events of this class that all nodes, or the given nodes, have written."""
         parts = self.by_node.values() if node is None else [self.by_node.get(node, ())]
         return [event for events in parts for event in of(events, cls)]
 
     @property
     def end(self) -> GangEnded | None:
-        """Return the leader's record of the gang's end; None if it left no record."""
+        """Return the leader's event about the gang's end, or None if the leader has written none."""
         return next(reversed(self.of(GangEnded, 0)), None)
 
     @property
     def was_given_up(self) -> bool:
-        """Tell whether not all agents will ever report. Leftovers of the others have been ended."""
+        """Return whether it is recorded that some agents will never report. The processes of the others have been
+        ended by then.
+        """
         return bool(of(self.own, FoundLost))
 
     @property
     def is_cancelled(self) -> bool:
-        """Tell whether a cancel is recorded."""
+        """Return whether a cancel is recorded."""
         return bool(of(self.own, Cancel))
 
     @property
     def lost(self) -> list[tuple[int, str]]:
-        """Return the nodes whose agents are gone without a last event, with their hosts."""
+        """Return (node, host) of each agent that is gone without a last event."""
         return [(node.node, node.host) for node in self.nodes if node.state == NodeStatus.LOST]
 
     @property
     def survivors(self) -> tuple[int, ...]:
-        """Return the processes that agents could not end."""
+        """Return the pids of the processes that agents could not end."""
         return tuple(pid for event in self.of(AgentEnded) for pid in event.survivors)
 
 
 def verdict_of(records: Records) -> Verdict | None:
-    """Return the verdict on the newest start, or None while an agent is left that could change it.
+    """Return the verdict on the newest start, or None while a living agent could still change it.
 
-    The first of `_JUDGES` that knows the end decides.
+    The functions in `_JUDGES` are asked in order, and the first that returns a verdict decides.
     """
     if (verdict := _refused(records) or _dropped(records)) is not None or _may_change(records):
         return verdict
@@ -93,7 +97,7 @@ def verdict_of(records: Records) -> Verdict | None:
 
 
 def _how_to_resume(verdict: Verdict, records: Records) -> str:
-    """Return the command that resumes a run which was stopped and has a checkpoint; else ""."""
+    """Return the command that resumes a run that was stopped and has a checkpoint. Return "" for any other run."""
     if verdict.cause not in (Cause.PREEMPTED, Cause.TIMEOUT) or records.saved_step is None:
         return ""
     return f"resume it from step {records.saved_step}: orch submit --from {records.run_id} --resume {records.run_id}"
@@ -102,7 +106,8 @@ def _how_to_resume(verdict: Verdict, records: Records) -> str:
 def what_follows(verdict: Verdict, events: Iterable[Event], retry: Budgets, *, lost: bool) -> Relaunch | Verdict:
     """Return the start that the supervisor makes after this end, or the verdict if no start follows.
 
-    A success is never followed by a start. A cancel ends the run if it alone prevents another start.
+    No start follows a success. If a start would follow but a cancel is recorded, the verdict becomes that of a
+    cancelled run.
     """
     if verdict.outcome is not Outcome.FAILED:
         return verdict
@@ -117,7 +122,7 @@ def what_follows(verdict: Verdict, events: Iterable[Event], retry: Budgets, *, l
 
 
 def cancelled(events: Iterable[Event], verdict: Verdict | None = None) -> Verdict:
-    """Return the verdict as that of a cancelled run. A search gives the reason of its cancel."""
+    """Turn the verdict into that of a cancelled run. If a search cancelled the run, its reason is used."""
     reason = next((event.reason for event in of(events, Cancel)), None)
     verdict = verdict or Verdict(Outcome.CANCELLED)
     verdict = replace(verdict, outcome=Outcome.CANCELLED, cause=Cause.NONE, hint="", blames=Party.USER)
@@ -128,7 +133,9 @@ def cancelled(events: Iterable[Event], verdict: Verdict | None = None) -> Verdic
 
 
 def of_lost_record(hint: str) -> Verdict:
-    """Return the verdict on a run whose record is lost. `hint` names the command that ends what is left of it."""
+    """Return the verdict on a run whose run.json is lost. `hint` names the command that ends its remaining
+    processes.
+    """
     reason = "its record run.json is not there: a submit or an rm was interrupted, or its folder was deleted"
     return Verdict(Outcome.FAILED, Cause.INFRA, reason, hint=hint)
 
@@ -144,7 +151,9 @@ def _dropped(records: Records) -> Verdict | None:
 
 
 def _may_change(records: Records) -> bool:
-    """Tell whether an agent is or may be alive that has not written its last event, or not even its first."""
+    """Return whether an agent that is or may be alive has not written its last event. Agents that have written no
+    event yet count too.
+    """
     if records.was_given_up:
         return any(not node.state.final for node in records.nodes if node.state != NodeStatus.WAITING)
     return any(
@@ -157,7 +166,7 @@ def _may_change(records: Records) -> bool:
 
 
 def _success(records: Records) -> Verdict | None:
-    """Judge by the exit codes of all ranks. A cancel, or the loss of a node, changes nothing after the last exit."""
+    """Judge by the exit codes of all ranks. After the last exit, a cancel or the loss of a node changes nothing."""
     end = records.end
     if end is not None and end.outcome == Outcome.SUCCEEDED:
         attempt: int | None = end.attempt
@@ -183,13 +192,15 @@ def _success(records: Records) -> Verdict | None:
 
 
 def _in_vain(records: Records) -> Verdict | None:
-    """Judge a start of Slurm's that node 0 gave up for want of progress. srun then ends the nodes that are left."""
+    """Judge a start by Slurm that node 0 ended at once, because earlier starts made no progress. srun then ends the
+    other nodes.
+    """
     gave_up = [event for event in records.of(GaveUp, 0) if event.cause == Cause.NO_PROGRESS]
     return _failed(records, gave_up[-1].reason, Cause.NO_PROGRESS) if gave_up and not records.is_cancelled else None
 
 
 def _by_leader(records: Records) -> Verdict | None:
-    """Judge by the leader's record of the gang's end."""
+    """Judge by the leader's event about the gang's end."""
     if (end := records.end) is None:
         return None
     if end.outcome == Outcome.CANCELLED:
@@ -210,9 +221,10 @@ def _by_cancel(records: Records) -> Verdict | None:
 
 
 def _by_those_who_left(records: Records) -> Verdict | None:
-    """Judge by the nodes that left without the leader's record.
+    """Judge by the nodes that exited without hearing the leader's result.
 
-    Node 0's own failure comes first, because it is why the others left. Otherwise a lost node explains more.
+    A failure of node 0 itself comes first, because it made the other nodes exit. After that, a lost node explains the
+    most.
     """
     given_up = records.of(GaveUp)
     in_vain = [event for event in given_up if event.cause == Cause.NO_PROGRESS]
@@ -226,7 +238,9 @@ def _by_those_who_left(records: Records) -> Verdict | None:
 
 
 def _by_what_is_lost(records: Records) -> Verdict | None:
-    """Judge if no node knows more: name the agents that are gone, and the reason of the first that left them."""
+    """Judge if no node reported a reason: name the lost agents, and the reason of the first node that exited because
+    of them.
+    """
     reasons = [event.reason for event in of(records.own, FoundLost)]
     if reasons:
         words = reasons[-1] or "no agent ever reported"
@@ -256,7 +270,7 @@ def _failed(records: Records, reason: str, cause: Cause = Cause.INFRA, attempt: 
 
 
 def _of_rank(records: Records, culprit: Culprit, end: GangEnded) -> Verdict:
-    """Return the verdict on a rank's failure."""
+    """Return the verdict on a run that a rank's failure ended."""
     from orchestrator.outcome.rule import Seen
     from orchestrator.outcome.rules import hint_of, rule_of
 
@@ -283,12 +297,13 @@ def _of_rank(records: Records, culprit: Culprit, end: GangEnded) -> Verdict:
 
 
 def _of_no_rank(records: Records, end: GangEnded) -> Verdict:
-    """Return the verdict on an end that no rank caused, with the reason of whoever knows most about it.
+    """Return the verdict on an end that no rank caused. The reason is the first of these that exists:
 
-    1. A node that left node 0 while that did not run (`slept`): node 0 itself knows only that it was left.
-    2. A node that never joined: node 0 knows only that the node is missing, and its words follow.
-    3. All nodes that reported the same problem as the node that failed.
-    4. Node 0.
+    1. The reason of a node that left because node 0's process was paused (`slept`). Node 0 itself knows only that the
+       node left.
+    2. The reason of a node that never joined. Node 0 knows only that the node is missing.
+    3. The problem of the failed node, with all other nodes that reported the same problem.
+    4. The reason that node 0 reported.
     """
     reason = "; ".join(filter(None, [end.reason or _how_it_was_stopped(records, end), _what_it_lacks(end)]))
     failed = next((node for node in records.nodes if node.node == end.failed_node), None)
@@ -308,14 +323,16 @@ def _of_no_rank(records: Records, end: GangEnded) -> Verdict:
 
 
 def _of_all_with(failed: int, records: Records) -> str:
-    """Return the node's problem with all nodes that reported the same; "" if no other node reported it."""
+    """Return the problem of the node, with the names of all nodes that reported the same problem; "" if no other
+    node reported it.
+    """
     told = {event.node: event.reason for event in records.of(Troubled)}
     same = [(node.node, node.host) for node in records.nodes if failed in told and told.get(node.node) == told[failed]]
     return f"{nodes_in_words(same)}: {told[failed]}" if len(same) > 1 else ""
 
 
 def _how_it_was_stopped(records: Records, end: GangEnded) -> str:
-    """Return why a run ended if the leader has given no reason."""
+    """Return why a run ended if the leader's event has no reason."""
     if end.outcome == Cause.TIMEOUT:
         return "its time limit was reached"
     if end.outcome != Cause.PREEMPTED:
@@ -330,21 +347,21 @@ def _how_it_was_stopped(records: Records, end: GangEnded) -> str:
 
 
 def _what_it_lacks(end: GangEnded) -> str:
-    """Return a sentence if a stopped run has no checkpoint with a known step; "" otherwise."""
+    """Return a sentence if a stopped run has no checkpoint whose step is known; "" otherwise."""
     if end.outcome not in (Cause.PREEMPTED, Cause.TIMEOUT) or end.step is not None:
         return ""  # the step is known, or a version before its report wrote the event
     return "it can go on from the files that it has written" if end.saved else "it has saved nothing to go on from"
 
 
 def _on_fewer_nodes(verdict: Verdict, records: Records) -> Verdict:
-    """Return the verdict with the nodes that this start lacked added to its reason."""
+    """Return the verdict. If this start had fewer nodes than planned, its reason names the missing nodes."""
     return replace(
         verdict, reason="; ".join(filter(None, [verdict.reason, lacking(records.own, len(records.by_node))]))
     )
 
 
 def lacking(own: Iterable[Event], nodes: int) -> str:
-    """Return which nodes this start lacks; "" if it has all of the plan's."""
+    """Return a text on the planned nodes that this start lacks; "" if none is missing."""
     decided = of(own, GoingOnWithout)
     if not decided or decided[-1].nodes != nodes:  # the nodes were back before the start
         return ""

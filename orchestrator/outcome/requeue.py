@@ -1,7 +1,8 @@
-"""Decides whether a scheduler's job is started again by its own agents, and which starts have no point.
+"""Decides whether an agent has its scheduler's job started again, and which starts must end at once because they can't
+succeed.
 
-Each node's agent judges its own end. If several nodes ask for another start, the first one counts: the leader or, if
-node 0 was lost, whoever noticed the loss.
+Each node's agent judges its own end. If several nodes request another start, the first request counts. It comes from
+the leader or, if node 0 was lost, from the node that noticed the loss.
 """
 
 from __future__ import annotations
@@ -26,18 +27,18 @@ from orchestrator.protocol.progress import Progress
 if TYPE_CHECKING:  # a command that shows runs must not load the messages between nodes
     from orchestrator.protocol.messages import Again
 
-PREEMPTION_SECONDS = 5.0  # between the two signals of a preemption
+PREEMPTION_SECONDS = 5.0  # seconds between the two signals of a preemption
 _ASKED_TO_STOP = {Cause.PREEMPTED: "{} took its nodes away (preempted)", Cause.TIMEOUT: "its time limit was near"}
 
 
 def start_after(
     events: Sequence[Event], retry: Budgets, title: str, *, asks: bool, has_whole_limit: bool = True
 ) -> tuple[Cause, str] | Refusal | None:
-    """Return the cause and the reason of the start that an agent requests at its end; None if it requests no start.
+    """Return (cause, reason) of the start that an agent requests at its end, or None if it requests no start.
 
-    NO_PROGRESS if the start ended at its time limit, had the whole limit, and has gained nothing by then. `events` are
-    those of this agent's start, and `retry` has the budgets that are left for this start. A start without ranks is
-    repeated only if the agent's exit code `asks` for that. `title` is the scheduler's name.
+    Return NO_PROGRESS if the start ended at its time limit, had the whole limit available, and saved no new checkpoint.
+    `events` are those of this agent's start, and `retry` has the budgets that remain. A start that began no ranks is
+    repeated only if the agent's exit code requests it (`asks`). `title` is the scheduler's name.
     """
     ends = [event for event in events if isinstance(event, (GangEnded, GaveUp))]
     if not ends:
@@ -57,10 +58,10 @@ def start_after(
 
 
 def is_near_limit(events: Iterable[Event], title: str) -> bool:
-    """Tell whether this start was asked to stop because of its time limit.
+    """Return whether the scheduler asked this start to stop because of the job's time limit.
 
-    Slurm can send SIGUSR2 up to a minute early, so a preemption may come at
-    the same moment. Then SIGTERM follows at once. Before a time limit it comes much later.
+    Slurm can send SIGUSR2 up to a minute early, so a preemption may come at the same moment. In that case SIGTERM
+    follows at once. At a real time limit, SIGTERM comes much later.
     """
     events = list(events)
     warned = _time_of(events, lambda name: restart.is_limit_signal(name, title))
@@ -69,12 +70,14 @@ def is_near_limit(events: Iterable[Event], title: str) -> bool:
 
 
 def _time_of(events: Iterable[Event], is_it: Callable[[str], bool]) -> float | None:
-    """Return when the agent first received such a signal; None if it received no such signal."""
+    """Return the time at which the agent first received a signal that satisfies `is_it`; None if it received none."""
     return next((event.time for event in of(events, SignalReceived) if is_it(event.name)), None)
 
 
 def forbidden_start(retry: Budgets, events: Iterable[Event], title: str) -> str:
-    """Return why the scheduler should not have started the job again by itself; "" if the job's `retry` allows it."""
+    """Return why this start, which the scheduler made by itself after a preemption, must end at once. Return "" if
+    the job's `retry` allows the start.
+    """
     used = restart.times_used(events, Cause.PREEMPTED)
     refusal = restart.refusal(Restarter.SCHEDULER, Cause.PREEMPTED, retry, used)
     if Cause.PREEMPTED not in retry or refusal is not Refusal.BUDGET_SPENT:
@@ -86,16 +89,20 @@ def forbidden_start(retry: Budgets, events: Iterable[Event], title: str) -> str:
 
 
 def overdrawn(retry: Budgets, events: Iterable[Event], word: Again) -> str:
-    """Return why a start ends at once whose budget was spent before it was requested; "" if the budget was not spent.
+    """Return why this start must end at once, because the budget for it was spent before it was requested; "" if it may
+    run.
 
-    An agent requests such a start if the machine of the batch script is lost, because nobody else can end the job.
+    If the machine that runs the batch script is lost, an agent requests a start even without budget, because nobody
+    else can end the job.
     """
     budget = retry.get(word.cause, 0)
     return word.reason if budget is not None and restart.times_used(events, word.cause) > budget else ""
 
 
 def without_progress(stalled: int, word: Again | None, title: str) -> str:
-    """Return why a start ends at once after so many without progress; `word` is the request of the last start."""
+    """Return why this start must end at once, because too many starts in a row saved no checkpoint; "" if it may
+    run. `word` is the last start's request.
+    """
     if stalled < restart.WITHOUT_PROGRESS:
         return ""
     if word is not None and word.cause == Cause.TIMEOUT:

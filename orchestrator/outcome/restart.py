@@ -1,8 +1,9 @@
-"""The restart policy: which ends are followed by another start, by whom, how often, and when no more. Pure.
+"""The restart policy: after which ends the ranks are started again, by which party, and how often. Pure.
 
-Three parties start ranks again. The leader starts the gang's next attempt if all nodes are still there. The supervisor
-starts the agents over SSH after a lost node or a preemption. A scheduler requeues its job. All use the job's budgets
-(`retry`), by the cause of the end, and all stop when no new checkpoints are written.
+Three parties can start ranks again. The leader starts the next attempt if all nodes are still connected. After a lost
+node or a preemption, the supervisor starts new agents over SSH. A scheduler requeues its job. Each restart uses up one
+of the job's budgets (`retry`); which one depends on the cause of the end. All three parties give up if several starts
+in a row save no new checkpoint.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from orchestrator.protocol.layout import TITLES
 from orchestrator.protocol.progress import Progress
 from orchestrator.protocol.str_enum import StrEnum
 
-Budgets = Mapping[str, Optional[int]]  # by cause; None: unlimited
+Budgets = Mapping[str, Optional[int]]  # number of restarts by cause; None: unlimited
 
 WITHOUT_PROGRESS = 3
 """After this many attempts or starts in a row without a new checkpoint there are no more."""
@@ -74,9 +75,9 @@ class Refusal(StrEnum):
 
 
 def refusal(by: Restarter, cause: str, retry: Budgets, used: int, stalled: int = 0) -> Refusal | None:
-    """Return why an end with this cause is not followed by another start, or None if it is.
+    """Return why no other start follows an end with this cause, or None if another start follows.
 
-    `used` is how often the run was started again for this cause. `stalled` is how many starts in a row brought no
+    `used` is how often the run was started again for this cause. `stalled` is how many starts in a row saved no
     checkpoint.
     """
     if cause not in MENDS[by]:
@@ -89,12 +90,12 @@ def refusal(by: Restarter, cause: str, retry: Budgets, used: int, stalled: int =
 
 
 def times_used(events: Iterable[Event], cause: str) -> int:
-    """Return how often the run was started again for this cause, by any party."""
+    """Return how often any party has started the run again for this cause."""
     return sum(isinstance(event, (StartingAgain, Restart)) and event.cause == cause for event in events)
 
 
 def budget_left(retry: Budgets, events: Iterable[Event]) -> dict[str, int | None]:
-    """Return the remaining budgets for the next leader."""
+    """Return the budgets that remain for the leader of the next start."""
     events = list(events)
     return {
         cause: None if budget is None else max(0, budget - times_used(events, cause)) for cause, budget in retry.items()
@@ -104,7 +105,8 @@ def budget_left(retry: Budgets, events: Iterable[Event]) -> dict[str, int | None
 def stalled(begun_at: Sequence[Progress], now: Progress) -> int:
     """Return how many of the last starts in a row ended without a newer checkpoint.
 
-    Each start ended with the progress at which the next began, and the last ended at `now`.
+    `begun_at` has the progress at which each start began, which is that at which the previous start ended. The last
+    start ended at `now`.
     """
     count = 0
     for begun, ended in zip(reversed(begun_at), [now, *reversed(begun_at)]):
@@ -115,14 +117,14 @@ def stalled(begun_at: Sequence[Progress], now: Progress) -> int:
 
 
 def progress_of(event: StartingAgain | AttemptFailed | GangEnded | Collected) -> Progress:
-    """Return how far the run had come at the event."""
+    """Return the progress of the run that is recorded in the event."""
     if isinstance(event, Collected):
         return Progress.of(event.step)
     return Progress.of(event.step, event.beat, event.saved)
 
 
 def progress_of_starts(events: Iterable[Event]) -> list[Progress]:
-    """Return the progress at each relaunch of the run's agents, in order."""
+    """Return the run's progress at each relaunch of its agents, in order."""
     return [progress_of(event) for event in of(events, StartingAgain)]
 
 
@@ -134,7 +136,7 @@ NEVER_AGAIN: Final = (Cancel, SubmitFailed, FoundLost)  # no other start follows
 
 
 class Relaunch(Value):
-    """Another start of a run's agents: its number, its first attempt, and the reason."""
+    """A decision to start a run's agents again: the number of the start, its first attempt, and the reason."""
 
     start: int
     attempt: int
@@ -142,11 +144,11 @@ class Relaunch(Value):
     reason: str
     step: int | None = None  # step of the newest checkpoint at the decision
     beat: int | None = None  # step of the newest heartbeat, if there is no checkpoint
-    saved: float | None = None  # and the time of the last write to a file
+    saved: float | None = None  # the time of the last write to a file, if there is no checkpoint
 
 
 def newest_start(events: Iterable[Event]) -> list[Event]:
-    """Return the events that count now: those of the newest start, and the submitting machine's about the run."""
+    """Return the events of the newest start, and the submitting machine's events about the whole run."""
     events = list(events)
     start = max((each.start for event in events if (each := opened_start(event)) is not None), default=0)
     if start == 0:
@@ -162,19 +164,21 @@ def newest_start(events: Iterable[Event]) -> list[Event]:
 
 
 def opened_start(event: Event) -> StartingAgain | AgentStarted | None:
-    """Return the event if a start of the agents begins with it, for its node or for the submitting machine."""
+    """Return the event if it begins a new start of the agents on its node or on the submitting machine; None
+    otherwise.
+    """
     if event.node is None:
         return event if isinstance(event, StartingAgain) else None
     return event if isinstance(event, AgentStarted) else None
 
 
 def decided_starts(events: Iterable[Event]) -> list[StartingAgain]:
-    """Return the starts that the submitting machine decided."""
+    """Return the starts that the submitting machine has decided on, in order."""
     return [event for event in of(events, StartingAgain) if event.node is None]
 
 
 def pending_start(events: Iterable[Event]) -> Relaunch | None:
-    """Return the newest start that the submitting machine decided, or None before the first."""
+    """Return the newest relaunch that the submitting machine has decided on, or None if it has decided on none."""
     decided = decided_starts(events)
     if not decided:
         return None
@@ -183,23 +187,24 @@ def pending_start(events: Iterable[Event]) -> Relaunch | None:
 
 
 def last_attempt(events: Iterable[Event], default: int = 0) -> int:
-    """Return the highest attempt number of the run."""
+    """Return the highest attempt number of the run, or `default` if no attempt is recorded."""
     return max((event.attempt for event in of(events, OfAttempt)), default=default)
 
 
 def newest_saved(events: Iterable[Event]) -> Progress:
-    """Return the progress of the newest recorded checkpoint."""
+    """Return the run's progress according to its newest recorded checkpoint."""
     return max((progress_of(event) for event in events if isinstance(event, SHOW_PROGRESS)), default=Progress())
 
 
 def next_start(
     retry: Budgets, events: Iterable[Event], cause: str, reason: str, *, lost: bool = False
 ) -> Relaunch | str | None:
-    """Return the start that follows an end with this cause. None if none follows; a sentence if it would be pointless.
+    """Return the start that follows an end with this cause. Return None if no start follows, or a sentence if another
+    start could not help.
 
-    `retry` has the budgets by cause, from which the leaders' restarts are subtracted too. A run that has never begun is
-    restarted only if a node was `lost`, because another start would cure nothing else. Ranks that fail after somebody
-    has removed the run's folder on a node are not started again, because checkpoints may have gone with the folder.
+    `retry` has the budgets by cause; restarts by leaders are subtracted too. A run that has never begun is started
+    again only if a node was `lost`, because another start would cure nothing else. If somebody has removed the run's
+    folder on a node, ranks that fail after that are not started again, because checkpoints may have been in the folder.
     """
     events = list(events)
     if not lost and of(events, FolderLost):
@@ -219,9 +224,9 @@ def next_start(
 
 
 def is_limit_signal(name: str, title: str) -> bool:
-    """Return True if a signal announces the time limit of the scheduler's job.
+    """Return whether a signal announces the time limit of the scheduler's job.
 
-    orch has Slurm send SIGUSR2. It sends SIGXCPU itself in jobs of other schedulers, because Grid Engine sends SIGUSR2
-    before every end of a job, also after `qdel`.
+    orch has Slurm send SIGUSR2. In jobs of other schedulers, orch itself sends SIGXCPU, because Grid Engine sends
+    SIGUSR2 before every end of a job, even after `qdel`.
     """
     return name == "SIGXCPU" or (name == "SIGUSR2" and title != TITLES["sge"])

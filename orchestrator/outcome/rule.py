@@ -1,4 +1,4 @@
-"""A rule of the table of failures, and the facts that it is applied to."""
+"""The types of the table of failures: a rule, and the facts that its test receives."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ NO_TERMINAL = "Inappropriate ioctl for device"  # printed by a program that a ra
 
 
 class Seen(NamedTuple):
-    """The facts about a failure: the end of the culprit, if it is a rank, and the error in words."""
+    """The facts about a failure: how the culprit ended (if a rank is to blame), and the error message."""
 
     exit: RankEnd | None
     words: str
@@ -21,7 +21,9 @@ class Seen(NamedTuple):
 
     @staticmethod
     def of(end: RankEnd, *, folder_lost: bool = False) -> Seen:
-        """Return the facts that a rank's end shows: the rank's error, else its last lines."""
+        """Collect the facts about a rank's end. The message is the rank's error or, without an error, its last
+        lines.
+        """
         if end.unsaved:
             return Seen(end, end.unsaved, folder_lost)
         seen = Seen(end, "", folder_lost)
@@ -32,17 +34,19 @@ class Seen(NamedTuple):
 
     @property
     def culprit(self) -> Culprit | None:
-        """Return the end as the leader knows it; None if only the node's launcher has reported it."""
+        """Return the leader's record of the rank's end. None if the facts come only from the launcher of the rank's
+        node.
+        """
         return self.exit if isinstance(self.exit, Culprit) else None
 
     @property
     def error(self) -> RankError | None:
-        """Return the rank's error; None if the rank reported no error, or an empty one."""
+        """Return the rank's error. None if the rank reported no error, or reported an empty one."""
         return error_of(self.exit) if self.exit is not None else None
 
     @property
     def error_type(self) -> str | None:
-        """Return the name of the rank's error; None if there is no error."""
+        """Return the type name of the rank's error, or None if there is no error."""
         return self.error.type if self.error is not None else None
 
 
@@ -50,10 +54,10 @@ Hint = Union[str, Callable[[Seen], str]]
 
 
 class Rule(NamedTuple):
-    """One kind of failure. It applies if `test` is true of what is seen, or if `pattern` is in the words."""
+    """A kind of failure. It applies if `test` returns True for the facts, or if `pattern` matches the error message."""
 
-    what: str  # the row of docs/failures.md; "" for a rule that only gives a hint
-    cause: Cause = Cause.NONE  # NONE: a later rule decides
+    what: str  # the row in docs/failures.md; "" for a rule that only gives a hint
+    cause: Cause = Cause.NONE  # if NONE, a later rule decides the cause
     culprit: Party = Party.RANK
     hint: Hint = ""
     test: Callable[[Seen], bool] | None = None
@@ -61,11 +65,11 @@ class Rule(NamedTuple):
 
     @property
     def outcome(self) -> str:
-        """Return the outcome that a node records for an end by this rule."""
+        """Return the outcome that a node records if this rule decides its end."""
         return self.cause if self.cause in (Cause.CANCELLED, Cause.PREEMPTED, Cause.TIMEOUT) else Outcome.FAILED
 
     def applies(self, seen: Seen) -> bool:
-        """Tell whether this failure is seen."""
+        """Return whether the rule applies to these facts."""
         if self.test is not None:
             return self.test(seen)
         return bool(self.pattern) and re.search(self.pattern, seen.words, re.IGNORECASE) is not None

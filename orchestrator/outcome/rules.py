@@ -1,7 +1,8 @@
-"""The table of failures: what is seen, the culprit, the cause (and so the budget), and the hint.
+"""The table of failures. Each rule has what it recognises, the party to blame, the cause (which decides the retry
+budget), and a hint.
 
 `RULES` is ordered. The first rule that applies and has a cause decides the cause. The first rule that applies and has a
-hint decides the hint, so a rule may have either one alone. docs/failures.md is generated from this table.
+hint decides the hint. So a rule may have only one of the two. docs/failures.md is generated from this table.
 """
 
 from __future__ import annotations
@@ -32,12 +33,14 @@ def _signal(*names: str) -> Callable[[Seen], bool]:
 
 
 def _raised(seen: Seen) -> bool:
-    """Tell whether the rank raised an exception; orch itself reports a hang and a lost launcher as errors."""
+    """Return whether the rank itself raised an exception. Errors that orch reports for it (a hang, a lost launcher)
+    do not count.
+    """
     return seen.error_type not in (None, *_ERRORS_OF_ORCH)
 
 
 def _lost_launcher(seen: Seen, words: str = "") -> bool:
-    """Tell whether a signal ended the rank because its launcher was lost, as these words say."""
+    """Return whether these words say that a signal ended the rank because its launcher was lost."""
     if seen.error is None or seen.exit is None or not seen.exit.signal:
         return False
     return seen.error.type == "LauncherLost" and words in str(seen.error.message)
@@ -51,10 +54,11 @@ _GPU_PATTERNS: list[str] = []  # in the order of `_GPU_ERRORS`
 
 
 def _gpu(pattern: str, culprit: Party, hint: str) -> Rule:
-    """Return the rule of an error of CUDA or NCCL. An error of the program leaves the cause to the rules below.
+    """Return a rule for an error of CUDA or NCCL. If the program caused the error, the rule only gives a hint, and
+    later rules decide the cause.
 
-    Only the first pattern that is found counts. Otherwise NCCL's notes on retries, for example, would outweigh an error
-    of the program that stands before them in the table.
+    Only the first pattern that matches in the text counts. Otherwise NCCL's notes on retries, for example, could
+    outweigh the program's error, because their rule is further up in the table.
     """
     _GPU_PATTERNS.append(pattern)
 
@@ -69,7 +73,7 @@ def _gpu(pattern: str, culprit: Party, hint: str) -> Rule:
 
 
 def _gpu_words(seen: Seen) -> str:
-    """Return the words of an error of CUDA or NCCL: the error, and the last lines if they belong to it."""
+    """Return the text of an error of CUDA or NCCL: the error message, and the last log lines if they belong to it."""
     error, end = seen.error, seen.exit
     if end is not None and (end.oom or seen.error_type in _ERRORS_OF_ORCH):
         return ""
@@ -82,7 +86,9 @@ def _gpu_words(seen: Seen) -> str:
 
 
 def _hint_on_module(seen: Seen) -> str:
-    """Return which interpreter lacks a module, and other interpreters; "" if no module is missing."""
+    """Return a hint on the interpreter that lacks a module, and on other interpreters that have it; "" if no module
+    is missing.
+    """
     missed = seen.exit.missing if seen.exit is not None else None
     if missed is None or not missed.module:
         return ""
@@ -361,19 +367,20 @@ RULES: tuple[Rule, ...] = (
 def rule_of(seen: Seen) -> Rule:
     """Return the rule that decides the cause.
 
-    A rule with a pattern is about orch's own words on an end that no rank caused. A rank's words are the program's.
+    A rule with a pattern applies to messages of orch itself, about ends that no rank caused. A rank's own output is
+    never compared with it.
     """
     rules = (rule for rule in RULES if rule.cause and not (rule.pattern and seen.exit))
     return next(rule for rule in rules if rule.applies(seen))
 
 
 def cause_of(end: RankEnd, *, folder_lost: bool = False) -> Cause:
-    """Return the cause of a rank's failure. A rank is not to blame if a node has lost the run's folder."""
+    """Return the cause of a rank's failure. If a node has lost the run's folder, the rank is not to blame."""
     return rule_of(Seen.of(end, folder_lost=folder_lost)).cause
 
 
 def blamed(words: str, cause: Cause) -> Party:
-    """Return the party to blame for an end that no rank caused."""
+    """Return the party to blame for an end that no rank caused, from its reason and cause."""
     if not cause:
         return Party.NOBODY
     seen = Seen(None, words)
@@ -383,13 +390,13 @@ def blamed(words: str, cause: Cause) -> Party:
 
 
 def hint_of(seen: Seen) -> str:
-    """Return one sentence of advice, or "" if no rule has any."""
+    """Return one sentence of advice on a failure, or "" if no rule has advice."""
     found = (rule.hint for rule in RULES if rule.hint and rule.applies(seen))
     return next(filter(None, (hint if isinstance(hint, str) else hint(seen) for hint in found)), "")
 
 
 def hint_for(words: str) -> str:
-    """Return one sentence of advice on an end that no rank caused, or "" if no rule has any."""
+    """Return one sentence of advice on an end that no rank caused, or "" if no rule has advice."""
     return hint_of(Seen(None, words))
 
 
@@ -400,6 +407,8 @@ def gpu_error_of(end: RankEnd) -> Rule | None:
 
 
 def is_machines_fault(end: RankEnd) -> bool:
-    """Tell whether a rank ended for its machine's GPU or driver, so that the next start should avoid the machine."""
+    """Return whether a GPU or driver of the rank's machine ended the rank, so that the next start should avoid that
+    machine.
+    """
     rule = gpu_error_of(end)
     return rule is not None and rule.culprit is Party.MACHINE

@@ -1,7 +1,7 @@
-"""A scheduler's report on a run's job, and its weight beside the records of the run's own agents.
+"""Combines a scheduler's report on a run's job with the records that the run's own agents wrote.
 
-The records show how far the agents got and who caused an end. Only the scheduler knows that the job will start again,
-or that a time limit or a lost node ended the job before an agent could report it.
+The records show how far the agents got, and who caused an end. Only the scheduler knows whether it will start the job
+again, and whether a time limit or a lost node ended the job before an agent could report it.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ class JobEnd(StrEnum):
 
     COMPLETED = "completed"  # its script exited with 0
     FAILED = "failed"  # its script failed
-    CANCELLED = "cancelled"  # by a user
+    CANCELLED = "cancelled"  # a user cancelled it
     TIMEOUT = "timeout"  # a limit or a deadline of the job was reached
     PREEMPTED = "preempted"  # it had to give way to another job
-    OTHER = ""  # such as the loss of a node
+    OTHER = ""  # something failed that is not the job's fault, such as a node
 
 
 # Causes after which the scheduler may start the job again.
@@ -33,19 +33,21 @@ MAY_GO_ON: Final = (Cause.PREEMPTED, Cause.TIMEOUT, Cause.INFRA)
 
 @dataclass(frozen=True)
 class SchedulerStatus:
-    """One scheduler's view of a run's job at one moment."""
+    """A scheduler's report on a run's job at one moment."""
 
-    phase: str  # none (it knows no job) | waiting | active | ended | unknown (it can't be asked now)
-    detail: str = ""  # before the end: a sentence for people
-    is_stuck: bool = False  # it waits for something that may never happen
+    phase: str  # none (no job is known) | waiting | active | ended | unknown (no answer now)
+    detail: str = ""  # before the end: what the job waits for, as a sentence for people
+    is_stuck: bool = False  # the job waits for something that may never happen
     is_suspended: bool = False
-    outcome: str = ""  # after the end: failed or cancelled, if the scheduler caused it
+    outcome: str = ""  # after the end: failed or cancelled, if the scheduler ended the job
     cause: str = ""
     reason: str = ""
 
     @staticmethod
     def of_end(end: JobEnd, reason: str) -> SchedulerStatus:
-        """Return the status of a job that ended in this way. The run's own files tell the rest of a completed job."""
+        """Return the status that follows from how the job ended. If the job completed, the run's own files decide
+        the outcome.
+        """
         if end is JobEnd.COMPLETED:
             return SchedulerStatus("ended")
         outcome = Outcome.CANCELLED if end is JobEnd.CANCELLED else Outcome.FAILED
@@ -53,7 +55,9 @@ class SchedulerStatus:
         return SchedulerStatus("ended", outcome=outcome, cause=cause, reason=reason)
 
     def alive(self, nodes: int) -> dict[int, bool | None]:
-        """Return whether each node's agent is alive, which is the same for all nodes of a job; empty without a job."""
+        """Return whether the agent of each node is alive. All nodes of a job have the same value; empty if there is
+        no job.
+        """
         if self.phase == "none":
             return {}
         return dict.fromkeys(range(nodes), {"active": True, "ended": False}.get(self.phase))
@@ -62,13 +66,13 @@ class SchedulerStatus:
 def verdict_with(
     own: Verdict | None, status: SchedulerStatus, nodes: Iterable[NodeState], attempt: int, events: Iterable[Event]
 ) -> Verdict | None:
-    """Return the verdict of the records and the scheduler together; None while the job may continue.
+    """Return the verdict from the run's records and the scheduler's report together; None while the job may continue.
 
-    1. An end that no start may follow stands, whatever the scheduler reports. So does any end of a job that ended by
-       itself or that the scheduler does not know.
-    2. While the scheduler has the job, another end is not the last one.
-    3. If no agent could report its end, the scheduler's report is the verdict. A cancel by the scheduler counts as one.
-    4. Otherwise the scheduler's reason precedes that of the records.
+    1. If the records' verdict rules out another start, it is final, whatever the scheduler reports. It is also final if
+       the job ended by itself, or if the scheduler does not know the job.
+    2. Otherwise there is no verdict while the job is still in the scheduler's hands, because it may start again.
+    3. If no agent could report its end, or if the scheduler cancelled the job, the scheduler's report is the verdict.
+    4. Otherwise the reason in the scheduler's report is put before the reason in the records.
     """
     if own is not None and not (own.outcome is Outcome.FAILED and own.cause in MAY_GO_ON):
         return own

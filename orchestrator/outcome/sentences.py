@@ -1,4 +1,4 @@
-"""The sentences that say how a rank ended."""
+"""Builds the sentences that describe how a rank ended."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from orchestrator.protocol.hostlist import in_words
 from orchestrator.protocol.quantities import size
 from orchestrator.protocol.rank_reports import Culprit, LeftEarly, RankEnd, RankError
 
-MEMORY = ("allocated", "reserved", "total")  # fields of an error file, in bytes
+MEMORY = ("allocated", "reserved", "total")  # fields of an error file that are numbers of bytes
 _EXIT_OF_ARGPARSE = 2
 
 
 def error_of(end: RankEnd) -> RankError | None:
-    """Return the error that a rank reported; None if it reported no error, or an empty one."""
+    """Return the error that a rank reported. None if the rank reported no error, or reported an empty one."""
     return end.error if end.error is not None and (end.error.type or end.error.message) else None
 
 
 def culprit_in_words(culprit: Culprit) -> str:
-    """Return a sentence on how the first failed rank ended."""
+    """Return a sentence on how the rank that is to blame ended."""
     error, where = error_of(culprit), f"on node {culprit.node} ({culprit.host})"
     if culprit.left_early is not None:
         return _left_early_in_words(culprit.left_early, culprit.rank, f"rank {culprit.rank} {where}")
@@ -33,19 +33,21 @@ def culprit_in_words(culprit: Culprit) -> str:
         what = _refused_arguments(culprit.tail) or how
     if culprit.oom and culprit.worker_killed:
         what += "; the kernel killed a process of this rank's cgroup, which ran out of memory"
-    rank = culprit.rank if culprit.failed_rank is None else culprit.failed_rank  # the rank of another launcher
+    rank = culprit.rank if culprit.failed_rank is None else culprit.failed_rank  # as torchrun reports it
     return f"rank {rank} {where} ended with {how}{f': {what}' if what != how else ''}"
 
 
 def _refused_arguments(tail: Sequence[str]) -> str:
-    """Return why argparse or click refused the command line, from the rank's last line; "" for any other line."""
+    """Return why argparse or click rejected the command line, from the last line of the rank's log; "" for any other
+    line.
+    """
     last = next((line for line in reversed(tail) if line.strip()), "")
     found = re.fullmatch(r"(?:\S+: error|Error): (.+)", last.strip())
     return found[1][:200] if found else ""
 
 
 def _left_early_in_words(early: LeftEarly, rank: int, who: str) -> str:
-    """Return a sentence on ranks that ended with 0 while other ranks still waited for them."""
+    """Return a sentence on ranks that exited with 0 while other ranks still waited for them."""
     others = [str(each) for each in early.ranks if each != rank]
     too = f", as rank{'s' * (len(others) > 1)} {in_words(others)} did," if others else ""
     waited = f"rank{'s' * (len(early.waited) > 1)} {in_words(map(str, early.waited))}"
@@ -54,7 +56,7 @@ def _left_early_in_words(early: LeftEarly, rank: int, who: str) -> str:
 
 
 def memory_in_words(error: RankError | None) -> list[str]:
-    """Return the peak GPU memory of the rank's torch if it ran out of memory, as lines."""
+    """Return lines on the peak GPU memory of a rank whose torch ran out of GPU memory; empty for any other error."""
     if error is None or not error.memory.keys() >= set(MEMORY):
         return []
     allocated, reserved, total = (size(error.memory[name]) for name in MEMORY)
@@ -63,12 +65,14 @@ def memory_in_words(error: RankError | None) -> list[str]:
 
 
 def kernel_words(culprit: Culprit) -> list[str]:
-    """Return the kernel's message about the host's GPU when the rank ended, if any, as lines."""
+    """Return the kernel's messages about the host's GPU at the time of the rank's end, as lines. Empty if there are
+    none.
+    """
     return [f"the kernel of {culprit.host} said: {culprit.kernel[-1][:300]}"] if culprit.kernel else []
 
 
 def refused_saves(end: RankEnd) -> str:
-    """Return how many checkpoints of a successful rank 0 could not be saved; "" if all were saved."""
+    """Return a sentence on the checkpoints that a successful rank 0 could not save; "" if all were saved."""
     if not end.saves_failed:
         return ""
     return f"{end.saves_failed} of {end.saves} checkpoints could not be written, the last one was"

@@ -1,4 +1,6 @@
-"""Decides success by the exits of all ranks of an attempt, even if processes of orch have died since. Pure."""
+"""Decides whether a run has succeeded, by the exits of all ranks of an attempt. It does not matter if orch's own
+processes have died since. Pure.
+"""
 
 from __future__ import annotations
 
@@ -9,21 +11,23 @@ from orchestrator.protocol.rank_reports import RankEnd
 
 
 def exited_well(end: RankEnd) -> bool:
-    """Tell whether a rank has exited with 0, was not stopped by orch, and has saved its last checkpoint."""
+    """Return whether a rank exited with 0, was not stopped by orch, and saved its last checkpoint."""
     return end.code == 0 and not end.signal and not end.stopped and not end.unsaved
 
 
 def has_succeeded(by_node: Mapping[int, Iterable[Event]], marked: object) -> bool:
-    """Tell whether every rank of the newest attempt has exited well. `marked` is the attempt in rank 0's marker."""
+    """Return whether every rank of the newest attempt exited well. `marked` is the attempt in the file that rank 0
+    leaves at its end.
+    """
     attempt = successful_attempt(by_node, rank0_done=True)
     return attempt is not None and attempt == marked
 
 
 def successful_attempt(by_node: Mapping[int, Iterable[Event]], *, rank0_done: bool) -> int | None:
-    """Return the newest attempt if every rank of it has exited well, else None.
+    """Return the newest attempt if every rank of it exited well, else None.
 
-    `by_node` has the events of every node of the run. `rank0_done` tells whether rank 0's marker of that attempt
-    exists. The leader's `GangEnded` is not needed. The death of an agent after the last exit does not change the
+    `by_node` has the events of every node of the run. `rank0_done` tells whether rank 0 has left the file that marks
+    its end. The leader's event `GangEnded` is not needed, so an agent that dies after the last exit does not change the
     success.
     """
     goes = of(by_node.get(0, ()), Go)
@@ -35,9 +39,9 @@ def successful_attempt(by_node: Mapping[int, Iterable[Event]], *, rank0_done: bo
 
 
 def _all_exited_well(node: int, events: Iterable[Event], attempt: int) -> bool:
-    """Tell whether all processes that the node's launcher started for the attempt have exited well.
+    """Return whether all processes that the node's launcher started for the attempt exited well.
 
-    Slurm sends TERM to the ranks and to their agent alike, so an exit counts only before the agent's first signal.
+    Slurm sends TERM to the ranks and to their agent alike, so only exits before the agent's first signal count.
     """
     processes: range | None = None
     ended: set[int] = set()
@@ -56,6 +60,6 @@ def _all_exited_well(node: int, events: Iterable[Event], attempt: int) -> bool:
 
 
 def _processes(started: Started) -> range:
-    """Return the ranks that have a process of their own: torchrun has one process for all ranks of its node."""
+    """Return the ranks that have a process of their own. torchrun is one process for all ranks of its node."""
     first, last = started.ranks
     return range(first, last if started.processes is None else min(last, first + started.processes))

@@ -1,4 +1,4 @@
-"""Decides which nodes count as gone although their machines can't be reached. Pure."""
+"""Decides which nodes count as gone while their machines can't be reached. Pure."""
 
 from __future__ import annotations
 
@@ -8,20 +8,22 @@ from orchestrator.outcome.restart import newest_start
 from orchestrator.outcome.success import has_succeeded
 from orchestrator.protocol.events import Cancel, Event, GangEnded, GaveUp, of
 
-UNREACHABLE_SECONDS = 12.0  # an agent without its gang has ended its ranks by then
+UNREACHABLE_SECONDS = 12.0  # seconds after which an agent that lost its gang has ended its ranks
 
 
 def counted_out(
     since: Mapping[int, float], nodes: int, events: Iterable[Event], *, marked: object, grace: float, now: float
 ) -> set[int]:
-    """Return the nodes that count as gone. `since` has the unreachable nodes, with the time of their last answer.
+    """Return the unreachable nodes that count as gone.
 
-    A node counts as gone once nothing that it may still do can change the outcome:
+    `since` maps each unreachable node to the time of its last answer. A node counts as gone if nothing that it may
+    still do can change the outcome, which is so in any of these cases:
 
     1. The gang has ended.
-    2. Every exit of a success is recorded. `marked` is the attempt in rank 0's marker.
-    3. The `grace` of a cancel is over, within which the node would have saved a checkpoint.
-    4. It is node 0, and another node has left the gang without it.
+    2. Every exit that makes up a success is recorded. `marked` is the attempt in the file that rank 0 leaves at its
+       end.
+    3. The run was cancelled, and the `grace` period is over, in which the node would have saved a checkpoint.
+    4. It is node 0, and another node has left the gang because node 0 was silent.
     """
     events = newest_start(events)
     by_node = {node: [event for event in events if event.node == node] for node in range(nodes)}

@@ -1,4 +1,6 @@
-"""The values of a judgement: the verdict with its outcome and cause, and the states of the nodes it follows from."""
+"""The types of a judgement: the verdict with its outcome and cause, and the states of the nodes from which it
+follows.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ class Outcome(StrEnum):
 
 
 class Cause(StrEnum):
-    """The cause of an end, which decides whether another start may help, and on which budget it draws."""
+    """The cause of an end. It decides whether another start may help, and which retry budget such a start uses up."""
 
     NONE = ""  # the run did not fail, or the cause is unknown
     USER_ERROR = "user_error"  # the program, the job or the image: another start fails the same way
@@ -31,12 +33,14 @@ class Cause(StrEnum):
     IDLE = "idle"  # all nodes were idle for as long as the job allows
     NO_PROGRESS = "no_progress"  # several starts in a row made no new checkpoint
     CHECKPOINT = "checkpoint"  # training is done, but its final weights were not saved
-    NO_RETRY = "no_retry"  # a rank requested it by its exit code
-    STOPPED_EARLY = "stopped_early"  # its search cancelled it, because other trials were better at that point
+    NO_RETRY = "no_retry"  # a rank requested a restart by its exit code
+    STOPPED_EARLY = "stopped_early"  # the search cancelled the run, because other trials were better at the same step
 
     @property
     def budget(self) -> str | None:
-        """Return the budget of the job's `retry` on which a failure with this cause draws; None if it has no budget."""
+        """Return the name of the job's `retry` budget that a restart after this cause uses up; None if it has no
+        budget.
+        """
         return self.value if self in _WITH_BUDGET else None
 
 
@@ -50,12 +54,12 @@ class Party(StrEnum):
     RANK = "rank"  # the program of one rank
     NODE = "node"  # an agent, a launcher or the network of a node
     MACHINE = "machine"  # a GPU or a driver: the next start should use another machine
-    SCHEDULER = "scheduler"  # or somebody else who stopped the run
+    SCHEDULER = "scheduler"  # the scheduler, or somebody else who stopped the run
     USER = "user"  # a cancel, a limit of the job, or an error in the job or profile
 
 
 def cause_named(name: object) -> Cause:
-    """Return the cause that a node recorded, or NONE if this version does not know it."""
+    """Return the cause with the name that a node recorded. NONE if this version does not know the name."""
     return member_of(Cause, name) or Cause.NONE
 
 
@@ -69,7 +73,7 @@ _PLACED: Final = re.compile(r"(rank \d+ on node \d+ \([^()]*\)) ended with (.+)"
 
 
 class Verdict(Value):
-    """How a run ended and why. The culprit's fields are empty if no rank is to blame."""
+    """How a run ended and why. If no rank is to blame, the fields about the rank are empty."""
 
     outcome: Outcome
     cause: Cause = Cause.NONE
@@ -88,12 +92,14 @@ class Verdict(Value):
 
     @property
     def is_stopped_early(self) -> bool:
-        """Tell whether the run's search ended it, as intended."""
+        """Return whether the run's search ended the run early, as intended."""
         return self.cause is Cause.STOPPED_EARLY
 
     @property
     def why_and_where(self) -> tuple[str, str]:
-        """Return the first line of the reason without the place, and the place: `rank 2 on node 0 (vm)`."""
+        """Return (the first line of the reason without the place, the place), with a place such as `rank 2 on node 0
+        (vm)`.
+        """
         line = (self.reason.splitlines() or [""])[0]
         found = _PLACED.fullmatch(line)
         return (found[2], found[1]) if found else (line, "")
@@ -104,7 +110,7 @@ class Verdict(Value):
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> Verdict:
-        """Return the verdict that `to_json` wrote. Fields that are damaged or from another version are left out."""
+        """Parse the verdict that `to_json` wrote. Fields that are damaged or from another version are dropped."""
         known: dict[str, Any] = {
             name: data.get(name) for name, types in _FIELDS.items() if type(data.get(name)) in types
         }
@@ -132,12 +138,14 @@ class NodeStatus(StrEnum):
 
     @property
     def final(self) -> bool:
-        """Tell whether the node will send nothing more."""
+        """Return whether the node's agent will report nothing more."""
         return self in (NodeStatus.ENDED, NodeStatus.LOST)
 
 
 class Unreachable(Value):
-    """A machine that can't be reached: since when (wall clock), and why. The node's data is from that time."""
+    """A machine that can't be reached: since when (wall clock), and why. The data about its node was read at that
+    time.
+    """
 
     since: float
     why: str = ""

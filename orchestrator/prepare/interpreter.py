@@ -1,6 +1,6 @@
-"""Chooses the Python interpreter that trains on this machine, as the user's shell would choose it.
+"""Chooses the Python interpreter that trains on this machine. It is the interpreter that the user's shell would choose.
 
-No interpreter is started for that, unless the program is a shell script, such as a shim of pyenv.
+The choice starts no interpreter, except if the program is a shell script such as a shim of pyenv.
 """
 
 from __future__ import annotations
@@ -38,11 +38,12 @@ class Interpreter:
 
 
 def of_shell(program: str, environ: Mapping[str, str], *, needs_torch: bool = False) -> Interpreter:
-    """Return the interpreter of a program, or else of the active environment, or else orch's own.
+    """Return the interpreter of a program. Without a program, return that of the active environment or, if none is
+    active, orch's own.
 
-    `program` is torchrun, accelerate, python or a similar program. It is empty if the line or the job names no program.
-    With `needs_torch`, an active environment without torch is skipped if orch's own environment has torch. Raises
-    UsageError if the program's interpreter does not answer.
+    `program` is torchrun, accelerate, python or a similar program. It is empty if neither the command line nor the job
+    names a program. With `needs_torch`, an active environment without torch is skipped if orch's own environment has
+    torch. Raises UsageError if the program's interpreter does not answer.
     """
     found = shutil.which(program, path=environ.get("PATH", os.defpath)) if program else None
     if found is not None and (python := _of_program(os.path.abspath(found), environ)):
@@ -61,7 +62,9 @@ def of_shell(program: str, environ: Mapping[str, str], *, needs_torch: bool = Fa
 
 
 def of_conda(environment: str, environ: Mapping[str, str]) -> str:
-    """Return the interpreter of the conda environment with this name or folder; empty if it does not exist here."""
+    """Return the interpreter of the conda environment with this name or folder; empty if this machine has no such
+    environment.
+    """
     root = os.path.dirname(os.path.dirname(environ.get("CONDA_EXE", "")))
     roots = [each for each in (root, environ.get("MAMBA_ROOT_PREFIX", "")) if each]
     if "/" in environment:
@@ -78,7 +81,7 @@ def of_conda(environment: str, environ: Mapping[str, str]) -> str:
 
 
 def _of_program(path: str, environ: Mapping[str, str]) -> str:
-    """Return the interpreter that runs a program; empty if it is not a Python program."""
+    """Return the interpreter that runs a program; empty if the program is not in Python."""
     head = _head(path)
     is_python = _PYTHON.fullmatch(os.path.basename(path)) is not None
     if is_python and not head.startswith(b"#!"):
@@ -97,7 +100,7 @@ def _of_program(path: str, environ: Mapping[str, str]) -> str:
 
 
 def _first_word(line: str) -> str:
-    """Return the first word of a line of shell code; empty if the line is empty or a quote is not closed."""
+    """Return the first word of a line of shell code; empty if the line is empty or a quotation mark is not closed."""
     try:
         return next(iter(shlex.split(line)), "")
     except ValueError:
@@ -105,7 +108,9 @@ def _first_word(line: str) -> str:
 
 
 def _head(path: str, most: int = MOST_READ) -> bytes:
-    """Return the first bytes of a file; empty if it can't be read. Links are followed, as in ~/.local/bin."""
+    """Return the first bytes of a file; empty if the file can't be read. Links are followed, because programs in
+    ~/.local/bin are links.
+    """
     try:
         return read_part(os.path.realpath(path), 0, most)
     except OSError:
@@ -113,13 +118,17 @@ def _head(path: str, most: int = MOST_READ) -> bytes:
 
 
 def _answered(python: str) -> str:
-    """Return the path if it is an interpreter. If it is a script, run it and return the interpreter that answers."""
+    """Return the path if it is an interpreter. If it is a script, run the script and return the path of the
+    interpreter that it starts.
+    """
     is_script = python and _head(python).startswith(b"#!")
     return str(_ask(python).get("python") or "") if is_script else python
 
 
 def _ask(python: str) -> dict[str, Any]:
-    """Start an interpreter and return its answer. Raises UsageError if it does not answer within PATIENCE seconds."""
+    """Start an interpreter, and return the facts that it reports. Raises UsageError if it does not answer within
+    PATIENCE seconds.
+    """
     from orchestrator.node.system.interpreter import InterpreterError, ask_interpreter
 
     try:
@@ -142,9 +151,9 @@ def _is_torch_here() -> bool:
 
 
 def check_starts(python: str, cache: Path) -> None:
-    """Raise UsageError if an interpreter other than orch's own does not answer. An answer is cached for later submits.
+    """Raise UsageError if an interpreter other than orch's own can't be started. A success is cached for later submits.
 
-    A path that does not exist raises nothing here, because the agent reports the command that it could not start.
+    If the path does not exist, nothing is raised, because the agent reports the command that it could not start.
     """
     path = shutil.which(os.path.expanduser(python))
     if python == sys.executable or path is None:

@@ -1,4 +1,4 @@
-"""Notes on a request that are printed before it is submitted, because its effects may surprise the user."""
+"""Notes that are printed before a request is submitted, about effects that may surprise the user."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from orchestrator.specs.documents.paths import shadowed_profile
 
 
 def notes_on_request(prepared: Prepared, profile: str) -> list[str]:
-    """Return notes on effects of a request that may surprise the user. `profile` is the name that the user gave."""
+    """Return notes about effects of a request that may surprise the user. `profile` is the name that the user gave."""
     job = prepared.loaded.job
     notes = [f"note: {each}" for each in prepared.loaded.notes]
     if (own := shadowed_profile(profile, Path.cwd())) is not None:
@@ -50,7 +50,7 @@ def notes_on_request(prepared: Prepared, profile: str) -> list[str]:
 
 
 def ranks_of_profile(prepared: Prepared) -> str:
-    """Return a phrase with the number of ranks that the profile starts, such as `2 ranks of profile local`."""
+    """Return a phrase on how many ranks the profile starts, such as `2 ranks of profile local`."""
     from orchestrator.specs.plan import nproc_by_node
 
     profile, counts = prepared.profile, nproc_by_node(prepared.profile)
@@ -63,14 +63,16 @@ def ranks_of_profile(prepared: Prepared) -> str:
 
 
 def note_on_spawning(prepared: Prepared) -> str:
-    """Return a note that the program is started only once on each node, because it starts its ranks by itself."""
+    """Return a note that orch starts the program only once on each node, because the program starts its ranks
+    itself.
+    """
     nodes = prepared.profile.nodes
     where = "1 rank on 1 node" if nodes == 1 else f"1 rank on each of {nodes} nodes"
     return f"note: {prepared.spawning}, so it is started once: {where}; --nproc-per-node N starts N ranks a node"
 
 
 def note_on_python(prepared: Prepared) -> str:
-    """Return a line about the interpreter that trains on this machine; empty if the run is not on this machine."""
+    """Return a line about the interpreter that trains on this machine; empty if the run is on other machines."""
     profile, chosen = prepared.profile, prepared.interpreter
     if chosen is not None:
         return f"python {chosen.path} ({chosen.why})"
@@ -79,7 +81,9 @@ def note_on_python(prepared: Prepared) -> str:
 
 
 def note_on_gpus(prepared: Prepared) -> str:
-    """Return a note if a profile of several nodes on this machine needs more GPUs than there are; empty otherwise."""
+    """Return a note if a profile with several nodes on this machine needs more GPUs than the machine has; empty
+    otherwise.
+    """
     profile = prepared.profile
     if profile.kind != "local" or profile.nodes == 1 or not profile.leases or "nccl" in profile.backend:
         return ""
@@ -95,14 +99,14 @@ def note_on_gpus(prepared: Prepared) -> str:
 
 
 def note_on_wait() -> str:
-    """Return a note that this machine has to stay on while the run waits in the queue for shared hosts."""
+    """Return a note that this machine must stay on while the run waits in the queue for shared hosts."""
     return "note: this machine keeps the run's place in the queue and starts it: leave it on until then"
 
 
 def note_on_supervisor(prepared: Prepared, *, starts_later: bool = False) -> str:
-    """Return a note on the work that waits while this machine is off; empty if nothing waits.
+    """Return a note about the work that stops while this machine is off; empty if no work depends on this machine.
 
-    `starts_later` means that this machine will start further runs, which are points of a sweep or follow other runs.
+    `starts_later` means that this machine will start further runs: points of a sweep, or runs that wait for other runs.
     """
     if starts_later and prepared.profile.kind != "local":
         return "note: this machine starts the waiting runs: leave it on; runs that have started continue without it"

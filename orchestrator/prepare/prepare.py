@@ -1,4 +1,4 @@
-"""Reads and checks a request as far as possible before anything is written or started. The result is a Prepared."""
+"""Reads and checks a request as far as possible before anything is written or started. The result is a `Prepared`."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ NOTIFY_VARIABLE = "ORCH_NOTIFY_WEBHOOK"
 
 @dataclass(frozen=True)
 class Request:
-    """A job to submit or plan, with the options that the user gave."""
+    """A job to submit or plan, and the options that the user gave."""
 
     job: str | Document
     profile: str
@@ -53,7 +53,7 @@ class Request:
     args: tuple[str, ...] = ()  # arguments of the program, after the job's own
     debug_rank: int | None = None  # the rank that waits for a debugger
     notify_on: tuple[str, ...] = ()  # events to notify of, instead of those that the job names
-    program: str | None = None  # in the typed line, the program that starts Python, if any; None if no line was typed
+    program: str | None = None  # the word of the typed line that starts Python, if any; None if no line was typed
     keeps_ranks: bool = False  # keep the profile's number of ranks, even if the program starts its own ranks
 
 
@@ -77,14 +77,16 @@ class Prepared:
 
     @property
     def is_delegated(self) -> bool:
-        """Return whether another machine has to submit and supervise the run, as the profile's `supervisor` demands."""
+        """Return whether another machine must submit and supervise the run, because the profile names that machine
+        as `supervisor`.
+        """
         return getattr(self.profile, "supervisor", "here") != "here"
 
 
 def prepare(root: Path, request: Request) -> Prepared:
     """Read and check everything that can be checked before anything is written.
 
-    Raises SpecError or UsageError if there is a mistake in the request or its files.
+    Raises SpecError or UsageError if there is a mistake in the request or in its files.
     """
     from orchestrator.specs.environment import excess, parse_env_options, resolve
     from orchestrator.specs.plan import rehearsal
@@ -140,10 +142,11 @@ def prepare(root: Path, request: Request) -> Prepared:
 
 
 def _started_once(request: Request, loaded: Loaded, repeats: RunDir | None) -> tuple[Loaded, Spawning | None]:
-    """Return the documents, with one rank a node if the program starts its ranks by itself, and how it starts them.
+    """Change the profile to one rank per node if the program starts its ranks itself. Return (the documents, how the
+    program starts its ranks). The second value is None if the profile was not changed.
 
-    Numbers of nodes and ranks that the user gave (--nodes, --nproc-per-node, --set profile...) are kept, and so are
-    those of a repeated run.
+    Numbers of nodes or ranks that the user gave (--nodes, --nproc-per-node, --set profile...) are kept. A repeated run
+    keeps its numbers too.
     """
     if request.keeps_ranks or repeats is not None or _is_given(request, "nproc_per_node"):
         return loaded, None
@@ -161,13 +164,15 @@ def _started_once(request: Request, loaded: Loaded, repeats: RunDir | None) -> t
 
 
 def _is_given(request: Request, field: str) -> bool:
-    """Return whether an option of the command line sets this field of the profile."""
+    """Return whether a command-line option sets this field of the profile."""
     name = f"profile.{field}"
     return request.flags.get(name) is not None or any(each.partition("=")[0] == name for each in request.sets)
 
 
 def _interpreter(request: Request, job: Job, profile: AnyProfile, repeats: RunDir | None) -> Interpreter | None:
-    """Return the interpreter that trains on this machine, or None if the profile, an image or a lock decides it."""
+    """Return the interpreter that trains on this machine. None if the profile, a container image or a lock decides
+    which interpreter is used.
+    """
     if profile.kind != "local" or profile.python or profile.runtime != "none" or job.environment is not None:
         return None
     from orchestrator.prepare.interpreter import Interpreter, of_shell
@@ -183,7 +188,7 @@ def _interpreter(request: Request, job: Job, profile: AnyProfile, repeats: RunDi
 
 
 def _check_interpreter(root: Path, profile: AnyProfile, interpreter: Interpreter | None) -> None:
-    """Raise UsageError if the interpreter for the training on this machine does not answer."""
+    """Raise UsageError if the interpreter that will train on this machine can't be started."""
     python = profile.python if interpreter is None else interpreter.path
     if python is None or profile.kind != "local" or profile.runtime != "none" or python == sys.executable:
         return
@@ -193,7 +198,9 @@ def _check_interpreter(root: Path, profile: AnyProfile, interpreter: Interpreter
 
 
 def _documents(root: Path, request: Request, flags: dict[str, Any]) -> Loaded:
-    """Load job and profile, from the cache unless pydantic is already imported, as for the points of a sweep."""
+    """Load job and profile. They come from the cache, unless pydantic is already imported, for example for the
+    points of a sweep.
+    """
     sets, allowed = request.sets, request.allow_code_dir
     if "pydantic" in sys.modules:
         from orchestrator.specs.documents.loader import load
@@ -207,7 +214,7 @@ def _documents(root: Path, request: Request, flags: dict[str, Any]) -> Loaded:
 def _notified_of(job: Job, events: tuple[Any, ...]) -> Job:
     """Return the job with these events in all of its `notify` entries.
 
-    If it has no entries, one is added, whose address is in the shell's variable NOTIFY_VARIABLE.
+    If the job has no entries, one entry is added. Its receiver's address is in the shell's variable NOTIFY_VARIABLE.
     """
     if not (entries := job.notify):
         from orchestrator.specs.job import Notify
@@ -236,7 +243,7 @@ def _lock(loaded: Loaded, repeats: RunDir | None) -> Lock | None:
 
 
 def _after(root: Path, text: str) -> Dependency | None:
-    """Return the dependency that `--after NAME[:ok|:any]` names, or None if it is satisfied already.
+    """Return the dependency that `--after NAME[:ok|:any]` names, or None if it is already satisfied.
 
     Raises UsageError if the dependency can't be satisfied any more.
     """
@@ -256,8 +263,8 @@ def _after(root: Path, text: str) -> Dependency | None:
 def _checkpoint_of(root: Path, text: str) -> str:
     """Return the path of the checkpoint that `--resume RUN[:STEP|:best]` names.
 
-    Without STEP or best, the folder of the run's checkpoints may be returned. Raises UsageError if there is no such
-    checkpoint.
+    If neither STEP nor best is given, the result may be the folder of the run's checkpoints. Raises UsageError if there
+    is no such checkpoint.
     """
     from orchestrator.protocol.checkpoints.checkpoint_dir import newest
     from orchestrator.runs.files.checkpoints import all_of, best, checkpoint_folder
@@ -292,14 +299,17 @@ def _checkpoint_of(root: Path, text: str) -> str:
 
 
 def is_here(prepared: Prepared) -> bool:
-    """Return whether the run can read the user's code folder, because it runs on this machine or shares its disks."""
+    """Return whether the run can read the user's code folder, because it runs on this machine or shares this
+    machine's disks.
+    """
     return not backend_of(prepared.profile).is_remote and prepared.profile.runtime == "none"
 
 
 def files_to_send(prepared: Prepared) -> tuple[str, ...] | None:
-    """Return the files of the code folder that the job's command line names. They are shipped even if they are ignored.
+    """Return the files of the code folder that the job's command line names. They are shipped even if an ignore file
+    excludes them.
 
-    Return None if the run can read the code folder.
+    Return None if the run can read the code folder itself.
     """
     if is_here(prepared):
         return None
@@ -311,7 +321,7 @@ def files_to_send(prepared: Prepared) -> tuple[str, ...] | None:
 
 @dataclass(frozen=True)
 class Shipment:
-    """The files that a submit would ship, and the commands that it would run on this machine."""
+    """A description of the files that a submit would ship, and of the commands that it would run on this machine."""
 
     folder: str
     files: int
@@ -357,7 +367,7 @@ def shipment(prepared: Prepared) -> Shipment:
 
 
 def _how(notify: Notify) -> str:
-    """Return a text about how a notification is sent. It has only the host of an address, which may be secret."""
+    """Describe how a notification is sent. Only the host of an address is shown, because the rest may be secret."""
     on = f"on {', '.join(notify.on)}"
     if notify.command is not None:
         return f"{on}: {shlex.join(notify.command)}"
@@ -368,7 +378,7 @@ def _how(notify: Notify) -> str:
 
 
 def plan_for(root: Path, prepared: Prepared, run_id: str | None = None) -> LaunchPlan:
-    """Return the launch plan of a request. Without a run id, the plan has the id of a dry run, which no run has."""
+    """Return the launch plan of a request. Without a run id, the plan gets the reserved id of a dry run."""
     from orchestrator.specs.plan import plan
 
     run_id = run_id or f"{prepared.loaded.job.name}-{DRY_RUN_ID}"
@@ -383,13 +393,19 @@ def plan_for(root: Path, prepared: Prepared, run_id: str | None = None) -> Launc
 
 
 def _spawned_before(prepared: Prepared, launch: LaunchPlan) -> bool:
-    """Return whether this repeats a run with one rank a node that had all GPUs, and still has one rank a node."""
+    """Return whether the run repeats an earlier run whose program started its ranks itself, and still has one rank per
+    node.
+
+    Such an earlier run is recognised by its tasks, in which a single rank has all GPUs of its node.
+    """
     repeats = prepared.repeats
     return repeats is not None and repeats.plan().first.all_gpus and all(task.nproc == 1 for task in launch.tasks)
 
 
 def shown_plan(root: Path, prepared: Prepared, *, contacts_login: bool = False) -> LaunchPlan:
-    """Return the plan that a submit would start. Facts of a login node are missing unless `contacts_login` is set."""
+    """Return the plan that a submit would start. Without `contacts_login`, facts that only the login node knows are
+    missing.
+    """
     launch = plan_for(root, prepared)
     if launch.profile.get("login") and not contacts_login:
         return launch
@@ -397,7 +413,9 @@ def shown_plan(root: Path, prepared: Prepared, *, contacts_login: bool = False) 
 
 
 def _place(run: RunDir, profile: AnyProfile, interpreter: Interpreter | None) -> Place:
-    """Return the paths of the run on its machine. The machine is not contacted, so that a dry run works offline."""
+    """Return the run's paths on the machine on which it will run. The machine is not contacted, so that a dry run
+    works offline.
+    """
     python = profile.python if profile.runtime == "none" else None  # else the container's, which is not known here
     python = interpreter.path if interpreter is not None else python
     return backend_of(profile).place(run, profile.workdir, python)

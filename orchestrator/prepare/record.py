@@ -1,4 +1,4 @@
-"""Records a prepared request as a run: its folder, its plan and the copy of its code."""
+"""Records a prepared request as a run: creates its folder, and writes its plan and the copy of its code."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ RECORD_VERSION = 1
 
 @contextmanager
 def recorded(root: Path, prepared: Prepared, launch: LaunchPlan) -> Iterator[tuple[RunDir, int]]:
-    """Record the run, and hold the lock of its start within the block. Yield the run and the lock's descriptor.
+    """Record the run, and hold its start lock during the block. Yield (the run, the lock's file descriptor).
 
-    If the run can't be recorded, no trace of it is left.
+    If the run can't be recorded, nothing of it is left.
     """
     with ExitStack() as held:
         locks = list[int]()
@@ -50,9 +50,10 @@ def record_run(
     *,
     indexed: bool = True,
 ) -> RunDir:
-    """Record the run, with its plan and its point of a sweep, if any. If this fails, no trace of the run is left.
+    """Record the run with its plan and, if there is one, its point of a sweep. If this fails, nothing of the run is
+    left.
 
-    `hold_start` is called with the run before other processes can see it. It takes the lock of the run's start.
+    `hold_start` is called with the run before other processes can see it, and takes the run's start lock.
     """
     place = {"sweep": point.to_json()} if point is not None else {}
     folder = None if backend(kind_of(launch.profile)).is_remote else launch.tasks[0].run_dir
@@ -109,7 +110,7 @@ def snapshot_code(prepared: Prepared, run: RunDir) -> None:
 
 
 def _record_environment(prepared: Prepared, run: RunDir) -> None:
-    """Record the lock of the job's Python environment, if it has one."""
+    """If the job has a lock for its Python environment, record the lock."""
     if prepared.lock is None:
         return
     from orchestrator.environments.packages import record_lock
@@ -118,11 +119,13 @@ def _record_environment(prepared: Prepared, run: RunDir) -> None:
 
 
 def copy_code(prepared: Prepared, run: RunDir) -> dict[str, Any]:
-    """Copy the code folder, or the code of the run that is repeated. Return facts about the copy, such as its files."""
+    """Copy the code folder or, for a repeated run, the code of the earlier run. Return facts about the copy, such as
+    its files.
+    """
     from orchestrator.node.server.outputs import baseline
 
     facts = _copied(prepared, run)
-    ignored = facts.pop("ignored", None)  # not known for a repeated run
+    ignored = facts.pop("ignored", None)  # missing for a repeated run
     if is_here(prepared):
         facts["linked"] = _lay_ignored(prepared, run.path / "code", ignored)
     if not facts.get("linked"):
@@ -130,12 +133,14 @@ def copy_code(prepared: Prepared, run: RunDir) -> dict[str, Any]:
     if not (facts.get("left_out") or {}).get("files"):
         facts.pop("left_out", None)
     code_dir = str(run.path / "code")
-    write_baseline(code_dir, baseline(code_dir))  # files that differ from it later were written by the ranks
+    write_baseline(code_dir, baseline(code_dir))  # later, files that differ from the baseline were written by ranks
     return facts
 
 
 def _lay_ignored(prepared: Prepared, copy: Path, ignored: Sequence[str] | None) -> tuple[str, ...]:
-    """Add the ignored files of the code folder to its copy. Return the checkpoints, which are linked and not copied."""
+    """Add the ignored files of the code folder to the copy. Return the checkpoints that were linked instead of being
+    copied.
+    """
     code, folder = prepared.loaded.job.code, prepared.loaded.code_dir
     if ignored is None:
         from orchestrator.runs.files.code_snapshot import ignored_paths

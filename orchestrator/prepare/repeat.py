@@ -1,4 +1,4 @@
-"""Repeats a run with its own job, profile and code. Variables of the submitting shell are read again."""
+"""Repeats a run with its own job, profile and code. The submitting shell's variables are read again."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from orchestrator.specs.job import Code
 
 
 def check_has_values(run: RunDir) -> None:
-    """Raise UsageError if the run is a trial of a search, and the search has chosen no values for it yet."""
+    """Raise UsageError if the run is a trial of a search that has not chosen the trial's values yet."""
     point = run.record().point
     if point is not None and point.is_trial and not point.values:
         hint = "repeat a trial that has begun, or give values: --set, or -- ARGUMENTS"
@@ -30,9 +30,9 @@ def check_has_values(run: RunDir) -> None:
 
 
 def load_again(run: RunDir, profile: str, sets: Iterable[str], flags: Mapping[str, Any]) -> Loaded:
-    """Load the run's job, with the named profile or else with the run's own.
+    """Load the run's job, with the named profile or, if none is named, with the run's own profile.
 
-    Raises SpecError or UsageError if the record is not complete or the options do not fit.
+    Raises SpecError or UsageError if the run's record is incomplete, or if the options don't fit the job.
     """
     record = run.record()
     files = (record.job_file, record.profile_file, record.code_dir)
@@ -62,12 +62,14 @@ def load_again(run: RunDir, profile: str, sets: Iterable[str], flags: Mapping[st
 
 
 def was_rehearsal(run: RunDir) -> bool:
-    """Return whether the run was a rehearsal, which starts the nodes and ranks of another profile on this machine."""
+    """Return whether the run was a rehearsal, which starts another profile's number of nodes and ranks on this
+    machine.
+    """
     return run.record().profile_name.endswith("(rehearsal)")
 
 
 def env_options(run: RunDir) -> tuple[str, ...]:
-    """Return the --env options of the run's submit: `NAME=VALUE` if the user gave a value, else `NAME`."""
+    """Return the --env options with which the run was submitted: `NAME=VALUE` if the user gave a value, else `NAME`."""
     values = run.plan().first.env
     options = []
     for option in run.record().given:
@@ -80,7 +82,9 @@ def env_options(run: RunDir) -> tuple[str, ...]:
 
 
 def copy_code(source: RunDir, target: RunDir) -> dict[str, Any]:
-    """Copy the code of an earlier run. Return the facts about the earlier copy, which hold for the new copy too."""
+    """Copy the code of an earlier run. Return the recorded facts about that code, which are also true of the new
+    copy.
+    """
     listing = source.code_files()
     facts = next((to_json(event, stamps=False) for event in of(source.events(), Snapshot)), {})
     retake(source.path / "code", target.path / "code", listing)

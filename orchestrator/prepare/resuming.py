@@ -1,4 +1,6 @@
-"""Finds the checkpoint that `--resume` or `checkpoint.resume` names, and checks its format before a submit."""
+"""Finds the checkpoint that `--resume` or `checkpoint.resume` names, and checks before a submit whether the job can
+load its format.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ _NAMES = {
 
 
 def given_to(job: Job, code_dir: Path) -> Saved | None:
-    """Return the checkpoint from which the job starts, or None if there is none or it is only on other machines."""
+    """Return the checkpoint from which the job starts. None if there is none, or if only other machines have it."""
     resume = job.checkpoint.resume
     if resume in ("auto", "never"):
         return None
@@ -35,7 +37,7 @@ def given_to(job: Job, code_dir: Path) -> Saved | None:
 
 
 def check_format(job: Job, code_dir: Path) -> None:
-    """Raise UsageError if the job can't load its checkpoint. The error names the checkpoint's path and format."""
+    """Raise UsageError, with the checkpoint's path and format, if the job can't load its checkpoint."""
     if (given := given_to(job, code_dir)) is None:
         return
     what = f"{given.path} is {_NAMES[given.format]}"
@@ -52,7 +54,7 @@ def check_format(job: Job, code_dir: Path) -> None:
 
 
 def note_on_resume(job: Job, code_dir: Path) -> str:
-    """Return a note on the checkpoint and on the program that loads it; empty if there is no checkpoint."""
+    """Return a note on the checkpoint and on the code that loads it; empty if there is no checkpoint."""
     if (given := given_to(job, code_dir)) is None:
         return ""
     step = f" of step {given.step}" if given.is_counted else ""

@@ -1,4 +1,4 @@
-"""Warns if a script with a time limit saves no checkpoint, as far as its source shows."""
+"""Warns if a job has a time limit and its script seems to save no checkpoint. Only the source code is searched."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:  # a submit of cached documents must not load pydantic
     from orchestrator.specs.job import Job
     from orchestrator.specs.profiles import AnyProfile
 
-MOST_FILES: Final = 200  # in larger code folders nothing is checked
+MOST_FILES: Final = 200  # if a code folder is larger than this, nothing is checked
 MOST_BYTES: Final = 1 << 20
 # Any of these words may write a checkpoint. A program without them is known to write none.
 _WRITES: Final = re.compile(
@@ -23,7 +23,7 @@ _NOT_READ: Final = frozenset({"__pycache__", "node_modules", "site-packages"})
 
 
 def note_on_time_limit(job: Job, profile: AnyProfile, code_dir: Path) -> str:
-    """Return a note that a script without checkpoints loses its work at the time limit; empty if it may save one."""
+    """Return a note that the script will lose its work at the time limit; empty if the script may save a checkpoint."""
     limit = job.resources.time or getattr(profile, "time", None)
     if limit is None or job.script is None or _may_save(code_dir / job.script, code_dir):
         return ""

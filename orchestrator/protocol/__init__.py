@@ -1,1 +1,3 @@
-"""Code for data that crosses machines or is read on both sides. Standard library only, Python 3.9, part of node.pyz."""
+"""Data formats that several machines use, with the code that reads and writes them. Standard library only, Python
+3.9, part of node.pyz (the zip that runs on the nodes).
+"""

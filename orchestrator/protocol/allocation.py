@@ -1,7 +1,7 @@
-"""The machines of a scheduler's job, as the job's own variables and files name them. Python 3.9.
+"""Reads the machines of a scheduler's job from the job's own variables and files. Python 3.9.
 
-A scheduler names the machines of a job in a list (Slurm) or in a file. The files differ: Grid Engine writes a line for
-each machine, with the number of its slots; PBS, OAR and LSF write a line for each slot.
+Slurm lists the machines in a variable. Other schedulers write a file: Grid Engine writes a line for each machine with
+the number of its slots, and PBS, OAR and LSF write a line for each slot.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ ReadFile = Callable[[str], str]
 
 
 class AllocationError(Exception):
-    """This process is in no job of the scheduler, or the job's machines are not those that were expected."""
+    """This process runs in no job of the scheduler, or the job has other machines than expected."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Allocation:
     kind: str  # a key of TITLES
     job: str  # the job's number
     hosts: tuple[str, ...]
-    counts: tuple[int | None, ...]  # the slots of each host; None if the scheduler does not say
+    counts: tuple[int | None, ...]  # the number of slots on each host; None if the scheduler does not report it
 
     @property
     def title(self) -> str:
@@ -45,10 +45,10 @@ def expand_nodes(text: str) -> list[str]:
 
 
 def read_allocation(environ: Mapping[str, str], read_file: ReadFile, only: str = "") -> Allocation | None:
-    """Return the allocation of the job in which this process runs; None if it runs in no job.
+    """Return the allocation of the job in which this process runs, or None if it runs in no job.
 
-    only: the one kind of scheduler to look for; "" for all. Raises AllocationError if the job's list of machines can't
-    be read.
+    `only` restricts the search to one kind of scheduler; "" searches all kinds. Raises AllocationError if the job's
+    list of machines can't be read.
     """
     for kind, variable, number, lines in _SOURCES:
         if only not in ("", kind) or not (found := environ.get(variable, "").strip()):
@@ -69,7 +69,9 @@ def read_allocation(environ: Mapping[str, str], read_file: ReadFile, only: str =
 
 
 def slurm_counts(text: str, hosts: int) -> tuple[int | None, ...]:
-    """Return the number for each host in Slurm's `4(x2),1`; None for each host if the text is not of this form."""
+    """Return a number for each host from Slurm's notation, such as `4(x2),1`. Return None for each host if the text
+    can't be parsed.
+    """
     counts: list[int | None] = []
     for part in text.split(","):
         match = re.fullmatch(r"(\d{1,5})(?:\(x(\d{1,5})\))?", part.strip())
@@ -80,7 +82,9 @@ def slurm_counts(text: str, hosts: int) -> tuple[int | None, ...]:
 
 
 def counted_lines(text: str) -> dict[str, int]:
-    """Return the hosts of a file with a line for each slot, in the order of their first line, with their slots."""
+    """Return the number of slots of each host, from a file with one line per slot. Hosts are in the order of their
+    first lines.
+    """
     found: dict[str, int] = {}
     for host in _first_words(text):
         found[host] = found.get(host, 0) + 1
@@ -88,9 +92,9 @@ def counted_lines(text: str) -> dict[str, int]:
 
 
 def slots_by_line(text: str) -> dict[str, int]:
-    """Return the hosts of Grid Engine's file with their slots. Each line is `HOST SLOTS QUEUE PROCESSORS`.
+    """Return the number of slots of each host in Grid Engine's file.
 
-    A host has several lines if several queues gave it slots.
+    Each line is `HOST SLOTS QUEUE PROCESSORS`. A host has several lines if several queues gave it slots.
     """
     found: dict[str, int] = {}
     for line in text.splitlines():

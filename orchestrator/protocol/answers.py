@@ -1,6 +1,6 @@
-"""The requests that a machine's server answers, by the module of `node/server` that has their functions.
+"""Declares the requests to the server on a machine, each with the shape of its answer. Python 3.9, pure.
 
-Each request is declared here once, with the shape of its answer. Python 3.9, pure.
+The requests are grouped by the module of `node/server` that implements them.
 """
 
 from __future__ import annotations
@@ -9,13 +9,15 @@ from typing import Any, NamedTuple
 
 
 class Row(NamedTuple):
-    """The shape of a list that has one value of each of these shapes."""
+    """The shape of a list of fixed length, with one shape for each item."""
 
     shapes: tuple[Any, ...]
 
 
 class WithData(NamedTuple):
-    """The shape of an answer and of the JSON that follows it. The bytes after all other answers are a file's."""
+    """The shape of an answer that is followed by JSON, which has its own shape. After all other answers, the bytes
+    of a file follow.
+    """
 
     values: dict[str, Any]
     data: Any

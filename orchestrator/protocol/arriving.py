@@ -1,7 +1,8 @@
-"""A file that arrives: written beside its place, hashed while it is written, renamed once it is right. Python 3.9.
+"""Receives a file: writes it under a partial name beside its target, hashes it while it is written, and renames it when
+it is complete. Python 3.9.
 
-Every file that orch copies as a whole from one place to another arrives in this way. The name of the partial file holds
-the version that arrives. So a later copy continues an interrupted copy of the same version, and of no other version.
+Every file that orch copies as a whole is received in this way. The partial name contains the file's version, so a later
+copy resumes only an interrupted copy of the same version.
 """
 
 from __future__ import annotations
@@ -18,13 +19,15 @@ from orchestrator.protocol.checkpoints.checksum import Algorithm, Hasher, hasher
 from orchestrator.protocol.files import PRIVATE, open_own
 
 PIECE = 1 << 20
-LONGEST_NAME = 180  # bytes; with the version a name must stay below the 255 that file systems take
-SYNC_AFTER = 8 << 20  # bytes from which on the disk is at work while more bytes come
+LONGEST_NAME = 180  # bytes; the version is added, and file systems allow 255 bytes in a name
+SYNC_AFTER = 8 << 20  # bytes; a larger file is synced in the background while more bytes arrive
 _Path = Union[str, "Path"]
 
 
 def partial_of(target: _Path, version: str) -> str:
-    """Return the name of the file while this version of it arrives. A long name is replaced by its hash."""
+    """Return the partial name under which this version of the file is received. A name that is too long is replaced
+    by its hash.
+    """
     folder, name = os.path.split(target)
     if len(os.fsencode(name)) > LONGEST_NAME:
         name = hashlib.sha256(os.fsencode(name)).hexdigest()[:32]
@@ -37,11 +40,12 @@ def stem_of(partial: str) -> str:
 
 
 class Arriving:
-    """A file on its way to `target`, whose folder exists.
+    """A file that is being received for the path `target`, whose folder exists.
 
-    version: what tells this version of the file from others, such as its hash. `most` is the size of that version. What
-    an interrupted copy has left is kept and hashed, and `size` says how much that is. durable: the file is on the disk
-    before it gets its name. Raises OSError, or NotInstalledError if this Python lacks the hash algorithm.
+    `version` identifies the version of the file, for example by its hash. `most` is the size of this version in bytes.
+    The bytes that an interrupted copy has left are kept and hashed, and `size` is their number. With `durable`, the
+    file is synced to the disk before the rename. Raises OSError, or NotInstalledError if this Python lacks the hash
+    algorithm.
     """
 
     def __init__(
@@ -63,7 +67,7 @@ class Arriving:
         self.file = open(open_own(self.partial, os.O_RDWR | os.O_CREAT, mode), "r+b", buffering=0)  # noqa: SIM115 (`leave` closes it)
         here = os.fstat(self.file.fileno()).st_size
         if 0 < here <= most:
-            room = memoryview(bytearray(PIECE))  # used again and again, because new memory costs more than the reading
+            room = memoryview(bytearray(PIECE))  # reused, because allocating memory costs more than reading
             while count := self.file.readinto(room):
                 self.digest.update(room[:count])
                 self.size += count
@@ -71,9 +75,9 @@ class Arriving:
             self.file.truncate(self.size)
 
     def fill(self, stream: Any, count: int, also: Hasher | None = None) -> None:
-        """Take the next bytes of a stream, even if they can't be written. `also` hashes them too.
+        """Read the next `count` bytes from a stream and write them. If writing fails, the stream is still read.
 
-        Raises EOFError if the stream ends before.
+        If `also` is given, it hashes the bytes too. Raises EOFError if the stream ends early.
         """
         room = memoryview(bytearray(min(count, PIECE)))
         while count > 0:
@@ -86,7 +90,7 @@ class Arriving:
                 also.update(room[:got])
 
     def take(self, data: Any) -> None:
-        """Write and hash the next bytes. An error is kept as `problem`, and `finish` raises it."""
+        """Write and hash the next bytes. An error is stored in `problem`, and `finish` raises it."""
         if self.problem is not None:
             return
         try:
@@ -111,7 +115,9 @@ class Arriving:
             self.synced = self.pool.submit(os.fsync, self.file.fileno())
 
     def finish(self, mtime_ns: int | None = None, mode: int | None = None) -> None:
-        """Give the file its name, and its time and mode. Raises OSError if it could not be written."""
+        """Set the file's mode and modification time, and rename it to its target. Raises OSError if the file could
+        not be written.
+        """
         try:
             if self.problem is not None:
                 raise self.problem
@@ -126,13 +132,13 @@ class Arriving:
         os.replace(self.partial, self.target)
 
     def leave(self) -> None:
-        """Close the file. What came stays, so that a later copy can continue it."""
+        """Close the file. The received bytes are kept, so that a later copy can resume."""
         self.file.close()
         if self.pool is not None:
             self.pool.shutdown()
 
     def drop(self) -> None:
-        """Close the file and delete what came."""
+        """Close the file and delete the received bytes."""
         self.leave()
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self.partial)

@@ -1,4 +1,6 @@
-"""Writes the record of a cancel (cancel.json) before the signal is sent, even on a full disk. Python 3.9."""
+"""Writes cancel.json, which records that a run was cancelled, before any process is signalled. This works on a full
+disk too. Python 3.9.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +16,9 @@ ROOM: Final = 512  # bytes of each reserve; a cancel's record is smaller
 
 
 def keep_room_for_cancel(folder: str | Path) -> None:
-    """Write a reserve file. It becomes the record of a cancel if the disk has no room or no inode left by then.
+    """Write a reserve file, which can be turned into cancel.json if the disk later has no free space or inode.
 
-    The folder is the run's or a node's, because the submit and each agent reserve room on their own disks.
+    The folder is the run's or a node's, because the submit command and each agent reserve space on their own disks.
     """
     with contextlib.suppress(OSError):
         overwrite_line(f"{folder}/reserve.json", {}, ROOM)
@@ -34,9 +36,9 @@ def record_cancel(run_dir: str | Path, cancel: Any, *, durable: bool = True) -> 
 
 
 def _written_into(reserve: str, cancel: Any, path: str) -> bool:
-    """Overwrite an existing file and rename it to `path`. Return False if that fails."""
+    """Overwrite an existing file with the cancel's record and rename it to `path`. Return False if that fails."""
     try:
-        # this is an earlier cancel.json without a reserve; another file may have room
+        # this is an earlier cancel.json and no reserve file; the next file may be a reserve
         if os.stat(reserve).st_size != ROOM:
             return False
         overwrite_line(reserve, cancel, ROOM)

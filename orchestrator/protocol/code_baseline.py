@@ -1,4 +1,6 @@
-"""The state of the code before any rank started, so that files written by the ranks can be told apart. Python 3.9."""
+"""Records the files of the code folder before any rank starts, so that files that ranks write into the folder can be
+recognised. Python 3.9.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +13,14 @@ Baseline = dict[str, list[int]]  # size and mtime_ns of each file of the code
 
 
 def write_baseline(code_dir: str, found: Baseline) -> None:
-    """Write the baseline beside the code folder, where ranks do not write."""
+    """Write the baseline beside the code folder, because ranks write inside it."""
     write_json(baseline_file(code_dir), found, mode=0o600, durable=False)
 
 
 def read_baseline(code_dir: str) -> tuple[Baseline, int]:
-    """Return the baseline and the time of its writing (ns). Without a baseline, all of the code counts as new."""
+    """Return the baseline, and the time in ns at which it was written. If there is no baseline, all files count as
+    new.
+    """
     try:
         path = baseline_file(code_dir)
         found, made = read_json(path, MOST_BYTES), info_of(path).st_mtime_ns

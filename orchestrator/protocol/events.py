@@ -1,8 +1,8 @@
 """The events in a run's events.jsonl files, which nodes and the submitting machine write. Python 3.9, pure.
 
-An event is a line of JSON with the `kind` of its class. `read_event` reads it. Unknown kinds and unknown fields are
-ignored, so that an older orch can read the runs of a newer one. A field that the first versions did not write has a
-default, so that a newer orch can read the runs of an older one. docs/events.md describes the kinds for users.
+An event is a line of JSON with the `kind` of its class. `read_event` parses it. Unknown kinds and fields are ignored,
+so that an old version of orch can read runs of a newer version. Fields that the first versions did not write have
+defaults, so that a new version can read runs of an old one. docs/events.md describes the kinds for users.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,7 +14,7 @@ from orchestrator.protocol.typed import Count, DamagedError, Kinds, Node, OfKind
 
 Found = TypeVar("Found", bound="Event")
 Strings = tuple[str, ...]
-UNREPORTED = -1  # the step in events of versions that did not report it
+UNREPORTED = -1  # the step in events of old versions, which did not report it
 
 
 KINDS: "Kinds[Event]" = Kinds()
@@ -41,7 +41,7 @@ class Event(OfKind):
 
 
 def read_event(line: Any) -> Optional[Event]:
-    """Return the event of a parsed line; None if its kind is unknown or a field that it must have is damaged."""
+    """Return the event in a parsed line. Return None if its kind is unknown or a required field is damaged."""
     if isinstance(line, Event):
         return line
     try:
@@ -51,17 +51,17 @@ def read_event(line: Any) -> Optional[Event]:
 
 
 def read_events(lines: Iterable[Any]) -> list[Event]:
-    """Return the events of parsed lines. Lines that are no known event are left out."""
+    """Return the events in parsed lines. Lines that are not a known event are skipped."""
     return [event for event in map(read_event, lines) if event is not None]
 
 
 def of(events: Iterable[Event], *classes: type[Found]) -> list[Found]:
-    """Return the events of these classes."""
+    """Return the events that are instances of these classes."""
     return [event for event in events if isinstance(event, classes)]
 
 
 def last_of(events: Sequence[Event], *classes: type[Found]) -> Optional[Found]:
-    """Return the last event of these classes; None if there is no such event."""
+    """Return the last event that is an instance of these classes, or None."""
     return next((event for event in reversed(events) if isinstance(event, classes)), None)
 
 
@@ -75,7 +75,7 @@ class OfAttempt(Event):
 
 
 class Snapshot(Event, kind="snapshot"):
-    """The code was copied."""
+    """The code folder was copied at submit."""
 
     files: Count
     bytes: Count
@@ -84,13 +84,13 @@ class Snapshot(Event, kind="snapshot"):
     dirty: bool = False
     diff: Optional[str] = None
     untracked: Strings = ()
-    left_out: Any = None  # what ignore files left out; runs/files/ignore_rules.py reads it
+    left_out: Any = None  # the size of the ignored files; runs/files/ignore_rules.py reads this field
     linked: Any = None  # checkpoints that are links to the user's own files
     ignored: Any = None
 
 
 class Queued(Event, kind="held"):
-    """Orch itself holds the run, and the supervisor starts it later."""
+    """The run was put into orch's own queue, and the supervisor will start it later."""
 
 
 class Dropped(Event, kind="dropped"):
@@ -100,23 +100,23 @@ class Dropped(Event, kind="dropped"):
 
 
 class Environment(Event, kind="environment"):
-    """The Python environment of node `of` is ready."""
+    """The Python environment of node `of` is ready to use."""
 
     of: Node
     start: Count = 0
     host: str = ""
     folder: str = ""
     is_whole: bool = True
-    made: bool = False  # whether it was installed now
+    made: bool = False  # whether this start installed it
     seconds: Seconds = 0.0
 
 
 class Submitted(Event, kind="submitted"):
-    """The backend reported that every agent, or the job, was handed over."""
+    """All agents were started, or the scheduler accepted the job."""
 
 
 class NotRestored(Event, kind="not_restored"):
-    """A later start lacks parts of its submit's surroundings."""
+    """A relaunch could not restore parts of the environment (variables, limits etc.) in which the run was submitted."""
 
     what: Any
 
@@ -128,13 +128,13 @@ class SubmitFailed(Event, kind="submit_failed"):
 
 
 class StartProblem(Event, kind="start_problem"):
-    """A relaunch failed for now, and is tried again."""
+    """A relaunch failed, and the supervisor will try it again."""
 
     reason: str
 
 
 class Clock(Event, kind="clock"):
-    """The clock of node `of` is `ahead` seconds, measured at this start."""
+    """The clock of node `of` is `ahead` seconds ahead of the submitting machine's. It is measured at each start."""
 
     of: Node
     ahead: float
@@ -143,24 +143,24 @@ class Clock(Event, kind="clock"):
 
 
 class FoundLost(Event, kind="found_lost"):
-    """Not all agents will ever report."""
+    """Some agents disappeared without a final report."""
 
     reason: str = ""
 
 
 class StartingAgain(OfAttempt, kind="starting_again"):
-    """Another start of the agents was decided. Node 0 writes this event if Slurm requeued the job."""
+    """It was decided to start the agents again. Node 0 writes this event if Slurm requeued the job."""
 
     start: Count
     cause: str
     reason: str
-    step: Optional[int] = UNREPORTED  # of the newest checkpoint; None: there is none
+    step: Optional[int] = UNREPORTED  # the step of the newest checkpoint; None if there is no checkpoint
     beat: Optional[int] = None  # the newest step in a heartbeat, if there is no checkpoint
     saved: Optional[float] = None  # the time of the last write, if there is no checkpoint
 
 
 class Replaced(Event, kind="replaced"):
-    """The spare `by` replaced the host of node `lost`."""
+    """A spare machine, `by`, replaced the host of node `lost`."""
 
     start: Count
     lost: Node
@@ -170,7 +170,7 @@ class Replaced(Event, kind="replaced"):
 
 
 class GoingOnWithout(Event, kind="going_on_without"):
-    """A relaunch uses `nodes` of the plan's nodes, without `hosts`."""
+    """A relaunch continues with fewer machines: `nodes` of the planned nodes, without `hosts`."""
 
     start: Count
     hosts: Strings
@@ -180,7 +180,7 @@ class GoingOnWithout(Event, kind="going_on_without"):
 
 
 class WaitingForHosts(Event, kind="waiting_for_hosts"):
-    """A relaunch waits for `hosts` to return."""
+    """A relaunch waits until `hosts` are available again."""
 
     start: Count
     hosts: Strings
@@ -188,20 +188,20 @@ class WaitingForHosts(Event, kind="waiting_for_hosts"):
 
 
 class Cancel(Event, kind="cancel"):
-    """The run's end was requested, by a search with its reason."""
+    """A user or a search requested the run's end. A search adds its reason."""
 
     now: bool = False
     reason: Optional[str] = None
 
 
 class Collected(Event, kind="collected"):
-    """A checkpoint was copied to this machine."""
+    """A checkpoint was copied to the submitting machine."""
 
     step: Optional[int]
 
 
 class LeftBehind(Event, kind="left_behind"):
-    """Files of node `left` could not be copied here, or could not be removed from the node."""
+    """Files of node `left` could not be copied to the submitting machine, or could not be deleted on the node."""
 
     left: Node
     host: str = ""
@@ -212,7 +212,7 @@ class LeftBehind(Event, kind="left_behind"):
 
 
 class OutputsLeft(Event, kind="outputs_left"):
-    """Outputs of node `left` are not here."""
+    """Outputs of node `left` were not copied to the submitting machine."""
 
     left: Node
     host: str = ""
@@ -223,17 +223,17 @@ class OutputsLeft(Event, kind="outputs_left"):
 
 
 class OutputsBrought(Event, kind="outputs_brought"):
-    """The outputs of node `left` are here now."""
+    """The outputs of node `left` have now been copied to the submitting machine."""
 
     left: Optional[Node] = None
     host: str = ""
 
 
 class CleanedUp(Event, kind="swept"):
-    """Leftovers of the run were ended: by the submitting machine, or by an agent for its node."""
+    """Processes that the run left behind were ended by the submitting machine or, on its own node, by an agent."""
 
-    killed: Count = 0  # by an agent
-    ended: Count = 0  # by the submitting machine
+    killed: Count = 0  # set by an agent
+    ended: Count = 0  # set by the submitting machine
     survivors: tuple[Any, ...] = ()
     hosts: Strings = ()
     away: Strings = ()  # hosts that could not be reached
@@ -243,7 +243,9 @@ class CleanedUp(Event, kind="swept"):
 
 
 class SlurmJob(Event, kind="slurm_job"):
-    """The job's number and hosts, at each start by Slurm, or by the job itself if it has spares."""
+    """The number and hosts of the run's Slurm job. It is written at each start by Slurm; a job with spare nodes
+    writes it itself.
+    """
 
     start: Count
     job: Optional[str] = None
@@ -252,7 +254,7 @@ class SlurmJob(Event, kind="slurm_job"):
 
 
 class BatchJob(Event, kind="batch_job"):
-    """The job's number and hosts, at each start by another scheduler than Slurm."""
+    """The number and hosts of the run's job, at each start by a scheduler other than Slurm."""
 
     start: Count
     job: Optional[str] = None
@@ -260,7 +262,7 @@ class BatchJob(Event, kind="batch_job"):
 
 
 class AgentStarted(Event, kind="agent_started"):
-    """The agent runs. `started` is the time at which its process began, in the kernel's ticks."""
+    """An agent has started. `started` is the start time of its process in the kernel's clock ticks."""
 
     host: str = "?"
     pid: Optional[int] = None
@@ -274,13 +276,13 @@ class AgentStarted(Event, kind="agent_started"):
 
 
 class ReachedLeader(Event, kind="reached_leader"):
-    """The node has joined node 0's gang."""
+    """The node has connected to the leader on node 0."""
 
     addr: str = ""
 
 
 class CantReach(Event, kind="cant_reach"):
-    """The node has not joined node 0's gang for 5 s."""
+    """The node has tried to connect to the leader on node 0 for 5 s without success."""
 
     why: str = ""
 
@@ -298,17 +300,17 @@ class InContainer(Event, kind="container"):
 
 
 class LauncherImported(OfAttempt, kind="launcher_imported"):
-    """The launcher is ready, or a module that every rank needs is missing."""
+    """The launcher has imported its modules, or a module that every rank needs is missing."""
 
     seconds: Optional[float] = None
     torch: Optional[str] = None
-    opened_gpu: Optional[str] = None  # the import that opened a GPU, after which ranks can't be forked
+    opened_gpu: Optional[str] = None  # the imported module that opened a GPU, after which ranks can't be forked
     missing: str = ""
     network: Optional[str] = None
 
 
 class LauncherStarted(OfAttempt, kind="launcher_started"):
-    """The launcher started the ranks, with these process numbers."""
+    """The launcher has started the ranks. The event has their pids."""
 
     pids: Mapping[int, int]
 
@@ -322,7 +324,7 @@ class LauncherLogError(OfAttempt, kind="launcher_log_error"):
 
 
 class ReportFailed(Event, kind="launcher_report_failed"):
-    """An error occurred while the details of a rank's end were collected."""
+    """An error occurred while the agent collected the details of a rank's end."""
 
     what: str = ""
     error: str = ""
@@ -342,18 +344,20 @@ class LauncherGone(Event, kind="launcher_gone"):
 
 
 class Started(OfAttempt, kind="started"):
-    """The node's ranks of an attempt were started: from the first of `ranks` to before the second."""
+    """The node's ranks of an attempt were started. `ranks` is (first rank, last rank + 1)."""
 
     ranks: tuple[Rank, Rank]
     world_size: Optional[int] = None
-    processes: Optional[int] = None  # that the launcher started; torchrun is one process for all ranks of its node
+    processes: Optional[int] = None  # the processes of the ranks; torchrun is one process for all ranks of its node
     master_addr: Optional[str] = None
     master_port: Optional[Port] = None
     network: Any = None
 
 
 class FirstStepsSeen(OfAttempt, kind="first_steps"):
-    """Rank 0's program showed whether it loaded the checkpoint that was offered, by one of the last three fields."""
+    """The first steps of rank 0's program, which show whether the program loaded the offered checkpoint. One of the
+    last three fields is set.
+    """
 
     offered_step: Optional[int] = None
     loaded: Optional[int] = None
@@ -362,26 +366,26 @@ class FirstStepsSeen(OfAttempt, kind="first_steps"):
 
 
 class Slept(Event, kind="slept"):
-    """The leader did not run for so long: it was suspended, or paused."""
+    """The leader's process did not run for `seconds`, because the machine was suspended or the process was paused."""
 
     seconds: Seconds = 0.0
 
 
 class SamplingFailed(Event, kind="sampling_failed"):
-    """The use of the node can't be measured or written."""
+    """The resource usage of the node can't be measured or written."""
 
     reason: str = ""
 
 
 class MetricsUnread(Event, kind="metrics_unread"):
-    """A file of metrics, or the rest of it, can't be read."""
+    """A metrics file of the program can't be read, or can't be read further."""
 
     path: str = ""
     reason: str = ""
 
 
 class Stalled(OfAttempt, kind="stall"):
-    """A rank was silent for half of its limit. With `full`, the leader counts the rank as hung."""
+    """A rank has sent no sign of life for half of its time limit. With `full`, the leader considers the rank hung."""
 
     rank: Rank
     seconds: Seconds
@@ -399,14 +403,14 @@ class RankExit(RankEnd, Event, kind="rank_exit"):
 
 
 class SignalReceived(Event, kind="signal"):
-    """The agent received a signal; `cancelled` if a cancel is recorded."""
+    """The agent received a signal. `cancelled` tells whether a cancel of the run is recorded."""
 
     name: str = ""
     cancelled: bool = False
 
 
 class Troubled(Event, kind="trouble"):
-    """The launcher can't do its work."""
+    """The launcher reported a problem that prevents the node from taking part."""
 
     reason: str = ""
     cause: str = ""
@@ -414,14 +418,14 @@ class Troubled(Event, kind="trouble"):
 
 
 class DiskFull(Event, kind="disk_full"):
-    """A file can't be written."""
+    """A file of the run can't be written."""
 
     path: str = ""
     error: Optional[str] = None
 
 
 class GaveUp(Event, kind="gave_up"):
-    """The agent left without hearing from the leader."""
+    """The agent exited because it had not heard from the leader."""
 
     outcome: str
     cause: str
@@ -429,20 +433,22 @@ class GaveUp(Event, kind="gave_up"):
 
 
 class Strangers(Event, kind="strangers"):
-    """Connections failed to prove that they belong to this run. Written after each doubling."""
+    """Connections to this agent failed to prove that they belong to this run. The event is written each time that
+    the count doubles.
+    """
 
     at: str = ""  # gang | neighbour
     counts: Mapping[str, int] = field(default_factory=dict)  # by address
 
 
 class AgentEnded(Event, kind="agent_ended"):
-    """The agent's last event."""
+    """The agent has ended. This is its last event."""
 
     outcome: str
     code: Optional[int] = None
-    swept: Count = 0  # processes that the ranks left and the agent ended
-    survivors: tuple[int, ...] = ()  # processes that could not be ended
-    containers: Strings = ()  # containers that could not be removed
+    swept: Count = 0  # number of processes that the ranks left behind and that the agent ended
+    survivors: tuple[int, ...] = ()  # number of processes that could not be ended
+    containers: Strings = ()  # number of containers that could not be removed
     joules: Optional[float] = None  # that the GPUs used
 
 
@@ -450,7 +456,7 @@ class AgentEnded(Event, kind="agent_ended"):
 
 
 class Listening(Event, kind="listening"):
-    """The gang's port and addresses."""
+    """The leader listens on this port at these addresses."""
 
     port: Port = 0
     addrs: Strings = ()
@@ -465,7 +471,9 @@ class Joined(Event, kind="joined"):
 
 
 class LostNode(Event, kind="lost_node"):
-    """A node's connection is gone or silent. `slept` is the leader's own pause before that, in seconds."""
+    """The leader lost its connection to a node, or the node fell silent. `slept` is the pause of the leader's own
+    process before that, in seconds.
+    """
 
     lost: Node
     host: str = ""
@@ -474,14 +482,14 @@ class LostNode(Event, kind="lost_node"):
 
 
 class HandedOver(OfAttempt, kind="handed_over"):
-    """Nodes `to` received the checkpoint from which an attempt resumes."""
+    """Node 0 sent the checkpoint from which an attempt resumes to the nodes `to`."""
 
     checkpoint: str = ""
     to: tuple[int, ...] = ()
 
 
 class Go(OfAttempt, kind="go"):
-    """An attempt's ranks are numbered and told to start."""
+    """An attempt begins: the leader has numbered the ranks and ordered the nodes to start them."""
 
     world_size: Count
     master_port: Optional[Port] = None
@@ -490,7 +498,9 @@ class Go(OfAttempt, kind="go"):
 
 
 class Stopping(Event, kind="stopping"):
-    """The ranks were requested to stop at a step boundary. Node `told` received the signal."""
+    """The leader asked the ranks to stop at a step boundary. Node `told` had received the signal, if a signal was
+    the reason.
+    """
 
     reason: str = ""
     signal: str = ""
@@ -498,7 +508,7 @@ class Stopping(Event, kind="stopping"):
 
 
 class TimeLimit(Event, kind="time_limit"):
-    """The job's own limit was reached."""
+    """The run has reached the time limit in its job."""
 
     seconds: Seconds = 0.0
 
@@ -511,19 +521,21 @@ class Unused(OfAttempt, kind="unused"):
 
 
 class Used(OfAttempt, kind="used"):
-    """Node `by` is not idle any more."""
+    """Node `by` is no longer idle."""
 
     by: Optional[Node] = None
 
 
 class Moved(OfAttempt, kind="moved"):
-    """A rank that counted as hung has continued."""
+    """A rank that was considered hung has continued."""
 
     rank: Rank
 
 
 class FolderLost(Event, kind="folder_lost"):
-    """Node `of` has lost the run's folder, perhaps with the heartbeats of its ranks."""
+    """The run's folder on node `of` was removed or damaged. `with_heartbeats` tells whether the heartbeats of its
+    ranks are lost too.
+    """
 
     host: str
     path: str
@@ -532,20 +544,24 @@ class FolderLost(Event, kind="folder_lost"):
 
 
 class Unjoined(OfAttempt, kind="unjoined"):
-    """The ranks for which the others wait at their start, in words; empty when a rank computes again."""
+    """A description of the ranks that have not started computing, so that the other ranks wait. Empty when a rank
+    computes again.
+    """
 
     words: str
 
 
 class Stacks(OfAttempt, kind="stacks"):
-    """The stacks of the ranks while one hung."""
+    """The stack traces of the ranks at a time when a rank hung."""
 
     ranks: Mapping[int, RankStack] = field(default_factory=dict)
     recorders: Mapping[int, Mapping[str, ProcessGroup]] = field(default_factory=dict)
 
 
 class AttemptFailed(OfAttempt, kind="attempt_failed"):
-    """An attempt failed: the rank that is to blame, and the budget that the failure draws on."""
+    """An attempt failed. The event names the rank that is to blame, and the retry budget from which the failure is
+    paid.
+    """
 
     culprit: Culprit
     cause: str
@@ -555,21 +571,23 @@ class AttemptFailed(OfAttempt, kind="attempt_failed"):
 
 
 class Restart(OfAttempt, kind="restart"):
-    """The same agents start the ranks again."""
+    """The leader decided to start the ranks again. The agents continue to run."""
 
     cause: str
     from_step: Optional[int] = None
 
 
 class SecondCopyFailed(Event, kind="second_copy_failed"):
-    """A copy to node 1 failed. The attempt makes no further copy."""
+    """A checkpoint could not be copied to node 1, which keeps the second copies. No further copies are made in this
+    attempt.
+    """
 
     checkpoint: str = ""
     reason: str = ""
 
 
 class GangEnded(OfAttempt, kind="gang_ended"):
-    """How the leader ended the gang."""
+    """The leader ended the gang (the run's connected agents). The event has the outcome."""
 
     outcome: str
     cause: str

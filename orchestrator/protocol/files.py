@@ -1,6 +1,6 @@
-"""Writes files as all sides do: atomically, a line at a time, or under a lock. Python 3.9.
+"""Writes files atomically, line by line, or under a lock. Python 3.9.
 
-Failures raise OSError, and each package adds its own message.
+Failures raise OSError, and each caller adds its own message.
 """
 
 from __future__ import annotations
@@ -20,15 +20,16 @@ from orchestrator.protocol.reading import open_in_own_folder
 
 PRIVATE = 0o600
 READABLE = 0o644
-WRITING_SECONDS = 60.0  # how long a write on another machine may take
-REMOVAL_PASSES = 8  # passes through a folder in which others may still finish writing a file
+WRITING_SECONDS = 60.0  # seconds that a write by another machine may take
+REMOVAL_PASSES = 8  # attempts to empty a folder in which other processes may still finish writing a file
 _SHARED = os.O_RDWR | os.O_CREAT | os.O_APPEND  # flags for files that several processes write or lock
 
 
 def write_atomic(path: str | Path, data: bytes, *, mode: int = READABLE, durable: bool = True) -> None:
-    """Write a file atomically; with `durable` it is on the disk when this returns.
+    """Write a file atomically. With `durable`, the file is on the disk when this function returns.
 
-    Without `durable` a power cut may lose the file. This is for files that are written often and can be written again.
+    Without `durable`, a power cut may lose the file, so use it only for files that are written often and can be written
+    again.
     """
     with replacing(path, durable=durable) as partial:
         # Created under a random name, so that no link can have been placed there beforehand.
@@ -38,17 +39,18 @@ def write_atomic(path: str | Path, data: bytes, *, mode: int = READABLE, durable
 
 
 def open_own(path: str | Path, flags: int, mode: int = READABLE) -> int:
-    """Open a file of orch's own and return its descriptor.
+    """Open one of orch's own files and return its descriptor. Raises OSError if the path is a link or a pipe.
 
-    Raises OSError if a link or a pipe is in its place, because a link may point anywhere, and a pipe may have no
-    reader.
+    A link could point to any file, and a pipe might have no reader.
     """
     return open_in_own_folder(path, flags, mode)
 
 
 @contextlib.contextmanager
 def replacing(path: str | Path, *, durable: bool = True) -> Iterator[str]:
-    """Yield a hidden name beside `path`, and rename that file to `path` at the end of the block, unless it raised."""
+    """Yield a hidden name beside `path`. At the end of the block, rename the file of that name to `path`, unless the
+    block raised.
+    """
     partial = temporary_name(path)
     try:
         yield partial
@@ -64,14 +66,15 @@ def replacing(path: str | Path, *, durable: bool = True) -> Iterator[str]:
 
 
 def write_json(path: str | Path, value: Any, *, mode: int = READABLE, durable: bool = True) -> None:
-    """Write a value as JSON, as `write_atomic` does."""
+    """Write a value as JSON. The other parameters are those of `write_atomic`."""
     write_atomic(path, json.dumps(value).encode(), mode=mode, durable=durable)
 
 
 def overwrite_line(path: str | Path, value: Any, size: int) -> None:
-    """Overwrite a file with one JSON line of exactly `size` bytes, which works on a full disk too.
+    """Overwrite a file with one JSON line of exactly `size` bytes. This works on a full disk too.
 
-    A reader may see a mixture of two lines, and then reads again. Raises ValueError for a value that is too long.
+    A reader may see a mixture of the old and the new line, and must then read again. Raises ValueError if the value is
+    too long.
     """
     line = json.dumps(value).encode().ljust(size - 1) + b"\n"
     if len(line) > size:
@@ -84,15 +87,18 @@ def overwrite_line(path: str | Path, value: Any, size: int) -> None:
 
 
 def temporary_name(path: str | Path) -> str:
-    """Return a hidden name beside `path`, from which `is_being_written` can tell its writer."""
+    """Return a hidden name beside `path`. The name identifies the writer, so that `is_being_written` can look for
+    it.
+    """
     folder, name = os.path.split(path)
     return os.path.join(folder, f".{name}.{os.urandom(4).hex()}.{_this_machine()}.{os.getpid()}.tmp")
 
 
 def is_being_written(path: str | Path) -> bool:
-    """Tell whether the writer of a temporary file may still be writing.
+    """Return whether the writer of a temporary file may still be writing.
 
-    The writer is running on this machine, or it is on another machine that shares the folder and the file is young.
+    That is so if the writer runs on this machine. If the writer is on another machine that shares the folder, the file
+    must be young.
     """
     machine, process = _writer(path)
     if machine == _this_machine():
@@ -106,13 +112,15 @@ def is_being_written(path: str | Path) -> bool:
 
 
 def has_lost_its_writer(path: str | Path) -> bool:
-    """Tell whether a temporary file's writer was a process of this machine that is gone, whatever the file's age."""
+    """Return whether a temporary file was written by a process of this machine that has ended. The file's age does
+    not matter.
+    """
     machine, process = _writer(path)
     return machine == _this_machine() and not os.path.exists(f"/proc/{process}")
 
 
 def _writer(path: str | Path) -> tuple[str, str]:
-    """Return (machine, pid) from a name by `temporary_name`, or empty texts for another name."""
+    """Return (machine, pid) of the writer from a name that `temporary_name` made. Both are empty for any other name."""
     parts = os.path.basename(path).split(".")
     if parts[-1] != "tmp" or len(parts) < 5 or not parts[-2].isdecimal():
         return "", ""
@@ -124,7 +132,9 @@ def _this_machine() -> str:
 
 
 def folder_size(folder: str | Path) -> int:
-    """Return the bytes of all files below a folder. Files that vanish count as 0, and links are not followed."""
+    """Return the total size in bytes of all files below a folder. Files that vanish meanwhile count as 0, and links
+    are not followed.
+    """
     total = 0
     for above, _, names in os.walk(folder):
         for name in names:
@@ -136,8 +146,7 @@ def folder_size(folder: str | Path) -> int:
 def remove_tree(folder: str | Path) -> None:
     """Delete a folder with its content. Several processes may do so at once, and a missing folder is no error.
 
-    A writer may still finish the call that it is in, and create a file under its final name after the listing. Such
-    files are deleted in another pass.
+    Another process may create a file after the folder was listed. Such a file is deleted in a further pass.
     """
     import shutil
 
@@ -169,7 +178,7 @@ def _sync(path: str | Path, flags: int) -> None:
 
 
 def sync_filesystem(folder: str | Path) -> None:
-    """Force all writes of a folder's file system to the disk, which is faster for many files than one by one."""
+    """Sync the whole file system of a folder to the disk. For many files this is faster than syncing each file."""
     import ctypes
 
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
@@ -181,7 +190,7 @@ def sync_filesystem(folder: str | Path) -> None:
 
 
 def append_lines(path: str | Path, lines: Iterable[str]) -> None:
-    """Append lines in one write to a file to which several processes may append."""
+    """Append lines to a file in a single write, because several processes may append to it."""
     with open(open_own(path, _SHARED), "a+b") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         whole = file.seek(0, os.SEEK_END) == 0 or os.pread(file.fileno(), 1, file.tell() - 1) == b"\n"
@@ -191,7 +200,8 @@ def append_lines(path: str | Path, lines: Iterable[str]) -> None:
 
 @contextlib.contextmanager
 def locked(path: str | Path, *, create: bool = True) -> Iterator[None]:
-    """Hold the kernel's lock of a file within the block; other processes wait, and a kill frees the lock.
+    """Hold the kernel's lock of a file during the block. Other processes wait, and the kernel releases the lock if this
+    process is killed.
 
     Raises FileNotFoundError if the file is missing and `create` is False.
     """
@@ -202,7 +212,7 @@ def locked(path: str | Path, *, create: bool = True) -> Iterator[None]:
 
 @contextlib.contextmanager
 def locked_if_free(path: str | Path) -> Iterator[bool]:
-    """Try to hold the kernel's lock of a file within the block. Yields whether it is held."""
+    """Try to lock a file during the block. Yield whether the lock is held."""
     with open(open_own(path, _SHARED), "a+b") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -214,7 +224,9 @@ def locked_if_free(path: str | Path) -> Iterator[bool]:
 
 @contextlib.contextmanager
 def locked_in_place(path: str | Path) -> Iterator[int]:
-    """Hold the kernel's lock of the file that is at `path`, also if it was replaced meanwhile; yield its descriptor."""
+    """Hold the lock of the file that is now at `path`, even if the file is replaced while this process waits. Yield
+    its descriptor.
+    """
     while True:
         with open(open_own(path, _SHARED), "a+b") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
@@ -224,7 +236,7 @@ def locked_in_place(path: str | Path) -> Iterator[int]:
 
 
 def is_locked(path: str | Path) -> bool:
-    """Tell whether a process holds the kernel's lock of a file. Several processes may ask at once."""
+    """Return whether a process holds the kernel's lock of a file. Several processes may ask at once."""
     try:
         descriptor = open_own(path, os.O_RDONLY)
     except OSError:

@@ -1,4 +1,7 @@
-"""The ports of a run, which its agents know before they connect, and their first message (Hello). Python 3.9, pure."""
+"""The ports that a run's agents try, and the first message of a connection (Hello). Python 3.9, pure.
+
+The agents derive the ports from a shared secret before they connect.
+"""
 
 import hashlib
 
@@ -10,19 +13,18 @@ GANG_PORT_RANGE = (15_000, 32_767)
 
 
 class Hello(Fields):
-    """A node's description of itself when it joins."""
+    """A node's description of itself, which it sends when it connects to the leader."""
 
     node_rank: Node
     host: str
     nproc: int
-    addrs: tuple[str, ...] = ()  # the addresses of its neighbour server
+    addrs: tuple[str, ...] = ()  # the addresses at which its neighbour server listens
     neighbour_port: Port = 0
 
 
 def gang_ports(secret: str, port_range: tuple[int, int] = GANG_PORT_RANGE) -> tuple[int, ...]:
-    """Return up to 16 distinct ports of the range.
-
-    Everyone who knows the secret derives the same ports; nobody else can.
+    """Return up to 16 distinct ports of the range. They follow from the run's secret, so only the run's agents can
+    compute them.
     """
     low, high = port_range
     span, counter = high - low + 1, 0

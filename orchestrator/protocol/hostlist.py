@@ -1,6 +1,7 @@
-"""Lists of hosts in the form of Slurm: `n[1-3,5],b[07-09]`.
+"""Parses and formats lists of hosts in Slurm's notation: `n[1-3,5],b[07-09]`.
 
-Slurm gives a job its nodes in this form, profiles name theirs in it, and messages use it for more than a few hosts.
+Slurm gives a job its nodes in this notation, and profiles may name their hosts in it. Messages use it for more than a
+few hosts.
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ _NUMBER = re.compile(r"(\d{1,18})", re.ASCII)
 
 
 def expand(text: str) -> list[str]:
-    """Return the host names of a list such as `n[1-3,5],b[07-09]`, with zero padding kept.
+    """Return the host names in a list such as `n[1-3,5],b[07-09]`. Zero padding is kept.
 
-    Raises ValueError for a list that can't be parsed, which must not silently become one host, or for more names than
-    MAX_HOSTS.
+    Raises ValueError if the list has more than MAX_HOSTS names or can't be parsed, so that such a list never becomes a
+    single host.
     """
     names: list[str] = []
     for group in _groups(text):
@@ -84,7 +85,7 @@ def fold(names: Iterable[str]) -> str:
 
 
 def folded(names: Iterable[str]) -> list[str]:
-    """Return the names in order, with neighbours that differ in one number joined to a range: [`n[1-62]`, `login`]."""
+    """Return the names in order. Neighbours that differ in one number are joined to a range: [`n[1-62]`, `login`]."""
     groups: list[list[list[str]]] = []  # groups of names, each split into alternating texts and numbers
     for name in names:
         pieces = _NUMBER.split(name)
@@ -98,27 +99,33 @@ def folded(names: Iterable[str]) -> list[str]:
 
 
 def in_words(names: Iterable[str]) -> str:
-    """Return the names for people: a few names unchanged, more names sorted and folded, `n[1-62], login`."""
+    """Return host names as text for people. A few names are listed; more names are sorted and folded, such as
+    `n[1-62], login`.
+    """
     listed = list(names)
     return ", ".join(listed if len(listed) < FOLD_FROM else folded(sorted(listed, key=_by_number)))
 
 
 def nodes_in_words(nodes: Sequence[tuple[int, str]]) -> str:
-    """Return nodes (rank and host) for people: `node 3 (n4), node 5 (n6)`, or `nodes 3-61 (n[4-62])`."""
+    """Return nodes, given by rank and host, as text for people: `node 3 (n4), node 5 (n6)`, or `nodes 3-61
+    (n[4-62])`.
+    """
     if len(nodes) < FOLD_FROM:
         return ", ".join(f"node {rank} ({host})" for rank, host in nodes)
     return f"nodes {numbers_in_words([rank for rank, _ in nodes])} ({', '.join(folded(host for _, host in nodes))})"
 
 
 def numbers_in_words(numbers: Sequence[int]) -> str:
-    """Return numbers for people: `3, 5`, or `3-61, 64`."""
+    """Return numbers as text for people: `3, 5`, or `3-61, 64`."""
     if len(numbers) < FOLD_FROM:
         return ", ".join(map(str, numbers))
     return ", ".join(_ranges([str(number) for number in numbers]))
 
 
 def by_words(told: Iterable[tuple[str, str]]) -> list[str]:
-    """Return lines `host: words`. Many hosts with the same words share a line, without addresses in brackets."""
+    """Return lines of the form `host: message`. Hosts with the same message share a line, and their addresses (in
+    brackets) are left out.
+    """
     hosts: dict[str, list[str]] = {}
     for host, words in told:
         hosts.setdefault(words, []).append(host)
@@ -131,9 +138,10 @@ def by_words(told: Iterable[tuple[str, str]]) -> list[str]:
 
 
 def each_once(told: Iterable[tuple[str, str]]) -> list[str]:
-    """Return the words of (host, words), each once; words that differ only in their host are those of the first host.
+    """Return each distinct message of (host, message) once. Messages that differ only in their host count as equal, and
+    the first is returned.
 
-    So they stay a command that can be typed, unlike `ssh n[1-62]`.
+    A message may contain a command, which can be typed only if it names a single host and not `ssh n[1-62]`.
     """
     found: dict[str, str] = {}
     for host, words in told:

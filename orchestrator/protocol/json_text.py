@@ -11,7 +11,7 @@ MOST_LEVELS = 100  # limit on nested lists and objects, so that recursive code d
 
 
 def parse_json(text: str | bytes) -> Any:
-    """Return the value. Raises ValueError if the text is not JSON, or is nested more than MOST_LEVELS deep."""
+    """Parse JSON. Raises ValueError if the text is not JSON, or is nested more than MOST_LEVELS deep."""
     if isinstance(text, bytes):  # json would check for UTF-16 first, which takes longer than the parsing
         text = text.decode("utf-8", "surrogatepass")
     try:

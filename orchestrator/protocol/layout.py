@@ -19,8 +19,8 @@ _OWN_HERE = (
     r"|pull(ed)?\.json|sending|starting|events\.jsonl|notify\.log|outbox|(collect|outputs|logs)\.lock|trackers"
     r"|[^/]*\.replay-[0-9a-f]{6}"
 )
-_WRITTEN_WHOLE = r"(\.partial)?"  # the suffix by `write_file` while a file is incomplete
-_WRITTEN_ATOMICALLY = r"\.[^/]*\.[0-9a-f]{8}\.[0-9a-f]{8}\.\d+\.tmp"  # a name by `temporary_name`
+_WRITTEN_WHOLE = r"(\.partial)?"  # the suffix that `write_file` gives to an incomplete file
+_WRITTEN_ATOMICALLY = r"\.[^/]*\.[0-9a-f]{8}\.[0-9a-f]{8}\.\d+\.tmp"  # a name that `temporary_name` made
 _OWN_OF_SWEEP = r"sweep\.json|search\.jsonl?|code|slurm|batch"  # in the folder that the points of a sweep share
 _RUN = r"\..*|.*-[abcdefghjkmnpqrstuvwxyz2-9]{6}(\.\d+)?(\.replay-[0-9a-f]{6})?"
 
@@ -37,7 +37,9 @@ TITLES = {"slurm": "Slurm", "pbs": "PBS", "sge": "Grid Engine", "oar": "OAR", "l
 
 
 def job_folder(kind: str) -> str:
-    """Return the folder, in a run's folder, of the script and the logs of its job of a scheduler of this kind."""
+    """Return the folder, within a run's folder, of the scheduler job's script and logs. `kind` is the kind of the
+    scheduler.
+    """
     return "slurm" if kind == "slurm" else "batch"
 
 
@@ -58,9 +60,8 @@ def debugger_file(attempt_dir: str, rank: int) -> str:
 
 
 def samples_file(node_dir: str) -> str:
-    """Return the file to which a node's agent appends samples of the node's use.
-
-    Older samples are in a second file, whose name ends in `.1`.
+    """Return the file to which a node's agent appends samples of the node's resource usage. Older samples are in a
+    second file, whose name ends in `.1`.
     """
     return f"{node_dir}/samples.jsonl"
 
@@ -76,12 +77,14 @@ def read_metrics_file(node_dir: str) -> str:
 
 
 def result_file(folder: str) -> str:
-    """Return the file to which rank 0 writes the result. It is in the run's folder, or the attempt's in a container."""
+    """Return the file to which rank 0 writes the program's result. It is in the run's folder or, in a container, in
+    the attempt's folder.
+    """
     return f"{folder}/result.json"
 
 
 def archive_file(run_dir: str) -> str:
-    """Return the archive of the code that runs on nodes."""
+    """Return the path of the archive with orch's code for the nodes."""
     return f"{run_dir}/node.pyz"
 
 
@@ -91,7 +94,7 @@ def output_folder(run_dir: str) -> str:
 
 
 def is_own_file(path: str, *, here: bool) -> bool:
-    """Tell whether a file or folder in a run's folder is orch's own, by its relative path.
+    """Return whether the relative path of a file or folder in a run's folder is one of orch's own.
 
     `here` tells whether this is the submitting machine, which keeps the run's records in the same folder.
     """
@@ -104,36 +107,37 @@ def is_own_file(path: str, *, here: bool) -> bool:
 
 
 def is_own_file_of_sweep(path: str) -> bool:
-    """Tell whether a file or folder in the shared folder of a sweep is orch's own, by its relative path."""
+    """Return whether the relative path of a file or folder in a sweep's shared folder is one of orch's own."""
     return bool(re.fullmatch(_OWN_OF_SWEEP, path)) or is_own_file(path, here=True)
 
 
 def is_run_folder(name: str) -> bool:
-    """Tell whether a name beside a run's folder is another run's folder or a hidden file of orch."""
+    """Return whether an entry beside a run's folder is another run's folder or a hidden file of orch."""
     return re.fullmatch(_RUN, name, re.DOTALL) is not None
 
 
 def container_view(run_dir: str) -> str:
-    """Return the folder that a container sees in place of the parent of the run's folder.
+    """Return the folder that a container sees as the parent of the run's folder.
 
-    Files that ranks write beside or above their working folder are kept there. The container can't see orch's records.
+    Files that ranks write beside or above their working folder are kept in it. So the container can't see orch's
+    records.
     """
     return f"{run_dir}/container"
 
 
 def given_folder(run_dir: str) -> str:
-    """Return the folder on another machine for the checkpoint from which a run starts."""
+    """Return the folder, on a machine other than the submitting one, for the checkpoint from which a run starts."""
     return f"{run_dir}/{GIVEN}"
 
 
 def baseline_file(code_dir: str) -> str:
-    """Return the file with the sizes and times of the code before any rank could change it."""
+    """Return the file that lists the sizes and times of the code's files before any rank could change them."""
     return f"{code_dir}.baseline.json"
 
 
 def second_copy_file(run_dir: str) -> str:
-    """Return the file in which node 0's agent records the checkpoint that node 1 has.
+    """Return the file in which node 0's agent records which checkpoint node 1 has as a second copy.
 
-    Rank 0 waits for it before a save. The file has its own folder, which a container can see.
+    Rank 0 waits for this record before the next save. The file has a folder of its own, which a container can see.
     """
     return f"{node_folder(run_dir, 0)}/second_copy/newest.json"

@@ -1,4 +1,4 @@
-"""Masks secret values in text, in the forms in which programs print them. Python 3.9, pure."""
+"""Masks secret values in text, in all forms in which programs print them. Python 3.9, pure."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ Pairs = Iterable["tuple[str, str]"]
 
 
 def looks_secret(name: str) -> bool:
-    """Tell whether a variable, field or option of this name probably holds a secret."""
+    """Return whether a variable, field or option of this name probably holds a secret."""
     return _SECRET_NAME.search(name) is not None
 
 
 def secret_values(secrets: Mapping[str, str], env: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
-    """Return the names and values to mask: the secrets, and long values of variables whose names look secret."""
+    """Return (name, value) of each value to mask: the secrets, and long values of variables whose names look secret."""
     likely = ((name, value) for name, value in env.items() if looks_secret(name) and len(value) >= LONG)
     return (*secrets.items(), *likely)
 
 
 def mask(text: str, secrets: Mapping[str, str], shortest: int = _SHORT) -> str:
-    """Return the text with every secret value replaced by ***, in the way of `masker`."""
+    """Return the text with every secret value replaced by ***. `masker` describes the details."""
     return masker(secrets.items(), shortest)(text)
 
 
@@ -52,7 +52,7 @@ def masker(secrets: Pairs, shortest: int = _SHORT) -> Callable[[str], str]:
 
 
 def masked_json(value: Any, masked: Callable[[str], str]) -> Any:
-    """Return JSON types with every string masked, except the names of fields."""
+    """Return a JSON value with every string masked, except the names of fields."""
     if isinstance(value, dict):
         return {key: masked_json(item, masked) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -61,7 +61,7 @@ def masked_json(value: Any, masked: Callable[[str], str]) -> Any:
 
 
 def _forms(name: str, value: str, shortest: int) -> Iterator[tuple[str, str]]:
-    """Yield each text that reveals a value, with its replacement."""
+    """Yield (text that reveals the value, replacement) for each form of the value."""
     if len(value) < shortest:
         for form in (value, shlex.quote(value)):
             yield f"{name}={form}", f"{name}={MASKED}"
@@ -79,6 +79,6 @@ def _encoded(value: str) -> Iterator[str]:
     raw = value.encode("utf-8", "surrogateescape")
     yield from (quote(raw), quote(raw, safe=""), quote_plus(raw), raw.hex())
     for before, dropped in ((0, 0), (1, 2), (2, 3)):
-        whole = (before + len(raw)) * 8 // 6  # the characters after these hold bits of the text that follows
+        whole = (before + len(raw)) * 8 // 6  # later characters also encode bits of the text behind the value
         found = base64.b64encode(bytes(before) + raw).decode()[dropped:whole]
         yield from (found, found.translate(str.maketrans("+/", "-_")))

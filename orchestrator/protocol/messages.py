@@ -1,9 +1,9 @@
 """The messages between leader, agents and launchers. Python 3.9, pure.
 
-Orders go from the leader to an agent, and from an agent to its launcher. Reports go the other way. Requests go from an
-agent to another node's agent. A message is a line of JSON with the `kind` of its class, and an answer to a request has
-no kind. Each receiver has a table from class to handler, and ignores unknown kinds and unknown fields. A damaged
-message is reported as the trouble of its node, and ends no agent by itself.
+The leader sends orders to agents, and an agent sends orders to its launcher. Reports go the other way. An agent sends
+requests to the agent of another node. A message is a line of JSON with the `kind` of its class; an answer to a request
+has no kind. Each receiver has a table that maps classes to handlers, and ignores unknown kinds and fields. If a message
+is damaged, the receiver reports trouble of its node, and no agent ends for that reason alone.
 """
 
 from collections.abc import Mapping
@@ -37,14 +37,14 @@ class Report(OfKind):
 
 
 class Request(OfKind):
-    """A request to the neighbour server of node `to`."""
+    """A request to the neighbour server of node `to`, by which the agents of two nodes talk directly."""
 
     kinds = REQUESTS
     to: Node
 
 
 def read_report(data: Any) -> Optional[Report]:
-    """Return the report; None if its kind is unknown, and a Trouble if it is damaged."""
+    """Parse a report. Return None if its kind is unknown, and a Trouble if it is damaged."""
     try:
         return REPORTS.read(data)
     except DamagedError as error:
@@ -62,29 +62,31 @@ class Introduction(Fields):
 
 
 class Admission(Fields):
-    """The leader's answer: the number of the node that has joined, or why it is refused."""
+    """The leader's answer to an Introduction: the number of the node, or the reason for which the node is refused."""
 
     joined: Optional[Node] = None
     refused: str = ""
 
 
 class Probe(Request, kind="probe"):
-    """Send the padding back, which shows whether large packets arrive."""
+    """Send the padding back to the requesting node, which tests whether large packets arrive."""
 
     padding: str
 
 
 class Keep(Request, kind="keep"):
-    """Receive a checkpoint, whose list of files follows as `listing` bytes. FilesWanted and Kept answer it."""
+    """Receive and store a checkpoint. `listing` bytes with its list of files follow. The answers are FilesWanted and
+    then Kept.
+    """
 
     checkpoint: str
     listing: Annotated[int, Bounds(0, 64 << 20)]
-    replaces: bool = False  # also if the node's own ranks have written something there
-    keeps: Optional[Strings] = None  # the earlier checkpoints that the node keeps; None: all
+    replaces: bool = False  # whether to overwrite files of this name that the node's own ranks have written
+    keeps: Optional[Strings] = None  # the earlier checkpoints that the node must keep; None: all
 
 
 class Answer(Fields):
-    """An answer of a neighbour server, with the problem if it can't do what was requested."""
+    """A neighbour server's answer. It describes the problem if the request failed."""
 
     problem: str = ""
 
@@ -97,40 +99,40 @@ class Probed(Answer):
 
 
 class FilesWanted(Answer):
-    """The files of the checkpoint that the node lacks."""
+    """The files of the checkpoint that the answering node lacks."""
 
     wanted: Strings = ()
 
 
 class Kept(Answer):
-    """The checkpoint is in its place."""
+    """The received checkpoint was moved to its final folder."""
 
     kept: str = ""
 
 
 class Hashed(Fields):
-    """The hash of the file that was just sent, if it is not in the list."""
+    """The hash of the file that was just sent. It is sent if the list of files does not have the hash."""
 
     sha256: str
 
 
 class Again(Fields):
-    """The request of one start of a scheduler's job for the next, which the agents leave in a file of the run."""
+    """A request to start a scheduler's job again. An agent leaves it in a file of the run for the job's next start."""
 
     cause: str
     reason: str = ""
-    node: Optional[Node] = None  # whose agent requested it
+    node: Optional[Node] = None  # the node whose agent requested it
 
 
 # -- orders
 
 
 class LeaderHeartbeat(Order, kind="heartbeat"):
-    """The leader runs."""
+    """A regular sign of life from the leader to each agent."""
 
 
 class Check(Order, kind="check"):
-    """Try the way to the neighbour."""
+    """Test the network path to the neighbour node."""
 
     addrs: Strings
     port: Port
@@ -138,14 +140,14 @@ class Check(Order, kind="check"):
 
 
 class Prepare(Order, kind="prepare"):
-    """Make ready for an attempt. Node 0's launcher binds the store's port at this address."""
+    """Prepare for an attempt. On node 0, the launcher binds the port of torch's store at this address."""
 
     attempt: Count
     store_addr: str = ""
 
 
 class HandOver(Order, kind="hand_over"):
-    """Node 0 gives the nodes that lack it the checkpoint that the attempt resumes from."""
+    """Node 0 sends the checkpoint from which the attempt resumes to the nodes that lack it."""
 
     attempt: Count
     checkpoint: str
@@ -159,54 +161,54 @@ class Go(Order, kind="go"):
     binding: Binding
     master_addr: str
     master_port: Port
-    resume_from: str = ""  # the checkpoint's name; for the launcher its path
+    resume_from: str = ""  # the checkpoint's name in an order to an agent, its path in an order to a launcher
     checksum: str = ""  # the algorithm for the checkpoints that the ranks write
     network: Mapping[str, str] = field(default_factory=dict)  # the node's own variables, for the launcher
 
 
 class Stop(Order, kind="stop"):
-    """Have the ranks stop at a step boundary, and kill them after `grace` seconds."""
+    """Stop the ranks at a step boundary, and kill the remaining ranks after `grace` seconds."""
 
     attempt: Count
     grace: Seconds
 
 
 class ReportStacks(Order, kind="stacks"):
-    """Report where each rank stands."""
+    """Report the stack trace of each rank."""
 
 
 class FindModule(Order, kind="find_module"):
-    """Report whether the ranks' interpreter finds a module that a rank of another node lacks."""
+    """Report whether the ranks' interpreter has a module that a rank of another node lacks."""
 
     module: str
 
 
 class Bye(Order, kind="bye"):
-    """The gang has ended: leave with this exit code."""
+    """Exit with this code, because the gang (the run's connected agents) has ended."""
 
     outcome: str
     code: int
 
 
 class Ping(Order, kind="ping"):
-    """Answer the agent, which checks that the launcher runs."""
+    """Answer with Pong. The agent sends this to check that its launcher responds."""
 
 
 # -- reports
 
 
 class Heartbeat(Report, kind="heartbeat"):
-    """The agent runs."""
+    """A regular sign of life from an agent to the leader."""
 
 
 class WayTried(Report, kind="path"):
-    """The way to the neighbour was tried; with the error if it does not work."""
+    """The result of the test of the network path to the neighbour node. It has an error if the test failed."""
 
     error: Optional[str] = None
 
 
 class Trouble(Report, kind="trouble"):
-    """The node can't take part. `tail` is from its launcher's log."""
+    """The node can't take part in the run. `tail` is the end of its launcher's log."""
 
     reason: str
     cause: str = INFRA
@@ -214,14 +216,16 @@ class Trouble(Report, kind="trouble"):
 
 
 class FolderLost(Report, kind="folder_lost"):
-    """The run's folder on this node, or a part of it, was removed, perhaps with the heartbeats of its ranks."""
+    """The run's folder on this node was removed or damaged. `with_heartbeats` tells whether the heartbeats of its
+    ranks are lost too.
+    """
 
     path: str
     with_heartbeats: bool = False
 
 
 class SignalReceived(Report, kind="signal"):
-    """The agent received a signal. With `now`, a cancel wants the ranks to be killed at once."""
+    """The agent received a signal. With `now`, the run is cancelled and the ranks are to be killed at once."""
 
     name: str
     cancelled: bool = False
@@ -229,7 +233,7 @@ class SignalReceived(Report, kind="signal"):
 
 
 class StacksFound(Report, kind="stacks"):
-    """The positions of the node's ranks, and the process groups in their flight recorders."""
+    """The stack traces of the node's ranks, and the process groups from torch's flight recorder."""
 
     ranks: Mapping[int, RankStack] = field(default_factory=dict)
     recorders: Mapping[int, Mapping[str, ProcessGroup]] = field(default_factory=dict)
@@ -243,43 +247,43 @@ class ModuleSought(Report, kind="found"):
 
 
 class LauncherGone(Report):
-    """The launcher's process has ended. It has no kind, because the agent itself makes it."""
+    """The launcher's process has ended. The message has no kind, because an agent creates it for itself."""
 
     code: int
     tail: Strings = ()
 
 
 class Used(Report, kind="used"):
-    """The node is not idle any more."""
+    """The node is no longer idle."""
 
 
 class OfAttempt(Report):
-    """A report about one attempt, which is ignored in another attempt."""
+    """A report about one attempt. The leader ignores it if another attempt is running."""
 
     attempt: Count
 
 
 class Imported(OfAttempt, kind="imported"):
-    """The launcher has imported what its ranks share; with `failed`, an import failed."""
+    """The launcher has imported the modules that its ranks share. `failed` tells whether an import failed."""
 
     seconds: Optional[float] = None
     torch: Optional[str] = None
     opened_gpu: Optional[str] = None
-    missing: str = ""  # a module that every rank needs and the interpreter lacks
+    missing: str = ""  # a module that every rank needs and that the interpreter lacks
     failed: str = ""
-    network: Optional[str] = None  # of the launcher's container
+    network: Optional[str] = None  # the id of the launcher's container
 
 
 class Ready(OfAttempt, kind="ready"):
     """The launcher can start the ranks. The agent adds the last three fields."""
 
-    port: Port = 0  # of the store, on node 0
-    checksums: Strings = ()  # that the ranks can make
+    port: Port = 0  # the store's port, reported by node 0
+    checksums: Strings = ()  # the checksum algorithms that the ranks have
     python: str = ""
     missing: str = ""
-    image: Optional[str] = None  # of the node's container
-    checkpoints: tuple[tuple[str, str], ...] = ()  # name and mark, the newest first
-    unfit: str = ""  # why no rank can run on the node
+    image: Optional[str] = None  # the id of the node's container
+    checkpoints: tuple[tuple[str, str], ...] = ()  # (name, mark) of each checkpoint on the node, newest first
+    unfit: str = ""  # why no rank can run on the node; empty if ranks can run
 
 
 class RanksStarted(OfAttempt, kind="started"):
@@ -290,7 +294,7 @@ class RanksStarted(OfAttempt, kind="started"):
 
 
 class Dialed(OfAttempt, kind="dialed"):
-    """A process has connected to the store's port."""
+    """A process has connected to the port of torch's store."""
 
 
 class LogFailed(OfAttempt, kind="log_error"):
@@ -302,31 +306,33 @@ class LogFailed(OfAttempt, kind="log_error"):
 
 
 class Pong(OfAttempt, kind="pong"):
-    """The launcher runs."""
+    """The launcher's answer to Ping."""
 
 
 class RankEnded(RankEnd, OfAttempt, kind="exit"):
-    """A rank has ended. `left` ranks of its node still run; if `left` is None, all of them end."""
+    """A rank has ended. `left` ranks of its node still run. If `left` is None, all other ranks of the node end too."""
 
     left: Optional[Count] = None
 
 
 class RanksIdle(OfAttempt, kind="idle"):
-    """All ranks of the node have ended. A launcher in a container reports what it ended; None: it is outside."""
+    """All ranks of the node have ended. A launcher in a container also reports the processes that it killed; outside
+    of a container, `killed` is None.
+    """
 
     killed: Optional[Count] = None
     survivors: tuple[int, ...] = ()
 
 
 class HandedOver(OfAttempt, kind="handed_over"):
-    """The nodes that received the checkpoint, and those that could not, with the reason."""
+    """The nodes that received the checkpoint, and each node that did not, with the reason."""
 
     given: tuple[Node, ...] = ()
     failed: tuple[tuple[Node, str], ...] = ()
 
 
 class Stalled(OfAttempt, kind="stall"):
-    """A rank has been silent for `seconds`, half of its `limit` or all of it."""
+    """A rank has sent no sign of life for `seconds`: half of its time limit or, with `full`, all of it."""
 
     rank: Rank
     phase: str
@@ -338,22 +344,22 @@ class Stalled(OfAttempt, kind="stall"):
 
 
 class Moved(OfAttempt, kind="moved"):
-    """A rank that was silent has continued, or has ended."""
+    """A rank that was silent has sent a sign of life, or has ended."""
 
     rank: Rank
 
 
 class Patience(OfAttempt, kind="patience"):
-    """A rank of the node is inside a longer limit for so many more seconds; 0 if none is."""
+    """A rank of the node may take longer than usual for this many more seconds; 0 if no rank may."""
 
     seconds: Seconds
 
 
 class Waits(OfAttempt, kind="waits"):
-    """No rank of node 0 has computed for so long; 0 if one computes again."""
+    """No rank of node 0 has computed for this many seconds; 0 if a rank computes again."""
 
     seconds: Seconds
-    unused_port: Port = 0  # the store's, if no process has connected to it
+    unused_port: Port = 0  # the store's port if no process has connected to it, else 0
 
 
 class Unused(OfAttempt, kind="unused"):

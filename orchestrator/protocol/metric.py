@@ -1,4 +1,6 @@
-"""Decides whether a metric is better lower or higher, for ranking runs and keeping checkpoints. Python 3.9, pure."""
+"""Decides whether lower or higher values of a metric are better, to rank runs and to keep checkpoints. Python 3.9,
+pure.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ from orchestrator.protocol.str_enum import StrEnum
 
 
 class Better(StrEnum):
-    """Which of two values of a metric is better."""
+    """Whether the lower or the higher value of a metric is better."""
 
     LOWER = "lower"
     HIGHER = "higher"
@@ -18,7 +20,7 @@ class Better(StrEnum):
 
 @dataclass(frozen=True)
 class JobMetric:
-    """The metric by which a job's runs are judged. Without `better`, the words in its name decide."""
+    """The metric by which a job's runs are judged. If `better` is empty, the words in the metric's name decide."""
 
     name: str
     better: Better | None = None
@@ -44,10 +46,11 @@ _JOINED: Final = re.compile(r".+(loss|error|perplexity|entropy)")  # such as val
 
 
 def better_of(metric: str, of_job: JobMetric | None = None) -> Better:
-    """Return which direction is better for a metric: as the job says for this name, else by the words in the name.
+    """Return whether lower or higher values of a metric are better.
 
-    Words are separated by `_`, `-`, `.`, `/` and changes of case, and the last known word decides. A word after `per`
-    is a unit, and `neg` or `negative` before a word reverses its meaning. Without a known word, higher is better.
+    The job decides if it states a direction for this name. Otherwise the words in the name decide. Words are separated
+    by `_`, `-`, `.`, `/` and changes of case, and the last known word decides. A word after `per` is a unit, and `neg`
+    or `negative` before a word reverses its meaning. Without a known word, higher is better.
     """
     if of_job is not None and of_job.better is not None and of_job.name == metric:
         return of_job.better
@@ -62,7 +65,7 @@ def better_of(metric: str, of_job: JobMetric | None = None) -> Better:
 
 
 def is_known(metric: str) -> bool:
-    """Tell whether a word of the name says which way the metric is better."""
+    """Return whether a word of the name shows which direction of the metric is better."""
     return any(_meaning(word.lower()) is not None for word in _WORD.findall(metric))
 
 
@@ -76,10 +79,7 @@ def _meaning(word: str) -> Better | None:
 
 
 def kept_by(name: str, better: str) -> JobMetric | None:
-    """Return the metric by which the best checkpoint is kept, from its name and direction.
-
-    None if the name is empty.
-    """
+    """Return the metric that decides which checkpoint is kept as the best, or None if the name is empty."""
     if not name:
         return None
     return JobMetric(name, Better(better) if better in tuple(Better) else None)

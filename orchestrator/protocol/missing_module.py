@@ -1,4 +1,4 @@
-"""Reads which module Python says is missing. Pure. Python 3.9."""
+"""Parses the name of a missing module from Python's error message. Pure. Python 3.9."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ _WORDS = re.compile(r"No module named '?(\w+)(?:\.\w+)*'?(; '[\w.]+' is (?:not )
 
 
 def missing_module_in(words: str) -> str:
-    """Return the top-level module that an error says is missing; "" if the error is another or the module is there."""
+    """Return the top-level name of the module that an error message reports as missing; "" for any other error, or
+    if the module is installed.
+    """
     found = _WORDS.search(words)
     return "" if found is None or found[2] else found[1]

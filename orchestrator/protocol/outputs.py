@@ -1,6 +1,6 @@
-"""Decides which files of a program are its run's outputs, and their names when they are copied back. Python 3.9, pure.
+"""Decides which files of a program are its run's outputs, and under which names they are copied back. Python 3.9, pure.
 
-An excluded folder is not searched.
+Excluded folders are not searched.
 """
 
 from __future__ import annotations
@@ -34,7 +34,9 @@ _CHECKPOINT = r"(?s:checkpoint[-_.=]?\d.*|.*\.ckpt|epoch[-_=]?\d.*|(global[-_]?)
 
 @dataclass(frozen=True)
 class OutputRules:
-    """A job's rules for outputs: the files of the working folder, and how many bytes are copied back by default."""
+    """A job's rules for outputs: which files of the working folder are outputs, and how many bytes are copied back
+    by default.
+    """
 
     include: tuple[str, ...] = ()  # empty: all
     exclude: tuple[str, ...] = ()
@@ -60,7 +62,7 @@ def _patterns(value: Any) -> tuple[str, ...]:
 
 
 class Entry(NamedTuple):
-    """A file: its folder, its path there, and what shows whether it has changed."""
+    """A file: its folder, its path within the folder, and the values that show whether it has changed."""
 
     root: str
     path: str
@@ -70,18 +72,18 @@ class Entry(NamedTuple):
 
 
 class Matcher:
-    """Tells whether paths of a folder are outputs. With `built_in`, LEFT_OUT is excluded too."""
+    """Decides whether paths of a folder are outputs. With `built_in`, the patterns LEFT_OUT are excluded too."""
 
     def __init__(self, rules: OutputRules, *, built_in: bool = True) -> None:
         self.include = [compiled(each) for each in rules.include]
         self.exclude = [compiled(each) for each in (*(LEFT_OUT if built_in else ()), *rules.exclude)]
 
     def enters(self, folder: str) -> bool:
-        """Tell whether a folder may contain outputs. All folders above it must have been entered."""
+        """Return whether a folder may contain outputs. The caller must have checked all its parent folders."""
         return not takes(self.exclude, folder, is_folder=True)
 
     def takes(self, path: str) -> bool:
-        """Tell whether a file is an output. All folders above it must have been entered."""
+        """Return whether a file is an output. The caller must have checked all its parent folders."""
         if takes(self.exclude, path, is_folder=False):
             return False
         if not self.include:
@@ -95,7 +97,7 @@ class Matcher:
 
 
 def home_names(entries: Iterable[Entry], node: int = 0) -> dict[str, Entry]:
-    """Return each file by its path in the run's local outputs folder; nodes other than 0 have a folder of their own.
+    """Return each file by its path in the run's local outputs folder. Nodes other than 0 have a subfolder each.
 
     A file of $ORCH_OUTPUT_DIR keeps its path. Another file with the same path goes to a folder of renamed files.
     """
@@ -119,7 +121,9 @@ def _above(path: str) -> list[str]:
 
 
 def leads_out(name: str) -> bool:
-    """Tell whether a path from another machine is not a plain path below a folder here."""
+    """Return whether a path from another machine would lead out of the local folder. True unless it is a plain
+    relative path.
+    """
     return "\0" in name or any(part in ("", ".", "..") for part in name.split("/"))
 
 
@@ -143,7 +147,7 @@ def chosen(files: Mapping[str, Entry], max_size: int) -> set[str]:
 
 
 def checkpoint_of(path: str) -> str | None:
-    """Return the checkpoint file or folder that contains a path, judged by names, or None."""
+    """Return the checkpoint file or folder that contains a path, or None. Only the names in the path decide."""
     for above in (*_above(path), path):
         if re.fullmatch(_CHECKPOINT, above.rpartition("/")[2]):
             return above

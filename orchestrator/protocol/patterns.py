@@ -1,8 +1,9 @@
-"""Patterns of .gitignore, for ignore files, outputs and checkpoints. Python 3.9, pure.
+"""Patterns in the syntax of .gitignore, for ignore files, outputs and checkpoints. Python 3.9, pure.
 
-A pattern without a slash matches a name in any folder, and a pattern with a slash matches a path from the top. A slash
-at the end matches only folders, and `**` any folders. The last matching pattern counts, and `!` at its start lifts the
-patterns before it. A path is compared only if no folder above it is excluded, so patterns match no ancestors.
+A pattern without a slash matches a name in any folder, and a pattern with a slash matches a path from the top. A
+pattern that ends in a slash matches only folders. `**` matches any number of folders. The last matching pattern
+decides, and a pattern that starts with `!` cancels earlier matches. Callers don't test paths below an excluded folder,
+so a pattern is never compared with the parents of a path.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ MADE_AGAIN = (
 
 
 class Pattern(NamedTuple):
-    """A pattern as a regular expression for a whole path."""
+    """A pattern, compiled to a regular expression for a whole path."""
 
     regex: re.Pattern[str]
     only_folders: bool
@@ -38,7 +39,7 @@ def problem_of(pattern: str) -> str | None:
 
 
 def compiled(pattern: str) -> Pattern:
-    """Return the pattern that a text describes. Raises re.error if the text is not valid."""
+    """Compile a pattern. Raises re.error if the pattern is not valid."""
     lifts = pattern.startswith("!")
     body = pattern[1:] if lifts else pattern
     only_folders = body.endswith("/")
@@ -56,7 +57,7 @@ def _is_any(part: str) -> bool:
 
 
 def _name(part: str) -> str:
-    """Return the regular expression for a pattern within one name."""
+    """Return the regular expression for one name of a pattern's path."""
     text, at = "", 0
     while at < len(part):
         char, at = part[at], at + 1
@@ -93,6 +94,6 @@ def deciding(patterns: Sequence[Pattern], path: str, *, is_folder: bool) -> int 
 
 
 def takes(patterns: Sequence[Pattern], path: str, *, is_folder: bool) -> bool:
-    """Tell whether the last matching pattern includes the path; False if none matches."""
+    """Return whether the last matching pattern includes the path. False if no pattern matches."""
     index = deciding(patterns, path, is_folder=is_folder)
     return index is not None and not patterns[index].lifts

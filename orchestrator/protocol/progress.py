@@ -1,4 +1,4 @@
-"""How far a run has come, as events describe it."""
+"""Measures the progress of a run, as its events report it."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 
 
 class Progress(NamedTuple):
-    """How far a run has come: the newest checkpoint's step or, without one, the heartbeats' step and the last write.
+    """The progress of a run: the step of the newest checkpoint or, without checkpoints, the heartbeats' step and the
+    time of the last write.
 
-    A later state compares as greater. Any checkpoint's step counts for more than the signs of a run without
-    checkpoints.
+    A greater value means more progress. A run with any checkpoint compares as greater than a run without checkpoints.
     """
 
     step: int = -1
@@ -19,12 +19,12 @@ class Progress(NamedTuple):
 
     @staticmethod
     def of(step: int | None, beat: int | None = None, saved: float | None = None) -> Progress:
-        """Return the progress of which None says that there is no step, no heartbeat or no write."""
+        """Build a Progress. An argument is None if there is no checkpoint's step, no heartbeat, or no write."""
         return Progress(-1 if step is None else step, -1 if beat is None else beat, saved or 0.0)
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> Progress:
-        """Return the progress that another machine reports by `to_event`."""
+        """Parse the progress in an event's fields, which `to_event` made."""
         step, beat = (each if type(each := data.get(name)) is int else None for name in ("step", "beat"))
         saved = data.get("saved")
         return Progress.of(step, beat, saved if isinstance(saved, float) else None)

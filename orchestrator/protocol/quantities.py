@@ -1,7 +1,8 @@
-"""Sizes, durations, rates and numbers as text. web/static/format.js has the same rules for the page.
+"""Formats sizes, durations, rates and numbers as text. Python 3.9.
 
-Both round with the same arithmetic, because Python's `round` and JavaScript's `toFixed` treat a tie differently. One
-table of cases tests both (tests/unit/protocol/quantities.json). Python 3.9.
+web/static/format.js formats them in the same way for the web page. Both files do their own rounding, because Python's
+`round` and JavaScript's `toFixed` differ for ties. One table of cases tests both files
+(tests/unit/protocol/quantities.json).
 """
 
 from __future__ import annotations
@@ -47,16 +48,19 @@ def duration(seconds: float | None) -> str:
 
 
 def rate(per_second: float | None, of: str) -> str:
-    """Return a rate as `1,234 samples/s`, `12.3 steps/s` or, of `B`, `1.4 MiB/s`."""
+    """Format a rate such as `1,234 samples/s` or `12.3 steps/s`. If the unit is `B`, the rate has the form `1.4
+    MiB/s`.
+    """
     if per_second is None or not math.isfinite(per_second):
         return NOTHING
     return f"{size(per_second)}/s" if of == "B" else f"{number(per_second, 3)} {of}/s"
 
 
 def number(value: Any, digits: int = DIGITS) -> str:
-    """Return a number as `20,000`, `0.33333`, `12,346` or `8.59e-4`: so many significant digits, or a whole number.
+    """Format a number as `20,000`, `0.33333`, `12,346` or `8.59e-4`.
 
-    Other values are returned as text, and None as `-`.
+    The result is a whole number or has `digits` significant digits. None becomes `-`, and values that are not numbers
+    become text unchanged.
     """
     if value is None:
         return NOTHING

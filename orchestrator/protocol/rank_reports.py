@@ -1,4 +1,4 @@
-"""The launcher's reports on its ranks: how a rank ended, and which line it has reached. Python 3.9, pure."""
+"""A launcher's reports on its ranks: how a rank ended, and its stack trace. Python 3.9, pure."""
 
 from collections.abc import Mapping
 from dataclasses import field
@@ -8,21 +8,23 @@ from orchestrator.protocol.typed import Count, Fields, Node, Rank
 
 
 class RankError(Fields):
-    """The exception that ended a rank, or an error that orch names itself (Hang, LauncherLost)."""
+    """The exception that ended a rank, or an error that orch itself defines (Hang, LauncherLost)."""
 
     type: Optional[str] = None
     message: Optional[str] = None
     traceback: str = ""
-    memory: Mapping[str, int] = field(default_factory=dict)  # of a GPU that ran out of memory, in bytes
-    snapshot: str = ""  # the file with what was in that memory
+    memory: Mapping[str, int] = field(default_factory=dict)  # bytes of memory of the GPU that ran out of memory
+    snapshot: str = ""  # the file with a snapshot of that memory
 
 
 class MissingModule(Fields):
-    """A module that a rank lacked: the rank's interpreter, and other interpreters of its node."""
+    """A module that a rank lacked. It names the rank's interpreter, and the node's other interpreters that were
+    tried.
+    """
 
     module: str = ""
     python: str = ""
-    has_it: bool = False  # whether the others have the module
+    has_it: bool = False  # whether the other interpreters have the module
     others: tuple[str, ...] = ()
 
 
@@ -34,15 +36,15 @@ class RankEnd(Fields):
     signal: Optional[str] = None
     error: Optional[RankError] = None
     tail: tuple[str, ...] = ()  # the last lines of the rank's log
-    victim: bool = False  # the rank reports a peer that went away, and no error of its own
+    victim: bool = False  # the rank only reports that a peer went away, and no error of its own
     stopped: Optional[bool] = None  # the launcher ended the rank; None: the launcher could not report that
-    failed_rank: Optional[int] = None  # the rank of another launcher that failed
-    unread: str = ""  # why the rank's last words can't be understood
+    failed_rank: Optional[int] = None  # the rank whose failure another launcher (torchrun) blames
+    unread: str = ""  # why the end of the rank's log can't be parsed
     worker_killed: bool = False  # a process that the rank started was killed
-    oom: bool = False  # the kernel killed it for memory
+    oom: bool = False  # the kernel killed the rank for lack of memory
     missing: Optional[MissingModule] = None
     log_bytes_lost: Count = 0
-    saves: Optional[int] = None  # of rank 0: how many checkpoints it tried to save
+    saves: Optional[int] = None  # for rank 0: how many checkpoints it tried to save
     saves_failed: Optional[int] = None
     unsaved: str = ""  # why the last checkpoint was not written
     kernel: tuple[str, ...] = ()  # the kernel's messages about the node's GPUs
@@ -58,30 +60,30 @@ class LeftEarly(Fields):
 
     ranks: tuple[int, ...] = ()
     waited: tuple[int, ...] = ()
-    said: str = ""  # the error of a rank that waited
+    said: str = ""  # the error of a rank that was waiting in the collective
 
 
 class Culprit(RankEnd):
-    """The end of a rank as the leader knows it: where, when, and by whose order."""
+    """The rank that is to blame for a failed attempt: where, when and how it ended, and whether the leader ended it."""
 
     attempt: Count = 0
     node: Optional[Node] = None
     host: str = "?"
     after_stop: bool = False  # it ended because the attempt was stopped
-    hang: bool = False  # it stood still, and the leader ended it
-    in_collective: Optional[bool] = None  # of a rank that stood still; None: unknown
+    hang: bool = False  # the rank hung, and the leader ended it
+    in_collective: Optional[bool] = None  # the phase of a rank that hung; None: unknown
     left_early: Optional[LeftEarly] = None
     lacks: str = ""  # the nodes that lack a module, in words
 
 
 class RankStack(Fields):
-    """The position of a rank's main thread."""
+    """The stack trace of a rank's main thread."""
 
-    state: str = ""  # of its process, as in /proc; T and t: it is stopped
+    state: str = ""  # the state of its process, as in /proc; T and t mean stopped
     in_collective: Optional[bool] = None  # whether it waits in a collective; None: unknown
     where: Optional[str] = None  # the line of the program that it has reached
-    frames: tuple[str, ...] = ()  # the innermost first
-    late: bool = False  # it did not answer in time
+    frames: tuple[str, ...] = ()  # the stack, innermost frame first
+    late: bool = False  # the rank did not answer in time
 
 
 class ProcessGroup(Fields):

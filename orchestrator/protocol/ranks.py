@@ -1,4 +1,4 @@
-"""The ranks of a run: how nodes share them, the argv and variables of each, and its exit codes. Python 3.9, pure."""
+"""Assigns a run's ranks to nodes, and defines the argv, variables and exit codes of a rank. Python 3.9, pure."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from orchestrator.protocol.layout import (
 from orchestrator.protocol.places.devices import GIVEN, ORDER, VISIBLE, words_of
 from orchestrator.protocol.task import NodeTask, Program, copies_checkpoints
 
-EXIT_NO_RETRY = 93  # a rank exits with it if another start will not help
-EXIT_REQUEUE = 95  # stopped at a step boundary with a checkpoint, from which the run can start again
+EXIT_NO_RETRY = 93  # a rank exits with this code if another start can't help
+EXIT_REQUEUE = 95  # a rank exits with this code after a stop at a step boundary with a checkpoint to resume from
 
 # A job, a profile's set-up lines or a node's own shell may override these. 3: after an NCCL error the process ends
 # without aborting the communicators first, which may hang and would come before the flight recorder's dump.
@@ -30,7 +30,7 @@ RANK_VARIABLES = (
     "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS",
     "TORCHELASTIC_ERROR_FILE", "TORCHELASTIC_USE_AGENT_STORE",
     "TORCHELASTIC_SIGNALS_TO_HANDLE",
-    # in a shell of another run's rank, they point to that run's folder
+    # if a rank of another run submits this run, these variables point to that other run's folder
     "TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_PIPE_FILE",
 )  # fmt: skip
 
@@ -47,7 +47,7 @@ class Binding:
 
 
 def bind(nproc_by_node: list[int]) -> list[Binding]:
-    """Return the binding of every node. Its ranks follow those of the nodes before it, with any nproc for each."""
+    """Return the binding of every node. Ranks are numbered node by node, and each node may have a different nproc."""
     world_size, nnodes = sum(nproc_by_node), len(nproc_by_node)
     bindings, offset = [], 0
     for node_rank, nproc in enumerate(nproc_by_node):
@@ -116,7 +116,9 @@ def rank_environment(
 
 
 def _own_instance(task: NodeTask, local_rank: int) -> dict[str, str]:
-    """Return the rank's own MIG instance, because CUDA shows a process only the first of several."""
+    """Return the variables that give a rank its own MIG instance, because CUDA shows a process only the first of
+    several instances.
+    """
     words = words_of(task.env.get(GIVEN, task.env.get(VISIBLE, "")))
     if local_rank < len(words) > 1 and task.nproc != 1 and all(word.startswith("MIG-") for word in words):
         return {VISIBLE: words[local_rank]}
@@ -130,7 +132,9 @@ def _keep_best(task: NodeTask) -> dict[str, str]:
 
 
 def rank_argv(task: NodeTask, local_rank: int) -> list[str]:
-    """Return the argv of an exec'd rank. A forked rank runs the same program in the same way."""
+    """Return the argv of a rank that is started by exec. A forked rank runs the same program with the same
+    arguments.
+    """
     program, args = task.program, rank_args(task.program, local_rank)
     if program.kind == "module":
         return [task.python, "-m", program.target, *args]
@@ -140,6 +144,8 @@ def rank_argv(task: NodeTask, local_rank: int) -> list[str]:
 
 
 def rank_args(program: Program, local_rank: int) -> list[str]:
-    """Return the arguments of one rank's program. The local rank comes first, as deepspeed and torch pass it."""
+    """Return the arguments of one rank's program. The option for the local rank comes first, as deepspeed and torch
+    pass it.
+    """
     told = [f"{program.local_rank_option}={local_rank}"] if program.local_rank_option else []
     return [*told, *program.args]

@@ -1,11 +1,11 @@
 """Reads files that ranks, containers and other machines write. Python 3.9.
 
-A user or program that can write into a folder can replace a file by anything: a link to a private file, a pipe that
-nobody writes to, a device, gigabytes. So the reader follows no link below the folder that orch itself has made. It
-never waits, accepts ordinary files only, and reads a bounded number of bytes. Each function raises OSError otherwise.
+A user or program that can write into a folder can replace a file by a link to a private file, a pipe without a writer,
+a device, or gigabytes of data. So these functions accept ordinary files only, read a bounded number of bytes, and never
+wait. They raise OSError for anything else.
 
-`below` is that folder, usually the run's; each part of the path after it is checked. Without `below` only the
-last part of the path is checked.
+They follow no link below the folder `below`, which orch itself has made, usually the run's folder: each part of the
+path after it is checked. Without `below`, only the last part of the path is checked.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _KINDS = {
 
 
 class NotOrdinaryError(OSError):
-    """The path does not name an ordinary file, or a link is on the way to it."""
+    """The path does not name an ordinary file, or a part of the path is a link."""
 
 
 def descriptor_of(path: _Path, below: _Path | None = None, flags: int = os.O_RDONLY) -> int:
@@ -54,10 +54,10 @@ def descriptor_of(path: _Path, below: _Path | None = None, flags: int = os.O_RDO
 
 
 def _reopened(seen: int, flags: int = os.O_RDONLY) -> int:
-    """Open the file that a descriptor of `_LOOK` names, and close that descriptor.
+    """Open the file to which a `_LOOK` descriptor refers, and close that descriptor.
 
-    The file is checked by the descriptor, so a later change of its name is harmless. It is checked before it is opened,
-    because opening a device or a pipe may have effects.
+    The descriptor is checked, so it does not matter if the path changes later. The check comes before the opening,
+    because opening a device or a pipe may have side effects.
     """
     try:
         _check_regular(os.fstat(seen).st_mode, "")
@@ -67,9 +67,10 @@ def _reopened(seen: int, flags: int = os.O_RDONLY) -> int:
 
 
 def open_in_own_folder(path: _Path, flags: int, mode: int = 0o600) -> int:
-    """Open or make an ordinary file in a trusted folder, and return its descriptor. Only the last part is checked.
+    """Open or create an ordinary file in a trusted folder, and return its descriptor. Only the last part of the path is
+    checked.
 
-    This takes half the time of a walk, which matters because `orch status` opens thousands of files.
+    This takes half the time of checking the whole path, which matters because `orch status` opens thousands of files.
     """
     try:
         descriptor = os.open(path, flags | _OPEN | os.O_NOFOLLOW, mode)
@@ -86,7 +87,7 @@ def open_in_own_folder(path: _Path, flags: int, mode: int = 0o600) -> int:
 
 
 def opened(path: _Path, below: _Path | None = None) -> BinaryIO:
-    """Open an ordinary file to be read in parts; the caller bounds each part."""
+    """Open an ordinary file to be read piece by piece. The caller limits the size of each piece."""
     return open(descriptor_of(path, below), "rb")
 
 
@@ -105,7 +106,7 @@ def info_of(path: _Path, below: _Path | None = None) -> os.stat_result:
 
 
 def read_regular(path: _Path, most: int, below: _Path | None = None) -> bytes:
-    """Return the contents of an ordinary file. Raises OSError also if it has more than `most` bytes."""
+    """Return the contents of an ordinary file. Also raises OSError if the file has more than `most` bytes."""
     try:
         return _contents(descriptor_of(path, below), most)
     except OSError as error:
@@ -114,9 +115,9 @@ def read_regular(path: _Path, most: int, below: _Path | None = None) -> bytes:
 
 
 def read_each(folder: _Path, wanted: Callable[[str], bool], most: int, below: _Path) -> Iterator[tuple[str, bytes]]:
-    """Yield the name and the contents of each wanted file of a folder, except of entries that are no ordinary files.
+    """Yield (name, contents) of each wanted file in a folder. Entries that are not ordinary files are skipped.
 
-    The path to the folder is walked only once, because a run may have a thousand heartbeats.
+    The path to the folder is checked only once, because a run may have a thousand heartbeat files.
     """
     at = _seen(os.fspath(folder), os.fspath(below))
     try:
@@ -134,7 +135,9 @@ def read_each(folder: _Path, wanted: Callable[[str], bool], most: int, below: _P
 
 
 def _contents(descriptor: int, most: int) -> bytes:
-    """Return the contents of an open file, and close it. A buffered file object would take longer than the reading."""
+    """Return the contents of an open file, and close it. No buffered file object is made, because that would take
+    longer than the reading.
+    """
     try:
         size = os.fstat(descriptor).st_size
         data = os.read(descriptor, size + 1) if size <= most else b""
@@ -149,7 +152,7 @@ def _contents(descriptor: int, most: int) -> bytes:
 
 
 def read_part(path: _Path, offset: int, count: int, below: _Path | None = None) -> bytes:
-    """Return up to `count` bytes from an offset on; a negative offset counts from the end."""
+    """Return up to `count` bytes, starting at an offset. A negative offset counts from the end."""
     with opened(path, below) as file:
         size = os.fstat(file.fileno()).st_size
         file.seek(max(0, size + offset) if offset < 0 else offset)
@@ -157,12 +160,12 @@ def read_part(path: _Path, offset: int, count: int, below: _Path | None = None) 
 
 
 def read_json(path: _Path, most: int, below: _Path | None = None) -> Any:
-    """Return the value that an ordinary file holds as JSON. Raises ValueError if it holds anything else."""
+    """Parse an ordinary file as JSON. Raises ValueError if it is not JSON."""
     return parse_json(read_regular(path, most, below))
 
 
 def read_object(path: _Path, most: int, below: _Path | None = None) -> dict[str, Any] | None:
-    """Return the JSON object in an ordinary file; None if the file is missing, damaged or just being written."""
+    """Return the JSON object in an ordinary file, or None if the file is missing, damaged or incomplete."""
     try:
         value = read_json(path, most, below)
     except (OSError, ValueError):
@@ -171,7 +174,7 @@ def read_object(path: _Path, most: int, below: _Path | None = None) -> dict[str,
 
 
 def _seen(path: str, top: str) -> int:
-    """Return a descriptor that only names the file at the path. No link below `top` is followed."""
+    """Return an O_PATH descriptor of the file at the path. No link below `top` is followed."""
     if top == "." and not path.startswith("/"):
         path = f"./{path}"  # pathlib leaves out the dot
     names = [each for each in path[len(top) :].split("/") if each] if path.startswith(f"{top}/") else []

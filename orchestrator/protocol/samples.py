@@ -1,7 +1,7 @@
-"""The use of a node: a Sample is one line of nodes/N/samples.jsonl. Python 3.9, pure.
+"""Samples of a node's resource usage; each Sample is a line of nodes/N/samples.jsonl. Python 3.9, pure.
 
-Rates are means over the sample's seconds. Levels (memory, temperature) are maxima, and counts (steps, errors) are the
-last values. None means that the machine does not report the value.
+A sample covers a number of seconds. Rates are means over these seconds. Levels (memory, temperature) are maxima, and
+counts (steps, errors) are the last values. None means that the machine does not report the value.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ FINE_UNTIL, MIDDLE_UNTIL = 300.0, 3600.0
 
 
 def seconds_per_line(age: float) -> float:
-    """Return how many seconds one line covers, `age` seconds after the first line; short runs get fine lines."""
+    """Return the interval in seconds that the next sample covers, if the first sample was written `age` seconds ago.
+    Short runs get short intervals.
+    """
     return FINE_SECONDS if age < FINE_UNTIL else MIDDLE_SECONDS if age < MIDDLE_UNTIL else COARSE_SECONDS
 
 
@@ -31,37 +33,37 @@ def lasting(seconds: float) -> str:
 
 @dataclass(frozen=True)
 class RankSample:
-    """The resource usage of one rank: its process and all descendants."""
+    """The resource usage of one rank: its process and all descendants of the process."""
 
     rank: int = 0
     cpu: float = 0.0  # cores
     memory: float = 0.0  # bytes of memory without the page cache
     read: float = 0.0  # bytes per second from disks
     written: float = 0.0
-    phase: str = ""  # from its last heartbeat
+    phase: str = ""  # the step in the rank's last heartbeat
     step: int = -1
-    waited: float | None = None  # share of the time in which it waited for its data
+    waited: float | None = None  # the fraction of the time in which the rank waited for its data
     step_seconds: float | None = None  # mean time of the steps in its heartbeats since the last sample
 
 
 @dataclass(frozen=True)
 class GpuSample:
-    """The use of one GPU, as its driver reports it."""
+    """The usage of one GPU, as the GPU's driver reports it."""
 
     index: int = 0
-    use: float | None = None  # percent of the time in which it computed
+    use: float | None = None  # percent of the time in which the GPU computed
     memory: float | None = None  # bytes
     memory_total: float | None = None
     power: float | None = None  # watts
     temperature: float | None = None  # degrees Celsius
     clock: float | None = None  # MHz
-    throttled: str = ""  # why its clock is reduced, other than configured limits
+    throttled: str = ""  # why the clock is reduced; limits that an administrator configured are not listed
     ecc: int | None = None  # uncorrectable memory errors
 
 
 @dataclass(frozen=True)
 class Sample:
-    """The use of one node over `seconds` that end at `time`, a wall-clock time."""
+    """The resource usage of one node over the `seconds` that end at `time` (wall clock)."""
 
     time: float = 0.0
     seconds: float = 0.0
@@ -75,7 +77,7 @@ class Sample:
     written: float = 0.0
     received: float = 0.0  # bytes per second from the network
     sent: float = 0.0
-    joules: float | None = None  # energy of its GPUs since this start of the agent
+    joules: float | None = None  # joules that its GPUs used since this start of the agent
     ranks: tuple[RankSample, ...] = ()
     gpus: tuple[GpuSample, ...] = ()
 
@@ -109,7 +111,7 @@ def _mappings(value: Any) -> list[Mapping[str, Any]]:
 
 
 def _known(kind: Any, data: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the numbers and texts in `data` that are valid fields of this class."""
+    """Return the fields of this class in `data` that are valid numbers or texts."""
     found: dict[str, Any] = {}
     for field in dataclasses.fields(kind):
         value, default = data.get(field.name), field.default
@@ -132,7 +134,7 @@ Part = TypeVar("Part", RankSample, GpuSample)
 
 
 def merged(samples: Sequence[Sample]) -> Sample:
-    """Merge consecutive samples into one, without losing CPU time, bytes or steps."""
+    """Merge consecutive samples into one. The totals of CPU time, bytes and steps are kept."""
     last, seconds = samples[-1], sum(each.seconds for each in samples)
     if len(samples) == 1:
         return last
@@ -187,7 +189,7 @@ def _merged_gpu(parts: list[tuple[GpuSample, float]], _: float) -> GpuSample:
 
 
 def _mean(values: list[tuple[float | None, float]], seconds: float | None = None) -> float | None:
-    """Return the weighted mean, over `seconds` if given, or None if there are no values."""
+    """Return the mean, weighted by `seconds` if given. Return None if there are no values."""
     known = [(value, weight) for value, weight in values if value is not None]
     whole = sum(weight for _, weight in known) if seconds is None else seconds
     if not known:

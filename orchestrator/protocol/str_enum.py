@@ -1,4 +1,4 @@
-"""enum.StrEnum for Python 3.9: a member equals its text, in comparisons, in JSON and in messages."""
+"""enum.StrEnum for Python 3.9. A member equals its text, in comparisons, JSON and messages."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ _Member = TypeVar("_Member", bound=enum.Enum)
 
 
 def member_of(kind: type[_Member], value: object) -> _Member | None:
-    """Return the member with this value, or None if the value is damaged or from another version."""
+    """Return the member with this value, or None if there is none, because the value is damaged or another version
+    wrote it.
+    """
     try:
         return kind(value) if isinstance(value, str) else None
     except ValueError:

@@ -1,4 +1,6 @@
-"""NodeTask and its parts: everything that is sent to one agent. Standard library, Python 3.9 syntax, pure."""
+"""NodeTask and its parts, which are all that a machine sends to an agent at its start. Standard library, Python 3.9
+syntax, pure.
+"""
 
 from __future__ import annotations
 
@@ -43,14 +45,14 @@ class Mount:
 
 
 class Container(Frozen):
-    """The container of the launcher and its ranks. The node adds settings that only it knows."""
+    """The container in which a node's launcher and ranks run. The node adds settings that only the node knows."""
 
     runtime: str  # docker | podman | apptainer | pyxis
     image: str
-    gpu_flag: str = "none"  # none | gpus | cdi | nv
+    gpu_flag: str = "none"  # how the container gets the GPUs: none | gpus | cdi | nv
     mounts: tuple[Mount, ...] = ()
-    shm: int | None = None  # None: the node's own
-    pull: str = "missing"  # missing | always | never
+    shm: int | None = None  # None: the node's default
+    pull: str = "missing"  # when to pull the image: missing | always | never
     user: str | None = None
     cap_add: tuple[str, ...] = ()
     cpus: int | None = None
@@ -66,7 +68,7 @@ class Debug:
 
 
 class NodeTask(Frozen):
-    """Everything that is sent to one agent. The plan has it without `credentials` and `secrets`."""
+    """Everything that is sent to one agent at its start. The plan stores it without `credentials` and `secrets`."""
 
     run_id: str
     node_rank: int
@@ -100,7 +102,7 @@ class NodeTask(Frozen):
     environment: str = ""  # folder of the ranks' Python environment; empty: the interpreter without an environment
     resume: str = "auto"
     uses_gpus: bool = True  # whether the ranks compute on GPUs if there are any
-    gpus: int | None = None  # number that the ranks of a node share; None: one each
+    gpus: int | None = None  # the number of CPU threads of each rank; None: one each
     all_gpus: bool = False  # without a number: all that they may use
     retry: dict[str, int | None] = field(default_factory=dict)
     has_spares: bool = False  # whether there is a host to replace one whose GPU fails
@@ -124,7 +126,7 @@ class NodeTask(Frozen):
 
     @property
     def only_loopback(self) -> bool:
-        """Return whether the whole gang is on this machine, so that nothing needs to listen on the network."""
+        """Return whether all agents are on one machine, so that they need not listen on the network."""
         return bool(self.leader_addrs) and all(addr.startswith("127.") for addr in self.leader_addrs)
 
     def to_json(self) -> dict[str, Any]:
@@ -153,17 +155,16 @@ class NodeTask(Frozen):
 def task_json(task: NodeTask) -> bytes:
     """Return the task as it is sent to its node.
 
-    Only node 0, which leads, gets the names of all nodes. Other nodes get node 0's name and their own, because the
-    total size would otherwise grow with the square of the nodes.
+    Only node 0, which leads, gets the names of all nodes. Other nodes get only node 0's name and their own, because the
+    total size would otherwise grow quadratically with the number of nodes.
     """
     told = task if task.node_rank == 0 else dataclasses.replace(task, hosts=(task.hosts[0], task.host))
     return json.dumps(told.to_json()).encode()
 
 
 def in_common(tasks: Sequence[NodeTask]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Return (values that all tasks share, other values of each task) as JSON types.
-
-    The size is linear in the nodes.
+    """Return (the values that all tasks share, the other values of each task) as JSON types. The size grows linearly
+    with the number of nodes.
     """
     first = tasks[0].to_json()
     own = [name for name in first if name != "hosts" and not _are_alike([getattr(task, name) for task in tasks])]
@@ -189,7 +190,7 @@ def _as_json(task: NodeTask, name: str) -> Any:
 
 
 def _folded(hosts: tuple[str, ...]) -> str | list[str]:
-    """Return the names as one folded list, or unfolded if the folded list would be read differently."""
+    """Return the names folded into one text. Return them as a list if the text would not expand to the same names."""
     text = fold(hosts)
     try:
         return text if expand(text) == list(hosts) else list(hosts)
@@ -198,7 +199,7 @@ def _folded(hosts: tuple[str, ...]) -> str | list[str]:
 
 
 def at_home(task: NodeTask, home: str) -> NodeTask:
-    """Return the task with `~` replaced by the home folder of the machine that it is for."""
+    """Return the task with `~` replaced by `home`, the home folder on the machine on which the task will run."""
 
     def absolute(path: str) -> str:
         return home + path[1:] if path == "~" or path.startswith("~/") else path
@@ -216,5 +217,5 @@ def at_home(task: NodeTask, home: str) -> NodeTask:
 
 
 def copies_checkpoints(task: NodeTask) -> bool:
-    """Return whether each checkpoint is copied to a second node, and there is such a node."""
+    """Return whether each checkpoint is copied to a second node. False if the run has only one node."""
     return task.second_copy and task.nnodes > 1

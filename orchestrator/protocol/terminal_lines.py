@@ -1,7 +1,8 @@
-"""Turns a program's output into the lines that a terminal would show: only the last state of a progress bar. Pure.
+"""Converts a program's output to the lines that a terminal would show, with only the last state of a progress bar.
+Pure.
 
-A carriage return lets the next text replace the line, and a backspace its last characters. tqdm's nested bars move a
-line down and up again. Text after a return replaces the whole line, so that nothing of a longer bar is left.
+After a carriage return, the next text replaces the whole line, so that nothing is left of a longer progress bar. A
+backspace removes the last character. tqdm's nested bars move the cursor down a line and up again.
 """
 
 from __future__ import annotations
@@ -10,8 +11,8 @@ import re
 from dataclasses import dataclass
 
 MAX_LINE = 1 << 16  # a longer line is returned in pieces
-MOST_HELD = 8  # bars above the cursor; further ones have scrolled away
-MOST_DIGITS = 6  # in a sequence that moves the cursor; a longer number is text
+MOST_HELD = 8  # rows above the cursor that are kept; rows further up have scrolled away
+MOST_DIGITS = 6  # digits in a sequence that moves the cursor; a longer number is printed as text
 _SEQUENCE = rf"\x1b\[[0-9]{{0,{MOST_DIGITS}}}[AK]"
 _MOVES = re.compile(_SEQUENCE)
 _TOKENS = re.compile(rf"[\n\r\b]|{_SEQUENCE}|(?:[^\n\r\b\x1b]|\x1b(?!{_SEQUENCE[4:]}))+")
@@ -27,22 +28,22 @@ class _Row:
 
 
 def lines_of(text: str) -> list[str]:
-    """Return the lines that a whole text leaves on a terminal."""
+    """Return the lines that a terminal shows after a complete text."""
     reader = TerminalLines()
     return [*reader.feed(text), *reader.end()]
 
 
 class TerminalLines:
-    """Takes text in pieces, and returns lines that can't change any more.
+    """Takes text piece by piece, and returns each line when it can't change any more.
 
-    A finished bar may still be updated. It is returned when a line of another kind follows.
+    A finished progress bar may still be updated, so it is returned only when a line of another kind follows.
     """
 
     def __init__(self) -> None:
         self._rows = [_Row()]  # lines that may still change; the last has no end yet
         self._at = 0  # index of the row that is being written
-        self._keep: int | None = None  # characters of it that stay when text comes; None: all
-        self._pending = ""  # the beginning of a sequence
+        self._keep: int | None = None  # number of the row's characters that are kept when text arrives; None: all
+        self._pending = ""  # the beginning of an incomplete escape sequence
 
     def feed(self, text: str) -> list[str]:
         """Return the lines that are finished by this text, without line ends."""
@@ -64,7 +65,7 @@ class TerminalLines:
         return lines
 
     def end(self) -> list[str]:
-        """Return the remaining lines, because no more text follows."""
+        """Return the remaining lines. Call this after the last text."""
         lines: list[str] = []
         if self._pending:
             self._write(self._pending, lines)
@@ -120,5 +121,5 @@ class TerminalLines:
 
 
 def _given(rows: list[_Row]) -> list[str]:
-    """Return the lines of rows that can't change any more. A bar that was cleared leaves no line."""
+    """Return the final lines of rows that can't change any more. A progress bar that was cleared leaves no line."""
     return [row.text.rstrip() if row.is_bar else row.text for row in rows if row.text.strip() or not row.is_bar]

@@ -122,7 +122,7 @@ class TrainingOptions(Frozen):
 
 
 def _only(*names: str) -> dict[str, str]:
-    """Map every strategy except `names` to an error message: only these strategies take the option."""
+    """Map each strategy except `names` to an error message, for an option that only `names` support."""
     why = f"only {' and '.join(names)} {'takes' if len(names) == 1 else 'take'} it"
     return {name: why for name in STRATEGIES if name not in names}
 
@@ -153,6 +153,6 @@ NOT_TAKEN: Mapping[str, Mapping[str, str]] = {
 def not_taken(strategy: str, given: Iterable[str]) -> dict[str, str]:
     """Return those of the `given` options that the strategy would ignore or can't support, with reasons.
 
-    `given` must not contain options that were left at their defaults.
+    `given` must contain only options that the user has set, and none that has its default.
     """
     return {name: NOT_TAKEN[name][strategy] for name in given if strategy in NOT_TAKEN.get(name, {})}

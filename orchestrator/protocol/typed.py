@@ -1,10 +1,8 @@
-"""Frozen dataclasses that cross machines: reads them from JSON, and writes them. Python 3.9, pure.
+"""Base class and parser of the frozen dataclasses that cross machines as JSON. Python 3.9, pure.
 
-Other machines and processes may have written any JSON. `read` checks the type and the bounds of each field, and ignores
-fields that the class does not have. A class states its bounds by `Annotated[int, Bounds(0, 10)]`.
-
-A subclass of `Fields` is a frozen dataclass without a decorator. It becomes a dataclass when it is first used, because
-a process uses few of the classes.
+Other machines and processes may have written any JSON. So `read` checks the type and the bounds of each field, and
+ignores fields that the class does not have. A class states bounds as `Annotated[int, Bounds(0, 10)]`. A subclass of
+`Fields` needs no decorator: it becomes a dataclass when it is first used, because a process uses few of the classes.
 """
 
 import contextlib
@@ -32,7 +30,7 @@ _making = threading.RLock()
 
 
 class DamagedError(ValueError):
-    """A value has another type than its field, or is out of the field's bounds."""
+    """A value does not have the type of its field, or is out of the field's bounds."""
 
 
 class Bounds:
@@ -51,10 +49,10 @@ Seconds = Annotated[float, Bounds(0.0, 1e300)]  # a job may set any limit
 
 @dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field,))
 class Fields(Frozen):
-    """The base of messages and events: a frozen dataclass that `read` and `to_json` know."""
+    """The base of messages and events: a frozen dataclass that `read` parses and `to_json` writes."""
 
     def __init_subclass__(cls, **_: Any) -> None:
-        """Leave the class as it is until its first use."""
+        """Leave a subclass as declared: it becomes a dataclass only when it is first used."""
 
     def __init__(self, *first: Any, **values: Any) -> None:
         """Set the fields. Raises TypeError for a field that is unknown, or that is missing and has no default."""
@@ -73,10 +71,10 @@ class _Field:
 
 
 def read(cls: type[Made], data: Any, *, lenient: bool = False) -> Made:
-    """Return the instance of a frozen dataclass that the JSON object describes.
+    """Build an instance of a frozen dataclass from a JSON object.
 
-    Raises DamagedError if a value does not fit its field. With `lenient`, such a value counts as missing if the field
-    has a default.
+    Raises DamagedError if a value does not fit its field. With `lenient`, a field with a default gets its default
+    instead.
     """
     if not isinstance(data, Mapping):
         raise DamagedError(f"it is no object of {cls.__name__}")
@@ -100,17 +98,17 @@ def read(cls: type[Made], data: Any, *, lenient: bool = False) -> Made:
 
 
 def converted(value: Fields, cls: type[Made], **more: Any) -> Made:
-    """Return an instance of another class: with `more`, and the value's fields that this class takes too."""
+    """Convert a value to another class. The result has the fields that both classes have, and the values in `more`."""
     target: Any = cls
     taken = {name for name, each in _plan_of(target)[0].items() if not each.is_stamp}
     return cls(**{**{name: held for name, held in vars(value).items() if name in taken}, **more})
 
 
 def to_json(value: Any, *, stamps: bool = True, whole: bool = False) -> dict[str, Any]:
-    """Return a dataclass as JSON types. Fields that have their default are left out, because `read` restores them.
+    """Return a dataclass as JSON types. Fields that equal their default are left out, because `read` restores them.
 
-    Without `stamps`, the fields that the constructor does not take are left out too. If `whole` is given, all fields
-    that the constructor takes are in the result, for readers that don't know the defaults.
+    Without `stamps`, the fields that are not parameters of the constructor are left out too. With `whole`, all
+    parameters of the constructor are written, for readers that don't know the defaults.
     """
     found = {}
     for each in _plan_of(value.__class__)[0].values():
@@ -149,28 +147,32 @@ class OfKind(Fields):
 
 
 class Kinds(dict[str, type[Made]]):
-    """The classes of messages or events of one direction, by the kind that their JSON names."""
+    """A table that maps each kind to its class, for the messages of one direction or for the events."""
 
     def of(self, data: Any) -> "type[Made] | None":
-        """Return the class of a JSON object; None if its kind is unknown."""
+        """Return the class for a JSON object, or None if its kind is unknown."""
         kind = data.get("kind") if isinstance(data, Mapping) else None
         return self.get(kind) if isinstance(kind, str) else None
 
     def read(self, data: Any, *, lenient: bool = False) -> "Made | None":
-        """Return the message or event; None if its kind is unknown. Raises DamagedError if a field is damaged."""
+        """Parse a message or an event. Return None if its kind is unknown. Raises DamagedError if a field is
+        damaged.
+        """
         cls = self.of(data)
         return None if cls is None else read(cls, data, lenient=lenient)
 
 
 class Handlers(dict[type, Callable[..., Any]]):
-    """A table from the class of a message to its handler. The annotation of the handler's parameter names the class."""
+    """A table that maps the class of a message to its handler. The annotation of the handler's parameter names the
+    class.
+    """
 
     def __init__(self, base: type) -> None:
         super().__init__()
         self.base = base
 
     def add(self, handler: Handler) -> Handler:
-        """Put a handler into the table; to be used as a decorator."""
+        """Register a handler. Use this as a decorator."""
         hints = [each for name, each in handler.__annotations__.items() if name != "return"]
         found = [_named(each, handler.__globals__) if isinstance(each, str) else each for each in hints]
         (cls,) = [each for each in found if isinstance(each, type) and issubclass(each, self.base)]
@@ -179,7 +181,7 @@ class Handlers(dict[type, Callable[..., Any]]):
 
 
 def _named(name: str, names: Mapping[str, Any]) -> Any:
-    """Return the class of this name, which may be dotted; None if it is no name."""
+    """Return the class with this name, which may be dotted; None if no class has this name."""
     first, *rest = name.split(".")
     found = names.get(first)
     for each in rest:
@@ -192,7 +194,7 @@ def _named(name: str, names: Mapping[str, Any]) -> Any:
 
 @cache
 def _plan_of(cls: Any) -> tuple[dict[str, _Field], dict[str, Any]]:
-    """Return the fields and their defaults, by name. The class and its bases become dataclasses if they are not yet."""
+    """Return (fields by name, defaults by name). Turns the class and its bases into dataclasses if needed."""
     with _making:
         for each in reversed(cls.__mro__):
             if issubclass(each, Fields) and "__dataclass_fields__" not in vars(each):
@@ -275,7 +277,9 @@ def _row(readers: tuple[_Reader, ...], value: Any) -> tuple[Any, ...]:
 
 
 def _mapping(key: _Reader, reader: _Reader, value: Any) -> dict[Any, Any]:
-    """Return the object without its damaged members, because the others do not depend on them."""
+    """Parse a JSON object as a mapping. Damaged members are left out, because the other members do not depend on
+    them.
+    """
     if not isinstance(value, Mapping):
         raise DamagedError("it is no object")
     made = {}
@@ -286,7 +290,7 @@ def _mapping(key: _Reader, reader: _Reader, value: Any) -> dict[Any, Any]:
 
 
 def _key(value: Any) -> int:
-    """Return a number that is the name of a member of a JSON object."""
+    """Return the number that the name of a JSON object's member represents."""
     if type(value) is int:
         return value
     if not isinstance(value, str) or not value.isascii() or not value.isdecimal() or len(value) > 18:

@@ -1,4 +1,6 @@
-"""The reasons for which a queued run waits: another run's end, or its turn among a sweep's points."""
+"""Decides whether a queued run must wait, and why: for the end of another run, or for its turn among the points of a
+sweep.
+"""
 
 from __future__ import annotations
 
@@ -20,27 +22,26 @@ from orchestrator.runs.store import RunDir
 from orchestrator.runs.sweeps import runs_named
 
 QUEUED: Final = "held.json"
-QUEUE: Final = "queue.json"  # written for a run that waits for places: its needs, and the result of the last look
+QUEUE: Final = "queue.json"  # of a run that waits for places: its needs, and the result of the last check
 CANCELLED: Final = "it was cancelled before it was started"
 REMOVED: Final = "removed"
 
 
 class Wait(Value):
-    """The reason why a queued run waits for other runs. `is_unsatisfiable` means that it can never start."""
+    """The reason for which a queued run waits for other runs. With `is_unsatisfiable`, the run can never start."""
 
     reason: str
     is_unsatisfiable: bool = False
 
 
 def is_queued(run: RunDir) -> bool:
-    """Tell whether the run waits for somebody to start it."""
+    """Return whether the run waits in orch's own queue to be started."""
     return os.path.exists(f"{run.path}/{QUEUED}")
 
 
 def queue_place(run: RunDir) -> Mapping[str, Any] | None:
-    """Return the queue record of a run that waits for places.
-
-    None if it does not wait for any, or the record is damaged.
+    """Return the queue record of a run that waits for places (GPUs or slots). None if it does not wait for places,
+    or if the record is damaged.
     """
     try:
         return run.read(QUEUE)
@@ -49,7 +50,9 @@ def queue_place(run: RunDir) -> Mapping[str, Any] | None:
 
 
 def was_queued(run: RunDir) -> bool:
-    """Tell whether the submit left the start of the run to the supervisor. The start may have begun since."""
+    """Return whether the submit left the start of the run to the supervisor. The supervisor may have begun to start
+    it since.
+    """
     return bool(of(run.events(), Queued))
 
 
@@ -57,7 +60,9 @@ def was_queued(run: RunDir) -> bool:
 
 
 def why_it_waits(root: Path, run: RunDir, record: RunRecord) -> str:
-    """Return the reason for which a run that has not begun waits, as far as orch knows it; empty if orch knows none."""
+    """Return why a run that has not begun is waiting. Empty if orch does not know, for example because a scheduler
+    decides.
+    """
     if (wait := recent_wait_of(root, record.after)) is not None:
         return wait.reason
     sweep = sweep_of(run.run_id)
@@ -71,10 +76,10 @@ def why_it_waits(root: Path, run: RunDir, record: RunRecord) -> str:
 
 
 def recent_wait_of(root: Path, after: Dependency | None) -> Wait | None:
-    """Return the wait that a run's `after` describes, from a cache of one second.
+    """Return the wait that follows from a run's `after`, cached for one second.
 
-    All points of a sweep have the same `after`. If it names a sweep, reading all runs of that sweep for each point
-    would take quadratic time.
+    All points of a sweep have the same `after`. If `after` names another sweep, each point would otherwise read all
+    runs of the other sweep, which takes quadratic time.
     """
     return _wait_at(root, after, signature_of(f"{root}/live"), int(time.monotonic())) if after is not None else None
 
@@ -85,9 +90,9 @@ def _wait_at(root: Path, after: Dependency, _live: Signature | None, _second: in
 
 
 def wait_of(root: Path, after: Dependency | None) -> Wait | None:
-    """Return the wait that a run's `after` describes, or None if the run need not wait any more.
+    """Return the wait that follows from a run's `after`, or None if the run need not wait any more.
 
-    A sweep has succeeded when all its runs have, and has failed when one of them has.
+    A sweep has succeeded when all of its runs have succeeded, and has failed when one of its runs has failed.
     """
     if after is None:
         return None

@@ -1,4 +1,6 @@
-"""Detects notable facts in a run's samples: idle GPUs and why, slow ranks, exhausted resources. Pure rules."""
+"""Detects problems in a run's samples, called findings: idle GPUs and why, slow ranks, exhausted resources. Pure
+rules.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +18,9 @@ from orchestrator.runs.files.samples import NodeSamples
 IDLE_PERCENT: Final = 5.0
 IDLE_SECONDS: Final = 300.0
 WAITING_SHARE: Final = 0.5
-LASTING_SECONDS: Final = 60.0  # how long a condition must last to be reported
+LASTING_SECONDS: Final = 60.0  # seconds that a condition must last to be reported
 FULL_SHARE: Final = 0.95
-SLOW_TIMES: Final = 1.5  # times the median of the others
+SLOW_TIMES: Final = 1.5  # a slow rank takes this many times the median of the others
 PACE_SECONDS: Final = 120.0  # the time of a step is measured over this many seconds
 READS_MUCH: Final = 20e6  # bytes per second
 WORKS: Final = 0.8  # cores
@@ -28,7 +30,7 @@ MOST_LINES: Final = 5
 
 
 class FindingKind(StrEnum):
-    """The kinds of findings, the worst first."""
+    """The kinds of findings, worst first."""
 
     MEMORY = "memory"
     ECC = "ecc"
@@ -46,7 +48,7 @@ class Finding:
     kind: FindingKind
     node: int
     rank: int | None
-    seconds: float  # how long it has lasted, as far as known
+    seconds: float  # seconds for which it has lasted, as far as known
     value: float  # in the unit of its kind: percent, times, errors, degrees
     why: str = ""
 
@@ -56,7 +58,9 @@ class Finding:
 
 
 def findings(nodes: Sequence[NodeSamples]) -> tuple[Finding, ...]:
-    """Return all findings in these samples, the worst first. The newest samples decide."""
+    """Return all findings in these samples, worst first. Only conditions that the newest samples still show are
+    reported.
+    """
     found = [each for node in nodes for each in _of_node(node)]
     scores = straggler_scores(nodes)
     by_rank = {rank.rank: node for node in nodes for rank in node.samples[-1].ranks}
@@ -116,7 +120,7 @@ def _of_rank(node: NodeSamples, rank: RankSample, gpu: int | None) -> Iterator[F
 
 
 def gpus_of_ranks(sample: Sample) -> dict[int, int]:
-    """Return each rank's GPU on a node, in their order; empty if there are not as many GPUs as ranks."""
+    """Map each rank of a node to its GPU, in order. Empty if the node does not have as many GPUs as ranks."""
     if len(sample.gpus) != len(sample.ranks):
         return {}
     return {rank.rank: gpu.index for rank, gpu in zip(sample.ranks, sample.gpus, strict=True)}
@@ -141,7 +145,7 @@ def _why_idle(rank: RankSample) -> str:
 
 
 def _lasted(node: NodeSamples, test: Callable[[Sample], bool]) -> float:
-    """Return for how many seconds all samples up to the newest passed the test, within the newest attempt."""
+    """Return for how many seconds, up to the newest sample, all samples of the newest attempt have passed the test."""
     seconds, last = 0.0, node.samples[-1]
     for sample in reversed(node.samples):
         if (sample.start, sample.attempt) != (last.start, last.attempt) or not test(sample):
@@ -154,9 +158,9 @@ def _lasted(node: NodeSamples, test: Callable[[Sample], bool]) -> float:
 
 
 def straggler_scores(nodes: Iterable[NodeSamples]) -> dict[int, float]:
-    """Return each rank's time per step as a multiple of the median of the others.
+    """Return each rank's time per step, as a multiple of the median of the other ranks.
 
-    Ranks that exchange gradients after each step run at the pace of the slowest, so all of them have 1.
+    If ranks exchange gradients after each step, all ranks run at the pace of the slowest, so every rank has about 1.
     """
     seconds = {rank: each for node in nodes for rank, each in step_seconds(node).items()}
     order, scores = sorted(seconds.values()), {}
@@ -167,14 +171,16 @@ def straggler_scores(nodes: Iterable[NodeSamples]) -> dict[int, float]:
 
 
 def _median_of_others(order: Sequence[float], own: float) -> float:
-    """Return the median of sorted values without one of them, or 0 if there are no others."""
+    """Return the median of the sorted values without the value `own`, or 0 if there are no other values."""
     place, others = bisect_left(order, own), len(order) - 1
     below, above = (middle + (middle >= place) for middle in ((others - 1) // 2, others // 2))
     return (order[below] + order[above]) / 2 if others else 0.0
 
 
 def step_seconds(node: NodeSamples) -> dict[int, float]:
-    """Return the recent time per step of each rank of a node that trains and has made a step."""
+    """Return the recent time per step of each rank of a node. Ranks that are not training or have not made a step
+    are left out.
+    """
     last = node.samples[-1]
     first: dict[int, tuple[int, float]] = {}
     after = 0.0
@@ -194,9 +200,9 @@ def step_seconds(node: NodeSamples) -> dict[int, float]:
 
 
 def in_words(found: Sequence[Finding], hosts: Mapping[int, str], most: int | None = MOST_LINES) -> list[str]:
-    """Return a line for each finding, the worst first, at most `most`. Ranks with the same finding share a line.
+    """Return at most `most` lines that describe the findings, worst first. Ranks with the same finding share a line.
 
-    Further findings are counted in a last line.
+    If there are more findings, the last line has their number.
     """
     groups: dict[tuple[FindingKind, str], list[Finding]] = {}
     for each in found:

@@ -1,4 +1,4 @@
-"""A scheduler's measurements of a run's job: the resources that it was given, and how much of them it used."""
+"""A scheduler's measurements of a run's job: the resources that the job was given, and how much of them it used."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from typing import Any
 
 @dataclass(frozen=True)
 class JobUse:
-    """The use of one job so far. None for values that the scheduler does not measure or limit."""
+    """The resource usage of one job so far. A value is None if the scheduler does not measure or limit it."""
 
     job_id: str
-    state: str  # in the scheduler's own words
+    state: str  # as the scheduler writes it
     seconds: float
     limit_seconds: float | None
     cores: int
     core_seconds: float | None  # CPU time of its processes
-    memory: int | None  # bytes: the highest of its steps, as the sum of the peaks of its tasks
+    memory: int | None  # bytes: the greatest value of its steps; a step's value is the sum of its tasks' peaks
     memory_limit: int | None  # bytes, for all nodes
 
     @property
     def core_share(self) -> float | None:
-        """Return the share of the cores' time that the job has used, from 0 to 1."""
+        """Return the fraction of the cores' time that the job has used, from 0 to 1."""
         given = self.cores * self.seconds
         return None if self.core_seconds is None or not given else self.core_seconds / given
 

@@ -17,11 +17,11 @@ from orchestrator.runs.store import RunDir, append_line, check_own
 
 FILE: Final = "labels.json"
 LOCK: Final = "labels.lock"
-CHANGES: Final = "labelled"  # file in the state folder: the id of a run for each change of its labels
+CHANGES: Final = "labelled"  # a file in the state folder; each change of a run's labels appends the run's id
 MOST_TAGS: Final = 32
 MOST_OF_A_TAG: Final = 40  # characters
 MOST_OF_A_NOTE: Final = 10_000
-_APART: Final = frozenset("\"',+")  # with these, a tag could not be typed into a filter
+_APART: Final = frozenset("\"',+")  # characters that can't be part of a tag, because they have a meaning in a filter
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Labels:
 
     @staticmethod
     def from_json(data: object) -> Labels:
-        """Return the labels that `to_json` wrote. Tags and notes that are damaged or too long count as lost."""
+        """Parse the labels that `to_json` wrote. Damaged tags and notes, and those that are too long, are dropped."""
         known = drop_invalid_fields(data, {"tags": (list,), "note": (str,)})
         tags = (tag for tag in known.get("tags", ()) if isinstance(tag, str) and why_no_tag(tag) is None)
         note = known.get("note", "")
@@ -81,7 +81,7 @@ def set_note(run: RunDir, text: str) -> Labels:
 
 
 class Relabelled:
-    """Detects the runs whose labels have changed since the last look. One file lists the changes of all runs."""
+    """Detects the runs whose labels have changed since the previous call. One file lists the changes of all runs."""
 
     def __init__(self, root: Path) -> None:
         self._path = root / CHANGES
@@ -103,7 +103,7 @@ class Relabelled:
 
 
 def why_no_tag(text: str) -> str | None:
-    """Return why a word can't be a tag; None if it can."""
+    """Return why a word can't be used as a tag, or None if it can."""
     if not text:
         return "it is empty"
     if len(text) > MOST_OF_A_TAG:
@@ -114,7 +114,7 @@ def why_no_tag(text: str) -> str | None:
 
 
 def why_no_note(text: str) -> str | None:
-    """Return why a text can't be a note; None if it can."""
+    """Return why a text can't be used as a note, or None if it can."""
     if len(text) > MOST_OF_A_NOTE:
         return f"it has more than {MOST_OF_A_NOTE:,} characters"
     return (
@@ -124,7 +124,7 @@ def why_no_note(text: str) -> str | None:
 
 @contextlib.contextmanager
 def _changing(run: RunDir) -> Iterator[Labels]:
-    """Yield the labels under their lock, so that two commands at once don't overwrite each other's change."""
+    """Lock the labels during the block and yield them, so that two commands don't overwrite each other's change."""
     run.check_is_there()
     check_own(run.root, run)
     with contextlib.ExitStack() as held:

@@ -1,7 +1,8 @@
-"""Collects the values to mask in everything that leaves this machine, from the records of runs and from this shell.
+"""Collects the secret values to mask in everything that leaves this machine. They come from the records of runs and
+from this shell.
 
-The supervisor's own environment has no secrets of runs. So a private file in the run's folder stores the secrets until
-the supervisor has sent everything to the receivers of notifications and to the trackers.
+The supervisor's own environment does not contain the secrets of runs. So a private file in the run's folder stores the
+secrets until the supervisor has sent everything to the trackers and to the receivers of notifications.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from orchestrator.runs.store import RunDir
 
 
 def redaction_of(*runs: RunDir) -> Redaction:
-    """Return the redaction for a document about these runs, with the secrets of all of them."""
+    """Return the redaction for a document about these runs. It masks the secrets of all of them."""
     plans = [_plan(run) for run in runs]
     names = {name for plan in plans for name in plan.secret_names}
     kept = [_kept(run) for run in runs]
@@ -33,7 +34,8 @@ def redaction_of(*runs: RunDir) -> Redaction:
 
 
 def redaction_of_message(*runs: RunDir) -> Redaction:
-    """Return the redaction for a text to the user, or to a receiver that the user chose. It removes only secrets.
+    """Return the redaction for a text that goes to the user, or to a receiver that the user chose. It masks only
+    secrets.
 
     The user's name and the home folder are kept, because commands and paths in such a text have to work.
     """
@@ -41,9 +43,8 @@ def redaction_of_message(*runs: RunDir) -> Redaction:
 
 
 def unknown_secrets(*runs: RunDir) -> list[str]:
-    """Return the names of the runs' secrets that can't be masked.
-
-    Their values are neither in this shell nor in a file.
+    """Return the names of the runs' secrets that can't be masked, because their values are neither in this shell nor
+    in a file.
     """
     asked = [(name, _kept(run)) for run in runs for name in _plan(run).secret_names]
     return list(dict.fromkeys(name for name, kept in asked if not os.environ.get(name) and name not in kept))
@@ -57,7 +58,9 @@ def _plan(run: RunDir) -> PlanRecord:
 
 
 def _kept(run: RunDir) -> dict[str, str]:
-    """Return the variables that are stored for the run's receivers; empty if the file is missing or damaged."""
+    """Return the secret variables that are stored until the run's receivers have everything; empty if the file is
+    missing or damaged.
+    """
     try:
         return secrets_of(run)
     except StoreError:

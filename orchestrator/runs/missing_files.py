@@ -1,4 +1,6 @@
-"""Explains why a failed run lacked a file that is in the user's code folder."""
+"""Explains why a failed run lacked a file that exists in the user's code folder, for example because an ignore file
+excluded it.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ LAST_LINES: Final = 5
 
 
 def with_missing_file(run: RunDir, verdict: Verdict) -> Verdict:
-    """Return the verdict with a hint if its error names a file that is here and was not sent."""
+    """Return the verdict, with a hint if its error names a file that is in the code folder but was not sent with the
+    run.
+    """
     if verdict.outcome is not Outcome.FAILED or verdict.rank is None:
         return verdict
     error = verdict.error or {}
@@ -59,7 +63,9 @@ def _why_not_there(run: RunDir, words: str) -> str:
 
 
 def _paths(words: str, folders: list[str]) -> list[str]:
-    """Return the paths below the code folder that an error may mean. `folders` are names of the code folder."""
+    """Return the paths, below the code folder, that an error message may mean. `folders` are the paths at which the
+    code folder is known.
+    """
     found = []
     for match in list(_PATH.finditer(words))[:MOST_LOOKED_AT]:
         text = next(filter(None, match.groups()))

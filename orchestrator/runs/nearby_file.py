@@ -1,4 +1,6 @@
-"""Looks beside and above the code folder on the submitting machine for a file that a run did not find."""
+"""Explains a missing file that is outside of the code folder on the submitting machine, so that it was not sent with
+the run.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ _UP = re.compile(r"(['\"])((?:\./)?(?:\.\./)+[^'\"\n]+)\1")
 
 
 def with_nearby_file(verdict: Verdict, code_dir: str | None) -> Verdict:
-    """Return the verdict with a hint if its error has a path with `..` that exists on this machine."""
+    """Return the verdict, with a hint if its error names a path with `..` that exists on this machine."""
     error = verdict.error or {}
     # A traceback names `download=True` also if another line failed.
     what = f"{error.get('type')}: {error.get('message')}" if error else "\n".join(verdict.tail[-LAST_LINES:])
@@ -41,7 +43,7 @@ def with_nearby_file(verdict: Verdict, code_dir: str | None) -> Verdict:
 
 
 def _outside(code: Path, path: str) -> Path | None:
-    """Return the target of a path in a script of the code folder; None if it is inside the folder or does not exist."""
+    """Resolve a path relative to the code folder. None if the result is inside the code folder or does not exist."""
     try:
         found = Path(os.path.normpath(code / path))
         return found if not found.is_relative_to(code) and found != Path("/") and found.exists() else None

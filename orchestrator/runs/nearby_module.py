@@ -1,4 +1,6 @@
-"""Finds a module that a run lacked above the code folder on the submitting machine."""
+"""Explains a missing module that is in a folder above the code folder on the submitting machine, so that it was not
+sent.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +11,12 @@ from pathlib import Path
 from orchestrator.protocol.missing_module import missing_module_in
 from orchestrator.runs.state import Verdict
 
-MOST_LEVELS = 3  # folders above the code folder that are searched
+MOST_LEVELS = 3  # the number of folders above the code folder that are searched
 LAST_LINES = 3
 
 
 def with_nearby_module(verdict: Verdict, code_dir: str | None) -> Verdict:
-    """Return the verdict with a hint if a missing module is in a folder above the code folder."""
+    """Return the verdict, with a hint if a module that the run lacked is in a folder above the code folder."""
     error = verdict.error or {}
     # `python -m pkg.train` writes no error file, but its last line names the module.
     words = "\n".join(verdict.tail[-LAST_LINES:]) if not error else str(error.get("message"))
@@ -47,7 +49,9 @@ def _above(code: Path) -> list[Path]:
 
 
 def _has(folder: Path, name: str) -> bool:
-    """Tell whether Python would find the module in this folder; a folder counts if Python files are in it."""
+    """Return whether Python would find the module in this folder. A package without `__init__.py` counts if it has
+    Python files.
+    """
     try:
         return (folder / f"{name}.py").is_file() or any((folder / name).glob("*.py"))
     except OSError:

@@ -1,8 +1,9 @@
-"""Decides which notifications of a run are due, and keeps a journal of those that were sent.
+"""Decides which notifications of a run are due, and records in a journal which of them were sent.
 
-Each notification has an id. The journal records an intent before a notification is sent, and the outcome after it. If a
-supervisor is killed in between, the next one can't know whether it was sent, and sends it again with the same id. So
-each notification is sent exactly once, or at least once after a kill. Receivers can detect repeats by the id.
+Each notification has an id. The journal has an entry before a notification is sent, and another with the outcome. If a
+supervisor is killed in between, the next supervisor can't know whether the notification was sent, and sends it again
+with the same id. So each notification is sent exactly once or, after such a kill, more than once. Receivers can detect
+repeats by the id.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 NOTIFICATIONS: Final = "notifications"  # the receiver's name
 FINAL: Final = ("sent", "failed")
-MAX_SENDS: Final = 3  # sends of one notification, if the supervisor is killed each time
+MAX_SENDS: Final = 3  # attempts to send one notification, if the supervisor is killed at each attempt
 INSTALL: Final = "pip install 'orchrun[notify]'"
 _EXAMPLE: Final = "as in ntfy://topic or mailtos://user:password@example.org; see apprise's list of services"
 _KINDS: Final[dict[str, tuple[type, ...]]] = {
@@ -36,7 +37,7 @@ _KINDS: Final[dict[str, tuple[type, ...]]] = {
 
 @dataclass(frozen=True)
 class Notification:
-    """One event for one of the job's `notify` entries."""
+    """An event of a run that must be sent to the receiver of one of the job's `notify` entries."""
 
     id: str
     event: str
@@ -48,9 +49,10 @@ class Notification:
 
 
 def hidden_values(entries: Iterable[NotifyEntry], shell: Mapping[str, str], *, is_here: bool = True) -> dict[str, str]:
-    """Return the URLs that webhook_env and apprise_env name. Raises UsageError if one is missing or can't be used.
+    """Return the URLs in the variables that webhook_env and apprise_env name. Raises UsageError if a variable is
+    missing or can't be used.
 
-    With `is_here`, the supervisor has the packages of this process, so the URLs for apprise are checked here.
+    With `is_here`, the supervisor runs with this process's packages, so the URLs for apprise are checked now.
     """
     values = {}
     for entry in entries:
@@ -67,7 +69,9 @@ def hidden_values(entries: Iterable[NotifyEntry], shell: Mapping[str, str], *, i
 
 
 def _check_urls(variable: str, text: str) -> None:
-    """Raise UsageError if apprise is not installed, or does not know one of the URLs. No error repeats a URL."""
+    """Raise UsageError if apprise is not installed, or if it does not accept one of the URLs. The error does not
+    contain the URLs.
+    """
     if find_spec("apprise") is None:
         raise UsageError(
             "notify: apprise_env needs the package apprise in orch's environment, and it is not installed", INSTALL
@@ -79,7 +83,7 @@ def _check_urls(variable: str, text: str) -> None:
 
 
 def channels(text: str) -> tuple[Apprise, list[int]]:
-    """Return apprise's receivers for URLs separated by spaces, and the numbers of unknown URLs.
+    """Return apprise's receivers for URLs that spaces separate, and the positions of URLs that apprise does not accept.
 
     These URLs contain passwords, so apprise's own log is disabled.
     """
@@ -123,14 +127,14 @@ def due(
 
 
 def delivered(run: RunDir) -> list[Record]:
-    """Return the journal's entry on each notification, in the order of the first sending."""
+    """Return the journal's latest entry for each notification, in the order in which they were first sent."""
     kept = journal_of(run, NOTIFICATIONS).get("notifications")
     entries = [drop_invalid_fields(each, _KINDS) for each in kept] if isinstance(kept, list) else []
     return [each for each in entries if {"id", "state"} <= each.keys()]
 
 
 def note(run: RunDir, each: Notification, state: str, problem: str = "") -> None:
-    """Record in the journal that a notification is being sent, was sent, or failed."""
+    """Write to the journal that a notification is being sent, was sent, or failed."""
     entries = {entry["id"]: entry for entry in delivered(run)}
     sends = entries.get(each.id, {}).get("sends", 0) + (state == "intent")
     entry = {"id": each.id, "event": each.event, "entry": each.entry, "state": state, "time": round(time.time(), 3)}
@@ -141,7 +145,7 @@ def note(run: RunDir, each: Notification, state: str, problem: str = "") -> None
 def undelivered(
     entries: Sequence[NotifyEntry], run: RunDir, outcome: str | None, events: Iterable[Event]
 ) -> list[Notification]:
-    """Return the notifications that are due and have no outcome in the journal."""
+    """Return the notifications that are due and whose outcome is not in the journal."""
     last = {entry["id"]: entry for entry in delivered(run)}
     return [
         each

@@ -25,17 +25,17 @@ SECRETS: Final = "outbox_secrets.json"
 
 
 class Receiver(Protocol):
-    """A receiver of news about one run. Only one thread at a time delivers to it."""
+    """A receiver of news about one run, such as a tracker. Only one thread at a time delivers to it."""
 
     name: str
 
     def has_news(self, *, has_ended: bool) -> bool:
-        """Tell whether there is anything to deliver. False for a receiver to which nothing more can be delivered."""
+        """Return whether there is anything to deliver. False if delivery to this receiver was given up."""
 
     def deliver(self) -> str:
-        """Deliver all news. Return why it must be tried again, or "".
+        """Deliver all news. Return the reason if it must be tried again, or "" if nothing is left to do.
 
-        Raises OrchError or OSError if the run can't be read, or the journal can't be written.
+        Raises OrchError or OSError if the run can't be read, or if the journal can't be written.
         """
 
 
@@ -43,9 +43,10 @@ class Receiver(Protocol):
 
 
 def enter(root: Path, run: RunDir, secrets: Mapping[str, str]) -> None:
-    """Put a run into the outbox. Raises StoreError if that fails.
+    """Add a run to the outbox. Raises StoreError if that fails.
 
-    `secrets` has the shell's variables that the receivers need, and those that must be masked in what is delivered.
+    `secrets` has the shell's variables that the receivers need, and the variables whose values must be masked in what
+    is delivered.
     """
     if secrets:
         run.write(SECRETS, dict(secrets), private=True)
@@ -58,7 +59,7 @@ def enter(root: Path, run: RunDir, secrets: Mapping[str, str]) -> None:
 
 
 def entered(root: Path) -> list[RunDir]:
-    """Return the runs in the outbox, sorted by name. Marks of runs that were removed or never recorded are deleted."""
+    """Return the runs in the outbox, sorted by name. Marks whose run was removed or never recorded are deleted."""
     try:
         names = [entry.name for entry in os.scandir(root / OUTBOX)]
     except FileNotFoundError:
@@ -73,7 +74,7 @@ def entered(root: Path) -> list[RunDir]:
 
 
 def leave(root: Path, run: RunDir) -> None:
-    """Take a run out of the outbox, and remove its secrets."""
+    """Remove a run and its secrets from the outbox."""
     (run.path / SECRETS).unlink(missing_ok=True)
     (root / OUTBOX / run.run_id).unlink(missing_ok=True)
 
@@ -87,7 +88,9 @@ def secrets_of(run: RunDir) -> dict[str, str]:
 
 
 def journal_of(run: RunDir, receiver: str) -> Record:
-    """Return a receiver's journal. It is empty if it is missing or damaged, and then everything is delivered again."""
+    """Return a receiver's journal. If the journal is missing or damaged, it is empty, and everything is delivered
+    again.
+    """
     try:
         return run.read(f"{OUTBOX}/{receiver}.json") or {}
     except StoreError:

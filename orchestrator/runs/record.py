@@ -1,7 +1,7 @@
-"""The records of a run that its submit wrote, with types: run.json, and the parts of plan.json that readers need.
+"""Typed access to the records of a run that its submit wrote: run.json, and the parts of plan.json that readers need.
 
-A field with an impossible value counts as lost and gets its default. Only this module decides that. The job and the
-profile remain JSON documents, and properties of RunRecord read their fields.
+Only this module decides what happens to damaged fields: a field with an impossible value gets its default. The job and
+the profile remain JSON documents, whose fields are read by properties of RunRecord.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Dependency(Value):
 
     @staticmethod
     def from_json(data: object) -> Dependency | None:
-        """Return the dependency that `to_json` wrote, or None if the run waits for no other."""
+        """Parse the dependency that `to_json` wrote. None if the run waits for no other run."""
         if not isinstance(data, Mapping):
             return None
         # a lost name is treated as that of a removed run
@@ -44,17 +44,17 @@ class Dependency(Value):
 
 
 class SweepPoint(Value):
-    """A run's place in a sweep: its number, the value of each key, and how many points may run at a time."""
+    """A run's point of a sweep: its number, the value of each key, and how many points may run at the same time."""
 
     sweep: str = ""
     index: int = 0
     values: Mapping[str, str] = field(default_factory=dict)
     parallel: int | None = None
-    is_trial: bool = False  # a trial of a search, which gives it its values when it is started
+    is_trial: bool = False  # whether the point is a trial of a search, which chooses its values when it starts
 
     @property
     def at_a_time(self) -> int:
-        """Return how many points orch itself may run at a time."""
+        """Return how many points orch itself may run at the same time."""
         return self.parallel or 1
 
     def to_json(self) -> dict[str, Any]:
@@ -64,7 +64,7 @@ class SweepPoint(Value):
 
     @staticmethod
     def from_json(data: object) -> SweepPoint | None:
-        """Return the point that `to_json` wrote, or None if the run is not a point."""
+        """Parse the point that `to_json` wrote. None if the run is not a point of a sweep."""
         if not isinstance(data, Mapping):
             return None
         kinds = {"id": (str,), "index": (int,), "values": (dict,), "parallel": (int, _NONE), "is_trial": (bool,)}
@@ -86,12 +86,14 @@ class NotifyEntry(Value):
 
     @property
     def variable(self) -> str:
-        """Return the name of the submitting shell's variable that has the receiver's address; empty without one."""
+        """Return the name of the submitting shell's variable that contains the receiver's address; empty if the
+        entry names no variable.
+        """
         return self.webhook_env or self.apprise_env
 
     @staticmethod
     def from_json(data: object) -> NotifyEntry:
-        """Return the entry that `data` describes. A damaged entry gets no notifications."""
+        """Parse an entry. A damaged entry has no events, so nothing is sent for it."""
         if not isinstance(data, Mapping):
             return NotifyEntry()
         known = drop_invalid_fields(data, dict.fromkeys(("webhook", "webhook_env", "apprise_env"), (str,)))
@@ -114,12 +116,12 @@ _KINDS: Final[dict[str, tuple[type, ...]]] = {
 
 
 class RunRecord(Frozen):
-    """Everything that a submit recorded about a run in run.json."""
+    """The contents of run.json: everything that a submit recorded about a run."""
 
     run_id: str
     name: str = UNKNOWN
     profile_name: str = UNKNOWN
-    kind: str = LOCAL  # the kind of its backend; an unknown kind is kept, and refused when the backend is needed
+    kind: str = LOCAL  # the kind of its backend; an unknown kind is kept, and is refused only if the backend is needed
     created: float = 0.0
     nnodes: int = 0
     hosts: tuple[str, ...] = ()  # the nodes' names in the plan
@@ -137,12 +139,12 @@ class RunRecord(Frozen):
     repeats: str | None = None  # the run whose job, profile and code it repeats
     orch: str | None = None
     python: str | None = None
-    is_lost: bool = False  # there is no run.json: all else is a default
+    is_lost: bool = False  # whether run.json is missing, so that all other fields have their defaults
     scheduler: str = ""  # the name of the scheduler that chooses the nodes; "" if orch chooses them
 
     @property
     def retry(self) -> dict[str, int | None]:
-        """Return the budgets of relaunches by cause; None is unlimited."""
+        """Return how many relaunches the job allows for each cause of a failure; None means unlimited."""
         budgets = self.job.get("retry")
         known = budgets if isinstance(budgets, Mapping) else {}
         return {str(cause): left for cause, left in known.items() if left is None or type(left) is int}
@@ -165,17 +167,17 @@ class RunRecord(Frozen):
 
     @property
     def is_elsewhere(self) -> bool:
-        """Tell whether its nodes write to other machines, so that only copies are here."""
+        """Return whether the run's nodes write to other machines, so that this machine has only copies."""
         return self.kind == "ssh" or self.login is not None
 
     @property
     def values(self) -> Mapping[str, str]:
-        """Return the values of a sweep's point by key; empty for a run that is not a point."""
+        """Return the values of the run's point of a sweep, by key. Empty if the run is not a point."""
         return self.point.values if self.point is not None else {}
 
     @staticmethod
     def from_json(run_id: str, data: Mapping[str, Any] | None) -> RunRecord:
-        """Return the record in run.json, or a lost record without the file."""
+        """Parse run.json. If the file is missing, return a record that is marked as lost."""
         if data is None:
             return RunRecord(run_id=run_id, is_lost=True)
         known = drop_invalid_fields(data, _KINDS)
@@ -203,7 +205,7 @@ _TASK_KINDS: Final[dict[str, tuple[type, ...]]] = {
 
 
 class PlannedTask(Value):
-    """The fields of a node's task in plan.json that readers need without starting anything."""
+    """The fields of a node's task in plan.json that are needed to read a run, and not to start anything."""
 
     code_dir: str = ""
     checkpoint_dir: str = ""
@@ -226,7 +228,7 @@ class PlannedTask(Value):
 
 
 class PlanRecord(Value):
-    """The parts of plan.json that readers need. Code that starts something reads a LaunchPlan."""
+    """The parts of plan.json that are needed to read a run. Code that starts something reads a LaunchPlan instead."""
 
     document: Mapping[str, Any] = field(default_factory=dict)
     tasks: tuple[PlannedTask, ...] = ()
@@ -234,7 +236,7 @@ class PlanRecord(Value):
 
     @property
     def first(self) -> PlannedTask:
-        """Return node 0's task. Its folders and checkpoint settings are valid for all nodes."""
+        """Return node 0's task. Its folders and checkpoint settings are the same for all nodes."""
         return self.tasks[0] if self.tasks else PlannedTask()
 
     @property
@@ -247,7 +249,7 @@ class PlanRecord(Value):
 
     @staticmethod
     def from_json(data: Mapping[str, Any] | None) -> PlanRecord:
-        """Return the plan in plan.json, or an empty plan without the file."""
+        """Parse plan.json. If the file is missing, return an empty plan."""
         document = data if data is not None else {}
         shared, tasks = document.get("shared"), document.get("tasks")
         alike = shared if isinstance(shared, Mapping) else {}

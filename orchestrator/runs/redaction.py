@@ -1,6 +1,5 @@
-"""Removes from texts everything that must not leave this machine: secrets, credentials, the user's name and home.
-
-Pure.
+"""Removes from texts everything that must not leave this machine: secrets, credentials, the user's name and home
+folder. Pure.
 """
 
 from __future__ import annotations
@@ -46,16 +45,16 @@ _NAMES_ONLY: Final = ("secrets", "secret_names")
 
 @dataclass(frozen=True)
 class Redaction:
-    """The names and values to remove, the home folder, and the user's name."""
+    """What to remove from texts: values by name, the path of the home folder, and the user's name."""
 
     values: frozenset[tuple[str, str]] = field(default_factory=frozenset, repr=False)
     home: str = ""
     user: str = ""
 
     def known(self, text: str) -> str:
-        """Return the text without known values and without credentials that are recognized by their form.
+        """Remove known secret values, and credentials that are recognised by their form.
 
-        A name alone masks nothing, so commands and code are unchanged.
+        A value is not removed only because its name looks secret, so commands and code are unchanged.
         """
         text = self._without_values(text)
         text = _PRIVATE_KEY.sub(lambda match: MASKED + "\n" * match[0].count("\n"), text)  # keeps the number of lines
@@ -68,7 +67,7 @@ class Redaction:
         return masker(self.values)
 
     def text(self, text: str) -> str:
-        """Return `known(text)`, also without values of names that look secret, the home folder and the user's name."""
+        """Remove what `known` removes, all values whose names look secret, the home folder, and the user's name."""
         text = self.known(text)
         for pattern in _ASSIGNED:
             text = _without_assigned(text, pattern)
@@ -79,7 +78,7 @@ class Redaction:
         return text
 
     def json(self, value: Any, name: str = "") -> Any:
-        """Return redacted JSON types. Fields and options whose names look secret lose their values."""
+        """Redact a JSON value. The values of fields and options whose names look secret are removed."""
         if isinstance(value, dict):
             return {self.text(str(key)): self.json(item, str(key)) for key, item in value.items()}
         if isinstance(value, list | tuple):
@@ -89,7 +88,7 @@ class Redaction:
         return value
 
     def _list(self, value: list[Any], name: str) -> list[Any]:
-        """Return a redacted list. Its items are also redacted together, because they may be the lines of one key."""
+        """Redact a list. Its items are also redacted as one text, because they may be the lines of one key."""
         shown = [self.json(item, name) for item in value]
         found = (item.get("text") if isinstance(item, dict) else item for item in value)
         texts = [text for text in found if isinstance(text, str) and "\n" not in text]
@@ -114,12 +113,12 @@ class Redaction:
 
 
 def _is_secret_option(word: object) -> bool:
-    """Tell whether the word that follows this one is probably a secret: `--api-key`, but not `--api-key=...`."""
+    """Return whether the word after this one is probably a secret. True for `--api-key`, False for `--api-key=...`."""
     return isinstance(word, str) and word.startswith("-") and "=" not in word and looks_secret(word)
 
 
 def _without_assigned(text: str, assigned: re.Pattern[str]) -> str:
-    """Return the text with each value masked that follows a name that looks secret."""
+    """Mask each value that follows a name that looks secret. `assigned` is the pattern of such a name and value."""
     parts, position = [], 0
     while match := assigned.search(text, position):
         parts.append(text[position : match.end()])
@@ -134,7 +133,9 @@ def _without_assigned(text: str, assigned: re.Pattern[str]) -> str:
 def redaction(
     environments: Iterable[Mapping[str, str]], secrets: Iterable[str], home: str, user: str, more: Iterable[str] = ()
 ) -> Redaction:
-    """Return the redaction for all known environments, the names of the jobs' secrets, and `more` values."""
+    """Return the redaction for all known environments, for the secrets that the jobs name, and for the values in
+    `more`.
+    """
     names = set(secrets)
     values = {("", value) for value in more if len(value) >= LONG}
     for environment in environments:

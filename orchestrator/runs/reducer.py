@@ -1,4 +1,4 @@
-"""Reduces a run's events to its RunState. Pure: only recorded events matter."""
+"""Computes a run's RunState from its events. Pure: only recorded events and the given facts matter."""
 
 from __future__ import annotations
 
@@ -60,9 +60,9 @@ _STATUS_AFTER: Mapping[type[Event], RunStatus] = {
 
 
 def reduce(run: RunRecord, events: Iterable[Event], alive: Mapping[int, bool | None], *, rank0_done: bool) -> RunState:
-    """Return the run's state from its record, its events, and which agents are alive (None for an unknown agent).
+    """Return the run's state from its record, its events, and which agents are alive (None if unknown).
 
-    Events of one node are in order. Clocks of different hosts are never compared.
+    The events of each node are in order. Times of different hosts are never compared.
     """
     every = list(events)
     events = newest_start(every)
@@ -105,7 +105,9 @@ def reduce(run: RunRecord, events: Iterable[Event], alive: Mapping[int, bool | N
 
 
 def left_outputs(events: Iterable[Event]) -> tuple[LeftOutputs, ...]:
-    """Return the outputs that are on the run's machines and not here, from each node's last record."""
+    """Return the outputs that are on the run's machines and not on this machine. The last record of each node
+    counts.
+    """
     found: dict[int, LeftOutputs] = {}
     for event in events:
         if isinstance(event, (OutputsLeft, LeftBehind)):
@@ -142,7 +144,7 @@ def _live_state(own: list[Event], by_node: Mapping[int, list[Event]], nodes: tup
         return RunStatus.STOPPING
     steps = [type(event) for event in by_node[0] if type(event) in _STATUS_AFTER]
     if steps[-2:] == [Stopping, GangEnded]:
-        return RunStatus.STOPPING  # the ranks ended because they were stopped
+        return RunStatus.STOPPING  # the ranks ended because orch stopped them
     if steps:
         return _STATUS_AFTER[steps[-1]]
     if of(own, StartingAgain):
@@ -154,7 +156,7 @@ def _live_state(own: list[Event], by_node: Mapping[int, list[Event]], nodes: tup
 
 
 def _detail(own: list[Event], by_node: Mapping[int, list[Event]], nodes: tuple[NodeState, ...]) -> str:
-    """Return the most important present fact in a sentence, such as which nodes are missing; else ""."""
+    """Return a sentence with the most important present fact, such as which nodes are missing; "" if there is none."""
     first, waits = by_node[0], last_of(own, WaitingForHosts, StartingAgain)
     if waits is not None and not of(first, AgentStarted):
         if isinstance(waits, StartingAgain):
@@ -199,13 +201,17 @@ def _called(nodes: tuple[NodeState, ...], node: int) -> str:
 
 
 def _why_late(events: list[Event]) -> str:
-    """Return why a node has not joined its gang, if its agent has reported a reason and has not joined since."""
+    """Return the reason that a node's agent gave for not having joined its gang. Empty if the node gave none, or has
+    joined since.
+    """
     last = last_of(events, AgentStarted, CantReach, ReachedLeader)
     return last.why if isinstance(last, CantReach) else ""
 
 
 def _hung(events: list[Event]) -> Stalled | None:
-    """Return the newest stall that counts as a hang. None if the ranks have continued, started or ended since."""
+    """Return the newest stall that the leader counts as a hang. None if the ranks have continued, restarted or ended
+    since.
+    """
     hung: dict[int, Stalled] = {}
     for event in events:
         if isinstance(event, Stalled) and event.full:

@@ -15,14 +15,15 @@ _RUN_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 
 
 def is_run_id(text: object) -> bool:
-    """Return whether this can be a run's id: a single path component that leads nowhere else and is not an option."""
+    """Return whether a text can be a run's id. It must be a single path component other than `.` and `..`, and no
+    option.
+    """
     return isinstance(text, str) and _RUN_ID.fullmatch(text) is not None
 
 
 def run_id_from(text: object, source: str) -> str:
-    """Return a run id that another machine or program sent.
-
-    Raises BackendError, which names the source, for anything else.
+    """Validate a run id that another machine or program sent. Raises BackendError, which names the source, if it is
+    not valid.
     """
     if not is_run_id(text):
         raise BackendError(f"{source} sent {str(text)[:80]!r}, which is not a run's id")
@@ -30,7 +31,7 @@ def run_id_from(text: object, source: str) -> str:
 
 
 def point_id(sweep: str, index: int) -> str:
-    """Return the run id of a point."""
+    """Return the run id of a sweep's point."""
     return f"{sweep}.{index}"
 
 
@@ -46,13 +47,13 @@ def index_of(run_id: str) -> int:
 
 
 def name_of(run_id: str) -> str:
-    """Return the name of a run, or of its sweep, without the six characters."""
+    """Return the name in the id of a run or a point, without the six random characters."""
     name, _, characters = (sweep_of(run_id) or run_id).rpartition("-")
     return name if len(characters) == CHARACTERS and set(characters) <= set(ALPHABET) else ""
 
 
 def new_run_id(name: str) -> str:
-    """Return a unique run id: `name` with six random characters. Users can shorten it to a prefix."""
+    """Return a unique run id: `name` and six random characters. Users may type a unique prefix of it."""
     import secrets
 
     return f"{name}-{''.join(secrets.choice(ALPHABET) for _ in range(CHARACTERS))}"

@@ -1,4 +1,4 @@
-"""A run's state together with its scheduler's report: what the job waits for, and whether the run may continue."""
+"""Combines a run's state with its scheduler's report: what the job waits for, and whether the run may continue."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ __all__ = ["SchedulerStatus", "joined"]
 
 
 def joined(state: RunState, status: SchedulerStatus, events: Iterable[Event] = ()) -> RunState:
-    """Return the state with the scheduler's report.
+    """Return the state, changed by the scheduler's report.
 
-    A verdict is held back while the job may continue. Otherwise it gets the reason that the scheduler reports.
+    The verdict is withheld while the scheduler may continue the job. After that, the verdict gets the scheduler's
+    reason.
     """
     verdict = verdict_with(state.verdict, status, state.nodes, state.attempt, events)
     if verdict is not None:
@@ -27,7 +28,7 @@ def joined(state: RunState, status: SchedulerStatus, events: Iterable[Event] = (
         return state
     if status.phase == "waiting" and state.state in (RunStatus.SUBMITTING, RunStatus.PENDING, RunStatus.STARTING):
         return replace(state, state=RunStatus.PENDING, detail=status.detail)
-    if status.phase == "waiting" and state.state == RunStatus.RUNNING:  # its nodes were taken away
+    if status.phase == "waiting" and state.state == RunStatus.RUNNING:  # the scheduler has taken the job's nodes away
         return replace(state, state=RunStatus.RESTARTING, detail=status.detail)
     if status.phase in ("waiting", "unknown"):
         return replace(state, detail=status.detail or state.detail)

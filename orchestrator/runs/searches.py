@@ -29,12 +29,12 @@ from orchestrator.runs.store import RunDir, append_line, write_durably
 
 SEARCH: Final = "search.json"
 JOURNAL: Final = "search.jsonl"
-GROWTH: Final = 1.1  # factor between the steps of two recorded values; rungs are a factor of 4 apart
+GROWTH: Final = 1.1  # minimal ratio of the steps of consecutive recorded values; the stop rule's rungs differ by 4
 Value = float | int | str
 
 
 class Sampler(StrEnum):
-    """How the values of the next trial are chosen."""
+    """The method that chooses the values of the next trial."""
 
     TPE = "tpe"
     RANDOM = "random"
@@ -47,16 +47,16 @@ class Stop(StrEnum):
 
 
 class End(StrEnum):
-    """How a trial ended."""
+    """The way in which a trial ended."""
 
     COMPLETE = "complete"
-    STOPPED = "stopped"  # by the search
-    FAILED = "failed"  # or was cancelled, or has no value of the metric
+    STOPPED = "stopped"  # the search stopped it early
+    FAILED = "failed"  # also if the trial was cancelled, or has no value of the metric
 
 
 @dataclass(frozen=True)
 class Dimension:
-    """One key of the space: a range of numbers, or choices as texts."""
+    """One dimension of the search space: a key with a range of numbers, or with choices as texts."""
 
     word: str
     field: str
@@ -73,18 +73,18 @@ class Dimension:
         return int(value) if self.is_whole else min(max(float(f"{float(value):.6g}"), self.low), self.high)
 
     def text(self, value: Value) -> str:
-        """Return the value in the form of `--set`."""
+        """Return the value as text, in the form that `--set` accepts."""
         return value if isinstance(value, str) else repr(value)
 
     def has(self, value: object) -> bool:
-        """Tell whether this can be a value of the dimension."""
+        """Return whether the value is valid for this dimension."""
         if self.low is None or self.high is None:
             return value in self.choices
         kinds = (int,) if self.is_whole else (int, float)
         return type(value) in kinds and self.low <= value <= self.high  # type: ignore[operator]
 
     def extremes(self) -> tuple[str, ...]:
-        """Return the extreme values as texts, to test whether a job accepts them."""
+        """Return the extreme values as texts. They are used to test whether a job accepts values of this range."""
         if self.low is None or self.high is None:
             return self.choices
         return tuple(self.text(int(end) if self.is_whole else float(end)) for end in (self.low, self.high))
@@ -98,7 +98,7 @@ class Dimension:
 
     @staticmethod
     def from_json(data: object) -> Dimension:
-        """Return the recorded dimension. Raises ValueError if it is damaged."""
+        """Parse a recorded dimension. Raises ValueError if it is damaged."""
         kinds: dict[str, tuple[type, ...]] = {"word": (str,), "field": (str,), "is_log": (bool,), "is_whole": (bool,)}
         known = drop_invalid_fields(data, kinds)
         choices = data.get("choices") if isinstance(data, Mapping) else None
@@ -110,7 +110,7 @@ class Dimension:
 
 @dataclass(frozen=True)
 class Search:
-    """A search: the space, the method, and the metric."""
+    """A hyperparameter search: the space, the method, and the metric."""
 
     sampler: Sampler
     trials: int
@@ -126,7 +126,7 @@ class Search:
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> Search:
-        """Return the search that `to_json` wrote. Raises ValueError if it is damaged."""
+        """Parse the search that `to_json` wrote. Raises ValueError if it is damaged."""
         known = drop_invalid_fields(data, {"trials": (int,), "metric": (str,), "seed": (int,)})
         sampler, better = member_of(Sampler, data.get("sampler")), data.get("better")
         space = data.get("space")
@@ -188,7 +188,7 @@ def line_of(entry: Entry) -> str:
 
 
 def entry_of(search: Search, data: Mapping[str, Any]) -> Entry | None:
-    """Return the entry in a line's object, or None if it is damaged or does not fit this search."""
+    """Parse an entry of the journal. None if it is damaged or does not fit this search."""
     kind, trial, value = data.get("kind"), data.get("trial"), data.get("value")
     if type(trial) is not int or not 0 <= trial < search.trials:
         return None
@@ -211,7 +211,7 @@ def append(folder: Path, entry: Entry) -> None:
 
 
 def entries_from(folder: Path, search: Search, offset: int) -> tuple[list[Entry], int]:
-    """Return the entries of a sweep's journal from an offset, in order, and the offset behind them."""
+    """Return (the entries of a sweep's journal that follow an offset, the offset behind them)."""
     try:
         data = read_part(folder / JOURNAL, offset, MOST_LINES)
     except FileNotFoundError:
@@ -230,7 +230,7 @@ def journal(folder: Path, search: Search) -> list[Entry]:
 
 @dataclass(frozen=True)
 class Trial:
-    """A trial as the journal shows it. Without an end it is running."""
+    """A trial, as the journal's entries describe it. A trial without `end` is running."""
 
     number: int
     values: Mapping[str, Value]
@@ -240,7 +240,7 @@ class Trial:
 
 
 def trials_of(entries: Iterable[Entry]) -> list[Trial]:
-    """Return the trials in the order of their start. Of repeated entries, the first counts."""
+    """Return the trials in the order of their starts. If an entry is repeated, its first occurrence counts."""
     found: dict[int, Trial] = {}
     for entry in entries:
         trial = found.get(entry.trial)
@@ -256,7 +256,7 @@ def trials_of(entries: Iterable[Entry]) -> list[Trial]:
 
 
 def search_in(root: Path, sweep: str) -> tuple[Search, list[Trial]] | None:
-    """Return the search of a sweep and its present trials, or None for other or damaged sweeps."""
+    """Return a sweep's search and its trials so far. None if the sweep has no search or its files are damaged."""
     folder = root / "sweeps" / sweep
     try:
         search = read_search(folder) if (folder / SEARCH).exists() else None
@@ -270,7 +270,9 @@ def search_in(root: Path, sweep: str) -> tuple[Search, list[Trial]] | None:
 
 
 def _never_started(root: Path, sweep: str, search: Search, trials: Iterable[Trial]) -> Iterator[Trial]:
-    """Yield the trials that have ended without values, because they were cancelled while waiting or could not start."""
+    """Yield the trials that ended before they got values, because they were cancelled while waiting or could not be
+    started.
+    """
     for number in sorted(set(range(search.trials)) - {trial.number for trial in trials}):
         run = RunDir(root / "runs" / point_id(sweep, number))
         if run.ending() is not None or not run.path.exists():
@@ -281,7 +283,7 @@ def _never_started(root: Path, sweep: str, search: Search, trials: Iterable[Tria
 
 
 def news_of(root: Path, sweep: str, search: Search, trials: Iterable[Trial]) -> list[Entry]:
-    """Return the journal entries for trials that have ended since the last entries."""
+    """Return the entries that the journal lacks, for trials whose runs have ended."""
     found: list[Entry] = []
     for trial in trials:
         if trial.end is None:
@@ -301,9 +303,9 @@ def _end_of(run: RunDir, search: Search, trial: Trial) -> list[Entry]:
 
 
 def new_values(series: Series, search: Search, number: int, after: int) -> list[Seen]:
-    """Return a trial's values of the metric after a step. Between two of them the step grows by at least a tenth.
+    """Return a trial's metric values after the step `after`. Steps of consecutive values differ by at least a tenth.
 
-    The stop rule compares trials at the same step, so the last value alone is not enough.
+    The stop rule compares trials at equal steps, so it needs more than the last value.
     """
     series.look()
     found: list[Seen] = []

@@ -1,4 +1,6 @@
-"""All users' runs on shared hosts: who holds what, who waits, and in which order, as the hosts report. Pure."""
+"""Combines the reports of shared hosts: which users' runs hold which places, which runs wait, and in which order.
+Pure.
+"""
 
 from __future__ import annotations
 
@@ -15,14 +17,16 @@ Answer = Mapping[str, Any]  # the answer of a host's server to look_at_queue
 
 @dataclass
 class SharedRun:
-    """A run on some of the hosts, or waiting for them. The kernel reports the user, and the user reports the rest."""
+    """A run of any user that holds, or waits for, places of the hosts. The kernel reports the user; the other facts
+    come from that user's own record.
+    """
 
     user: str
-    run: str  # empty if its user reports none
+    run: str  # empty if its user reports no run id
     waits: bool
     hosts: dict[str, int] = field(default_factory=dict)  # number of places that it holds or needs on each host
     since: float | None = None
-    position: int | None = None  # in the queue; None for a run that runs or is skipped
+    position: int | None = None  # position in the queue; None for a run that runs or is skipped
 
     def to_json(self) -> dict[str, Any]:
         """Return the run as JSON types."""
@@ -32,7 +36,7 @@ class SharedRun:
 
 
 def host_queue(answer: Answer, run: str) -> HostQueue:
-    """Return a host as this run sees it. Places that its own agent holds count as free."""
+    """Return the queue of a host from one run's point of view. Places that the run's own agent holds count as free."""
     places, uid = answer["places"], answer["uid"]
     theirs = [each for each in places.values() if each and (each["uid"], each["run"]) != (uid, run)]
     return HostQueue(len(places), len(places) - len(theirs), tuple(map(_ticket, answer["tickets"])), uid)
@@ -43,7 +47,7 @@ def _ticket(data: Answer) -> Ticket:
 
 
 def runs_on(hosts: Mapping[str, Answer]) -> list[SharedRun]:
-    """Return the runs that hold places of these hosts, then the waiting runs in the order of the queue."""
+    """Return the runs that hold places of these hosts. The waiting runs follow, in the order of the queue."""
     running: dict[tuple[str, str], SharedRun] = {}
     waiting: dict[tuple[str, str], SharedRun] = {}
     counted: dict[tuple[str, str], tuple[int, str, int]] = {}

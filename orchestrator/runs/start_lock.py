@@ -1,15 +1,15 @@
-"""The lock that the starter of a run holds, and the rule for a process that dies while it starts a run.
+"""The lock that a process holds while it starts a run, and the rule for a starter that dies.
 
-The process that starts a run holds the kernel's lock of the run's file `starting`. It takes the lock before it records
-the run, and keeps it until the start has ended. If the process dies, at whatever moment, the kernel frees the lock.
-Nothing else shows that a start was interrupted, and the run's files tell what follows:
+The process that starts a run locks the run's file `starting`. It takes the lock before it records the run, and holds it
+until the start has ended. If the process dies, the kernel releases the lock. Then the files in the run's folder decide
+what happens next:
 
-1. `run.json` is missing: the run was not recorded, so there is no run.
-2. `held.json` is there: all that a start needs is recorded, so the supervisor starts the run, or completes its start.
-3. `handle.json` says `submitted`: everything was started, so the run continues.
+1. If `run.json` is missing, the run was not recorded, so there is no run.
+2. If `held.json` exists, all that a start needs is recorded. The supervisor starts the run, or completes its start.
+3. If `handle.json` says `submitted`, everything was started, and the run continues.
 4. Otherwise the run is ended, together with the agents that were started.
 
-`supervisor/decide.py` carries out rules 3 and 4, and `supervisor/starting.py` rule 2.
+`supervisor/decide.py` implements rules 3 and 4, and `supervisor/starting.py` implements rule 2.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from orchestrator.runs.store import RunDir
 STARTING: Final = "starting"
 ELSEWHERE_SECONDS: Final = 60.0
 MOST_NAME: Final = 256
-SHOWS_ITSELF_SECONDS: Final = 10.0  # until an agent or a job is visible, even if the process that started it was killed
+SHOWS_ITSELF_SECONDS: Final = 10.0  # until an agent or a job is visible, even if its starter was killed
 
 
 @contextlib.contextmanager
 def being_started(run: RunDir) -> Iterator[int]:
-    """Hold the start of a run within the block, and yield the descriptor that holds it.
+    """Hold the start lock of a run during the block, and yield the lock's file descriptor.
 
-    Another process that starts, drops or queues the run waits until the block has ended. A process that inherits the
-    descriptor holds the start as well. Raises FileNotFoundError if the run was removed.
+    Another process that wants to start, drop or queue the run waits until the block ends. A child process that inherits
+    the descriptor also holds the lock. Raises FileNotFoundError if the run was removed.
     """
     with contextlib.ExitStack() as held:
         try:
@@ -49,15 +49,15 @@ def being_started(run: RunDir) -> Iterator[int]:
             if os.pread(descriptor, MOST_NAME, 0) != (name := os.uname().nodename.encode()):
                 os.ftruncate(descriptor, 0)
                 os.write(descriptor, name)
-            os.utime(descriptor)  # a second start on this machine is as fresh for others as the first
+            os.utime(descriptor)  # the new time shows other machines that a start is in progress
         yield descriptor
 
 
 def is_being_started(run: RunDir) -> bool:
-    """Tell whether a process is starting the run now.
+    """Return whether a process is starting the run now.
 
-    Some file systems don't show a lock to other machines. So a start that a process of another machine began less than
-    a minute ago counts as in progress.
+    Some file systems don't show a lock to other machines. So a start also counts as in progress if a process of another
+    machine began it less than a minute ago.
     """
     path = run.path / STARTING
     if is_locked(path):

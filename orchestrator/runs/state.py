@@ -1,4 +1,4 @@
-"""The state of a run at one moment: its RunState, its nodes' states, and its Verdict."""
+"""The types that describe a run at one moment: its RunState, the states of its nodes, and its Verdict."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ __all__ = ["Cause", "NodeState", "NodeStatus", "Outcome", "Unreachable", "Verdic
 class RunStatus(StrEnum):
     """The status of a run, as `orch status`, files and JSON show it."""
 
-    SUBMITTING = "submitting"  # recorded; the submit is in progress, or was killed
-    PENDING = "pending"  # handed over: it waits in a queue, or for its agents' first events
-    STARTING = "starting"  # an agent has reported; the ranks have not been told to start
-    RUNNING = "running"  # the ranks of an attempt were told to start
+    SUBMITTING = "submitting"  # the submit has recorded it, and is in progress or was killed
+    PENDING = "pending"  # it waits in a queue, or for the first events of its agents
+    STARTING = "starting"  # an agent has reported, and the ranks have not been started yet
+    RUNNING = "running"  # the ranks of an attempt were started
     RESTARTING = "restarting"  # an attempt or a start of the agents has failed, and another follows
     STOPPING = "stopping"  # a stop was requested
     FINISHING = "finishing"  # all ranks have ended; logs, outputs and checkpoints are being copied
@@ -32,7 +32,7 @@ class RunStatus(StrEnum):
 
     @property
     def final(self) -> bool:
-        """Tell whether the run has ended."""
+        """Return whether the run has ended."""
         return self in (RunStatus.SUCCEEDED, RunStatus.FAILED, RunStatus.CANCELLED)
 
 
@@ -40,21 +40,23 @@ FINAL: Final = tuple(status for status in RunStatus if status.final)
 
 
 class HandleStatus(StrEnum):
-    """The progress of a submit in handle.json, which is written before anything is started and after everything is."""
+    """How far a submit has come. It writes this to handle.json before it starts anything, and again after it has
+    started everything.
+    """
 
-    INTENT = "intent"  # something may have been started
+    INTENT = "intent"  # something may have been started already
     SUBMITTED = "submitted"  # everything was started
 
     @property
     def final(self) -> bool:
-        """Tell whether the submit completed."""
+        """Return whether the submit has completed."""
         return self is HandleStatus.SUBMITTED
 
 
 def drop_invalid_fields(data: object, kinds: Mapping[str, tuple[type, ...]]) -> dict[str, Any]:
-    """Return the fields of a JSON object that have one of their expected types. Other fields count as lost.
+    """Return the fields of a JSON object whose values have one of their expected types. Other fields are dropped.
 
-    A missing field counts as null. The result is empty if `data` is not an object.
+    A missing field is treated as null. The result is empty if `data` is not an object.
     """
     if not isinstance(data, Mapping):
         return {}
@@ -73,9 +75,8 @@ class Ending(Value):
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> Ending | None:
-        """Return the ending that `to_json` wrote.
-
-        None if the outcome is lost and must be derived from the events again.
+        """Parse the ending that `to_json` wrote. None if its outcome is damaged, so that it must be derived from the
+        events again.
         """
         if member_of(Outcome, data.get("outcome")) is None:
             return None
@@ -84,7 +85,9 @@ class Ending(Value):
 
 
 class LeftOutputs(Value):
-    """Outputs of a run that are on a machine and not here. `files` is None if they could not be counted."""
+    """Outputs of a run that are on one of its machines and not on this machine. `files` is None if they could not be
+    counted.
+    """
 
     node: int
     host: str
@@ -95,10 +98,10 @@ class LeftOutputs(Value):
 
 
 class Attempt(Value):
-    """One start of a run's ranks: wall-clock times of begin and end, how it ended, and its checkpoint.
+    """One start of a run's ranks: when it began and ended (wall clock), how it ended, and its checkpoint.
 
-    A checkpoint that was offered (`ORCH_RESUME_FROM`) counts as `resumed_from` only if the program has loaded it: the
-    training library reports so, or the program's steps continue.
+    The checkpoint in `ORCH_RESUME_FROM` is only offered to the program. It becomes `resumed_from` if the training
+    library reports that it was loaded, or if the program's steps continue from it.
     """
 
     number: int
@@ -107,11 +110,13 @@ class Attempt(Value):
     end: str = ""
     resumed_from: str | None = None  # name of the loaded checkpoint; None if nothing shows a load
     offered: str | None = None  # name of the checkpoint that was given to the program
-    first_step: int | None = None  # the first reported step, if the program was offered a checkpoint
+    first_step: int | None = None  # the first step that the program reported, if a checkpoint was offered
 
 
 class Recovery(Value):
-    """The machines that a run has lost, since when (wall clock), and the next step."""
+    """The recovery of a run that has lost machines: the lost hosts, the time of the loss (wall clock), and the next
+    step.
+    """
 
     lost: tuple[str, ...]
     since: float
@@ -143,12 +148,12 @@ class RunState(Value):
 
     @property
     def is_final(self) -> bool:
-        """Tell whether the run has ended."""
+        """Return whether the run has ended."""
         return self.state.final
 
     @property
     def is_stopped_early(self) -> bool:
-        """Tell whether the stop rule of the run's search ended the run."""
+        """Return whether the search's stop rule ended the run before its regular end."""
         return self.verdict is not None and self.verdict.is_stopped_early
 
     def to_json(self) -> dict[str, Any]:

@@ -38,11 +38,11 @@ from orchestrator.runs.state import Ending, HandleStatus
 
 Record = dict[str, Any]
 
-MOST_KEPT: Final = 32  # number of records
+MOST_KEPT: Final = 32  # number of records in the cache
 DELETED: Final = "orch gc ends what is left of it here, and orch gc --profile PROFILE on a profile's machines"
 _Made = TypeVar("_Made")
-_NONE: Final[list[Event]] = []  # the events in a file that does not exist yet
-REMOVED_PREFIX: Final = ".removed-"  # name of a run's folder while it is deleted
+_NONE: Final[list[Event]] = []  # the events of a file that does not exist yet
+REMOVED_PREFIX: Final = ".removed-"  # prefix of a run's folder while the folder is deleted
 
 
 def state_root() -> Path:
@@ -62,8 +62,8 @@ def state_root() -> Path:
 def check_own(root: Path, run: RunDir | None = None) -> None:
     """Raise StoreError if other users may write into the state folder or the run's folder.
 
-    Call this before anything is started, ended or written, because records there name programs, hosts and processes.
-    Reading needs no such check.
+    Call this before starting, ending or writing anything, because the records in these folders name programs, hosts and
+    processes. Reading needs no such check.
     """
     folders = [root, root / "runs", root / "live", *([run.path] if run is not None else [])]
     said = next(filter(None, (why_exposed(str(folder)) for folder in folders)), None)
@@ -76,7 +76,7 @@ def check_own(root: Path, run: RunDir | None = None) -> None:
 
 
 def why_full(root: Path) -> str:
-    """Return why nothing can be recorded in the state folder; empty if its file system has room."""
+    """Return why nothing can be recorded in the state folder; empty if its file system has free space."""
     try:
         disk = os.statvfs(root)
     except OSError:  # whoever reads or writes there reports it
@@ -87,7 +87,7 @@ def why_full(root: Path) -> str:
 
 @dataclass(frozen=True)
 class RunDir:
-    """One run's folder."""
+    """The folder of one run."""
 
     path: Path
 
@@ -122,9 +122,10 @@ class RunDir:
         return data
 
     def made_of(self, name: str, make: Callable[[RunDir], _Made]) -> _Made:
-        """Return the result of `make` for a record, cached as long as the record's file does not change.
+        """Return `make(record)` for the JSON record with this name, cached until the record's file changes.
 
-        Some records list every node and are read once for every node. Without the cache that would take quadratic time.
+        Some records list every node and are read once for every node, which would take quadratic time without the
+        cache.
         """
         signature = signature_of(f"{self.path}/{name}")
         return make(self) if signature is None else _made_of(make, self, signature)
@@ -138,7 +139,9 @@ class RunDir:
         return self.made_of("plan.json", _plan_of)
 
     def code_files(self) -> dict[str, list[str]]:
-        """Return the kind and hash of each file of the copied code; empty if that record is lost."""
+        """Return the kind and hash of each file of the copied code, by path. Empty if the record of the copy is
+        lost.
+        """
         listing = self.read("code.json")
         files = listing.get("files") if listing is not None else None
         return files if isinstance(files, dict) else {}
@@ -165,14 +168,14 @@ class RunDir:
             write_durably(self.path / name, json.dumps(record, indent=1).encode(), private=private)
 
     def record_cancel(self, *, now: bool) -> None:
-        """Write the record of a cancel; on a full disk, into a reserve file of the run."""
+        """Write cancel.json. If the disk is full, it is written into a reserve file of the run."""
         from orchestrator.protocol.cancelling import record_cancel
 
         with self._unless_removed(), _said_of(self.path / "cancel.json"):
             record_cancel(self.path, {"now": now, "time": time.time()})
 
     def append_event(self, event: Event) -> None:
-        """Append one event of the submitting machine. Several commands may do so at once."""
+        """Append one event of the submitting machine. Several commands may append at the same time."""
         with self._unless_removed():
             append_line(self.path / "events.jsonl", json.dumps(event.timed(round(time.time(), 3)).to_json()))
 
@@ -185,21 +188,22 @@ class RunDir:
             raise
 
     def check_is_there(self) -> None:
-        """Raise RunNotFoundError if another command has removed the run meanwhile."""
+        """Raise RunNotFoundError if another command has removed the run in the meantime."""
         if not self.path.exists():
             raise RunNotFoundError(f"run {self.run_id} has been removed meanwhile", "orch status -a lists all runs")
 
     def events(self, known: FileCache | None = None) -> tuple[Event, ...]:
-        """Return the events of the submitting machine and of every node, each in order. Unknown lines are left out.
+        """Return the events of the submitting machine and of every node, each in order. Lines that are not a known
+        event are skipped.
 
-        With a cache, only changed files are read. If none has changed, the same object is returned.
+        With a cache, only changed files are read. If no file has changed, the same object is returned.
         """
         cache, paths = known or FileCache(), self._event_files()
         parts = [cache.of_file(path, partial(_events_in, self, path, node), _NONE) for path, node in paths.items()]
         return cache.of_parts(str(self.path), parts, lambda: tuple(_timed([*chain.from_iterable(parts)])))
 
     def event_lines(self) -> list[Record]:
-        """Return the events with the kinds and fields that this version does not know."""
+        """Return the events as JSON objects, including kinds and fields that this version does not know."""
         lines = [line for path, node in self._event_files().items() for line in _lines_in(self, path, node)]
         known = [(line, event) for line in lines if (event := read_event(line)) is not None]
         for (line, _), event in zip(known, _timed([event for _, event in known]), strict=True):
@@ -207,7 +211,7 @@ class RunDir:
         return lines
 
     def _event_files(self) -> dict[str, int | None]:
-        """Return the files of events, each with its node (None: the submitting machine)."""
+        """Map each file of events to its node (None for the submitting machine)."""
         try:
             nodes = sorted(names_in(f"{self.path}/nodes"), key=lambda name: int(name) if name.isdecimal() else -1)
         except OSError as error:
@@ -217,7 +221,7 @@ class RunDir:
 
 
 def _timed(events: list[Event]) -> list[Event]:
-    """Return the events with their times on this machine's clock."""
+    """Return the events with their times converted to this machine's clock."""
     if not any(isinstance(event, Clock) for event in events):
         return events
     from orchestrator.runs.clock_skew import correct_clock_skew
@@ -243,7 +247,7 @@ def _events_in(run: RunDir, path: str, node: int | None) -> list[Event]:
 
 
 def _lines_in(run: RunDir, path: str, node: int | None) -> list[Record]:
-    """Return the events in a file. In a node's file, events for another node are ignored."""
+    """Return the events in a file. In a node's file, lines that claim to be from another node are ignored."""
     # This machine's own file lies in the run's folder itself, to which no path has to be walked.
     lines = read_lines(path, None if node is None else run.path)
     found = [event for event in lines if isinstance(event.get("kind"), str)]
@@ -251,9 +255,10 @@ def _lines_in(run: RunDir, path: str, node: int | None) -> list[Record]:
 
 
 def read_lines(path: Path | str, below: Path | None = None) -> Iterator[Record]:
-    """Yield the JSON objects in a file of lines; nothing if the file is missing. Other lines are skipped.
+    """Yield the JSON object in each line of a file. Lines that are not a JSON object are skipped, and a missing file
+    has no lines.
 
-    `below` is as in protocol/reading.py. Raises StoreError if the file can't be read or is too large.
+    protocol/reading.py explains `below`. Raises StoreError if the file can't be read or is too large.
     """
     try:
         data = read_regular(path, MOST_LINES, below)
@@ -281,7 +286,9 @@ def _said_of(path: Path) -> Iterator[None]:
 
 
 def append_line(path: Path, line: str) -> None:
-    """Append a line to a file to which several processes may append. Raises StoreError with the path if that fails."""
+    """Append a line to a file. Several processes may append at the same time. Raises StoreError with the path if
+    that fails.
+    """
     append_lines(path, [line])
 
 
@@ -295,7 +302,9 @@ def append_lines(path: Path, lines: Iterable[str]) -> None:
 
 
 def make_state_folder(root: Path) -> None:
-    """Create the folder of all runs if it is missing. Raises StoreError if that fails or others may write there."""
+    """Create the folder of all runs if it is missing. Raises StoreError if that fails or if other users may write
+    into it.
+    """
     check_own(root)
     try:
         make_private(str(root), exist_ok=True)
@@ -312,10 +321,11 @@ def create_run(
     indexed: bool = True,
     hold_start: Callable[[RunDir], object] = lambda _: None,
 ) -> RunDir:
-    """Record a run: its folder (a link if `folder` is elsewhere), its record, its index entry, its live mark.
+    """Record a run: create its folder (a link if `folder` is elsewhere), its record, its index entry and its live mark.
 
-    A caller that creates many runs sets `indexed` to False, and adds them to the index at once. `hold_start` is called
-    when the folder exists, before the record makes it a run that others see.
+    A caller that creates many runs passes `indexed=False`, and adds all of them to the index at once. `hold_start`
+    takes the start lock. It is called after the folder is created, and before the record makes the run visible to other
+    processes.
     """
     make_state_folder(root)
     run = RunDir(root / "runs" / run_id)
@@ -343,7 +353,7 @@ def create_run(
 
 
 def _check_elsewhere(folder: Path, profile: Mapping[str, Any]) -> None:
-    """Raise StoreError if others may write into, or replace, the profile's folder of runs."""
+    """Raise StoreError if other users may write into, or replace, the folder in which the profile keeps runs."""
     make_private(str(folder), exist_ok=True)
     said = why_unsafe(str(folder), shared_parent=bool(profile.get("shared_parent")))
     if said is not None:
@@ -351,12 +361,14 @@ def _check_elsewhere(folder: Path, profile: Mapping[str, Any]) -> None:
 
 
 def live_runs(root: Path) -> list[RunDir]:
-    """Return the runs that may be live. Marks of runs that were never recorded are ignored."""
+    """Return the runs that have a live mark, so that they may still be active. Marks of runs that were never
+    recorded are ignored.
+    """
     return [RunDir(root / "runs" / name) for name in _live_names(root)]
 
 
 def is_any_live(root: Path) -> bool:
-    """Tell whether any run may be live."""
+    """Return whether any run has a live mark."""
     return any(True for _ in _live_names(root))
 
 
@@ -365,17 +377,17 @@ def _live_names(root: Path) -> Iterator[str]:
 
 
 def is_live(root: Path, run: RunDir) -> bool:
-    """Tell whether the run may be live."""
+    """Return whether the run has a live mark, which is removed after its verdict."""
     return (root / "live" / run.run_id).exists()
 
 
 def retire(root: Path, run: RunDir) -> None:
-    """Remove the live mark of a run that has its verdict."""
+    """Remove the live mark of a run whose verdict is recorded."""
     (root / "live" / run.run_id).unlink(missing_ok=True)
 
 
 def newest_runs(root: Path, count: int | None = None) -> list[RunDir]:
-    """Return the runs, newest first, at most `count`. No run is opened."""
+    """Return at most `count` runs, newest first. No file of a run is opened."""
     return list(islice(_newest_first(root), count))
 
 
@@ -393,7 +405,8 @@ def newest_ids(root: Path) -> list[str]:
 
 
 def newest_groups(root: Path, count: int | None = None) -> list[list[RunDir]]:
-    """Return the newest runs in groups: each sweep with its runs in order is one group, and each other run is one.
+    """Return the newest runs in groups. All runs of a sweep form one group, in order; each other run is a group of its
+    own.
 
     Runs of two sweeps may alternate in the index, and the points of a sweep are not recorded in order.
     """
@@ -414,7 +427,9 @@ def _unique(names: Iterable[str]) -> Iterator[str]:
 
 
 def _newest_first(root: Path, wanted: Callable[[str], bool] = bool) -> Iterator[RunDir]:
-    """Yield wanted runs in the order of the index. Runs that the index lacks (it was lost or cut) come last, by age."""
+    """Yield the wanted runs in the order of the index. Runs that are missing in the index, which may be lost or cut,
+    come last, sorted by age.
+    """
     names = _indexed(root)
     for name in filter(wanted, reversed(names)):
         if os.path.isdir(f"{root}/runs/{name}"):
@@ -454,16 +469,19 @@ def names_in(folder: Path | str) -> list[str]:
 
 
 def newest_named(root: Path, name: str) -> RunDir | None:
-    """Return the newest run or point whose job has this name. None if there is none, or if the name is a run's id."""
+    """Return the newest run or point whose job has this name. None if there is no such run, or if the name is a
+    run's id.
+    """
     if name in ("", "last") or os.path.isdir(f"{root}/runs/{name}"):
         return None
     return next(_newest_first(root, lambda run_id: name_of(run_id) == name), None)
 
 
 def find_run(root: Path, reference: str, *, newest: bool = True) -> RunDir:
-    """Return the run with this id or unique prefix, or the `last` run. Raises RunNotFoundError otherwise.
+    """Return the run with this id or unique prefix, or the newest run for `last`. Raises RunNotFoundError if there is
+    none.
 
-    A job's name means its `newest` run; operations that end or remove runs switch this off.
+    With `newest`, a job's name selects its newest run. Operations that end or remove runs pass False.
     """
     if newest and (named := newest_named(root, reference)) is not None:
         reference = named.run_id if (sweep := sweep_of(named.run_id)) is None else sweep
@@ -499,7 +517,10 @@ def find_run(root: Path, reference: str, *, newest: bool = True) -> RunDir:
 
 
 def _handed_over(root: Path, reference: str) -> tuple[str, str, str] | None:
-    """Return (run, host, the command that runs orch there) of the only handed-over run whose id begins like this."""
+    """Return (run, host, command that runs orch on that host) for a run that was handed over to another host.
+
+    None unless exactly one such run has an id that begins with `reference`.
+    """
     names = [name for name in names_in(root / "elsewhere") if reference and name.startswith(reference)]
     if len(names) != 1:
         return None
@@ -509,9 +530,9 @@ def _handed_over(root: Path, reference: str) -> tuple[str, str, str] | None:
 
 
 def tidy(run: RunDir) -> None:
-    """Remove what killed writers left in an ended run: incomplete files, and tasks with their tokens.
+    """Remove the files that killed writers left in an ended run: incomplete files, and tasks with their tokens.
 
-    Another command may be writing this run's verdict, so files of running processes are kept.
+    Files whose writer still runs are kept, because another command may be writing the run's verdict.
     """
     begun = [*run.path.glob(".*.tmp"), *run.path.glob("nodes/*/.*.tmp"), *run.path.glob("nodes/*/*.tmp")]
     left = [path for path in begun if not files.is_being_written(path)]
@@ -529,10 +550,10 @@ def tidy(run: RunDir) -> None:
 
 
 def remove_run(root: Path, run: RunDir) -> None:
-    """Delete a run's folder and its live mark. The index drops the run when it is read.
+    """Delete a run's folder and its live mark. The index drops the run at its next reading.
 
-    The folder is renamed first, because another command may be writing to it. The new name identifies its writer, so gc
-    can remove at once what a killed `rm` has left.
+    The folder is renamed first, because another command may be writing into it. The new name identifies the deleting
+    process. If that process is killed, `orch gc` can delete the rest at once.
     """
     aside = Path(files.temporary_name(run.path.with_name(f"{REMOVED_PREFIX[1:]}{run.run_id}")))
     try:
@@ -551,14 +572,14 @@ def remove_run(root: Path, run: RunDir) -> None:
 
 
 def delete_folder(path: Path) -> None:
-    """Delete a folder; if it is a link, delete its target and the link."""
+    """Delete a folder. If the path is a link, delete the link and the folder to which it leads."""
     files.remove_tree(path.resolve())
     if path.is_symlink():
         path.unlink()
 
 
 def remove_sweep(root: Path, sweep: str) -> None:
-    """Delete the shared files of a sweep when all its points are gone."""
+    """Delete the shared files of a sweep if none of its points exists any more."""
     folder = root / "sweeps" / sweep
     try:
         delete_folder(folder)

@@ -24,7 +24,7 @@ from orchestrator.protocol.events import (
 from orchestrator.protocol.typed import to_json
 from orchestrator.runs.record import RunRecord
 
-if TYPE_CHECKING:  # a submit needs only one line of this
+if TYPE_CHECKING:  # not imported at run time, because a submit needs little of this module
     from orchestrator.runs.files.samples import NodeSamples
 
 HOUR: Final = 3600.0
@@ -38,9 +38,9 @@ def run_record(
     now: float | None = None,
     samples: Iterable[NodeSamples] = (),
 ) -> dict[str, Any]:
-    """Return the whole record as JSON types. `now` is the end of everything that has not ended yet.
+    """Return a summary of the whole run as JSON types. `now` is used as the end of everything that has not ended yet.
 
-    Durations within the gang come from node 0's monotonic clock. Only `queued` compares two hosts' clocks.
+    Durations within the gang are measured by node 0's monotonic clock. Only `queued` compares the clocks of two hosts.
     """
     events = list(events)
     nodes = _nodes(events)
@@ -63,18 +63,18 @@ def run_record(
 def hours_of(
     events: Iterable[Event], now: float | None = None, samples: Iterable[NodeSamples] = ()
 ) -> dict[str, float | None]:
-    """Return the hours of ranks, cores and GPUs that the run used, and the GPUs' watt-hours."""
+    """Return the rank hours, core hours and GPU hours that the run used, and the watt-hours of its GPUs."""
     events = list(events)
     return {**_hours(events, _nodes(events), now), "gpu_watt_hours": _watt_hours(events, samples)}
 
 
 def code_of(events: Iterable[Event]) -> dict[str, Any] | None:
-    """Return the facts about the snapshot: files, bytes, sha256, and the state in git."""
+    """Return the facts about the copied code: files, bytes, sha256, and git state. None if no copy is recorded."""
     return next((to_json(event, stamps=False) for event in of(events, Snapshot)), None)
 
 
 def code_note(events: Iterable[Event]) -> str:
-    """Return a note if the code that was sent is not in a commit; empty otherwise."""
+    """Return a note if the copied code had changes that are not committed in git; empty otherwise."""
     code = next(iter(of(events, Snapshot)), None)
     if code is None or not code.dirty:
         return ""
@@ -87,7 +87,7 @@ def code_note(events: Iterable[Event]) -> str:
 
 
 def left_out_note(events: Iterable[Event]) -> str:
-    """Return a note if an ignore file kept files of the code folder from the run; empty otherwise.
+    """Return a note if an ignore file excluded files of the code folder; empty otherwise.
 
     For a run on this machine, the note lists checkpoints that are links to the user's own files.
     """
@@ -104,7 +104,7 @@ def left_out_note(events: Iterable[Event]) -> str:
 
 
 def _nodes(events: list[Event]) -> dict[int, AgentStarted]:
-    """Return the event of the last agent of each node."""
+    """Return each node's event of its newest agent."""
     found = {event.node: event for event in of(events, AgentStarted) if event.node is not None}
     return {node: found[node] for node in sorted(found)}
 
@@ -125,7 +125,7 @@ def _versions(run: RunRecord, events: list[Event], nodes: Mapping[int, AgentStar
 
 
 def _phases(run: RunRecord, events: list[Event], metrics: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return (name, attempt, seconds) of a run's phases, in order. Phases that did not occur are left out."""
+    """Return the run's phases in order, each with name, attempt and seconds. Phases that did not occur are left out."""
     submits = [event.time for event in of(events, Submitted)]
     first = [event for event in events if event.node == 0]
     agents = of(first, AgentStarted)
@@ -182,7 +182,7 @@ def _between(start: float | None, end: float | None) -> float | None:
 
 
 def _attempts(events: list[Event]) -> list[dict[str, Any]]:
-    """Return for each attempt how every rank ended."""
+    """Return how every rank ended, for each attempt."""
     ends: dict[int, dict[str, Any]] = {}
     for event in of(events, RankExit):
         if event.attempt is not None:
@@ -195,7 +195,7 @@ def _attempts(events: list[Event]) -> list[dict[str, Any]]:
 
 
 def _hours(events: list[Event], nodes: Mapping[int, AgentStarted], now: float | None) -> dict[str, float]:
-    """Return the hours of ranks, and of the hosts' cores and GPUs while agents ran, each host counted once."""
+    """Return the rank hours, and the core and GPU hours of the hosts while agents ran. Each host is counted once."""
     spans: dict[str, tuple[float, float, int, int]] = {}
     named: dict[str, set[str]] = {}  # nodes on one host may have different GPUs
     ends = {event.node: event.time for event in events if isinstance(event, AgentEnded | GaveUp)}
@@ -217,7 +217,7 @@ def _hours(events: list[Event], nodes: Mapping[int, AgentStarted], now: float | 
 
 
 def gpus_of(events: Iterable[Event]) -> int:
-    """Return how many GPUs the run's hosts have given it, each host counted once."""
+    """Return the number of GPUs that the run uses on all its hosts. Each host is counted once."""
     by_host: dict[str, int] = {}
     for event in of(events, AgentStarted):
         by_host[event.host] = max(by_host.get(event.host, 0), event.gpus or 0)
@@ -225,7 +225,7 @@ def gpus_of(events: Iterable[Event]) -> int:
 
 
 def _watt_hours(events: list[Event], samples: Iterable[NodeSamples]) -> float | None:
-    """Return the energy of the GPUs while agents ran on their nodes, or None if no GPU reports it."""
+    """Return the watt-hours that the GPUs used while agents ran on their nodes. None if no GPU reports its energy."""
     starts: dict[int | None, int] = {}
     joules: dict[tuple[int | None, int], float] = {
         (node.node, sample.start): sample.joules
@@ -242,7 +242,7 @@ def _watt_hours(events: list[Event], samples: Iterable[NodeSamples]) -> float | 
 
 
 def _rank_seconds(events: list[Event], now: float | None) -> float:
-    """Return the sum of all ranks' times from start to end, each by its own host's clock."""
+    """Return the sum of the seconds that each rank ran. Each rank's time is measured by its own host's clock."""
     starts: dict[tuple[int, int], float] = {}
     total = 0.0
     for event in events:

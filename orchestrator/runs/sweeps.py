@@ -28,7 +28,9 @@ from orchestrator.runs.store import (
 
 
 def make_sweep(root: Path, sweep: str, folder: str | None, record: Record) -> Path:
-    """Create a sweep's folder (a link if `folder` is elsewhere) with its record. Return the real folder."""
+    """Create a sweep's folder and record, and return the real folder. If `folder` is elsewhere, the sweep's folder
+    is a link to it.
+    """
     check_own(root)
     path = root / "sweeps" / sweep
     real = Path(folder) if folder is not None else path
@@ -44,7 +46,7 @@ def make_sweep(root: Path, sweep: str, folder: str | None, record: Record) -> Pa
 
 
 def share(folder: Path, run: RunDir, names: Sequence[str]) -> None:
-    """Share files of a sweep with a run: files by hard links, folders by symbolic links."""
+    """Share files of a sweep with one of its runs. Files become hard links, and folders become symbolic links."""
     try:
         for name in names:
             if (folder / name).is_dir():
@@ -62,7 +64,9 @@ def points_in(root: Path, sweep: str) -> list[RunDir]:
 
 
 def runs_named(root: Path, name: str) -> list[RunDir]:
-    """Return the run with this full id, or all points of the sweep with this id. They may have been removed."""
+    """Return the run with this full id, or all points of the sweep with this id. Some of these runs may have been
+    removed.
+    """
     try:
         sweep = RunDir(root / "sweeps" / name).read("sweep.json")
     except StoreError:  # the record is damaged: return the existing points
@@ -74,9 +78,9 @@ def runs_named(root: Path, name: str) -> list[RunDir]:
 
 
 def find_sweep(root: Path, reference: str, *, newest: bool = True) -> str | None:
-    """Return the sweep with this id or unique prefix, or the sweep of the `last` run; None if there is none.
+    """Return the sweep with this id or unique prefix, or the sweep of the newest run for `last`. None if there is none.
 
-    A job's name means the `newest` sweep or run with that name, and None if that is a single run.
+    With `newest`, a job's name selects its newest run or sweep; the result is None if that is a single run.
     """
     if reference == "last":
         last = newest_runs(root, 1)
@@ -90,9 +94,11 @@ def find_sweep(root: Path, reference: str, *, newest: bool = True) -> str | None
 
 
 def find_runs(root: Path, reference: str, *, newest: bool = True) -> list[RunDir]:
-    """Return the run, or all runs of the sweep, with this id or unique prefix. Raises RunNotFoundError otherwise.
+    """Return the run, or all runs of the sweep, with this id or unique prefix. Raises RunNotFoundError if there is
+    none.
 
-    A job's name means its newest run or sweep. Without `newest`, as for removals, the name is only a prefix.
+    With `newest`, a job's name selects its newest run or sweep. Removals pass False, so that a name can only be a
+    prefix.
     """
     sweep = find_sweep(root, reference, newest=newest)
     return points_in(root, sweep) if sweep is not None else [find_run(root, reference, newest=newest)]
@@ -110,7 +116,7 @@ def newest_sweep(root: Path) -> str:
 
 
 class Point(Value):
-    """One run of a sweep: a value for each of its keys."""
+    """One point of a sweep: a value for each of the sweep's keys."""
 
     index: int
     values: tuple[tuple[str, str], ...]  # (word, value)

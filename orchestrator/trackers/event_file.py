@@ -1,6 +1,6 @@
-"""Encodes TensorBoard's event files: protobuf messages in TFRecord frames, without a protobuf package. Pure.
+"""Encodes TensorBoard's event files, which are protobuf messages in TFRecord frames, without a protobuf package. Pure.
 
-The numbers of the fields come from TensorFlow's event.proto, summary.proto and tensor.proto.
+The field numbers are those in TensorFlow's event.proto, summary.proto and tensor.proto.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from orchestrator.protocol.crc32c import masked_crc32c
 VERSION: Final = "brain.Event:2"  # in the first event of every file, where readers check it
 _DT_STRING: Final = 7
 _DATA_CLASS_TENSOR: Final = 2
-_START: Final = 1  # SessionLog.START, after which readers drop earlier events of its step and later steps
+_START: Final = 1  # after SessionLog.START, readers drop earlier events of its step and of later steps
 _FLOAT32_MAX: Final = 3.4028234663852886e38
 
 
 def framed(data: bytes) -> bytes:
-    """Return the data as a TFRecord: length, checksum of the length, data, checksum of the data."""
+    """Return the data framed as a TFRecord: length, checksum of the length, data, checksum of the data."""
     length = struct.pack("<Q", len(data))
     return length + _masked(length) + data + _masked(data)
 
@@ -29,18 +29,18 @@ def _masked(data: bytes) -> bytes:
 
 
 def header(time: float) -> bytes:
-    """Return the first record of a file, which names the format."""
+    """Return the first record of an event file, which names the format."""
     return framed(_double(1, time) + _text(3, VERSION))
 
 
 def scalars(values: Iterable[tuple[str, float]], step: int, time: float) -> bytes:
-    """Return a record of numbers with their tags. A number that is too large for a float32 becomes infinite."""
+    """Return a record with numbers by tag. A number that is too large for a float32 becomes infinite."""
     summary = b"".join(_message(1, _text(1, tag) + _float(2, value)) for tag, value in values)
     return _event(step, time, _message(5, summary))
 
 
 def text(tag: str, markdown: str, time: float) -> bytes:
-    """Return a record of a Markdown text, which TensorBoard shows on its page of texts."""
+    """Return a record with a Markdown text. TensorBoard shows it on its page "Text"."""
     tensor = _number(1, _DT_STRING) + _message(2, _message(2, _number(1, 1))) + _text(8, markdown)
     metadata = _message(1, _text(1, "text")) + _number(4, _DATA_CLASS_TENSOR)
     value = _text(1, f"{tag}/text_summary") + _message(8, tensor) + _message(9, metadata)

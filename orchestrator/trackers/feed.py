@@ -1,4 +1,6 @@
-"""Sends the news of a run to one tracker. The tracker counts news only once if it is sent again after a kill."""
+"""Sends the news of a run to one tracker. If a kill makes the supervisor send news again, the tracker counts it only
+once.
+"""
 
 from __future__ import annotations
 
@@ -20,23 +22,24 @@ from orchestrator.trackers.progress import MLFLOW, TENSORBOARD, Progress, progre
 
 
 class Tracker(Protocol):
-    """The interface of a tracker. Data that is sent repeatedly must count once.
+    """The interface of a tracker.
 
-    Each method returns the progress with what it has sent. Raises BackendError if the tracker fails.
+    Data may be sent again after a kill, and must then count only once. Each method returns the given progress, updated
+    by what it has sent. Raises BackendError if the tracker fails.
     """
 
     def begin(self, progress: Progress) -> Progress:
         """Send the run and its parameters."""
 
     def send(self, progress: Progress, lines: Iterable[MetricLine]) -> Progress:
-        """Send these metrics in order."""
+        """Send these metrics in the order of the lines."""
 
     def end(self, progress: Progress, ending: Ending, result: Mapping[str, object]) -> Progress:
         """Send how the run ended, after all metrics."""
 
 
 def tracker(name: str, run: RunDir, record: RunRecord, redact: Redaction) -> Tracker:
-    """Return the tracker with this name. It sends only redacted texts."""
+    """Return the tracker with this name. It sends only texts from which `redact` has removed secrets."""
     if name == TENSORBOARD:
         from orchestrator.trackers.tensorboard import TensorBoard
 
@@ -57,7 +60,9 @@ class Feed:
         self.run, self.name = run, name
 
     def has_news(self, *, has_ended: bool) -> bool:
-        """Return whether the tracker lacks news of the run. This is cheap, because metrics.jsonl is not opened."""
+        """Return whether the tracker lacks news of the run. The check is cheap, because it does not open
+        metrics.jsonl.
+        """
         progress = progress_of(self.run, self.name)
         if progress.is_done:
             return False
@@ -66,7 +71,7 @@ class Feed:
         return self._size() != progress.offset
 
     def deliver(self) -> str:
-        """Send all news. Return the error message if the tracker failed, else ""."""
+        """Send all news. Return the error message if the tracker failed, or ""."""
         try:
             self._send(progress_of(self.run, self.name))
         except BackendError as error:

@@ -1,6 +1,6 @@
-"""Reads the data that trackers receive: a run's metrics by line, its parameters, and how it ended.
+"""Reads the data that trackers receive: a run's metrics line by line, its parameters, and how it ended.
 
-The name of a metric has the kind of its line in front, such as `train/loss` or `eval/accuracy`. Numbers of the result
+The name of a metric begins with the kind of its line, such as `train/loss` or `eval/accuracy`. Numbers of the result
 are named `result/...`. All functions except `new_lines` are pure.
 """
 
@@ -19,7 +19,7 @@ from orchestrator.runs.record import RunRecord
 from orchestrator.runs.redaction import Redaction
 from orchestrator.runs.state import Ending
 
-MOST_BYTES: Final = 1 << 20  # of metrics.jsonl that are read at a time
+MOST_BYTES: Final = 1 << 20  # bytes of metrics.jsonl that are read at a time
 MOST_TEXT: Final = 500  # characters of a parameter or a tag; older MLflow servers accept no more
 _NO_METRICS: Final = frozenset({"kind", "step", "attempt", "time"})
 _INT64: Final = 2**63
@@ -27,7 +27,7 @@ _INT64: Final = 2**63
 
 @dataclass(frozen=True)
 class MetricLine:
-    """One line of metrics.jsonl: its numbers by name, with its step, attempt and time."""
+    """A line of metrics.jsonl: its numbers by name, with its step, attempt and time."""
 
     values: Mapping[str, float]
     step: int
@@ -36,9 +36,9 @@ class MetricLine:
 
 
 def new_lines(path: Path, offset: int, redact: Redaction, *, has_ended: bool) -> tuple[list[MetricLine], int]:
-    """Return the lines from an offset on, and the offset after them.
+    """Return (the lines that follow an offset, the offset behind them).
 
-    A line without a newline at its end counts only after the run's end.
+    A last line without a newline is read only after the run's end.
     """
     try:
         with opened(path) as file:
@@ -56,7 +56,7 @@ def new_lines(path: Path, offset: int, redact: Redaction, *, has_ended: bool) ->
 
 
 def metric_line(data: bytes, redact: Redaction) -> MetricLine | None:
-    """Return a line of metrics.jsonl, or None if it is not a JSON object with a step and a number."""
+    """Parse a line of metrics.jsonl. None if it is not a JSON object with a step and at least one number."""
     try:
         line = parse_json(data) if data.strip() else None
     except ValueError:
@@ -73,7 +73,9 @@ def metric_line(data: bytes, redact: Redaction) -> MetricLine | None:
 def numbers_of(
     values: Mapping[str, Any], redact: Redaction, prefix: str = "", without: frozenset[str] = frozenset()
 ) -> dict[str, float]:
-    """Return the finite numbers among the values, except those in `without`. Names get the prefix and are redacted."""
+    """Return the finite numbers among the values, without the names in `without`. Names are redacted and get the
+    prefix.
+    """
     return {
         _redacted(redact, f"{prefix}{name}"): float(value)
         for name, value in values.items()
@@ -98,7 +100,7 @@ def _is_time(value: object) -> TypeGuard[float]:
 
 
 def parameters_of(record: RunRecord, redact: Redaction) -> dict[str, str]:
-    """Return the parameters of the run by name, such as its options and its number of nodes, as redacted texts."""
+    """Return the run's parameters by name, such as its options and its number of nodes. The texts are redacted."""
     job = record.job
     program = next((kind for kind in ("training", "module", "script", "command") if job.get(kind)), "")
     found: dict[str, Any] = {"job": record.name, "profile": record.profile_name, "nodes": record.nnodes}
@@ -122,7 +124,9 @@ def _flatten(name: str, value: object, found: dict[str, Any]) -> None:
 
 
 def _options_in(args: object) -> dict[str, str]:
-    """Return the options `--name value`, `--name=value` and `--name` by name, because users compare runs by options."""
+    """Return the options `--name value`, `--name=value` and `--name` in a command line by name, because users
+    compare runs by options.
+    """
     words = [str(word) for word in args] if isinstance(args, list | tuple) else []
     found = {}
     for position, word in enumerate(words):
@@ -147,12 +151,14 @@ def _words(value: object) -> str:
 
 
 def shortened(text: str) -> str:
-    """Return the text, cut to a length that every tracker accepts."""
+    """Cut the text to a length that every tracker accepts."""
     return text if len(text) <= MOST_TEXT else f"{text[: MOST_TEXT - 3]}..."
 
 
 def ending_in_words(ending: Ending, redact: Redaction) -> dict[str, str]:
-    """Return how the run ended, as redacted texts: outcome, cause, reason, host and rank, each if it is known."""
+    """Describe how the run ended: outcome, cause, reason, host and rank. The texts are redacted, and unknown values
+    are left out.
+    """
     verdict = ending.verdict
     values = {"outcome": str(verdict.outcome), "cause": str(verdict.cause), "reason": verdict.reason,
               "host": verdict.host, "rank": "" if verdict.rank is None else str(verdict.rank)}  # fmt: skip

@@ -1,7 +1,7 @@
-"""Sends runs to MLflow over its REST interface. Each run of orch is one run on the server, identified by a tag.
+"""Sends runs to MLflow over its REST interface. A tag identifies each run of orch on the server.
 
-Data that is sent repeatedly counts once, because a server with a database stores equal values of one metric, step and
-time only once. The times come from the program's metrics and not from the moment at which they are sent.
+Data that is sent twice counts once, because a server with a database stores only one value for the same metric, step
+and time. So the times are those in the program's metrics, and not the times of sending.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from orchestrator.transport.http_credentials import HttpAddress, basic
 from orchestrator.transport.http_request import NoAnswerError, request
 from orchestrator.version import __version__
 
-DEADLINE: Final = 60.0  # s, for the whole answer
-MOST_METRICS: Final = 500  # in one request; the server accepts 1000, and at most 1 MB
+DEADLINE: Final = 60.0  # seconds for the whole answer
+MOST_METRICS: Final = 500  # metrics in one request; the server accepts 1000, and at most 1 MB
 MOST_PARAMETERS: Final = 100
 MOST_NAME: Final = 250
 _NOT_A_NAME: Final = re.compile(r"[^\w.\-/ ]")
@@ -43,7 +43,7 @@ _PERMANENT: Final = (400, 401, 403, 404)
 
 @dataclass(frozen=True)
 class Server:
-    """An MLflow server and our credentials for it. Messages show only its `address`."""
+    """An MLflow server and our credentials for it. Messages contain only its `address`, which has no credentials."""
 
     address: str
     authorization: str = field(default="", repr=False)
@@ -67,7 +67,7 @@ class Server:
         )  # fmt: skip
 
     def call(self, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Send a POST request with a JSON body, or a GET request without one, and return the JSON object of the answer.
+        """Send a POST request with a JSON body or, without a body, a GET request. Return the JSON object in the answer.
 
         Raises RefusalError if the status is 300 or more, and BackendError for other failures. The error is marked as
         transient if a later request may succeed.
@@ -94,7 +94,7 @@ class Server:
         return answer
 
     def not_mlflow(self) -> BackendError:
-        """Return the error for a server whose answer does not have MLflow's form."""
+        """Return the error for an answer that is not in MLflow's form."""
         what = f"the server at {self.address} does not answer like MLflow"
         return BackendError(what, f"is {URI} the address of an MLflow server?")
 
@@ -109,7 +109,7 @@ class Server:
 
 
 class RefusalError(BackendError):
-    """The server has answered with a status of 300 or more."""
+    """The server answered with a status of 300 or more."""
 
     def __init__(self, message: str, code: int) -> None:
         super().__init__(message, transient=code not in _PERMANENT)
@@ -125,10 +125,12 @@ class Mlflow:
         self.experiment = redact.known(variables.get("MLFLOW_EXPERIMENT_NAME") or record.name)
 
     def begin(self, progress: Progress) -> Progress:
-        """Create the run on the server, or find the run that a killed supervisor has created. Send its parameters."""
+        """Create the run on the server, or find the run that a killed supervisor has created there. Send the run's
+        parameters.
+        """
         experiment = self._experiment_id()
         run_id = self._found(experiment) or self._created(experiment)
-        # In a dict, because two names may become equal.
+        # a dict, because two names may become equal
         named = {_name(name): value for name, value in parameters_of(self.record, self.redact).items()}
         values = [{"key": name, "value": value} for name, value in named.items()]
         for first in range(0, len(values), MOST_PARAMETERS):
@@ -171,7 +173,7 @@ class Mlflow:
         ]
 
     def _experiment_id(self) -> str:
-        """Return the id of the experiment, which is created if it does not exist."""
+        """Return the id of the experiment. If the experiment does not exist, create it."""
         query = urlencode({"experiment_name": self.experiment})
         try:
             found = self.server.call(f"experiments/get-by-name?{query}")
@@ -183,7 +185,7 @@ class Mlflow:
         return self._id(self._post("experiments/create", {"name": self.experiment}), "experiment_id")
 
     def _found(self, experiment: str) -> str:
-        """Return the id of this run on the server, or "" if the server does not have it."""
+        """Return the server's id of this run, or "" if the server does not have the run."""
         body = {"experiment_ids": [experiment], "filter": f"tags.`orch.run_id` = '{self.run.run_id}'", "max_results": 1}
         runs = self._post("runs/search", body).get("runs") or []
         return self._id(runs, 0, "info", "run_id") if runs else ""
@@ -208,7 +210,7 @@ class Mlflow:
         return self._id(self._post("runs/create", body), "run", "info", "run_id")
 
     def _resumed_from(self) -> str:
-        """Return the id of the run whose checkpoint this run has loaded, or "" if no load is recorded."""
+        """Return the id of the run whose checkpoint this run has loaded, or "" if no loading is recorded."""
         before = self._given_run()
         if before is None:
             return ""
@@ -216,7 +218,7 @@ class Mlflow:
         return before.run_id if any(name.startswith(f"{GIVEN}/") for name in loaded) else ""
 
     def _given_run(self) -> RunDir | None:
-        """Return the run whose checkpoint was given to this run, or None if there is no such run."""
+        """Return the run whose checkpoint this run was offered, or None if there is no such run."""
         checkpoint = self.record.job.get("checkpoint")
         path = PurePath(str(checkpoint.get("resume") or "")) if isinstance(checkpoint, Mapping) else PurePath()
         runs = self.run.path.parent
@@ -225,7 +227,7 @@ class Mlflow:
         return RunDir(runs / path.relative_to(runs).parts[0])
 
     def _id(self, answer: Any, *keys: str | int) -> str:
-        """Return the id at a path in an answer. Raises BackendError if there is no id."""
+        """Return the id at the path `keys` in an answer. Raises BackendError if the answer has no id."""
         try:
             for key in keys:
                 answer = answer[key]
@@ -237,7 +239,9 @@ class Mlflow:
 
 
 def _name(name: str) -> str:
-    """Return a name as the server accepts it: other characters become _, and empty parts of the path are left out."""
+    """Return a name in a form that the server accepts: other characters become _, and empty parts of the path are
+    left out.
+    """
     parts = _NOT_A_NAME.sub("_", name)[:MOST_NAME].split("/")
     return "/".join(part for part in parts if part.strip(". ")).strip(". ") or "_"
 

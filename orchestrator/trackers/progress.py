@@ -1,4 +1,6 @@
-"""Records how much of a run each tracker has received. Lists the trackers and the shell's variables that they need."""
+"""Records how much of a run each tracker has received, and lists the trackers and the shell's variables that they
+need.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ TENSORBOARD: Final = "tensorboard"
 MLFLOW: Final = "mlflow"
 WANDB: Final = "wandb"
 NAMES: Final = (TENSORBOARD, MLFLOW, WANDB)
-FOLDER: Final = "trackers"  # in the run's folder, for the files that trackers write
+FOLDER: Final = "trackers"  # a folder in the run's folder, for the files that trackers write
 URI: Final = "MLFLOW_TRACKING_URI"
 VARIABLES: Final = (
     URI, "MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD", "MLFLOW_TRACKING_TOKEN", "MLFLOW_EXPERIMENT_NAME",
@@ -29,13 +31,13 @@ VARIABLES: Final = (
 
 @dataclass(frozen=True)
 class Progress:
-    """The part of a run that one tracker has received."""
+    """How much of a run one tracker has received."""
 
     is_begun: bool = False
-    offset: int = 0  # in metrics.jsonl, after the last line that was sent
-    attempt: int = 0  # attempt of the last line
-    step: int = 0  # step of the last line
-    size: int = 0  # bytes of the event file, for a tracker that writes one
+    offset: int = 0  # offset in metrics.jsonl, after the last line that was sent
+    attempt: int = 0  # attempt of the last line that was sent
+    step: int = 0  # step of the last line that was sent
+    size: int = 0  # bytes of the event file, if the tracker writes one
     id: str = ""  # the run's id at the tracker
     link: str = ""  # the address or command that shows the run at the tracker
     problem: str = ""  # why nothing can be sent now
@@ -52,12 +54,12 @@ def trackers_of(job: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def progress_of(run: RunDir, name: str) -> Progress:
-    """Return a tracker's progress from its journal."""
+    """Return how much a tracker has received, from its journal."""
     return Progress(**drop_invalid_fields(journal_of(run, name), _KINDS))
 
 
 def save_progress(run: RunDir, name: str, progress: Progress) -> None:
-    """Write a tracker's journal. Raises StoreError if it can't be written."""
+    """Store how much a tracker has received in its journal. Raises StoreError if the journal can't be written."""
     write_journal(run, name, asdict(progress), durable=False)
 
 
@@ -73,7 +75,7 @@ def tracked(run: RunDir, record: RunRecord | None = None) -> list[dict[str, Any]
 def hidden_values(names: Iterable[str], shell: Mapping[str, str], *, is_here: bool) -> dict[str, str]:
     """Return the shell's variables that the trackers need. Raises UsageError if a variable or a package is missing.
 
-    `is_here` means that the supervisor runs on this machine, so that the package wandb must be installed here.
+    With `is_here`, the supervisor runs on this machine, so the package wandb must be installed on it.
     """
     if WANDB in names and is_here and find_spec("wandb") is None:
         raise UsageError(

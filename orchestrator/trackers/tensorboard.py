@@ -1,4 +1,6 @@
-"""Writes TensorBoard's event file into the run's folder. If the writer is killed, the next one continues the file."""
+"""Writes TensorBoard's event file into the run's folder. If the writing process is killed, the next process
+continues the file.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ from orchestrator.trackers.progress import FOLDER, TENSORBOARD, Progress
 
 
 class TensorBoard:
-    """The tracker that writes a run's event file. Its bytes depend only on the run's files and the known secrets."""
+    """The tracker that writes a run's event file. The file's bytes depend only on the run's files and the known
+    secrets.
+    """
 
     def __init__(self, run: RunDir, record: RunRecord, redact: Redaction, folder: Path | None = None) -> None:
         self.run_id, self.record, self.redact = run.run_id, record, redact
@@ -55,7 +59,9 @@ class TensorBoard:
         return self._append(progress, data)
 
     def _append(self, progress: Progress, data: bytes) -> Progress:
-        """Write the data after the recorded size. A killed writer may have left a beginning of the same data there."""
+        """Write the data at the offset that `progress` records. A killed writer may have left a part of the same
+        data there.
+        """
         try:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             with open(open_own(self.path, os.O_RDWR | os.O_CREAT, READABLE), "r+b") as file:
@@ -68,7 +74,7 @@ class TensorBoard:
 
 
 def _table(values: Mapping[str, str]) -> str:
-    """Return the values as a Markdown table. They are escaped, so that they can't format the page."""
+    """Return the values as a Markdown table. They are escaped, so that Markdown in them has no effect."""
     rows = [f"| {_cell(name)} | {_cell(value)} |" for name, value in values.items()]
     return "\n".join(["| | |", "|---|---|", *rows])
 

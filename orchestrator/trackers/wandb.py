@@ -1,7 +1,7 @@
-"""Writes an offline folder of Weights & Biases after the run's end. The wandb package runs in a process of its own.
+"""Writes an offline folder of Weights & Biases after the run's end. The package wandb runs in a separate process.
 
-No process can continue the files of another in wandb's format, so all files are written at once. `wandb sync` sends
-them. A repeated sync updates the same run, because the id is the same.
+In wandb's format, a process can't continue the files of another process, so all files are written at once. The user
+sends them by `wandb sync`. If that is repeated, it updates the same run, because the run's id is the same.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from orchestrator.runs.store import RunDir
 from orchestrator.trackers.history import MetricLine, ending_in_words, new_lines, numbers_of, parameters_of
 from orchestrator.trackers.progress import FOLDER, WANDB, Progress
 
-TIMEOUT: Final = 300.0  # s
+TIMEOUT: Final = 300.0  # seconds
 INTERPRETER: Final = sys.executable
 PROGRAM: Final = Path(__file__).with_name("wandb_program.py")
 # The variables that the process gets. wandb's keys are not among them.
@@ -40,15 +40,15 @@ class Wandb:
         self.folder = run.path / FOLDER / WANDB
 
     def begin(self, progress: Progress) -> Progress:
-        """Write nothing yet, because the folder is written after the run's end."""
+        """Do nothing, because the folder is written after the run's end."""
         return replace(progress, is_begun=True)
 
     def send(self, progress: Progress, lines: Iterable[MetricLine]) -> Progress:
-        """Write nothing yet, because all metrics are read after the run's end."""
+        """Do nothing, because all metrics are read after the run's end."""
         return progress
 
     def end(self, progress: Progress, ending: Ending, result: Mapping[str, object]) -> Progress:
-        """Write everything, after removing the folder of a killed writer."""
+        """Remove the incomplete folder of a killed writer, if there is one, and write everything."""
         new = self.run.path / FOLDER / ".wandb"
         try:
             for folder in (new, self.folder):
@@ -70,7 +70,7 @@ class Wandb:
         return replace(progress, link=f"wandb sync {self.folder}/offline-run-*")
 
     def _rows(self) -> Iterator[dict[str, float]]:
-        """Yield the metrics of each step. If an attempt has repeated steps, its later values count."""
+        """Yield the metrics of each step. If a later attempt has repeated a step, its values are used."""
         steps: dict[int, dict[str, float]] = {}
         offset, end = -1, 0
         while end != offset:
@@ -81,7 +81,9 @@ class Wandb:
             yield {"step": step, **steps[step]}
 
     def _write(self, lines: list[dict[str, Any]]) -> None:
-        """Write the folder by a process that loads wandb and reads these lines. Raises BackendError if it fails."""
+        """Start a process that loads wandb, reads these lines and writes the folder. Raises BackendError if the
+        process fails.
+        """
         process = subprocess.Popen(
             [INTERPRETER, "-P", str(PROGRAM)],
             stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True,

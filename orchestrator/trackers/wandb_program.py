@@ -1,6 +1,6 @@
-"""The program that writes wandb's offline folder, in a process of its own.
+"""The program that writes wandb's offline folder. It reads JSON lines from stdin.
 
-It reads JSON lines from stdin. The first line describes the run, and each other line has the metrics of a step.
+The first line describes the run, and each other line has the metrics of one step.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""The training library. Its program is `python -m orchestrator.training`; each part can also be imported alone."""
+"""The training library. `python -m orchestrator.training` is its program, and scripts can import its parts
+separately.
+"""
 
 from collections.abc import Callable
 from typing import Any

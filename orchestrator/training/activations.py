@@ -1,4 +1,6 @@
-"""Activation checkpointing in place. A block stores only its inputs, and the backward pass repeats its forward pass."""
+"""Activation checkpointing for existing modules. A block stores only its inputs, and the backward pass repeats its
+forward pass.
+"""
 
 import functools
 from collections.abc import Iterable
@@ -14,8 +16,8 @@ from orchestrator.training.errors import UserError
 def checkpoint_in_place(blocks: Iterable[nn.Module]) -> None:
     """Make each block that has children repeat its forward pass in the backward pass.
 
-    The block's class is exchanged, so names and weights stay the same, also in copies of the block. Raises UserError
-    if a block has BatchNorm, which would count each batch twice.
+    The block is kept and only its class is replaced, so names and weights stay the same, also in copies of the block.
+    Raises UserError if a block has BatchNorm, which would count each batch twice.
     """
     for block in blocks:
         if not any(True for _ in block.children()):

@@ -1,7 +1,9 @@
-"""The program `python -m orchestrator.training.bandwidth`. It measures all-reduce within each node and over all nodes.
+"""The program `python -m orchestrator.training.bandwidth`, which measures all-reduce within each node and over all
+nodes.
 
-The result is the bus bandwidth as NCCL's tests define it, which can be compared with a link's rate. In one all-reduce
-of n ranks, 2(n-1)/n of the tensor's bytes pass each rank's link; they are divided by the time of the all-reduce.
+The result is the bus bandwidth as NCCL's tests define it, which can be compared with the rate of a link. In an
+all-reduce of n ranks, 2(n-1)/n times the tensor's bytes pass each rank's link. The bus bandwidth is this number of
+bytes divided by the time.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from orchestrator.training.options import read_places
 from orchestrator.training.progress.report import Reporter
 
 MIB = 1 << 20
-SIZES = {"cuda": (256 * MIB, 20), "cpu": (16 * MIB, 5)}  # size of the tensor in bytes, and number of repetitions
+SIZES = {"cuda": (256 * MIB, 20), "cpu": (16 * MIB, 5)}  # (bytes of the tensor, number of repetitions)
 WARM_UPS = 2
 
 
@@ -45,9 +47,9 @@ def main() -> int:
 
 
 def measure(device: torch.device, node: str) -> dict[str, Any]:
-    """Return the bandwidths in bytes per second within each node and over all nodes.
+    """Return the bandwidths within each node and over all nodes, in bytes per second.
 
-    A node with one rank has no bandwidth of its own, and one node alone has none over all nodes.
+    A node with only one rank has no bandwidth within the node. A run on one node has no bandwidth over all nodes.
     """
     size, times = SIZES[device.type]
     nodes = everyones(node)

@@ -1,10 +1,9 @@
 """The program that a rank of `orch.launch` runs, and the format in which the rank stores its result.
 
 `python -m orchestrator.training.call PICKLE LIBRARY PYTHON` calls the function in the file PICKLE. LIBRARY is the
-folder of orch's own code.
-
-This file has Python 3.9 syntax and imports only the standard library until it has compared this Python with PYTHON, the
-version that pickled the function. Another version can't read the pickle, and reports that in one sentence.
+folder of orch's own code. PYTHON is the version of Python that pickled the function; other versions can't read the
+pickle, and report that in one sentence. So this file has Python 3.9 syntax, and imports only the standard library until
+it has compared the versions.
 """
 
 from __future__ import annotations
@@ -20,22 +19,24 @@ from typing import Any
 from orchestrator.protocol.layout import attempt_folder, node_folder
 from orchestrator.protocol.ranks import EXIT_NO_RETRY
 
-MOST_BYTES = 1 << 30  # of a result, which is copied as a whole at the run's end; larger data belongs in a checkpoint
+MOST_BYTES = 1 << 30  # bytes of a result, which is copied as a whole at the run's end; use a checkpoint for more
 
 
 class ResultError(TypeError):
-    """A rank returned a value that can't be sent back. The text names the place in the result and the type."""
+    """A rank returned a value that can't be sent back. The message names the value's path in the result, and its
+    type.
+    """
 
 
 class PythonVersionError(Exception):
-    """The function was pickled by another minor version of Python, whose code this version can't run."""
+    """The function was pickled by another minor version of Python, so this version can't run its code."""
 
 
 def main() -> int:
     """Call the function as this rank and write its result. Return the exit code, which is 93 if a restart can't help.
 
-    Loading the pickle is safe: the user's own orch.launch wrote it, and it came with the run's code into a private
-    folder of the user. It is the program that this rank was started for.
+    Loading the pickle is safe: the user's own orch.launch wrote it, and it was sent with the run's code into a private
+    folder of the user.
     """
     pickled, library, version = sys.argv[1:]
     if version != python_version():
@@ -45,7 +46,7 @@ def main() -> int:
                 f"set python: in the profile to a Python {version}"
             )
         )
-    sys.path.append(os.path.abspath(library))  # after an installed orch
+    sys.path.append(os.path.abspath(library))  # at the end of the path, so that an installed orch takes precedence
     with open(pickled, "rb") as file:
         function, arguments = pickle.load(file)  # noqa: S301 (see above)
     result = function(*arguments)
@@ -62,7 +63,7 @@ def main() -> int:
 
 
 def python_version() -> str:
-    """Return this interpreter's major and minor version, such as `3.11`. Another version can't read its pickles."""
+    """Return this interpreter's major and minor version, such as `3.11`. Other versions can't read its pickles."""
     return f"{sys.version_info.major}.{sys.version_info.minor}"
 
 
@@ -79,9 +80,10 @@ def _refuse(error: Exception) -> int:
 
 
 def write_result(folder: Path, rank: int, result: Any) -> Path:
-    """Atomically write a rank's result and return the file's path. The format is JSON, or torch's for tensors.
+    """Atomically write a rank's result and return the file's path. The format is JSON or, if the result has tensors,
+    torch's.
 
-    Raises ResultError if the result is too large or has a value of another type. The text names the value's place.
+    Raises ResultError if the result is too large, or if it contains a value of a type that can't be stored.
     """
     leaves = list(_leaves(result))
     is_json = not any(map(_is_tensor, leaves))
@@ -116,7 +118,7 @@ def read_result(folder: Path, rank: int) -> Any:
 
 
 def _leaves(value: Any, place: str = "") -> Iterator[Any]:
-    """Yield every number, text and tensor of a result. Raises ResultError at the first value of another type."""
+    """Yield every number, text and tensor in a result. Raises ResultError at the first value of an unsupported type."""
     if isinstance(value, Mapping):
         for key, each in value.items():
             if not isinstance(key, str):

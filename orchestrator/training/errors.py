@@ -3,9 +3,9 @@
 EXIT_USAGE = 2
 """The user's input is wrong, so another start would fail too."""
 EXIT_NO_RETRY = 93
-"""The program requests that it is not started again."""
+"""The program requests not to be started again."""
 EXIT_REQUEUE = 95
-"""Stopped by a signal at a step boundary with a checkpoint, so it can be started again."""
+"""The program was stopped by a signal at a step boundary and saved a checkpoint, so it can be started again."""
 
 
 class UserError(Exception):

@@ -1,4 +1,4 @@
-"""Hugging Face's Trainer under orch: one callback adds heartbeats, metrics, the result and the clean stop.
+"""Connects Hugging Face's Trainer to orch: a callback adds heartbeats, metrics, the result and a clean stop.
 
     from orchestrator.training.hf import OrchCallback
     ...
@@ -22,7 +22,7 @@ __all__ = ["OrchCallback"]
 
 
 class OrchCallback(TrainerCallback):  # type: ignore[misc] # transformers is no dependency of ours
-    """Reports Trainer's progress to orch and, after a stop signal, saves a checkpoint and stops at a step."""
+    """Reports Trainer's progress to orch. After a stop signal, it saves a checkpoint and stops at a step boundary."""
 
     def __init__(self) -> None:
         self._result: dict[str, float] = {}
@@ -32,7 +32,9 @@ class OrchCallback(TrainerCallback):  # type: ignore[misc] # transformers is no 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, model: Any = None, **_more: Any
     ) -> None:
-        """Catch signals, except in workers. If the nodes share no folder, let each node write the checkpoints."""
+        """Catch stop signals, except in worker processes. If the nodes share no folder, let each node write the
+        checkpoints.
+        """
         if not run.started_by_orch():
             return
         stop.install()
@@ -49,7 +51,7 @@ class OrchCallback(TrainerCallback):  # type: ignore[misc] # transformers is no 
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_more: Any
     ) -> TrainerControl:
-        """Send a heartbeat. If all ranks agree to stop, let Trainer save now and leave its loop."""
+        """Send a heartbeat. If all ranks agree to stop, make Trainer save a checkpoint and leave its loop."""
         batch = args.train_batch_size * args.gradient_accumulation_steps * args.world_size
         run.step(state.global_step, state.max_steps, self._loss, samples=batch, epoch=int(state.epoch or 0))
         # After the last step there is nothing to stop.
@@ -86,7 +88,7 @@ class OrchCallback(TrainerCallback):  # type: ignore[misc] # transformers is no 
         logs: dict[str, Any] | None = None,
         **_more: Any,
     ) -> None:
-        """Write Trainer's logs to the metrics. The result gets the newest value of each name."""
+        """Write Trainer's logs to the run's metrics, and store the newest value of each name for the result."""
         found = numbers(logs or {})
         self._loss = found.get("loss", self._loss)
         self._result.update(found)
@@ -112,7 +114,7 @@ class OrchCallback(TrainerCallback):  # type: ignore[misc] # transformers is no 
     ) -> None:
         """Write the result. A later evaluation adds its metrics."""
         if model is not None:
-            vars(model).pop("should_save_on_this_rank", None)  # else it would be pickled with the model
+            vars(model).pop("should_save_on_this_rank", None)  # otherwise the callback would be pickled with the model
         self._is_trained = True
         self._write_result(state)
         run.phase("done")
@@ -122,12 +124,14 @@ class OrchCallback(TrainerCallback):  # type: ignore[misc] # transformers is no 
 
 
 def _saves_if_main(is_main_process: bool) -> bool:
-    """Return Trainer's own answer, which respects save_on_each_node, in place of the model's."""
+    """Return Trainer's own answer, which respects save_on_each_node. It replaces the answer that the model would
+    use.
+    """
     return is_main_process
 
 
 def _report_phase(control: TrainerControl) -> None:
-    """Report the phase `eval` or `save` if Trainer does this next, because both may take longer than any step."""
+    """Report the phase `eval` or `save` if Trainer does this next, because either may take longer than any step."""
     if control.should_evaluate:
         run.phase("eval")
     elif control.should_save:

@@ -1,4 +1,4 @@
-"""Lightning's Trainer under orch: one callback adds heartbeats, metrics, the result and the clean stop.
+"""Connects Lightning's Trainer to orch: a callback adds heartbeats, metrics, the result and a clean stop.
 
     from orchestrator.training.lightning import OrchCallback
     ...
@@ -30,14 +30,14 @@ _STOPPED = "stopped-"
 
 
 class OrchCallback(Callback):  # type: ignore[misc] # lightning is no dependency of ours
-    """Reports Trainer's progress to orch and, after a stop signal, saves a checkpoint and stops at a step."""
+    """Reports Trainer's progress to orch. After a stop signal, it saves a checkpoint and stops at a step boundary."""
 
     def __init__(self) -> None:
         self._step = 0
         self._total: int | None = None
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Protect the workers of data loaders, which start after this, from stop signals."""
+        """Protect the workers of data loaders from stop signals. The workers are started after this."""
         if run.started_by_orch():
             stop.protect_forks()
 
@@ -110,7 +110,7 @@ def _folder(trainer: Trainer) -> str:
 def _report_saves(trainer: Trainer) -> None:
     """Report the phase `save` during each save. Trainer has no callback for a save of weights alone."""
     save = trainer.save_checkpoint
-    if "save_checkpoint" in vars(trainer):  # an earlier `fit` did this
+    if "save_checkpoint" in vars(trainer):  # an earlier call of `fit` has done this already
         return
 
     def reported(*given: Any, **named: Any) -> None:
@@ -121,7 +121,7 @@ def _report_saves(trainer: Trainer) -> None:
 
 
 def _save_where_it_is_read(trainer: Trainer) -> None:
-    """Let one rank of each node write and delete checkpoints if the nodes share no folder.
+    """If the nodes share no folder, let one rank of each node write and delete checkpoints.
 
     By default only rank 0 writes, but each rank resumes from its own node's folder. Nothing is changed if no rank has
     the whole state (FSDP, ZeRO).

@@ -18,7 +18,7 @@ from orchestrator.protocol.training_options import TrainingOptions, not_taken
 from orchestrator.training.distributed.ranks import whole_number
 from orchestrator.training.errors import UserError
 
-LENGTH: Final = ("epochs", "steps")  # either of them
+LENGTH: Final = ("epochs", "steps")  # for an option that takes either of them
 
 
 class Options(TrainingOptions):
@@ -43,9 +43,10 @@ class Options(TrainingOptions):
 
 @dataclass(frozen=True)
 class Places:
-    """The paths and settings of a run, from the ORCH_* variables. `resume` is auto, never or a path.
+    """The paths and settings of a run, from the ORCH_* variables.
 
-    `reports_metrics` is whether ORCH_METRICS_FILE is set. Without it, the user's own scripts write no metrics.
+    `resume` is auto, never or a path. `reports_metrics` tells whether ORCH_METRICS_FILE is set; if it is not, the
+    user's own scripts write no metrics.
     """
 
     checkpoints: Path
@@ -64,9 +65,8 @@ class Places:
 
 
 def parse(arguments: Sequence[str] | None = None) -> Options:
-    """Parse the command line. argparse exits with code 2 if it is wrong.
-
-    Raises UserError for an option that the strategy does not take.
+    """Parse the command line. If it is wrong, argparse exits with code 2. Raises UserError if the strategy does not
+    support an option.
     """
     parser = argparse.ArgumentParser(
         prog="python -m orchestrator.training",
@@ -118,7 +118,7 @@ def description_of(each: Field[Any]) -> str:
 
 
 def _help_of(each: Field[Any]) -> str:
-    """Return the help of an option: its description, and its default if that is a number or a word."""
+    """Return the help of an option: its description and, if it is a number or a word, its default."""
     text = description_of(each)
     default = each.metadata.get("unset", default_of(each))
     shows_default = default not in (None, MISSING) and not isinstance(default, bool | dict)
@@ -126,7 +126,7 @@ def _help_of(each: Field[Any]) -> str:
 
 
 def _reader(each: Field[Any], kind: type, words: Sequence[str]) -> Callable[[str], Any]:
-    """Return the function that reads an option's value from the command line."""
+    """Return the function that converts an option's value on the command line."""
 
     def read(text: str) -> Any:
         if text in words:
@@ -137,12 +137,14 @@ def _reader(each: Field[Any], kind: type, words: Sequence[str]) -> Callable[[str
             raise argparse.ArgumentTypeError(f"must be {least} or more" if above == -math.inf else "must be positive")
         return _meeting_point(text) if each.name == "init_method" else value
 
-    read.__name__ = kind.__name__  # argparse's own message names it
+    read.__name__ = kind.__name__  # argparse's own error message contains this name
     return read
 
 
 def read_places(environ: Mapping[str, str] = os.environ) -> Places:
-    """Return the paths and settings in the ORCH_* variables. The defaults suit ranks that torchrun has started."""
+    """Read the paths and settings in the ORCH_* variables. The defaults are for ranks that torchrun has started
+    without orch.
+    """
     result, heartbeat = environ.get("ORCH_RESULT_FILE"), environ.get("ORCH_BEAT_FILE")
     second = environ.get("ORCH_SECOND_COPY")
     return Places(

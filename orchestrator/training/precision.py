@@ -1,4 +1,4 @@
-"""The number formats of the computation. Weights, gradients and the loss stay float32."""
+"""The number formats of the computation. Weights, gradients and the loss are float32 in all of them."""
 
 from __future__ import annotations
 
@@ -23,14 +23,16 @@ def resolve(precision: Precision, device: torch.device) -> Precision:
 
 
 def set_up(precision: str, device: torch.device) -> None:
-    """Forbid TF32 for float32 products on GPUs if the precision is fp32, and allow it otherwise."""
+    """If the precision is fp32, forbid TF32 for float32 matrix products on GPUs. Otherwise allow TF32."""
     if device.type == "cuda":
         torch.set_float32_matmul_precision("highest" if precision == "fp32" else "high")
         torch.backends.cudnn.allow_tf32 = precision != "fp32"
 
 
 def forward(model: nn.Module, inputs: Sequence[Tensor], precision: str) -> Tensor:
-    """Return the model's outputs as float32. For a precision of 16 bits they are computed under torch.autocast."""
+    """Return the model's outputs as float32. If the precision has 16 bits, the model is computed under
+    torch.autocast.
+    """
     if precision not in HALVES:
         outputs: Tensor = model(*inputs)
         return outputs
@@ -53,7 +55,7 @@ class Computed(nn.Module):
 
 
 def convert(model: nn.Module, precision: str) -> nn.Module:
-    """Return the model, with linear layers replaced by torchao's float8 layers for fp8. Names stay the same."""
+    """Return the model. For fp8, its linear layers are replaced by torchao's float8 layers, which keep their names."""
     if precision != "fp8":
         return model
     from torchao.float8 import convert_to_float8_training

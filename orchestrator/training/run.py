@@ -93,7 +93,7 @@ def started_by_orch() -> bool:
 
 
 def begin(n: int, total: int | None = None) -> None:
-    """Report that earlier starts did `n` of `total` steps. These steps do not count for the speed of this start."""
+    """Report that earlier starts did `n` of `total` steps. These steps do not count in the speed of this start."""
     session = _session()
     if n > 0:
         session.heartbeats.resumed(n)
@@ -136,7 +136,7 @@ def step(
 
 
 class phase:  # noqa: N801 - reads as a verb: run.phase("eval")
-    """Reports what the process does from now on: start, compile, train, eval, save or done.
+    """Reports the current phase of the process: start, compile, train, eval, save or done.
 
     As a context manager, it reports the previous phase again at the end of the block.
     """
@@ -165,10 +165,10 @@ class phase:  # noqa: N801 - reads as a verb: run.phase("eval")
 
 
 def watch_signals() -> None:
-    """Catch SIGTERM and SIGUSR2 here, but not in forked workers. The first `resume` or `stop_requested` does this too.
+    """Catch SIGTERM and SIGUSR2 in this process, but not in forked workers.
 
-    A script that calls this must also call `stop_requested` or `after_step` after each step, or SIGTERM will not end
-    it.
+    The first `resume` or `stop_requested` does this too. A script that calls this function must also call
+    `stop_requested` or `after_step` after each step. Otherwise SIGTERM does not end the script.
     """
     _watch_once()
 
@@ -192,8 +192,8 @@ def stop_requested() -> bool:
 def save(state: Mapping[str, Any], step: int, *, epoch: int = 0, metric: Mapping[str, float] | None = None) -> None:
     """Save a dict of tensors and plain values as the checkpoint of `step` on global rank 0. Other ranks do nothing.
 
-    The other ranks may wait for rank 0 in their next step. This wait does not count as a hang. If the checkpoint can't
-    be written, the reason is printed to stderr, training continues, and earlier checkpoints are kept. If the last
+    The other ranks may wait for rank 0 in their next step, and do not count as hung meanwhile. If the checkpoint can't
+    be written, the reason is printed to stderr, training continues, and earlier checkpoints are kept. If the run's last
     checkpoint can't be written, the run counts as failed.
     """
     if not is_main():
@@ -230,7 +230,7 @@ def load_latest() -> dict[str, Any] | None:
 
 
 def _repaired() -> _Session:
-    """Return the session after its saver has restored a checkpoint that a killed writer had renamed."""
+    """Return the session. First, its saver restores a checkpoint that a killed writer had renamed."""
     session = _session()
     assert session.saver is not None  # the saver is created here, and cleans its folder at first
     return session
@@ -252,7 +252,8 @@ def result(**values: Any) -> None:
 
 
 def resume(**objects: Stateful) -> int:
-    """Load the checkpoint to resume from into `objects` (model=..., optimizer=...). Return its step, or 0 without one.
+    """Load the checkpoint to resume from into `objects` (model=..., optimizer=...). Return its step, or 0 if there is
+    no checkpoint.
 
     Random generators are restored too. Call this when the model is on its device. Collective if there is a process
     group.
@@ -293,11 +294,11 @@ def after_step(
     metric: Mapping[str, float] | None = None,
     **objects: Stateful,
 ) -> None:
-    """Finish step `n`, counted from 1: send a heartbeat, save if due, and exit with code 95 after a stop signal.
+    """Finish step `n`, counted from 1: send a heartbeat, save if a save is due, and exit with code 95 after a stop
+    signal. Collective.
 
-    `objects` are saved every `save_every` steps, at the last step of `total`, and before a stop. `metric` describes
-    these weights, such as {"accuracy": 0.93}. If this call saves, rank 0's `metric` is stored in the checkpoint.
-    Collective.
+    `objects` are saved every `save_every` steps, at the last step of `total`, and before a stop. `metric` describes the
+    current weights, such as {"accuracy": 0.93}. If this call saves, rank 0's `metric` is stored in the checkpoint.
     """
     session = _session()
     step(n, total, loss, samples=samples)
@@ -310,7 +311,7 @@ def after_step(
 
 
 def leave(n: int) -> NoReturn:
-    """Exit with code 95 after a stop at step `n`, whose checkpoint has been saved; collective."""
+    """Exit with code 95 after a stop at step `n`; collective. The checkpoint of this step must have been saved."""
     _session().report.say(f"stopped by a signal at step {n}; start again to resume from there")
     phase("done")
     group.barrier()
@@ -336,7 +337,7 @@ def _save_objects(n: int, objects: Mapping[str, Stateful], metric: Mapping[str, 
 
 
 def _numbers(metric: Mapping[str, float]) -> dict[str, float]:
-    """Return a metric's values as floats, because JSON can't store tensors and numpy's numbers."""
+    """Convert a metric's values to floats, because JSON can't store tensors and numpy's numbers."""
     return {str(name): float(value) for name, value in metric.items()}
 
 
@@ -345,5 +346,5 @@ def _device() -> torch.device:
 
 
 def _on_cuda() -> bool:
-    """Return whether this script has used CUDA. The question does not initialize CUDA."""
+    """Return whether this script has used CUDA. This check does not initialize CUDA."""
     return bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]

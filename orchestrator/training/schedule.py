@@ -1,4 +1,4 @@
-"""Computes the learning rate of each step as a fraction of the given rate. It depends only on the step."""
+"""Computes the learning rate of each step, as a fraction of the full rate. The fraction depends only on the step."""
 
 import math
 

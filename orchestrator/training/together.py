@@ -43,13 +43,13 @@ def is_main() -> bool:
 
 
 def print(*values: object, force: bool = False, **how: Any) -> None:
-    """Print on global rank 0, or on every rank with `force`. The output is flushed, because stdout may be a file."""
+    """Print on global rank 0 or, with `force`, on every rank. The output is flushed, because stdout may be a file."""
     if force or is_main():
         _print(*values, **{"flush": True, **how})
 
 
 def print_all(*values: object) -> None:
-    """Print every rank's values on global rank 0, a line each, in the order of ranks; collective."""
+    """Print every rank's values on global rank 0, one line for each rank, in the order of ranks; collective."""
     lines = group.gathered(" ".join(str(value) for value in values))
     for number, line in enumerate(lines or []):
         _print(f"[{number}] {line}", flush=True)
@@ -111,8 +111,8 @@ def broadcast_object(value: T) -> T:
 def in_step(batches: Iterable[T]) -> Iterator[T]:
     """Yield batches as long as every rank has another batch; collective.
 
-    Otherwise ranks with more batches would wait forever in a collective for ranks that have finished. All ranks stop
-    when one of them has no batch left, and rank 0 prints how many ranks still had a batch.
+    All ranks stop when one of them has no batch left, and rank 0 prints how many ranks still had a batch. Without this
+    function, ranks with more batches would wait forever in a collective for ranks that have finished.
     """
     for batch in batches:
         if _have_another(True):

@@ -1,4 +1,6 @@
-"""The training program. Its phases are: join, load, resume, then step, save and evaluate until done or stopped."""
+"""The training program. Its phases are: join, load, resume; then step, save and evaluate until the training is done
+or stopped.
+"""
 
 import gc
 import math
@@ -39,7 +41,7 @@ from orchestrator.training.strategies.share import data_part
 
 
 def train(options: Options, places: Places) -> int:
-    """Run a whole training. Return the exit code, which is 0 when training is done and 95 after a stop signal."""
+    """Run a whole training. Return the exit code: 0 when the training is done, or 95 after a stop signal."""
     ranks = read_ranks()
     # a restart on fewer nodes may have shares that differ by a sample
     is_restart = places.attempt > 0 and options.sampler == "exact"
@@ -72,9 +74,9 @@ def _chosen(options: Options, places: Places, ranks: Ranks) -> Choice | UserErro
 
 
 def _choose_algorithms(deterministic: bool, cudnn_benchmark: bool) -> None:
-    """Let torch use only deterministic algorithms if requested, and refuse operations that have none.
+    """If requested, let torch use only deterministic algorithms, and raise an error for operations that have none.
 
-    Otherwise that setting is undone, and cuDNN may time its algorithms and choose the fastest for `cudnn_benchmark`.
+    Otherwise that setting is undone. With `cudnn_benchmark`, cuDNN may time its algorithms and choose the fastest.
     """
     if deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS reads this variable at its first use
@@ -83,7 +85,9 @@ def _choose_algorithms(deterministic: bool, cudnn_benchmark: bool) -> None:
 
 
 def _train(options: Options, places: Places, ranks: Ranks, choice: Choice, task: Task) -> int:
-    """Train within the process group. No reference to DDP may outlive the group, so this is a function of its own."""
+    """Train within the process group. This is a separate function, because no reference to DDP may outlive the
+    group.
+    """
     trainer = Trainer(options, places, ranks, choice, task)
     try:
         return trainer.run()
@@ -96,7 +100,7 @@ def _train(options: Options, places: Places, ranks: Ranks, choice: Choice, task:
 
 
 class Trainer:
-    """The training run of one rank. The methods are its phases, in order."""
+    """The training on one rank. The methods are its phases, in order."""
 
     def __init__(self, options: Options, places: Places, ranks: Ranks, choice: Choice, task: Task) -> None:
         self.options, self.ranks, self.task, self.device = options, ranks, task, choice.device
@@ -154,7 +158,9 @@ class Trainer:
         self.has_schedule = options.schedule != "constant" or options.warmup > 0
 
     def _build(self) -> None:
-        """Build model and optimizer, whose initial weights are equal on all ranks. Then seed this rank's generators."""
+        """Build the model and the optimizer. Their initial state is the same on all ranks. Then seed this rank's
+        generators.
+        """
         random_state.seed_everything(self.options.seed)
         self.strategy = self.kind(self.setup, self.kind.make(self.setup))
         self._seed_rank(step=0)
@@ -162,7 +168,7 @@ class Trainer:
     def _seed_rank(self, step: int) -> None:
         """Seed this rank's generators for the steps from `step` on.
 
-        Ranks that share layers also share samples, so their seeds are equal. Other ranks' seeds differ.
+        Ranks that share layers also share samples, so they get the same seed. Other ranks get different seeds.
         """
         part = self.ranks.rank // self.options.tensor_ranks
         random_state.seed_everything(random_state.seed_for(self.options.seed, step, part))
@@ -202,7 +208,7 @@ class Trainer:
         self.report.metric("resume", step=self.position.step, epoch=self.position.epoch)
 
     def run(self) -> int:
-        """Train from the present position to the end. Return the exit code, which is 95 after a stop and else 0."""
+        """Train from the present position to the end. Return the exit code: 95 after a stop, else 0."""
         if self.stop.now():
             return self._leave()
         while self.position.step < self.total:
@@ -221,14 +227,16 @@ class Trainer:
         return 0
 
     def batches(self) -> Iterator[tuple[Tensors, Share]]:
-        """Yield, for each remaining step of the epoch, tensors and this rank's share as indices into them."""
+        """Yield (tensors, this rank's share) for each remaining step of the epoch. The share's indices refer to the
+        tensors.
+        """
         return self.train_samples.batches(self._shares(self.position.offset), self.position.epoch)
 
     def _shares(self, offset: int) -> Iterator[Share]:
         return self.sampler.shares(offset, self.train_samples.looked_up_on)
 
     def _one_step(self, tensors: Tensors, share: Share) -> bool:
-        """Take one optimizer step, then evaluate and save if they are due. Return whether to stop here."""
+        """Do one optimizer step, then evaluate and save if they are due. Return whether to stop after this step."""
         self.strategy.begin_step()
         loss = self.strategy.backward(tensors, share)
         if self.has_schedule:
@@ -263,7 +271,7 @@ class Trainer:
 
     @contextmanager
     def _patient(self) -> Iterator[None]:
-        """Set the long timeout, for evaluations and checkpoints, within the block and until all ranks have left it."""
+        """Use the long timeout, for evaluations and checkpoints, during the block and until all ranks have left it."""
         group.set_timeout(self.options.timeout)
         yield
         if self.options.timeout != self.options.step_timeout:
@@ -298,7 +306,9 @@ class Trainer:
         return mean
 
     def _check_weights(self) -> None:
-        """Raise DivergedError if a weight is NaN or infinite, which can happen after a finite loss too; collective."""
+        """Raise DivergedError if a weight is NaN or infinite; collective. This can happen even if the loss is
+        finite.
+        """
         if group.sum_over_ranks([float(not self.strategy.is_finite())])[0]:
             raise self._diverged("Weights are nan or infinite")
 
@@ -363,7 +373,7 @@ class Trainer:
         self.meter.reset()
 
     def _metric(self) -> dict[str, float]:
-        """Return the metrics of the present weights; empty if they have not been evaluated."""
+        """Return the metrics of the present weights. Empty if these weights have not been evaluated."""
         latest = self.evaluation
         return latest.values if latest is not None and latest.step == self.position.step else {}
 
@@ -380,7 +390,9 @@ class Trainer:
         self.meter.reset()
 
     def _leave(self) -> int:
-        """Save, then leave together with all ranks, which have agreed to stop. Return the exit code 95."""
+        """Save a checkpoint, then exit the training together with all ranks, which have agreed to stop. Return the
+        exit code 95.
+        """
         if self.position.step:
             self._save()
         self.saver.close()
@@ -391,7 +403,7 @@ class Trainer:
         return EXIT_REQUEUE
 
     def _finish(self, evaluation: Evaluation) -> None:
-        """Report the result, and leave together with all ranks."""
+        """Report the result, then exit the training together with all ranks."""
         seconds = time.monotonic() - self.started
         name = "accuracy" if "accuracy" in evaluation.values else "loss"
         tested = count(self.data.test)
@@ -422,7 +434,7 @@ class Trainer:
             raise CheckpointError(f"Training is done, and its final weights are on no disk. {self.heartbeats.unsaved}")
 
     def close(self) -> None:
-        """Close files and end workers. This is called after an error too."""
+        """Close files and end workers. This is also called after an error."""
         gc.unfreeze()
         self.profiler.close()
         self.train_samples.close()

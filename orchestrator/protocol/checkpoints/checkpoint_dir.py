@@ -58,7 +58,9 @@ def step_of(name: str) -> int | None:
 
 
 def step_folders(folder: str | Path) -> list[str]:
-    """Return the names of all checkpoints in a folder, complete or not, by step; empty if the folder can't be read."""
+    """Return the names of all checkpoints in a folder, complete or not, sorted by step. Return an empty list if the
+    folder can't be read.
+    """
     try:
         with os.scandir(folder) as entries:
             found = {entry.name: step_of(entry.name) for entry in entries if entry.is_dir()}
@@ -69,12 +71,12 @@ def step_folders(folder: str | Path) -> list[str]:
 
 
 def is_committed(path: str | Path) -> bool:
-    """Return whether a checkpoint's folder has its last file. Its content may still be damaged."""
+    """Return whether a checkpoint's folder has COMMIT, which is written last. The other files may still be damaged."""
     return os.path.exists(os.path.join(path, COMMIT))
 
 
 def committed(folder: str | Path) -> list[str]:
-    """Return the names of a folder's committed checkpoints, by step."""
+    """Return the names of the committed checkpoints in a folder, sorted by step."""
     return [name for name in step_folders(folder) if is_committed(os.path.join(folder, name))]
 
 
@@ -95,9 +97,10 @@ def surplus(names: Sequence[str], keep: int, best: Collection[str] = ()) -> Sequ
 
 
 def best_of(folder: str | Path, names: Sequence[str], by: JobMetric | None) -> frozenset[str]:
-    """Return the best checkpoint by a metric, and the best of the newest checkpoint's run. `names` are oldest first.
+    """Return the best checkpoint by a metric, and also the best checkpoint of the run that wrote the newest checkpoint.
 
-    Checkpoints without the metric and unreadable ones are ignored. Of equal values the newest counts.
+    `names` are sorted, oldest first. Unreadable checkpoints and checkpoints without the metric are ignored. If values
+    are equal, the newest checkpoint is taken.
     """
     if by is None:
         return frozenset()
@@ -140,8 +143,7 @@ def leftover_of(name: str) -> Leftover | None:
 
 
 def delete(path: str | Path) -> None:
-    """Delete one checkpoint after renaming it, so that a kill leaves no half checkpoint under its name.
-
+    """Delete a checkpoint. It is renamed first, so that a kill leaves no incomplete checkpoint under its name.
     Raises OSError.
     """
     folder, name = os.path.split(path)
@@ -167,7 +169,7 @@ class CheckpointState(StrEnum):
 
 
 class BadCheckpointError(Exception):
-    """A checkpoint is not valid: its state, and the reason as the end of a sentence."""
+    """A checkpoint is not valid. The error has the checkpoint's state, and the reason as the end of a sentence."""
 
     def __init__(self, state: CheckpointState, reason: str) -> None:
         super().__init__(reason)
@@ -202,9 +204,10 @@ class Checked:
 
 
 def check(path: Path, *, verify: bool) -> Checked:
-    """Check one checkpoint by the files' sizes or (`verify`) by every byte. Damage raises nothing.
+    """Check one checkpoint by the sizes of its files or, with `verify`, by hashing every byte. Damage is returned and
+    not raised.
 
-    Raises NotInstalledError if this Python lacks the hash algorithm of the files, so that the state is unknown.
+    Raises NotInstalledError if this Python lacks the hash algorithm of the files, because the state is then unknown.
     """
     step = step_of(path.name)
     try:
@@ -285,7 +288,7 @@ def _numbers(metric: Any) -> dict[str, float]:
 
 
 def size_on_disk(path: Path, names: Iterable[str]) -> int:
-    """Return the bytes of these files of a checkpoint; missing files count as 0."""
+    """Return the total size in bytes of these files of a checkpoint. Missing files count as 0."""
     total = 0
     for name in names:
         with contextlib.suppress(OSError):

@@ -1,8 +1,8 @@
-"""The hash algorithm of checkpoint files: blake3 if all readers have it, else sha256. Python 3.9.
+"""The hash algorithm of checkpoint files, which is blake3 if all readers have it, else sha256. Python 3.9.
 
-Every Python has sha256, but on processors without instructions for it, it takes longer than the rest of a save. blake3
-is a package. Before an attempt, each agent reports whether its own Python and its ranks' Python have blake3, and
-ORCH_CHECKSUM tells the ranks which algorithm to use.
+Every Python has sha256. But if the processor has no instructions for sha256, hashing takes longer than the rest of a
+save. blake3 is a separate package. Before an attempt, each agent reports whether its own Python and the Python of its
+ranks have blake3. ORCH_CHECKSUM then tells the ranks which algorithm to use.
 """
 
 from __future__ import annotations
@@ -64,12 +64,16 @@ def installed() -> tuple[Algorithm, ...]:
 
 
 def agreed(sides: Iterable[Collection[str]]) -> Algorithm:
-    """Return the algorithm for new files, given the algorithms of each side."""
+    """Return the hash algorithm for new files: the best one that all readers have. Each item has one reader's
+    algorithms.
+    """
     return Algorithm.BLAKE3 if all(Algorithm.BLAKE3 in side for side in sides) else Algorithm.SHA256
 
 
 def chosen(environment: Mapping[str, str]) -> Algorithm:
-    """Return the hash algorithm for new files: the agents' choice, or the best algorithm outside of a run."""
+    """Return the hash algorithm for new files: the one in ORCH_CHECKSUM or, outside of a run, the best that is
+    installed.
+    """
     told = environment.get(VARIABLE, Algorithm.SHA256 if "ORCH_RUN_ID" in environment else Algorithm.BLAKE3)
     return agreed(({told}, installed()))
 
@@ -94,7 +98,7 @@ class Checksum:
         return self.hex if self.algorithm is Algorithm.SHA256 else f"{self.algorithm}:{self.hex}"
 
     def is_of(self, path: str | Path) -> bool:
-        """Read a file and tell whether it has this checksum. Raises OSError or NotInstalledError."""
+        """Return whether a file has this checksum. The whole file is read. Raises OSError or NotInstalledError."""
         return checksum_of(path, self.algorithm) == self
 
 

@@ -83,7 +83,7 @@ def format_of(folder: str, files: Collection[str], folders: Collection[str]) -> 
 
 
 def _is_folder_of_files(name: str, files: Collection[str], folders: Collection[str]) -> bool:
-    """Tell whether a folder with these entries is one checkpoint of another library, complete or not."""
+    """Return whether a folder with these entries is one checkpoint of another library, complete or not."""
     if any(_OF_ACCELERATE.fullmatch(each) for each in files) or "CKPT.yaml" in files:
         return True
     if name.endswith(".orbax") or _TORN_ORBAX in name or any(each in files for each in _ORBAX):
@@ -126,7 +126,9 @@ def is_whole_folder(folder: str, kind: Format, sizes: Sizes) -> bool:
 
 
 def _has_all_parts(folder: str, files: Collection[str]) -> bool:
-    """Tell whether all files are here that torch.distributed.checkpoint's metadata, which is written last, names."""
+    """Return whether all files exist that `.metadata` of torch.distributed.checkpoint names. torch writes
+    `.metadata` last.
+    """
     try:
         metadata = read_part(f"{folder}/.metadata", 0, MAX_TEXT)
     except OSError:
@@ -135,7 +137,9 @@ def _has_all_parts(folder: str, files: Collection[str]) -> bool:
 
 
 def _is_finished(folder: str) -> bool:
-    """Tell whether DeepSpeed has written `latest`, which it writes last, for this tag or for a later one."""
+    """Return whether the file `latest` names this tag or a later one. DeepSpeed writes `latest` after all other
+    files.
+    """
     try:
         latest = read_part(f"{os.path.dirname(folder)}/latest", 0, 4096).decode().strip()
     except (OSError, ValueError):
@@ -145,7 +149,9 @@ def _is_finished(folder: str) -> bool:
 
 
 def _is_tracked(folder: str) -> bool:
-    """Tell whether Megatron's tracker names this iteration or a later one. Megatron writes it after all files."""
+    """Return whether Megatron's tracker file names this iteration or a later one. Megatron writes the tracker file
+    last.
+    """
     try:
         tracker = read_part(f"{os.path.dirname(folder)}/latest_checkpointed_iteration.txt", 0, 64).decode()
     except (OSError, ValueError):
@@ -154,7 +160,7 @@ def _is_tracked(folder: str) -> bool:
 
 
 def _has_all_shards(folder: str, files: Collection[str]) -> bool:
-    """Tell whether all files are here that an index of shards names."""
+    """Return whether all files exist that an index of shards names."""
     for name in files:
         if name.endswith(".index.json"):
             shards = _json_in(f"{folder}/{name}").get("weight_map")
@@ -164,7 +170,9 @@ def _has_all_shards(folder: str, files: Collection[str]) -> bool:
 
 
 def step_of_file(path: str, kind: Format) -> int:
-    """Return the step of a complete file: Lightning's own record, else the number in its name, else -1."""
+    """Return the step of a complete file: the step that Lightning stored in it, else the number in its name, else
+    -1.
+    """
     name = stem_of(os.path.basename(path))
     if kind is not Format.LIGHTNING:
         return _number_in(name)
@@ -173,7 +181,9 @@ def step_of_file(path: str, kind: Format) -> int:
 
 
 def _step_in(name: str) -> int:
-    """Return the step that Lightning put into a name, else the epoch, else the result of `_number_in`."""
+    """Return the step that Lightning put into a name. Without a step, return the epoch, else the result of
+    `_number_in`.
+    """
     told = dict(_IN_NAME.findall(name))
     number = told.get("step", told.get("epoch"))
     if number is None:
@@ -200,7 +210,9 @@ def metric_of(path: str, kind: Format) -> dict[str, float]:
 
 
 def _metric_of_trainer(name: str, state: Mapping[str, Any]) -> dict[str, float]:
-    """Return the metrics of the last evaluation, else the best metric if this is the best checkpoint."""
+    """Return the metrics of the last evaluation. If there are none, return the best metric if this checkpoint is the
+    best one.
+    """
     log = state.get("log_history")
     for entry in reversed(log if isinstance(log, list) else []):
         found = _numbers(entry, "eval_") if isinstance(entry, dict) else {}

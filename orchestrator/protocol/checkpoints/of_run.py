@@ -1,4 +1,6 @@
-"""Finds the checkpoints of one run on one machine: the folders to search, and which belong to the run. Python 3.9."""
+"""Finds the checkpoints of one run on one machine: which folders to search, and which checkpoints in them are the
+run's own. Python 3.9.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,9 @@ class Places:
         return {name: folder for name, folder in found.items() if folder}
 
     def look(self) -> Found:
-        """Return the checkpoints that the run saved, without those that came with the code or existed before."""
+        """Return the checkpoints that the run saved. Checkpoints that were sent with the code, or that existed
+        before the run, are left out.
+        """
         folders = self.folders
         code, made = read_baseline(self.code_dir)
         before = {f"{self.code_dir}/{path}": facts for path, facts in code.items()}
@@ -46,9 +50,10 @@ class Places:
         return Found(list(paths.values()), max(found.changed, beside.changed))
 
     def own(self) -> dict[str, Saved]:
-        """Return the run's checkpoints, newest first, by names that are equal on all nodes.
+        """Return the run's checkpoints, newest first. Their names are the same on all nodes.
 
-        Files in the working folder that the points of a sweep share belong to none of them.
+        The points of a sweep may share one working folder. Checkpoints in it are left out, because they can't be
+        assigned to a point.
         """
         folders = self.folders
         if os.path.islink(self.code_dir):
@@ -61,7 +66,9 @@ class Places:
         return found
 
     def path(self, name: str) -> str:
-        """Return the path here of a checkpoint with this name. Raises ValueError for a name that leads elsewhere."""
+        """Return the path on this machine of the checkpoint with this name. Raises ValueError if the path would
+        leave the run's folders.
+        """
         root, _, below = name.partition("/")
         if root not in self.folders or not below or any(part in ("", ".", "..") for part in below.split("/")):
             raise ValueError(f"{name} is no checkpoint's name")
@@ -69,5 +76,5 @@ class Places:
 
 
 def progress_of_saved(saved: Saved) -> Progress:
-    """Return the progress of a run whose newest checkpoint this is."""
+    """Return the progress of a run from its newest checkpoint."""
     return Progress(saved.step) if saved.is_counted else Progress(saved=saved.time)

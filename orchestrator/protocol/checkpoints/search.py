@@ -1,6 +1,7 @@
-"""Searches folders for checkpoints in any known format: which are complete, and which is the newest.
+"""Searches folders for checkpoints in any known format, decides which are complete, and finds the newest. Python 3.9,
+no torch.
 
-A job may restrict the format, and the paths by a pattern. Python 3.9, no torch.
+A job may restrict the format, and may restrict the paths by a pattern.
 """
 
 from __future__ import annotations
@@ -39,13 +40,13 @@ class Sought:
     glob: str = ""
 
     def takes(self, kind: Format) -> bool:
-        """Tell whether a checkpoint of this format counts."""
+        """Return whether a checkpoint of this format counts."""
         return self.format in (AUTO, kind)
 
 
 @dataclass(frozen=True)
 class Saved:
-    """A complete checkpoint. `step` is -1 if it is unknown; `time` is that of its last file, by the wall clock."""
+    """A complete checkpoint. `step` is -1 if unknown; `time` is the wall-clock time of the last write to its files."""
 
     format: Format
     path: str
@@ -54,18 +55,20 @@ class Saved:
 
     @property
     def metric(self) -> dict[str, float]:
-        """Return the metrics in its text file or its name."""
+        """Return the metrics in the checkpoint's text file or name."""
         return metric_of(self.path, self.format)
 
     @property
     def is_counted(self) -> bool:
-        """Tell whether `step` is the step of a known framework. A number in any other file's name may be a year."""
+        """Return whether a known framework wrote `step`. The number in the name of any other file may be a year."""
         return self.step >= 0 and self.format is not Format.FILES
 
 
 @dataclass
 class Found:
-    """The result of a search: the complete checkpoints, and the time of the last write to any file (0.0 if none)."""
+    """The result of a search: the complete checkpoints, and the time of the last write to any checkpoint file (0.0
+    if there is none).
+    """
 
     saved: list[Saved] = field(default_factory=list)
     changed: float = 0.0
@@ -75,17 +78,17 @@ class Found:
 
 
 def newest_first(found: Iterable[Saved]) -> list[Saved]:
-    """Sort by a framework's step, highest first, then by time. Checkpoints without such a step come last."""
+    """Sort by step, highest first, then by time. Checkpoints whose step no known framework wrote come last."""
     return sorted(found, key=lambda each: (each.step if each.is_counted else -1, each.time, each.path), reverse=True)
 
 
 def find_saved(
     folders: Iterable[str], since: float = 0.0, sought: Sought = Sought(), before: Mapping[str, list[int]] | None = None
 ) -> list[Saved]:
-    """Return the complete checkpoints below these folders with a file written after `since`, in no order.
+    """Return the complete checkpoints below these folders that have a file written after `since`, in no order.
 
-    `before` maps full paths of files that existed before to size and mtime_ns. Incomplete and unreadable checkpoints
-    are left out, and links are not followed.
+    `before` maps the full path of each file that existed earlier to (size, mtime_ns). Incomplete and unreadable
+    checkpoints are left out, and links are not followed.
     """
     return look(folders, since, sought, before).saved
 
@@ -102,12 +105,14 @@ def look(
 
 
 def at(path: str) -> Saved | None:
-    """Return the checkpoint at this path, or the newest below it. None if there is no complete one."""
+    """Return the checkpoint at this path or, if the path is an ordinary folder, the newest below it. Return None if
+    there is no complete checkpoint.
+    """
     if os.path.isdir(path):
         return next(iter(newest_first(find_saved([path]))), None)
     with contextlib.suppress(OSError):
         info = os.stat(path)
-        if stat.S_ISREG(info.st_mode) and info.st_size and is_whole(os.path.realpath(path)):  # the user may name a link
+        if stat.S_ISREG(info.st_mode) and info.st_size and is_whole(os.path.realpath(path)):  # a user may name a link
             return _of_file(path, info)
     return None
 
@@ -139,9 +144,8 @@ class _Search:
                 self._search(f"{folder}/{name}", depth - 1)
 
     def _kind(self, folder: str, files: Collection[str], folders: Collection[str]) -> Format | None:
-        """Return the format if a folder counts as one checkpoint, complete or not.
-
-        None if the folder is to be searched.
+        """Return the format if a folder is one checkpoint, complete or not. Return None if checkpoints may be inside
+        the folder.
         """
         if self.sought.format == Format.FILES and self.sought.glob.endswith("/") and self._is_named(folder, True):
             return Format.FILES
@@ -180,7 +184,9 @@ class _Search:
         return info.st_mtime > self.since and self.before.get(path) != [info.st_size, info.st_mtime_ns]
 
     def _is_named(self, path: str, is_folder: bool) -> bool:
-        """Tell whether the job's pattern, if there is one, matches the path below the searched folder."""
+        """Return whether the path below the searched folder matches the job's pattern. Always True if the job has no
+        pattern.
+        """
         if self.matcher is None:
             return True
         below = path[len(self.top) + 1 :]
@@ -213,15 +219,17 @@ class _Search:
 
 
 def _of_file(path: str, info: os.stat_result, kind: Format | None = None) -> Saved:
-    """Return the checkpoint that consists of this complete file, with this format if given."""
+    """Return the checkpoint that consists of this one complete file. If `kind` is given, it is the checkpoint's
+    format.
+    """
     kind = kind or (Format.LIGHTNING if path.endswith(".ckpt") else Format.FILES)
     return Saved(kind, path, step_of_file(path, kind), info.st_mtime)
 
 
 def files_of(saved: Saved) -> dict[str, int]:
-    """Return the sizes of a checkpoint's files by path, relative to the folder that contains it.
+    """Return the size of each file of a checkpoint, by its path relative to the folder that contains the checkpoint.
 
-    For DeepSpeed this includes `latest`, which is needed to find the checkpoint.
+    For DeepSpeed the result includes `latest`, without which DeepSpeed can't find the checkpoint.
     """
     above, name = os.path.split(saved.path)
     if not os.path.isdir(saved.path):

@@ -1,4 +1,4 @@
-"""Caches a function of a file for as long as the file's size and time do not change. Python 3.9."""
+"""Caches the result of a function of a file until the file's size or modification time changes. Python 3.9."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ T = TypeVar("T")
 
 
 def cached_by_stat(look: Callable[[str], T]) -> Callable[[str], T]:
-    """Decorate a function of a path, because the same files are inspected many times during a run.
-
-    Nothing is cached for a missing file.
+    """Cache a function of a path, because the same files are inspected many times during a run. Results for missing
+    files are not cached.
     """
 
     @lru_cache(MOST)

@@ -1,7 +1,7 @@
-"""Files of weights: whether one is complete, by its own container format, and its step. Python 3.9, no torch.
+"""Reads whether a weight file is complete, and its step, from the file's own format. Python 3.9, no torch.
 
-Nothing is unpickled. A zip's directory, which torch.save writes last, and the header of safetensors give a file's
-length. Only the opcodes of a pickle are read.
+Nothing is unpickled. The length of a file follows from the header of safetensors, or from the directory of a zip, which
+torch.save writes last. Only the opcodes of a pickle are read.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ SUFFIXES = (
     ".pt", ".pth", ".ckpt", ".safetensors", ".bin", ".npz", ".h5", ".msgpack", ".pkl", ".joblib", ".distcp",
     ".pth.tar", ".pt.tar", ".ckpt.tar", ".pyth", ".th", ".pdparams", ".pdopt", ".keras", ".hdf5", ".nemo",
 )  # fmt: skip
-MAX_HEADER = 100 << 20  # the limit of safetensors itself
+MAX_HEADER = 100 << 20  # the limit of the safetensors library
 FIRST_OPCODES = 4096  # bytes of a pickle that contain Lightning's epoch and step
 
 _INTS = ("BININT", "BININT1", "BININT2", "LONG1")
@@ -34,12 +34,12 @@ _RANK = re.compile(r"[-_.]rank[-_.]?\d+$")
 
 
 def names_weights(name: str) -> bool:
-    """Tell whether a file of this name is a file of weights. Some repositories write names without a suffix."""
+    """Return whether a file with this name is a weight file. Some repositories write weight files without a suffix."""
     return name.endswith(SUFFIXES) or _OTHER_NAMES.fullmatch(name) is not None
 
 
 def stem_of(name: str) -> str:
-    """Return the part of a file's name that may contain a step, without its suffix and the rank's number."""
+    """Return the part of a file name that may contain a step: the name without its suffix and the rank's number."""
     suffix = max((each for each in SUFFIXES if name.endswith(each)), key=len, default="")
     stem = name[: -len(suffix)] if suffix else _ENDING.sub("", name)
     return _RANK.sub("", stem)
@@ -47,9 +47,9 @@ def stem_of(name: str) -> str:
 
 @cached_by_stat
 def is_whole(path: str) -> bool:
-    """Return whether a file of weights ends where its own container says. True if the container does not say.
+    """Return whether a weight file has the full length that its format declares. True if the format declares no length.
 
-    torch.save's older format (not a zip) and plain pickles do not say. A zip's directory is written last.
+    torch.save's older format (not a zip) and plain pickles declare no length. A zip's directory is written last.
     """
     try:
         with opened(path) as file:
@@ -66,7 +66,9 @@ def is_whole(path: str) -> bool:
 
 
 def _ends_as_told(file: BinaryIO, head: bytes) -> bool:
-    """Tell whether a safetensors file, whose head has been read, has the length in its header."""
+    """Return whether a safetensors file has the length that its header declares. `head` has the first bytes of the
+    file.
+    """
     size, count = os.fstat(file.fileno()).st_size, int.from_bytes(head, "little")
     if len(head) < 8 or not 0 < count <= min(MAX_HEADER, size - 8):
         return False
@@ -81,14 +83,14 @@ def _ends_as_told(file: BinaryIO, head: bytes) -> bool:
 
 
 def _end_of(entry: object) -> int:
-    """Return the end of a tensor's bytes from its entry in the header, or -1 if the entry is not valid."""
+    """Return the offset at which a tensor's bytes end, from its entry in the header; -1 if the entry is not valid."""
     offsets = entry.get("data_offsets") if isinstance(entry, dict) else None
     return offsets[1] if isinstance(offsets, list) and [type(each) for each in offsets] == [int, int] else -1
 
 
 @cached_by_stat
 def global_step(path: str) -> int | None:
-    """Return the `global_step` that Lightning wrote into a file of torch.save, or None."""
+    """Return the `global_step` that Lightning stored in a file of torch.save, or None if there is none."""
     import zipfile
 
     try:
@@ -101,7 +103,7 @@ def global_step(path: str) -> int | None:
 
 
 def _int_after(key: str, pickled: bytes) -> int | None:
-    """Return the number that follows a text in a pickle's opcodes, which are read and never executed."""
+    """Return the number that follows the text `key` in a pickle's opcodes. The opcodes are read and never executed."""
     import pickletools
 
     is_next = False

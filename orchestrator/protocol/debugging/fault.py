@@ -1,4 +1,4 @@
-"""The faults that a drill can cause. The command line and the order to a node use their names. Python 3.9."""
+"""The faults that `orch drill` can cause. The command line and the order to a node name them. Python 3.9."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from orchestrator.protocol.str_enum import StrEnum
 
 
 class Fault(StrEnum):
-    """The target that a drill kills or pauses."""
+    """The process or machine that a drill kills or pauses."""
 
     RANK = "rank"
     """KILL to one rank."""

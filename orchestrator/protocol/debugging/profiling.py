@@ -1,4 +1,4 @@
-"""An order to profile some steps, and the names of the files with the results."""
+"""A request to profile some training steps, and the names of the files with the results."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ MOST_STEPS = 1000
 
 @dataclass(frozen=True)
 class Order:
-    """The order's number, and the steps that it requests."""
+    """A request to profile a run: its number, and the range of steps."""
 
     number: str
     steps: int
 
     def to_bytes(self) -> bytes:
-        """Return the order as its file's content."""
+        """Return the content of the request's file."""
         return json.dumps({"number": self.number, "steps": self.steps}).encode()
 
     @staticmethod
@@ -39,7 +39,7 @@ class Order:
 
 @dataclass(frozen=True)
 class Parts:
-    """The names of one rank's recordings; the trace is written last."""
+    """The file names of one rank's recordings. The trace is written last."""
 
     rank: int
     trace: str
@@ -51,10 +51,10 @@ class Parts:
 
 
 def order_file(attempt_dir: str) -> str:
-    """Return the file in which a node's ranks look for an order."""
+    """Return the path of the file in which a node's ranks look for a profiling request."""
     return os.path.join(attempt_dir, "profile_order.json")
 
 
 def parts_of(order: Order, rank: int) -> Parts:
-    """Return the names of a rank's recordings for an order, in its attempt's folder."""
+    """Return the names of the recordings that a rank makes for a request. They are in the attempt's folder."""
     return Parts(rank, f"profile_{order.number}_{rank}.trace.json.gz", f"profile_{order.number}_{rank}.memory.pickle")

@@ -1,6 +1,6 @@
-"""The GPUs that can be given to a process, and which of them CUDA_VISIBLE_DEVICES selects. Pure. Python 3.9.
+"""The GPUs that a process can be given, and the GPUs that CUDA_VISIBLE_DEVICES selects. Pure. Python 3.9.
 
-Numbers are those of CUDA_DEVICE_ORDER=PCI_BUS_ID, which nvidia-smi uses too.
+GPUs are numbered as with CUDA_DEVICE_ORDER=PCI_BUS_ID, which is also nvidia-smi's order.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ NONE_FROM_HERE = ("-1", "NoDevFiles")  # entries after one of these are ignored
 
 
 class Device(NamedTuple):
-    """A card, or a MIG instance of a card."""
+    """A GPU: a whole card, or a MIG instance of a card."""
 
     name: str  # its UUID, or gpu-0 if the UUID is unknown
-    number: int  # of the card
+    number: int  # the index of the card
     card: str  # the card's UUID
 
 
 def is_gpu(place: str) -> bool:
-    """Tell whether a place's name is that of a GPU and not of a slot."""
+    """Return whether the name of a place (a GPU or a CPU slot that a run can hold) is that of a GPU."""
     return place.startswith(("GPU-", "MIG-", "gpu-"))
 
 
 def words_of(visible: str) -> list[str]:
-    """Return the entries of the variable that count."""
+    """Return the valid entries of CUDA_VISIBLE_DEVICES."""
     found: list[str] = []
     for word in (part.strip() for part in visible.split(",")):
         if not word or word in NONE_FROM_HERE:
@@ -38,7 +38,9 @@ def words_of(visible: str) -> list[str]:
 
 
 def named_by(visible: str | None, devices: Sequence[Device]) -> list[Device]:
-    """Return the devices that the variable selects, in its order. As in CUDA, an unknown entry ends the list."""
+    """Return the devices that CUDA_VISIBLE_DEVICES selects, in its order. As in CUDA, an unknown entry ends the
+    list.
+    """
     if visible is None:
         return list(devices)
     found: list[Device] = []
@@ -51,7 +53,9 @@ def named_by(visible: str | None, devices: Sequence[Device]) -> list[Device]:
 
 
 def why_not(visible: str | None, shell: str | None, devices: Sequence[Device]) -> str:
-    """Return why the job can't use the devices that it names, given those that the login shell allows; "" if it can."""
+    """Return why the job can't use the devices in its CUDA_VISIBLE_DEVICES; "" if it can. The login shell's value
+    limits the choice.
+    """
     if visible is None:
         return ""
     unknown = [word for word in words_of(visible) if not _meant(word, devices)]
@@ -67,9 +71,10 @@ def why_not(visible: str | None, shell: str | None, devices: Sequence[Device]) -
 
 
 def shown(places: Iterable[str]) -> dict[str, str]:
-    """Return the variables that make only these places visible to a process; empty if none of them is a GPU.
+    """Return the variables that make only these places visible to a process; empty if no place is a GPU.
 
-    A card without a known UUID is selected by number, which is valid only with one device order.
+    A card whose UUID is unknown is selected by its number. Numbers depend on CUDA_DEVICE_ORDER, so this variable is
+    returned too.
     """
     names = [name for name in places if is_gpu(name)]
     numbered = any(name.startswith("gpu-") for name in names)
@@ -77,9 +82,9 @@ def shown(places: Iterable[str]) -> dict[str, str]:
 
 
 def given(visible: str | None, devices: Sequence[Device]) -> str:
-    """Return which of the devices that a process can open the variable selects, in the form of GIVEN.
+    """Return, in the form of GIVEN, the devices that CUDA_VISIBLE_DEVICES selects among those that a process can open.
 
-    CUDA numbers the cards that it can open from 0, while NVML may number all of the machine's.
+    CUDA numbers from 0 only the cards that the process can open, while NVML may number all cards of the machine.
     """
     cards = list(dict.fromkeys(each.number for each in sorted(devices, key=lambda each: each.number)))
     counted = [each._replace(number=cards.index(each.number)) for each in devices]
@@ -97,7 +102,9 @@ def _meant(word: str, devices: Sequence[Device]) -> list[Device]:
 
 
 def _abbreviated(word: str, devices: Sequence[Device]) -> list[Device]:
-    """Return the one device whose UUID begins with this text, as a list."""
+    """Return the device whose UUID begins with this text, as a list. The list is empty unless exactly one device
+    matches.
+    """
     found = [each for each in devices if word.startswith(("GPU-", "MIG-")) and each.name.startswith(word)]
     return found if len(found) == 1 else []
 

@@ -1,4 +1,7 @@
-"""Describes the GPUs or slots of a host and their holders, on the host and for whoever asks. Pure. Python 3.9."""
+"""Describes in sentences who holds the places (GPUs or slots) of a host. Pure. Python 3.9.
+
+Both the host and the machines that query it use this module.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +16,12 @@ Holder = Mapping[str, Any]  # uid, user, run, since, and program for a program w
 
 
 def kind(names: Iterable[str]) -> str:
-    """Return the kind of places with such names."""
+    """Return the word for the kind of these places: GPUs or slots."""
     return "GPUs" if is_gpu(next(iter(names), "")) else "slots"
 
 
 def why_taken(places: Mapping[str, Holder | None], count: int) -> str:
-    """Return a sentence on who holds what, for a host with fewer than `count` free places."""
+    """Return a sentence on who holds which places of a host that has fewer than `count` free places."""
     by_holder: dict[str, list[str]] = {}
     for name, holder in places.items():
         if holder is not None:
@@ -37,15 +40,14 @@ def _free_words(free: int, there: int, kind: str) -> str:
 
 
 def why_reserved(places: Mapping[str, Holder | None], free: int, first: Iterable[Ticket]) -> str:
-    """Return a sentence on who waits longer, for a host whose free places suffice but are meant for earlier tickets."""
+    """Return a sentence on whose earlier tickets reserve the free places of a host."""
     told = ", ".join(f"run {each.run} of uid {each.uid} ({each.needs})" for each in first)
     return f"{free} of {len(places)} {kind(places)} are free, and others have waited longer for them: {told}"
 
 
 def _holder_in_words(holder: Holder) -> str:
-    """Return `held by user bob (uid 1001), run NAME since ...`.
-
-    The kernel reports the user, and the user reports the rest.
+    """Return `held by user bob (uid 1001), run NAME since ...`. The kernel reports the user; the other facts come
+    from that user's own record.
     """
     uid, run, since = holder["uid"], holder["run"], holder["since"]
     who = "a user whom its kernel does not tell" if uid is None else f"user {holder['user'] or '?'} (uid {uid})"

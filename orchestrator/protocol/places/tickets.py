@@ -1,9 +1,10 @@
-"""Decides who may start on hosts that several users share: first come, first served, by tickets. Pure. Python 3.9.
+"""Decides which run may start next on hosts that several users share: first come, first served, by tickets. Pure.
+Python 3.9.
 
-A waiting run has a ticket on each of its hosts, all with the same number, the time at which it was drawn. The numbers
-order all runs equally on all hosts, so a later run can't delay the first of several that need the same hosts. A run
-starts when each of its hosts has room for it in addition to the places that earlier tickets need; nothing is held
-meanwhile. Owner, creation time and last renewal of a ticket come from the kernel; trust only those.
+A waiting run draws a number, which is the current time, and leaves a ticket with this number on each of its hosts. So
+all hosts have the runs in the same order, and a later run can't delay a run that needs several hosts. A run starts when
+each of its hosts has room for it in addition to the places that earlier tickets need. A waiting run holds no places.
+The owner, creation time and last renewal of a ticket come from the kernel; trust only those three.
 """
 
 from __future__ import annotations
@@ -13,29 +14,31 @@ from typing import NamedTuple
 
 FRESH_SECONDS = 60.0  # a ticket that was not renewed for this long is skipped until it is renewed
 RENEW_SECONDS = 10.0  # how often the owner renews it
-MOST_OF_USER = 16  # how many tickets of one user count on a host, the first ones
-EARLIER_SECONDS = 10  # how long before the ticket's creation its number may be
+MOST_OF_USER = 16  # how many tickets of one user count on a host; the user's later tickets are skipped
+EARLIER_SECONDS = 10  # seconds by which the ticket's number may precede its creation
 _NANO = 10**9
 
 
 class Ticket(NamedTuple):
-    """A run that waits for places on one host."""
+    """A run's request for places on one host, which waits for its turn."""
 
     uid: int
     run: str
     needs: int  # number of places on the host
-    number: int  # ns since the epoch when it was drawn, as its owner says
-    made: int  # ns since the epoch when it was created, as the kernel says
-    age: float  # seconds since its renewal
+    number: int  # the drawing time that the owner claims, in ns since the epoch
+    made: int  # the creation time that the kernel reports, in ns since the epoch
+    age: float  # seconds since the last renewal
 
     @property
     def is_fresh(self) -> bool:
-        """Tell whether the ticket's owner still waits. A renewal in the future was made while the clock was wrong."""
+        """Return whether the ticket was renewed recently, so that its owner still waits. A renewal time in the
+        future counts as not recent, because the clock was wrong.
+        """
         return -FRESH_SECONDS <= self.age <= FRESH_SECONDS
 
     @property
     def is_early(self) -> bool:
-        """Tell whether the owner claims a time of drawing that is too long before the ticket's creation."""
+        """Return whether the owner claims to have drawn the number too long before the ticket was created."""
         return self.number < self.made - EARLIER_SECONDS * _NANO
 
     @property
@@ -56,7 +59,8 @@ class HostQueue(NamedTuple):
 def in_order(tickets: Iterable[Ticket], total: int) -> list[Ticket]:
     """Return the valid tickets in order.
 
-    A ticket is valid if it was renewed, needs no more places than the host has, and its user has not too many tickets.
+    A ticket is valid if it was renewed recently and needs no more places than the host has. Only the first tickets of
+    each user are valid.
     """
     found: list[Ticket] = []
     of_user: dict[int, int] = {}
@@ -79,10 +83,10 @@ def before(queue: HostQueue, run: str) -> list[Ticket]:
 
 
 def has_room(queue: HostQueue, run: str, count: int) -> bool:
-    """Tell whether `count` places are free for the run, in addition to those that earlier tickets need."""
+    """Return whether `count` places are free for the run, in addition to those that earlier tickets need."""
     return queue.free - sum(each.needs for each in before(queue, run)) >= count
 
 
 def may_start(asked: Iterable[tuple[HostQueue, int]], run: str) -> bool:
-    """Tell whether it is the run's turn: each of its hosts has room for it."""
+    """Return whether it is the run's turn: each of its hosts has room for it."""
     return all(has_room(queue, run, count) for queue, count in asked)

@@ -1,7 +1,7 @@
-"""The checkpoints of a run on the submitting machine, each with its state, metric and size, without torch.
+"""Lists a run's checkpoints on the submitting machine, each with its state, metric and size. torch is not needed.
 
-orch's own checkpoints are in one folder and are copied separately. Checkpoints of other formats are among the run's
-outputs.
+Checkpoints in orch's own format are in one folder and are copied separately. Checkpoints in other formats are among the
+run's outputs.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _TEXTS = (".txt", ".json", ".jsonl", ".yaml", ".yml", ".log", ".py", ".sh", ".md
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A checkpoint: the data in its manifest or its framework's files, and the result of its check."""
+    """A checkpoint: the data in its manifest or in its framework's files, and the result of a check of its files."""
 
     path: Path
     step: int
@@ -48,20 +48,21 @@ class Checkpoint:
     world_size: int | None = None
     metric: Mapping[str, float] = field(default_factory=dict)
     run: str = ""
-    bytes: int = 0  # on the disk
+    bytes: int = 0  # bytes on the disk
     files: Mapping[str, Checksum] = field(default_factory=dict)  # without COMMIT; only for orch's own format
     format: str = "orch"
 
     @property
     def is_whole(self) -> bool:
-        """Return whether a run may resume from the checkpoint. Without `hashed`, damaged bytes are not detected."""
+        """Return whether a run may resume from the checkpoint. If the check did not hash the files (`hashed`),
+        damaged bytes are not detected.
+        """
         return self.verdict is CheckpointState.COMMITTED
 
     @property
     def order(self) -> tuple[int, float]:
-        """Return a sort key, which is greater for newer checkpoints.
-
-        A number in the name of a plain weight file is no step, because it may be a year.
+        """Return a sort key that is greater for newer checkpoints. The number in the name of a plain weight file is
+        not used as a step, because it may be a year.
         """
         return (-1 if self.format == "files" else self.step, self.time or 0.0)
 
@@ -74,7 +75,9 @@ class Checkpoint:
 
 
 def checkpoint_folder(run: RunDir) -> Path:
-    """Return the local folder of the run's checkpoints: as planned, or the run's own for copies from other machines."""
+    """Return the local folder of the run's checkpoints: the folder in the plan or, if the run is on other machines,
+    the folder for copies in the run's own folder.
+    """
     if run.record().is_elsewhere:
         return run.path / "checkpoints"
     task = run.plan().first
@@ -83,14 +86,16 @@ def checkpoint_folder(run: RunDir) -> Path:
 
 
 def listing(folder: Path, *, verify: bool) -> list[Checkpoint]:
-    """Return all checkpoints of a folder, oldest first. `verify` hashes every byte; otherwise sizes are compared."""
+    """Return all checkpoints of a folder, oldest first. With `verify`, every byte is hashed; otherwise only the
+    sizes are compared.
+    """
     found = [check(folder / name, verify=verify) for name in checkpoint_dir.step_folders(folder)]
     # A live run deletes its oldest checkpoints, so a vanished checkpoint was not damaged.
     return [each for each in found if each.path.is_dir()]
 
 
 def check(path: Path, *, verify: bool) -> Checkpoint:
-    """Return one checkpoint with its state. Damage raises nothing."""
+    """Return one checkpoint with the state that a check finds. Damage is returned as a state and not raised."""
     try:
         found = checkpoint_dir.check(path, verify=verify)
     except NotInstalledError as error:
@@ -119,7 +124,7 @@ def check(path: Path, *, verify: bool) -> Checkpoint:
 def all_of(run: RunDir, *, verify: bool = False) -> list[Checkpoint]:
     """Return all checkpoints of a run that are on this machine, oldest first.
 
-    A checkpoint in another format than orch's own is returned only if it is complete.
+    Incomplete checkpoints are included only if they are in orch's own format.
     """
     from orchestrator.protocol.checkpoints.formats import Format
 
@@ -153,9 +158,9 @@ def saved_by(run: RunDir) -> list[Saved]:
 
 
 def unusable(run: RunDir) -> list[str]:
-    """Return a sentence on each file that looks like a checkpoint but is incomplete or of unknown format.
+    """Return a sentence on each file that looks like a checkpoint but is incomplete or has an unknown format.
 
-    This is called for a run without any known checkpoint.
+    Callers use this if a run has no usable checkpoint.
     """
     from orchestrator.protocol.checkpoints.weight_files import is_whole, names_weights
 
@@ -175,7 +180,7 @@ def unusable(run: RunDir) -> list[str]:
 
 
 def _files_below(top: str, most: int) -> list[str]:
-    """Return the first files below a folder. Links and hidden folders are skipped."""
+    """Return the first `most` files below a folder. Links and hidden folders are skipped."""
     found = list[str]()
     for folder, names, files in os.walk(top):
         names[:] = sorted(name for name in names if not name.startswith(".") and name not in ("data", "__pycache__"))
@@ -194,10 +199,10 @@ def _record_of_outputs(run: RunDir, node: int) -> Mapping[str, Any]:
 
 
 def _is_here(name: str, lacking: Iterable[object], kept: Collection[object]) -> bool:
-    """Tell whether a checkpoint of node 0 was copied completely.
+    """Return whether a checkpoint of node 0 was copied completely to this machine.
 
-    Files of other nodes that differ are stored in folders node_1, node_2, ... A checkpoint that is one file is replaced
-    atomically, so the copy is complete even if its machine has a newer version.
+    If files differ between nodes, those of the other nodes are in folders node_1, node_2, ... A checkpoint that is a
+    single file is replaced atomically, so its copy is complete even if the machine that wrote it has a newer version.
     """
     if re.match(r"node_\d+/", name):
         return False
@@ -206,7 +211,9 @@ def _is_here(name: str, lacking: Iterable[object], kept: Collection[object]) -> 
 
 @dataclass(frozen=True)
 class NotHere:
-    """A checkpoint that is not completely copied from its machine yet, and the time of its newest file."""
+    """A checkpoint on one of the run's machines that was not completely copied to this machine. `time` is the time
+    of its newest file.
+    """
 
     host: str
     name: str
@@ -214,7 +221,9 @@ class NotHere:
 
 
 def not_here(run: RunDir) -> list[NotHere]:
-    """Return each node's newest checkpoints that were not copied yet, by their names among the outputs."""
+    """Return each node's newest checkpoints that were not copied to this machine yet. Their names are paths among
+    the outputs.
+    """
     if not run.record().is_elsewhere:
         return []
     found = []
@@ -237,7 +246,7 @@ def _of_other_format(saved: Saved) -> Checkpoint:
 
 
 def best(checkpoints: Iterable[Checkpoint], of_job: JobMetric | None = None) -> tuple[Checkpoint, str] | None:
-    """Return (the best complete checkpoint, why), or None if no checkpoint has a metric.
+    """Return (the best complete checkpoint, the reason), or None if no checkpoint has a metric.
 
     The metric is the job's, else accuracy, else the first metric. If several checkpoints have the best value, the
     newest is returned.

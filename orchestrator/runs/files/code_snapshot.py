@@ -1,4 +1,4 @@
-"""Copies the code folder when a run is submitted, so that the ranks run the code of that moment."""
+"""Copies the code folder when a run is submitted, so that later edits do not change the code that the ranks run."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _CHUNK: Final = 1 << 20
 
 @dataclass(frozen=True)
 class Git:
-    """The state of a folder in git. `diff` is the hash of the uncommitted changes to tracked files."""
+    """The git state of a folder. `diff` is a hash of the uncommitted changes to tracked files."""
 
     commit: str | None = None
     dirty: bool = False
@@ -36,7 +36,10 @@ class Git:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A copy of the code, and git's state at that time. The hash covers paths, kinds, executable bits and contents."""
+    """A copy of the code, and the git state of the code folder when it was copied.
+
+    The hash covers paths, kinds of entries, executable bits and contents.
+    """
 
     files: int
     bytes: int
@@ -47,7 +50,7 @@ class Snapshot:
     untracked: tuple[str, ...]
     listing: dict[str, tuple[str, str]] = field(default_factory=dict)  # path -> (kind d | l | x | f, sha256)
     left_out: LeftOut = field(default_factory=LeftOut)
-    ignored: tuple[str, ...] = ()  # paths and links to folders that are left out; a folder's path ends with a slash
+    ignored: tuple[str, ...] = ()  # ignored paths and links to folders; a folder's path ends with a slash
 
 
 @dataclass(frozen=True)
@@ -71,7 +74,7 @@ def why_never_shipped(path: Path) -> str:
 
 
 def measure(code_dir: Path, ignore_file: str, max_size: int, named: Sequence[str] | None = None) -> tuple[int, int]:
-    """Return how many files and bytes `take` would copy. Raises UsageError if `take` would."""
+    """Return (number of files, bytes) that `take` would copy. Raises UsageError if `take` would raise it."""
     entries, _, _ = _survey(code_dir.resolve(), None, ignore_file, max_size, named)
     return sum(not entry.is_folder for entry in entries), sum(entry.size for entry in entries)
 
@@ -81,10 +84,10 @@ def take(
 ) -> Snapshot:
     """Copy the code folder into `destination`, which must be empty or missing.
 
-    A link to a file outside the folder becomes a copy of that file. Links to folders that are not sent, dangling links,
-    sockets, pipes and devices are left out. `named` lists ignored files that are copied anyway. It is None if the run
-    can reach the code folder itself, and then the ignored files are not measured. Raises UsageError before any file is
-    copied.
+    A link to a file outside the folder becomes a copy of that file. Links to folders that are not copied, dangling
+    links, sockets, pipes and devices are left out. `named` lists ignored files that are copied anyway. It is None if
+    the run is on this machine and can read the code folder itself; then the ignored files are not measured. Raises
+    UsageError before any file is copied.
     """
     code_dir = code_dir.resolve()
     entries, ignored, rules = _survey(code_dir, destination.resolve(), ignore_file, max_size, named)
@@ -109,7 +112,7 @@ def take(
 
 
 def left_out(code_dir: Path, ignore_file: str, named: Sequence[str]) -> LeftOut:
-    """Return the files that ignore files keep out of the copy, with their sizes, and the links to folders."""
+    """Return the sizes of the files that ignore files exclude from the copy, and the links to folders."""
     rules = Rules.of(code_dir.resolve(), ignore_file)
     return measure_left_out(code_dir.resolve(), ignored_paths(code_dir, ignore_file), rules, named)
 
@@ -125,7 +128,9 @@ def ignored_paths(code_dir: Path, ignore_file: str) -> list[str]:
 def _survey(
     code_dir: Path, destination: Path | None, ignore_file: str, max_size: int, named: Sequence[str] | None = ()
 ) -> tuple[list[_Entry], list[str], Rules]:
-    """Return the files to copy, in the hash's order, and the ignored paths. Raises UsageError if a file is refused."""
+    """Return (the entries to copy, in the order in which they are hashed; the ignored paths; the rules). Raises
+    UsageError if a file must not be copied.
+    """
     if not code_dir.is_dir():
         raise UsageError(f"{code_dir}: the code folder does not exist or is not a folder", "set code.dir in the job")
     if why := why_never_shipped(code_dir):
@@ -146,10 +151,10 @@ def _survey(
 
 
 def retake(snapshot: Path, destination: Path, listing: Mapping[str, Sequence[str]]) -> None:
-    """Copy only the files that an earlier `take` listed.
+    """Copy only the files that an earlier `take` listed, so that files that ranks wrote beside their code are not
+    copied.
 
-    Raises UsageError, with their names, if some have changed since. Files that the ranks wrote beside their code are
-    not copied.
+    Raises UsageError, which names the files, if some files have changed since.
     """
     fresh = not destination.exists()
     entries = []
@@ -170,9 +175,9 @@ def retake(snapshot: Path, destination: Path, listing: Mapping[str, Sequence[str
 
 
 def _walk(top: Path, destination: Path | None, rules: Rules, left: list[str]) -> Iterator[_Entry]:
-    """Yield the files to copy, and add to `left` the paths that a line of an ignore file leaves out.
+    """Yield the entries to copy, and append the ignored paths to `left`.
 
-    A link to a folder that is not copied is added to `left` too, because a run on this machine can follow it.
+    A link to a folder that is not copied is appended to `left` too, because a run on this machine can follow it.
     """
     folders = [""]
     while folders:
@@ -214,14 +219,18 @@ def _file(top: Path, path: str) -> _Entry:
 
 
 def _names_of(item: os.DirEntry[str], path: str) -> tuple[str, ...]:
-    """Return the names for matching an entry with a pattern. `data/` also matches a link to a folder, unlike in git."""
+    """Return the names of an entry to compare with a pattern. Unlike in git, `data/` also matches a link to a
+    folder.
+    """
     if item.is_dir(follow_symlinks=False):
         return (f"{path}/",)
     return (path, f"{path}/") if item.is_symlink() and os.path.isdir(item.path) else (path,)
 
 
 def _link(top: Path, path: str, ignored: Callable[[str], bool]) -> _Entry | None:
-    """Return the file to copy for a link. None if the link is dangling, or leads to a folder that is not copied."""
+    """Return the entry to copy for a link. None if the link is dangling, or if it leads to a folder that is not
+    copied.
+    """
     source = top / path
     try:
         target = source.resolve(strict=True)
@@ -255,7 +264,7 @@ def _too_large(code_dir: Path, entries: list[_Entry], total: int, max_size: int,
 
 
 def _copy_all(entries: list[_Entry], code_dir: Path, destination: Path) -> tuple[str, dict[str, tuple[str, str]]]:
-    """Copy all entries. Return (the hash of everything, path -> (kind, hash))."""
+    """Copy all entries. Return (the hash of the whole copy, a mapping of each path to its kind and hash)."""
     whole, listing = hashlib.sha256(), {}
     try:
         destination.mkdir(parents=True, exist_ok=True)
@@ -294,10 +303,11 @@ def _copy(entry: _Entry, source: Path, target: Path) -> str:
 
 
 def git_state(folder: Path) -> Git:
-    """Return the commit of this folder and the differences from it; empty without git or a repository.
+    """Return this folder's git commit and its uncommitted changes; empty if git is missing or the folder is not in a
+    repository.
 
-    Submodules are not inspected, because their configuration can name programs too. A submodule commit that differs
-    from the recorded one counts as a change.
+    Submodules are not inspected, because their configuration can name programs to run. If a submodule is at another
+    commit than recorded, that counts as a change.
     """
     options = ("--porcelain=v2", "--branch", "-z", "--untracked-files=normal", "--ignore-submodules=dirty")
     harmless = _without_filters(folder)
@@ -326,9 +336,9 @@ def git_state(folder: Path) -> Git:
 
 
 def _without_filters(folder: Path) -> list[str] | None:
-    """Return git options that switch off the programs that the repository's own configuration sets as filters.
+    """Return git options that disable the filter programs in the repository's own configuration.
 
-    The user's own filters (git-lfs) are kept. None if the filters can't be listed or switched off.
+    The filters in the user's own configuration (git-lfs) stay enabled. None if the filters can't be listed or disabled.
     """
     listing = ("--includes", "--null", "--list")
     found = _git(folder, "config", "--local", *listing)
@@ -346,9 +356,8 @@ def _without_filters(folder: Path) -> list[str] | None:
 
 
 def _git(folder: Path, *args: str) -> bytes | None:
-    """Return a git command's output, or None if it failed.
-
-    git asks nothing, takes no lock, fetches nothing, and runs no other program.
+    """Return the output of a git command, or None if it failed. git does not prompt, lock, fetch, or run other
+    programs.
     """
     env = {key: value for key, value in os.environ.items() if not key.startswith("GIT_")}
     env |= {"GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0", "GIT_ALLOW_PROTOCOL": "none", "LC_ALL": "C"}

@@ -1,4 +1,4 @@
-"""Caches values computed from files until the files change. Another look at an unchanged file costs one stat."""
+"""Caches values that are computed from a file until the file changes. For an unchanged file, a call costs one stat."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ class FileCache:
         self._of_parts: dict[str, tuple[tuple[Any, ...], Any]] = {}
 
     def of_file(self, path: str, read: Callable[[], _Value], missing: Any = _READ) -> _Value:
-        """Return the value of `read` for the file. Errors of `read` are not cached.
+        """Return `read(path)`, cached until the file changes. Errors of `read` are not cached.
 
-        missing: the value if there is no such file; by default, `read` is called then too.
+        If the file does not exist, return `missing`. Without `missing`, `read` is called in that case too.
         """
-        signature = signature_of(path)  # taken before reading, so that a later write is detected by the next look
+        signature = signature_of(path)  # taken before reading, so that the next call detects a later write
         kept = self._of_file.get(path)
         if signature is None and missing is not _READ:
             kept = signature, missing
@@ -33,7 +33,7 @@ class FileCache:
         return value
 
     def of_parts(self, name: str, parts: Sequence[Any], join: Callable[[], _Value]) -> _Value:
-        """Return the value of `join` for these parts, cached as long as the parts are the same objects."""
+        """Return `join(parts)`, cached as long as the parts are the same objects."""
         kept = self._of_parts.get(name)
         if kept is None or len(kept[0]) != len(parts) or any(a is not b for a, b in zip(kept[0], parts, strict=True)):
             kept = self._of_parts[name] = (tuple(parts), join())

@@ -1,4 +1,6 @@
-"""Finds the files that are left out of the copy of a code folder, and the ignore file's line that excludes them."""
+"""Decides which files are left out of the copy of a code folder, and which line of an ignore file excludes each of
+them.
+"""
 
 from __future__ import annotations
 
@@ -20,10 +22,12 @@ LARGEST: Final = 3
 
 @dataclass(frozen=True)
 class Rules:
-    """Patterns in order: built-in, those of .gitignore, those of the job's ignore file. The last match decides."""
+    """Ignore patterns, in this order: built-in patterns, .gitignore, the job's ignore file. The last pattern that
+    matches decides.
+    """
 
     lines: tuple[tuple[str, str], ...]  # the patterns of the files, with `FILE:LINE` for each
-    patterns: tuple[Pattern, ...]  # the built-in ones, and one for each line
+    patterns: tuple[Pattern, ...]  # the compiled built-in patterns, and one compiled pattern per line
 
     @staticmethod
     def of(code_dir: Path, ignore_file: str) -> Rules:
@@ -39,26 +43,32 @@ class Rules:
         return Rules(lines, tuple(map(compiled, (*DEFAULT_IGNORE, *(line for _, line in lines)))))
 
     def ignores(self, path: str) -> bool:
-        """Tell whether a path is left out, given that no folder above it is. A folder's path ends with a slash."""
+        """Return whether a path is left out. No folder above it may be left out. A folder's path ends with a slash."""
         return takes(self.patterns, path.rstrip("/"), is_folder=path.endswith("/"))
 
     def line_of(self, path: str) -> tuple[str, str] | None:
-        """Return the place and the text of the ignore file's line that leaves a path out; None if no line does."""
+        """Return (`FILE:LINE`, text) of the ignore file's line that excludes a path. None if no line excludes it."""
         index = deciding(self.patterns, path.rstrip("/"), is_folder=path.endswith("/"))
         return None if index is None or index < len(DEFAULT_IGNORE) else self.lines[index - len(DEFAULT_IGNORE)]
 
     def is_left_out_by_line(self, path: str) -> bool:
-        """Tell whether a line of an ignore file, and no built-in pattern, leaves out a path or a folder above it."""
+        """Return whether a line of an ignore file excludes a path or a folder above it. Built-in patterns do not
+        count.
+        """
         built_in = Rules((), self.patterns[: len(DEFAULT_IGNORE)])
         return not built_in.why_left_out(path) and bool(self.why_left_out(path))
 
     def why_left_out(self, path: str) -> str:
-        """Return the place of the rule that leaves out a path or a folder above it; empty if no rule does."""
+        """Return the `FILE:LINE` (or the built-in pattern) that excludes a path or a folder above it; empty if
+        nothing excludes it.
+        """
         _, why = self.ignored_part(path)
         return why
 
     def ignored_part(self, path: str) -> tuple[str, str]:
-        """Return the folder or file of a path that a rule matches, and the rule's place; empty if no rule does."""
+        """Return (the excluded path or the excluded folder above it, the place of the rule). Both are empty if no
+        rule matches.
+        """
         parts = path.split("/")
         for end in range(1, len(parts) + 1):
             above = "/".join(parts[:end]) + ("/" if end < len(parts) else "")
@@ -79,7 +89,7 @@ def _lines_of(file: Path) -> list[tuple[str, str]]:
 
 
 def _trimmed(line: str) -> str:
-    """Return a line without the spaces at its end. A backslash keeps the space after it."""
+    """Remove the spaces at the end of a line. A space after a backslash is kept."""
     kept = line.rstrip(" \t")
     return f"{kept} " if kept.endswith("\\") and kept != line else kept
 
@@ -94,20 +104,19 @@ def unreadable(path: Path, error: OSError) -> UsageError:
 
 @dataclass(frozen=True)
 class LeftOut:
-    """The size of everything that lines of ignore files leave out.
-
-    `largest` has [path, bytes, rule] of the largest paths.
-    """
+    """The sizes of everything that ignore files exclude. `largest` has [path, bytes, rule] of the largest paths."""
 
     files: int = 0
     bytes: int = 0
-    is_more: bool = False  # the count ended at MOST_MEASURED
+    is_more: bool = False  # whether the count stopped at MOST_MEASURED
     largest: list[tuple[str, int, str]] = field(default_factory=list)
     links: list[tuple[str, str]] = field(default_factory=list)  # [path, target] of links to folders that are not sent
 
 
 def measure_left_out(top: Path, paths: Sequence[str], rules: Rules, sent: Collection[str] = ()) -> LeftOut:
-    """Return the size of these paths without files that are `sent` anyway. A folder's path ends with a slash."""
+    """Return the sizes of these excluded paths. Files in `sent` are not counted, because they are copied anyway. A
+    folder's path ends with a slash.
+    """
     room, total, is_more = MOST_MEASURED, 0, False
     found: list[tuple[str, int, str]] = []
     for path in paths:
@@ -127,13 +136,13 @@ def measure_left_out(top: Path, paths: Sequence[str], rules: Rules, sent: Collec
 
 
 def _unmatched_links(top: Path, paths: Sequence[str], rules: Rules) -> list[tuple[str, str]]:
-    """Return [path, target] of the links to folders among these paths, if no line of an ignore file matches them."""
+    """Return [path, target] of each link to a folder among these paths that no line of an ignore file excludes."""
     links = [path for path in paths if not path.endswith("/") and os.path.isdir(top / path)]
     return [(path, os.path.realpath(top / path)) for path in links if not rules.why_left_out(f"{path}/x")]
 
 
 def _files_of(top: Path, path: str) -> Iterator[tuple[str, os.stat_result]]:
-    """Yield path and stat result of a file, or of each file below a folder. Unreadable files are skipped."""
+    """Yield (path, stat result) of a file, or of each file below a folder. Unreadable files are skipped."""
     folders = [path] if path.endswith("/") else []
     if not folders:
         yield from _facts(top, path)
@@ -160,7 +169,9 @@ def _facts(top: Path, path: str) -> Iterator[tuple[str, os.stat_result]]:
 
 
 def left_out_words(found: Any) -> str:
-    """Return one line about the files and links that a snapshot left out, from its record; empty if there are none."""
+    """Return one line for people about the files and links that a snapshot excluded, from its record; empty if there
+    are none.
+    """
     parts = [_words_on_files(found), _words_on_links(found)] if isinstance(found, dict) else []
     return "\n".join(part for part in parts if part)
 
@@ -183,7 +194,7 @@ def _words_on_links(found: dict[str, Any]) -> str:
 
 
 def named_files(code_dir: Path, words: Sequence[str]) -> tuple[str, ...]:
-    """Return the files of the code folder that a command line names, as words or as `--option=FILE`."""
+    """Return the files of the code folder that a command line names, as a word or as `--option=FILE`."""
     found = []
     for word in words:
         for text in dict.fromkeys((word, word.partition("=")[2])):

@@ -1,7 +1,8 @@
-"""Gives a run on this machine the code folder's ignored files, because a program that is started by hand has them too.
+"""Adds the code folder's ignored files to the code of a run on this machine, because a program that is started by hand
+can read them too.
 
-A script may overwrite a small file or a checkpoint, so the run gets a copy of it. Other files may be large, so the run
-gets links to them. Folders are created and not linked, so new files in them belong to the run.
+A script may overwrite a small file or a checkpoint, so the run gets a copy of such a file. Other files may be large, so
+the run gets links to them. Folders are created and not linked, so that new files in them belong to the run.
 """
 
 from __future__ import annotations
@@ -26,9 +27,11 @@ _NEVER: Final = frozenset(name.strip("/") for name in DEFAULT_IGNORE)
 
 
 def lay(code_dir: Path, destination: Path, paths: Iterable[str], room: int) -> tuple[str, ...]:
-    """Add these paths of `code_dir` (a folder's path ends with a slash) to the copy. Return the linked checkpoints.
+    """Add these paths of `code_dir` to the copy in `destination`, and return the checkpoints that were linked and not
+    copied.
 
-    At most `room` bytes are copied, small files first. Raises UsageError if the disk is full.
+    A folder's path ends with a slash. At most `room` bytes are copied, small files first. Raises UsageError if the disk
+    is full.
     """
     destination = destination.resolve()
     files = [file for path in paths for file in _laid_folder(code_dir, destination, path)]
@@ -48,7 +51,9 @@ def lay(code_dir: Path, destination: Path, paths: Iterable[str], room: int) -> t
 
 
 def words_on_links(linked: Any) -> str:
-    """Return one line about checkpoints that are too large to be copied; empty if there are none."""
+    """Return one line for people about checkpoints that were linked because they are too large to copy; empty if
+    there are none.
+    """
     if not isinstance(linked, (list, tuple)) or not linked:
         return ""
     named = f"{', '.join(map(str, linked[:3]))}{f' and {len(linked) - 3} more' if len(linked) > 3 else ''}"
@@ -56,7 +61,11 @@ def words_on_links(linked: Any) -> str:
 
 
 def _laid_folder(code_dir: Path, destination: Path, path: str) -> list[tuple[int, str]]:
-    """Return (size, path) of the file or of all files below the folder. Create its folders, or link a large folder."""
+    """Create the folders for a path, and return (size, path) of each file to add: the file at `path`, or all files
+    below that folder.
+
+    A folder with many entries is linked as a whole instead.
+    """
     if not path.endswith("/"):
         return _file(code_dir, path)
     if _is_runs_folder(code_dir / path, destination):
@@ -87,7 +96,9 @@ def _laid_folder(code_dir: Path, destination: Path, path: str) -> list[tuple[int
 
 
 def _is_runs_folder(folder: Path, destination: Path) -> bool:
-    """Tell whether this is the folder of orch's runs. It is left out, because each run would get copies of all runs."""
+    """Return whether this is the folder of orch's runs, which is left out because each run would get copies of all
+    runs.
+    """
     return destination.is_relative_to(folder) and destination.relative_to(folder).parts[:1] in (("runs",), ("sweeps",))
 
 
@@ -100,7 +111,9 @@ def _linked(code_dir: Path, destination: Path, path: str) -> list[tuple[int, str
 
 
 def _file(code_dir: Path, path: str) -> list[tuple[int, str]]:
-    """Return (size, path) of a readable file or of a link's target; empty for a socket, a pipe or a device."""
+    """Return (size, path) of a readable file, or of the file to which a link leads. Empty for a socket, a pipe or a
+    device.
+    """
     with contextlib.suppress(OSError):
         info = os.stat(code_dir / path)
         if stat.S_ISREG(info.st_mode) or stat.S_ISDIR(info.st_mode):
@@ -110,7 +123,7 @@ def _file(code_dir: Path, path: str) -> list[tuple[int, str]]:
 
 
 def _copy(source: Path, target: Path) -> None:
-    """Copy a file with its executable bit and time. A file that a program run by hand can't read is left out."""
+    """Copy a file with its executable bit and modification time. An unreadable file is skipped."""
     try:
         reading = os.open(source, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:

@@ -1,7 +1,7 @@
-"""Selects lines of a log by a pattern, by level and by time, as far as the lines have a level or a time.
+"""Selects lines of a log by a pattern, by level and by time.
 
-A log is what a program printed, and orch adds no times to it. A line without a time has the time of the line before it.
-If the beginning of a log has no time at all, only the time of the last write is known.
+A log is what a program printed, and orch adds no times to it. A line without a time has the time of the nearest earlier
+line with a time. If the beginning of a log has no time at all, only the time of the log's last write is known.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Final
 from orchestrator.errors import StoreError
 from orchestrator.runs.files.logs import LogFile
 
-_BEGINNING: Final = 1 << 16  # of a log, in which the first time is searched
+_BEGINNING: Final = 1 << 16  # bytes of a log in which the first time is searched
 _HEAD: Final = 120  # characters of a line in which its time and level are searched
 _DATE: Final = re.compile(
     r"(?<!\d)(\d{4})[-/](\d\d)[-/](\d\d)[ T](\d\d):(\d\d):(\d\d)(?:[.,](\d{1,6}))?\d*(Z|[+-]\d\d:?\d\d)?"
@@ -30,7 +30,7 @@ _TRACEBACK: Final = "Traceback (most recent call last):"
 
 
 class Level(IntEnum):
-    """The level of a line, with the names of Python's logging."""
+    """The level of a log line, with the names of Python's logging module."""
 
     DEBUG = 10
     INFO = 20
@@ -48,7 +48,7 @@ _WORDS: Final = {
 
 @dataclass
 class _Position:
-    """The time and level that apply to the next line of a log."""
+    """The time and level that the next line of a log gets if it has none of its own."""
 
     time: float | None = None
     level: Level | None = None
@@ -57,7 +57,7 @@ class _Position:
 
 @dataclass
 class LineFilter:
-    """Decides for each line whether it is wanted. The lines of a log must be passed in order."""
+    """Decides whether a line of a log is wanted. The lines of a log must be passed in order."""
 
     pattern: re.Pattern[str] | None = None
     level: Level | None = None
@@ -66,7 +66,7 @@ class LineFilter:
     _positions: dict[LogFile, _Position] = field(default_factory=dict)
 
     def takes(self, log: LogFile, line: str) -> bool:
-        """Tell whether the next line of a log is wanted."""
+        """Return whether the next line of a log is wanted."""
         position = self._positions.get(log) or self._begin(log)
         if self.since is not None and not self._is_new(position, line):
             return False
@@ -75,7 +75,7 @@ class LineFilter:
         return self.pattern is None or self.pattern.search(line) is not None
 
     def may_take(self, log: LogFile) -> bool:
-        """Tell whether a log can have wanted lines. A log that was last written before `since` can't."""
+        """Return whether a log may contain wanted lines. False if the log was last written before `since`."""
         if self.since is None or log in self._positions:
             return True
         try:
@@ -95,7 +95,7 @@ class LineFilter:
         return position.time is None or self.since is None or position.time >= self.since
 
     def _reaches_level(self, position: _Position, line: str) -> bool:
-        """Tell whether a line has at least the wanted level.
+        """Return whether a line has at least the wanted level.
 
         An indented line has the level of the line above it. All lines of a traceback have the level ERROR.
         """
@@ -120,7 +120,7 @@ def level_of(line: str) -> Level | None:
 
 
 def time_of(line: str, now: float | None = None) -> float | None:
-    """Return the time at the beginning of a line, or None. A time without a zone is in this machine's zone."""
+    """Return the time at the beginning of a line, or None. A time without a time zone is in this machine's zone."""
     head = line[:_HEAD]
     if (found := _DATE.search(head)) is not None:
         year, month, day, hour, minute, second = (int(found[number]) for number in range(1, 7))
@@ -141,7 +141,7 @@ def time_of(line: str, now: float | None = None) -> float | None:
 
 
 def _first_time(log: LogFile) -> float | None:
-    """Return the first time in the beginning of a log, including its rotated part."""
+    """Return the first time near the beginning of a log. The beginning may be in the log's rotated part."""
     for suffix in (".1", ""):
         try:
             with log.opened(suffix) as file:

@@ -1,4 +1,4 @@
-"""Reads a run's logs, metrics and progress from its directory, also while they grow."""
+"""Reads a run's logs, heartbeats and result from its folder, even while they are being written."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _PATH = re.compile(r"nodes/(\d+)/attempt_(\d+)/rank_(\d+)\.log")
 
 
 class LogFile(Value):
-    """The output of one rank in one attempt or, with rank NO_RANK, of a node's launcher in all attempts."""
+    """The log of one rank in one attempt. With rank NO_RANK, it is the log of a node's launcher in all attempts."""
 
     attempt: int
     rank: int
@@ -63,7 +63,7 @@ class LogFile(Value):
 
 
 class Selection(Value):
-    """Which ranks' logs to read; rank 0 by default."""
+    """The ranks whose logs are read; rank 0 by default."""
 
     rank: int | None = None
     node: int | None = None
@@ -72,7 +72,7 @@ class Selection(Value):
 
     @property
     def takes_several(self) -> bool:
-        """Tell whether this may select more than one rank's log."""
+        """Return whether the selection may contain the logs of more than one rank."""
         return self.everything or self.node is not None
 
     @property
@@ -83,7 +83,7 @@ class Selection(Value):
         return [self.rank or 0]
 
     def takes(self, log: LogFile) -> bool:
-        """Tell whether this log is selected."""
+        """Return whether this log is selected."""
         if self.everything:
             return True
         if self.node is not None:
@@ -106,9 +106,10 @@ def log_files(run: RunDir, selection: Selection) -> list[LogFile]:
 
 
 def launchers_instead(run: RunDir, selection: Selection) -> Selection | None:
-    """Return a selection of the launchers' logs, of the selected node or of all. None if a rank of the run has a log.
+    """Return a selection of the launchers' logs, or None if any rank of the run has a log.
 
-    A run whose set-up lines, interpreter or imports failed has no other logs.
+    The selection keeps the selected node, if there is one. A run has no other logs if its setup lines, its interpreter
+    or its imports failed.
     """
     instead = Selection(node=selection.node, launchers=True)
     found = log_files(run, instead)
@@ -130,8 +131,8 @@ def _launcher_logs(run: RunDir, selection: Selection) -> list[LogFile]:
 def nodes_with(run: RunDir, selection: Selection, known: FileCache) -> set[int] | None:
     """Return the nodes that may have a selected log, or None for all nodes.
 
-    Node 0's events `go` tell on which nodes a rank was started. Before the first of these events no rank has a log, so
-    the set is empty.
+    Node 0's events `go` show on which nodes a rank was started. The set is empty before the first such event, because
+    no rank has a log yet.
     """
     from orchestrator.protocol.ranks import bind
 
@@ -150,7 +151,7 @@ def nodes_with(run: RunDir, selection: Selection, known: FileCache) -> set[int] 
 
 @dataclass
 class _Reading:
-    """The position up to which one log was read, and the text that was read and not returned yet."""
+    """The position up to which one log was read, and the text that was read but not returned yet."""
 
     offset: int = 0
     inode: int | None = None
@@ -160,12 +161,12 @@ class _Reading:
 
 @dataclass
 class Tail:
-    """Reads the lines that were appended to the selected logs since the last call."""
+    """Reads the lines that were appended to the selected logs since the previous call."""
 
     run: RunDir
     selection: Selection
     wanted: LineFilter | None = None  # selects lines
-    last: int | None = None  # number of wanted lines at the first look
+    last: int | None = None  # the number of wanted lines that the first read returns
     readings: dict[Path, _Reading] = field(default_factory=dict)
 
     def skip_to_last(self, lines: int) -> None:
@@ -177,9 +178,10 @@ class Tail:
             self.readings[log.path] = _reading_of_last(log, lines)
 
     def read(self, *, ended: bool = False) -> Iterator[tuple[LogFile, str]]:
-        """Yield new lines without line ends. A progress bar is one line, yielded when it can't change any more.
+        """Yield the new lines, without line ends.
 
-        Unfinished last lines are yielded only if the run, or that attempt, has `ended`.
+        A progress bar is one line, and is yielded when it can't change any more. An unfinished last line is yielded
+        only if the run has `ended` or a later attempt has begun.
         """
         logs = log_files(self.run, self.selection)
         for log in logs:
@@ -205,9 +207,8 @@ class Tail:
                 yield log, chunk
 
     def open_line(self) -> tuple[LogFile, str] | None:
-        """Return the line that is being written by the first rank that has begun one, usually a progress bar.
-
-        None if only some lines are wanted.
+        """Return the unfinished line, usually a progress bar, of the first rank that has one. None if a filter
+        selects lines.
         """
         if self.wanted is not None:
             return None
@@ -221,7 +222,9 @@ class Tail:
 
 
 def _chunks(log: LogFile, so_far: _Reading) -> Iterator[bytes]:
-    """Yield the new bytes of a log, after the rest of a file that was rotated meanwhile."""
+    """Yield the new bytes of a log. If the log was rotated since the last read, the rest of the rotated file comes
+    first.
+    """
     try:
         file = log.opened()
     except FileNotFoundError:  # a rotation is between its two renames, or the run was removed
@@ -240,7 +243,9 @@ def _chunks(log: LogFile, so_far: _Reading) -> Iterator[bytes]:
 
 
 def _reading_of_last(log: LogFile, lines: int) -> _Reading:
-    """Return a reading that starts at a log's last `lines` lines, even if some of them were rotated away."""
+    """Return a reading that starts at the last `lines` lines of a log. Some of these lines may be in the log's
+    rotated part.
+    """
     with contextlib.suppress(FileNotFoundError), log.opened() as file:
         offset, left = _last_lines(file, lines)
         if offset > 0 or left <= 0:
@@ -251,13 +256,15 @@ def _reading_of_last(log: LogFile, lines: int) -> _Reading:
 
 
 def offset_of_last(log: LogFile, lines: int) -> int:
-    """Return the offset of the last `lines` lines of a log, at most MOST_TAIL bytes before its end."""
+    """Return the offset at which the last `lines` lines of a log begin, at most MOST_TAIL bytes before its end."""
     with log.opened() as file:
         return _last_lines(file, lines)[0]
 
 
 def _last_lines(file: BinaryIO, lines: int) -> tuple[int, int]:
-    """Return (offset of a file's last lines, number of lines that it lacks). Reads the file from its end."""
+    """Return (offset of the last `lines` lines of a file, number of lines that the file has too few). The file is
+    read from its end.
+    """
     position = end = file.seek(0, os.SEEK_END)
     left = lines
     if lines == 0:
@@ -278,7 +285,7 @@ def _last_lines(file: BinaryIO, lines: int) -> tuple[int, int]:
 def last_line(run: RunDir, attempt: int) -> str:
     """Return the last line or progress bar that rank 0's program printed in an attempt; "" if it printed nothing.
 
-    Warnings that libraries log are skipped.
+    Warnings from libraries are skipped.
     """
     path = f"{run.path}/nodes/0/attempt_{attempt}/rank_0.log"
     try:
@@ -291,9 +298,10 @@ def last_line(run: RunDir, attempt: int) -> str:
 
 
 def beat_of(run: RunDir, attempt: int) -> dict[str, Any] | None:
-    """Return the last heartbeat of rank 0: step, total, phase, loss, rate, eta. None if it has written none.
+    """Return rank 0's last heartbeat: step, total, phase, loss, rate, eta. None if there is none.
 
-    Without heartbeats, the step and a field `metrics` with the newest values come from the program's own metric files.
+    If rank 0 writes no heartbeats, the step and a field `metrics` with the newest values come from the program's own
+    metric files.
     """
     try:
         data = reading.read_json(run.path / f"nodes/0/attempt_{attempt}/beat_0", MOST_BEAT, run.path)
@@ -305,7 +313,7 @@ def beat_of(run: RunDir, attempt: int) -> dict[str, Any] | None:
 
 
 def beats_of(run: RunDir, attempt: int) -> dict[int, dict[str, Any]]:
-    """Return the last heartbeat of every rank that has written one in an attempt."""
+    """Return the last heartbeat of each rank in an attempt. Ranks without heartbeats are left out."""
     found: dict[int, dict[str, Any]] = {}
     for folder in _folders(f"{run.path}/nodes", f"attempt_{attempt}"):
         with contextlib.suppress(OSError):
@@ -324,7 +332,9 @@ def _is_beat(name: str) -> bool:
 
 
 def _folders(nodes: str, name: str) -> list[str]:
-    """Return the folder with this name of every node, as strings, because a thousand Paths take long to make."""
+    """Return the folder with this name of each node. They are strings, because creating a thousand Path objects is
+    slow.
+    """
     try:
         return [f"{nodes}/{node}/{name}" for node in os.listdir(nodes) if node.isdecimal()]
     except OSError:
@@ -332,7 +342,9 @@ def _folders(nodes: str, name: str) -> list[str]:
 
 
 def result_of(run: RunDir) -> dict[str, Any] | None:
-    """Return the result that the program reported (accuracy, data, ...), or None if it is not a JSON object."""
+    """Return the result that the program reported (accuracy, data, ...). None if there is none, or if it is not a
+    JSON object.
+    """
     try:
         return run.read("result.json")
     except StoreError:  # the program wrote this file, so damage in it must not prevent a look at the run
@@ -340,5 +352,5 @@ def result_of(run: RunDir) -> dict[str, Any] | None:
 
 
 def age(moment: float | None) -> float | None:
-    """Return the seconds since a wall-clock time."""
+    """Return the number of seconds since a wall-clock time."""
     return None if moment is None else max(0.0, time.time() - moment)

@@ -1,4 +1,4 @@
-"""Finds the metric by which a job is judged, and ranks runs by a metric."""
+"""Finds the metric by which a job is judged, reads the values of metrics, and ranks runs by a metric."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _BOOKKEEPING: Final = frozenset({"attempt", "epoch", "epochs", "step", "steps", 
 
 @dataclass(frozen=True)
 class Ranked:
-    """A run and its value. Rank 1 is the best; None means no value."""
+    """A run and its value of a metric. The best run has rank 1. A run without a value has no rank."""
 
     run_id: str
     state: str
-    values: Mapping[str, str]  # of its point
+    values: Mapping[str, str]  # the values of its point of a sweep
     value: float | None
     rank: int | None = None
 
@@ -36,7 +36,7 @@ class Ranked:
 
 
 def metric_of_job(record: Mapping[str, Any] | None) -> JobMetric | None:
-    """Return the metric by which the runs of a recorded job are judged: `metric`, else `checkpoint.keep_best`."""
+    """Return the metric by which a recorded job's runs are compared: `metric`, else `checkpoint.keep_best`."""
     return _named(record) or _keeps_best_by(record)
 
 
@@ -67,7 +67,9 @@ def _mapping(value: object) -> Mapping[str, Any]:
 
 
 def metrics_of(run: RunDir) -> dict[str, float]:
-    """Return a run's numbers: those in its result, else the newest metric with each name."""
+    """Return a run's metrics: the numbers in its result. Without a result, return the newest value of each metric
+    that it wrote.
+    """
     found: dict[str, float] = {}
     try:
         own, of_program = files_of_metrics(run)
@@ -88,21 +90,23 @@ class Value(NamedTuple):
 
 
 class Series:
-    """The metrics of a run by step. A second look reads only the lines that were appended since the first."""
+    """The metrics of a run by step. Repeated calls of `look` read only lines that were appended since the previous
+    call.
+    """
 
     def __init__(self, run: RunDir) -> None:
         self._files = [_Columns(str(path), str(run.path)) for path in files_of_metrics(run)]
 
     def look(self) -> None:
-        """Read what is new. Files that can't be read are skipped."""
+        """Read the new lines. Files that can't be read are skipped."""
         for file in self._files:
             file.look()
 
     def values(self, metric: str) -> list[Value]:
-        """Return the values of a metric.
+        """Return the values of a metric by step.
 
-        `kind.metric` selects one kind of line; otherwise the most frequent kind counts. If a restart has repeated
-        steps, the later values count. Rank 0's own file takes precedence.
+        `kind.metric` selects one kind of line; otherwise the most frequent kind is used. If a restart has repeated
+        steps, the later values are used. If both metric files have the metric, rank 0's own file is used.
         """
         return next(filter(None, (file.values(metric) for file in self._files)), [])
 
@@ -111,12 +115,14 @@ class Series:
         return {name for file in self._files for name in file.names()}
 
     def names_of_kinds(self) -> set[str]:
-        """Return `kind.metric` for each metric in a rarer kind of line, which the name alone does not select."""
+        """Return `kind.metric` for each metric that also occurs in a less frequent kind of line. The name alone
+        would not select that kind.
+        """
         return {name for file in self._files for name in file.names_of_kinds()}
 
 
 class _Columns:
-    """The values in one file of metrics, by kind of line and name."""
+    """The values in one metrics file, by kind of line and name."""
 
     def __init__(self, path: str, below: str) -> None:
         self._path, self._below = path, below
@@ -171,7 +177,7 @@ class _Columns:
 
 
 def series(run: RunDir, metric: str) -> list[tuple[float, float]]:
-    """Return the values of a metric by step, as `Series` does."""
+    """Return (step, value) of a metric, selected as by `Series.values`."""
     return [(value.step, value.value) for value in _whole_series(run).values(metric)]
 
 
@@ -181,9 +187,9 @@ def names_of_series(run: RunDir) -> set[str]:
 
 
 def default_metric(names: Iterable[str]) -> str:
-    """Return the metric to show by default: the loss, else a metric with `loss` in its name.
+    """Return the metric to show by default: `loss`, else a metric with `loss` in its name.
 
-    `train/loss` comes before `val_loss` and `rank_1/train/loss`.
+    `train/loss` is preferred to `val_loss` and `rank_1/train/loss`.
     """
     in_order = sorted(names, key=lambda name: ("train" not in name, name.count("/"), name))
     losses = [name for name in in_order if "loss" in name]
@@ -209,7 +215,9 @@ def ranked(rows: Iterable[Ranked], *, better: Better) -> list[Ranked]:
 
 
 def metric_that_exists(found: Sequence[Mapping[str, float]], of_job: JobMetric | None) -> str | None:
-    """Return the job's metric if a run has it. Otherwise choose among the runs' metrics, accuracy before loss."""
+    """Return the job's metric if any run has it. Otherwise choose one of the runs' metrics, and prefer accuracy to
+    loss.
+    """
     names = {name for each in found for name in each}
     if of_job is not None and of_job.name in names:
         return of_job.name
@@ -221,12 +229,12 @@ def metric_that_exists(found: Sequence[Mapping[str, float]], of_job: JobMetric |
 
 
 def check_metric(metric: str, found: Sequence[Mapping[str, float]]) -> None:
-    """Raise UsageError, with the known names, if no run has the metric."""
+    """Raise UsageError, which lists the known names, if no run has the metric."""
     if not any(metric in each for each in found):
         raise UsageError(f"none of these runs has a metric '{metric}'", names_of(found))
 
 
 def names_of(found: Sequence[Mapping[str, float]]) -> str:
-    """Return a hint with the names of the runs' metrics."""
+    """Return a hint that lists the names of the runs' metrics."""
     names = sorted({name for each in found for name in each}, key=lambda name: (name in _BOOKKEEPING, name))
     return f"they have: {', '.join(names)}" if names else f"none of them has left a number yet; {HOW_TO_WRITE}"

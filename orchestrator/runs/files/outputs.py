@@ -1,4 +1,6 @@
-"""Lists the outputs of a run on this machine: copied from other machines, or as its ranks wrote them."""
+"""Lists the outputs of a run that are on this machine. They were copied from other machines, or ranks on this
+machine wrote them.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +21,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Output:
-    """One file: its path among the run's outputs, its place, and the node that wrote it (0 if nodes share it).
+    """An output file: its path among the run's outputs, its real path, and the node that wrote it (0 if the nodes share
+    it).
 
-    `below` is the folder that was searched. No link below it leads to the file.
+    `below` is the folder that was searched. No part of the path below it is a link.
     """
 
     path: str
@@ -42,7 +45,9 @@ def outputs_of(run: RunDir) -> tuple[Output, ...]:
 
 
 def passed_over(run: RunDir) -> list[str]:
-    """Return the outputs that are never copied, such as links out of the folder and sockets, by their paths there."""
+    """Return the paths of outputs that are never copied, such as sockets and links that lead out of the folder. The
+    paths are valid on the machine that has the outputs.
+    """
     if not run.record().is_elsewhere:
         return _found(run).passed_over
     records = [run.read(str(path.relative_to(run.path))) or {} for path in run.path.glob("nodes/*/outputs.json")]

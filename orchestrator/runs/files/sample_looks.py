@@ -1,4 +1,6 @@
-"""Reads a run's samples repeatedly: the first look reads the newest samples, and each later look the new ones."""
+"""Reads a run's samples repeatedly. The first call reads the newest samples, and each later call reads the samples
+that were added since.
+"""
 
 from __future__ import annotations
 
@@ -14,21 +16,23 @@ from orchestrator.runs.files.file_cache import signature_of
 from orchestrator.runs.files.samples import MOST_OF_A_FILE, NodeSamples, node_numbers, sample_of
 from orchestrator.runs.store import RunDir
 
-FIRST_BYTES: Final = 1 << 19  # read by the first look, over all nodes
-LEAST_BYTES, MOST_BYTES = 4 << 10, 1 << 18  # for one node
-KEPT: Final = 20_000  # samples, over all nodes
-LEAST_KEPT, MOST_KEPT = 50, 1200  # for one node
+FIRST_BYTES: Final = 1 << 19  # bytes that the first look reads, over all nodes
+LEAST_BYTES, MOST_BYTES = 4 << 10, 1 << 18  # bytes that the first look reads for one node
+KEPT: Final = 20_000  # samples that are kept, over all nodes
+LEAST_KEPT, MOST_KEPT = 50, 1200  # samples that are kept for one node
 
 
 class SampleLooks:
-    """Stores the samples of a run's nodes. If there are too many, older samples are merged and none is lost."""
+    """The samples of a run's nodes. If there are too many, older samples are merged, so that they still cover the
+    whole time.
+    """
 
     def __init__(self, run: RunDir) -> None:
         self._run = run
         self._nodes: dict[int, _NodeFile] = {}
 
     def look(self) -> tuple[NodeSamples, ...]:
-        """Read new samples, and return each node's samples, the newest last."""
+        """Read new samples, and return the samples of each node, newest last."""
         numbers = node_numbers(self._run)
         first = max(LEAST_BYTES, min(MOST_BYTES, FIRST_BYTES // max(1, len(numbers))))
         kept = max(LEAST_KEPT, min(MOST_KEPT, KEPT // max(1, len(numbers))))
@@ -42,7 +46,9 @@ class SampleLooks:
 
 @dataclass
 class _NodeFile:
-    """How far one node's file has been read. An incomplete line is read again by the next look."""
+    """The position up to which one node's file has been read. An incomplete last line is read again by the next
+    call.
+    """
 
     run: RunDir
     path: str
@@ -70,9 +76,9 @@ class _NodeFile:
             self.samples = [*_joined(self.samples[:older]), *self.samples[older:]]
 
     def _follow(self) -> None:
-        """Continue after a rotation, at which the file that was read gets the older name.
+        """Continue after a rotation, which has renamed the file that was being read.
 
-        The rest of that file is read. If the older name has another file, the samples are dropped.
+        The rest of the renamed file is read. If another file has that name by now, the samples in between are lost.
         """
         older = signature_of(f"{self.path}.1")
         if older is not None and older[2] == self._inode:
@@ -81,7 +87,9 @@ class _NodeFile:
             self.samples = []
 
     def _take(self, path: str, start: int) -> int:
-        """Add the complete lines from an offset (negative: from the end), and return the offset behind them."""
+        """Parse the complete lines that follow an offset, and return the offset behind them. A negative offset
+        counts from the end.
+        """
         with contextlib.suppress(FileNotFoundError), opened(path, self.run.path) as file:
             size = file.seek(0, os.SEEK_END)
             start = file.seek(max(0, size + start) if start < 0 else min(start, size))
@@ -93,7 +101,7 @@ class _NodeFile:
 
 
 def _joined(samples: list[Sample]) -> list[Sample]:
-    """Return half as many samples by merging pairs. Samples of different attempts are not merged."""
+    """Merge pairs of samples, and return half as many. Samples of different attempts are not merged."""
     made: list[Sample] = []
     for one, other in zip(samples[::2], samples[1::2], strict=False):
         is_same = (one.start, one.attempt) == (other.start, other.attempt)

@@ -20,21 +20,22 @@ from orchestrator.runs.store import RunDir
 
 MOST_OF_A_LOOK: Final = 1 << 20  # bytes over all nodes, because a look at a run must not wait for its samples
 MOST_OF_A_FILE: Final = 64 << 20  # bytes; an agent writes 2 MiB at most
-TAILS: Final = (4 << 10, 1 << 17)  # bytes of one node: the newest lines, or half an hour of a node with eight GPUs
+TAILS: Final = (4 << 10, 1 << 17)  # bytes for one node: the newest lines, or half an hour of a node with eight GPUs
 
 
 @dataclass(frozen=True)
 class NodeSamples:
-    """The samples of one node, the newest last."""
+    """The samples of one node, newest last."""
 
     node: int
     samples: tuple[Sample, ...]
 
 
 def read_samples(run: RunDir, tail: int | None = None, only: int | None = None) -> tuple[NodeSamples, ...]:
-    """Return each node's samples, or those of node `only`. `tail` limits reading to that many last bytes of each node.
+    """Return the samples of each node, or only those of node `only`. With `tail`, only the last `tail` bytes of each
+    node's file are read.
 
-    Damaged lines and unreadable files are left out.
+    Damaged lines and unreadable files are skipped.
     """
     asked = [number for number in node_numbers(run) if only in (None, number)]
     found = (NodeSamples(number, tuple(_samples_in(run, number, tail))) for number in asked)
@@ -56,7 +57,9 @@ def sample_of(line: bytes) -> Sample | None:
 
 
 def newest_samples(run: RunDir) -> tuple[NodeSamples, ...]:
-    """Return the newest samples of all nodes: about half an hour for a few nodes, or a few lines each for many."""
+    """Return the newest samples of all nodes. They cover about half an hour for a few nodes, and a few lines each
+    for many nodes.
+    """
     nodes = max(1, len(names_in(f"{run.path}/nodes")))
     return read_samples(run, max(TAILS[0], min(TAILS[1], MOST_OF_A_LOOK // nodes)))
 

@@ -1,4 +1,6 @@
-"""Finds a run's files of metrics: rank 0's metrics.jsonl, and the agent's copy of metrics in the program's files."""
+"""Finds a run's metrics files: rank 0's metrics.jsonl, and the file in which the agent collects metrics from the
+program's own files.
+"""
 
 from __future__ import annotations
 
@@ -18,21 +20,25 @@ HOW_TO_WRITE: Final = (
 )
 OF_LINE: Final = frozenset({"step", "attempt", "time", "kind"})
 """The keys in a line of metrics that are not metrics."""
-_TAIL: Final = 1 << 14  # bytes
+_TAIL: Final = 1 << 14  # bytes at the end of a file in which the newest values are searched
 
 
 def files_of_metrics(run: RunDir) -> tuple[Path, Path]:
-    """Return rank 0's file and the file of node 0's agent. If both have a metric, rank 0's values count."""
+    """Return (rank 0's file, the file of node 0's agent). If both have a metric, the values in rank 0's file are
+    used.
+    """
     return Path(metrics_file(str(run.path))), Path(read_metrics_file(node_folder(str(run.path), 0)))
 
 
 def has_metrics(run: RunDir) -> bool:
-    """Tell whether the run has written anything to one of these files."""
+    """Return whether one of these files has any content."""
     return any(path.exists() for path in files_of_metrics(run))
 
 
 def newest_metrics(run: RunDir, attempt: int) -> dict[str, Any] | None:
-    """Return the newest step and `metrics` from the program's files in an attempt; None if the files have none."""
+    """Return the newest step and `metrics` that the program's own files have for an attempt. None if the files have
+    none.
+    """
     step, values = None, dict[str, float]()
     try:
         lines = read_part(files_of_metrics(run)[1], -_TAIL, _TAIL, run.path).split(b"\n")
@@ -47,7 +53,7 @@ def newest_metrics(run: RunDir, attempt: int) -> dict[str, Any] | None:
 
 
 def last_values(run: RunDir) -> dict[str, float]:
-    """Return the newest value of each metric that the last 16 KiB of the two files contain."""
+    """Return the newest value of each metric in the last 16 KiB of the two files."""
     values: dict[str, float] = {}
     for path in reversed(files_of_metrics(run)):
         with contextlib.suppress(OSError):
@@ -58,7 +64,7 @@ def last_values(run: RunDir) -> dict[str, float]:
 
 
 def is_number(value: object) -> TypeGuard[int | float]:
-    """Tell whether a value is a number in the range of float."""
+    """Return whether a value is a number that fits into a float."""
     if not isinstance(value, int | float) or isinstance(value, bool):
         return False
     return -sys.float_info.max <= value <= sys.float_info.max  # a number in JSON may have any length

@@ -1,4 +1,4 @@
-"""The attempts of a run, from its events: begin and end, why each ended, and its checkpoint. Pure."""
+"""Derives a run's attempts from its events: their begin and end, why each ended, and their checkpoints. Pure."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ End = AttemptFailed | GangEnded | StartingAgain | Restart
 
 
 def attempts_of(events: Iterable[Event]) -> tuple[Attempt, ...]:
-    """Return the attempts in order. An attempt whose ranks were never started has no `began`."""
+    """Return the attempts in order. `began` is None for an attempt whose ranks were never started."""
     every = of(events, OfAttempt)
-    spares: dict[int, list[str]] = {}  # by the start that uses them
+    spares: dict[int, list[str]] = {}  # the events about spares that the next start uses
     for event in of(events, Replaced):
         spares.setdefault(event.start, []).append(f"{event.by} took the place of {event.host}")
     begun, first, failed, ended = (
@@ -53,10 +53,9 @@ def _by_attempt(events: Iterable[OfAttempt], cls: type[_Found]) -> dict[int, _Fo
 def _attempt(
     number: int, begun: Go | None, first: FirstStepsSeen | None, ends: Iterable[End | None], spares: list[str]
 ) -> Attempt:
-    """Return one attempt.
+    """Build an attempt. `ends` are the events about its end, the most specific first.
 
-    `ends` are events about its end, the most specific first. `spares` are sentences on the machines that replaced
-    others.
+    `spares` are sentences about spare machines that replaced others.
     """
     known = [event for event in ends if event is not None]
     offered = begun.resume_from or None if begun is not None else None
@@ -72,11 +71,11 @@ def _attempt(
 
 
 def continues(first: FirstStepsSeen) -> bool:
-    """Tell whether the program resumed from the checkpoint that it was offered, by the event of its first steps.
+    """Return whether the program resumed from the checkpoint that it was offered. The event of its first steps decides.
 
-    The first checkpoint that a resumed program saves has a greater step than the offered one. If the program reports
-    steps, the distance between the first two counts. For example, a program that reports every tenth step begins with
-    10 and 20, and a resumed program with 60 and 70.
+    After a resume, the first checkpoint that the program saves has a greater step than the offered checkpoint. If the
+    program reports steps, they are compared with the distance between the first two. For example, a program that
+    reports every tenth step begins with 10 and 20, but after a resume from step 50 it begins with 60 and 70.
     """
     if first.loaded is not None:
         return True
@@ -89,7 +88,7 @@ def continues(first: FirstStepsSeen) -> bool:
 
 
 def _why(ends: list[End]) -> str:
-    """Return why an attempt ended or, without a reason, how."""
+    """Return the reason for which an attempt ended. Without a recorded reason, return its outcome."""
     for event in ends:
         if isinstance(event, AttemptFailed):
             return culprit_in_words(event.culprit)

@@ -1,4 +1,6 @@
-"""Describes the recovery of a run that has lost machines: the lost hosts, since when, and the next step. Pure."""
+"""Describes the recovery of a run that has lost machines: which hosts are lost, since when, and what is done next.
+Pure.
+"""
 
 from __future__ import annotations
 
@@ -29,10 +31,10 @@ from orchestrator.runs.state import Cause, Recovery, RunState
 
 @dataclass(frozen=True)
 class Reserves:
-    """The machines that a run has for its next start, and the rules of its profile for the loss of a machine."""
+    """The machines that are available for a run's next start, and the profile's rules for the loss of a machine."""
 
-    hosts: tuple[str, ...]  # of the plan's nodes
-    free: tuple[str, ...] = ()  # can replace a lost machine, in this order
+    hosts: tuple[str, ...]  # the hosts of the plan's nodes
+    free: tuple[str, ...] = ()  # the hosts that can replace a lost machine, in this order
     former: frozenset[str] = frozenset()  # machines among `free` that the newest start left out; they may be back
     min_nodes: int | None = None
     node_wait: float = 0.0
@@ -55,8 +57,8 @@ def recovery_of(
 ) -> Recovery | None:
     """Return the lost hosts and the next step. None for a run that has ended, or whose newest attempt is running.
 
-    Until the next start is decided, the next step is the decision that would follow if nothing changes. `newest` is
-    called only if no event has the step of a checkpoint.
+    Before the next start is decided, the next step is the decision that would follow if nothing changed. `newest` is
+    called only if no event contains the step of a checkpoint.
     """
     events = list(events)
     attempt = max((event.attempt for event in of(events, Go)), default=-1)
@@ -80,10 +82,10 @@ def recovery_of(
 
 
 def _from_what(events: Sequence[Event], newest: Newest | None) -> str:
-    """Describe the checkpoint from which the next start resumes, if no step of a checkpoint is known.
+    """Describe the checkpoint from which the next start resumes, for a run without a checkpoint whose step is known.
 
     A file that a script overwrites has no step. The run's machines may have a newer checkpoint than this machine. Only
-    node 0's report at the end of its gang shows that there is no checkpoint.
+    node 0's report at the end of its gang shows that there is no checkpoint at all.
     """
     if newest is not None:
         return f"from {newest.name} of {time.strftime('%H:%M:%S', time.localtime(newest.time))} or a newer one"
@@ -93,9 +95,9 @@ def _from_what(events: Sequence[Event], newest: Newest | None) -> str:
 
 
 def _losses(events: Sequence[Event]) -> dict[str, float]:
-    """Return the hosts that the newest attempt has lost, with the time that its leader recorded.
+    """Return the hosts that the newest attempt has lost, each with the time that its leader recorded.
 
-    A node that left because the leader itself did not run (`slept`) is not lost.
+    If a node left only because the leader's process had been paused (`slept`), its host does not count as lost.
     """
     found: dict[str, float] = {}
     for event in (event for event in events if event.node == 0):
@@ -107,7 +109,9 @@ def _losses(events: Sequence[Event]) -> dict[str, float]:
 
 
 def _left_at(events: Sequence[Event]) -> float:
-    """Return when the first node of the newest attempt left because it had lost node 0; 0 if no node did."""
+    """Return the time at which the first node of the newest attempt exited because it had lost node 0; 0 if no node
+    did.
+    """
     at = 0.0
     for event in events:
         if isinstance(event, Go):
@@ -118,7 +122,9 @@ def _left_at(events: Sequence[Event]) -> float:
 
 
 def _where(away: Sequence[str], said: Sequence[Event], has: Reserves) -> str:
-    """Return what is done on which machines: as it was decided, or as it will be with those `away` now."""
+    """Describe the next step and its machines. If no decision is recorded, predict it from the hosts that are `away`
+    now.
+    """
     if (waits := last_of(said, WaitingForHosts)) is not None:
         return f"waiting for {in_words(waits.hosts)}{_reasons(waits)}, at most {has.node_wait:g} s, then restarting"
     replaced = {event.lost: event.by for event in of(said, Replaced)}
@@ -140,7 +146,7 @@ def _where(away: Sequence[str], said: Sequence[Event], has: Reserves) -> str:
 
 
 def _reasons(waits: WaitingForHosts) -> str:
-    """Return why the hosts can't take part, in brackets; without host names if all have the same reason."""
+    """Return, in brackets, why the hosts can't take part. Host names are left out if all hosts have the same reason."""
     first_lines = (why.partition("\n")[0].partition(": ") for why in waits.why)
     told = [(host, words) for host, _, words in first_lines if words]
     same = {words for _, words in told}

@@ -18,7 +18,9 @@ from orchestrator.training.errors import EXIT_USAGE, CheckpointError
 
 
 def weights(path: Path) -> tuple[dict[str, Tensor], Manifest]:
-    """Return a checkpoint's weights by name, and its manifest. Raises CheckpointError if it has no weights."""
+    """Return a checkpoint's weights by name, and its manifest. Raises CheckpointError if the checkpoint has no
+    weights.
+    """
     state, manifest = checkpoints.load(path)
     state = whole(Loaded(state, path))
     objects = state.get("objects")
@@ -29,10 +31,11 @@ def weights(path: Path) -> tuple[dict[str, Tensor], Manifest]:
 
 
 def write(path: Path, tensors: Mapping[str, Tensor], notes: Mapping[str, str]) -> None:
-    """Atomically write tensors, and notes as text by name. They are on the disk when this returns.
+    """Atomically write a safetensors file with tensors and with `notes`, which maps names to texts. The file is on the
+    disk when this returns.
 
-    Raises CheckpointError if the format has no such type of numbers, if the file can't be written, or if safetensors is
-    not installed.
+    Raises CheckpointError if safetensors is not installed or does not support a tensor's type, or if the file can't be
+    written.
     """
     try:
         from safetensors import SafetensorError
@@ -55,7 +58,9 @@ def write(path: Path, tensors: Mapping[str, Tensor], notes: Mapping[str, str]) -
 
 
 def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the tensors on the CPU, each with memory of its own, because the format does not allow tied weights."""
+    """Return the tensors on the CPU, each with its own memory, because safetensors does not allow tensors that share
+    memory.
+    """
     apart: dict[str, Tensor] = {}
     seen: set[int] = set()
     for name, tensor in tensors.items():
@@ -67,7 +72,9 @@ def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def main() -> int:
-    """Export the checkpoint that the first argument names to the file of the second. Return 0, or 2 for an error."""
+    """Export a checkpoint, the first argument, to a file, the second argument. Return the exit code: 0, or 2 for an
+    error.
+    """
     source, target = (Path(argument) for argument in sys.argv[1:3])
     try:
         tensors, manifest = weights(source)

@@ -47,7 +47,9 @@ from orchestrator.training.errors import CheckpointError
 
 @dataclass(frozen=True)
 class Found:
-    """A checkpoint's folder and the result of its check. `problem` is None if it is complete, else a sentence."""
+    """A checkpoint's folder and the result of a check. `problem` is None if the checkpoint is complete, otherwise a
+    sentence.
+    """
 
     path: Path
     step: int
@@ -79,10 +81,10 @@ def begin(folder: Path, step: int) -> Path:
 
 
 def commit(temp: Path, state: Mapping[str, Any], manifest: Manifest) -> Path:
-    """Add the state to the folder of `begin`, and rename the folder to its final name. A failure removes the folder.
+    """Write the state into the folder that `begin` returned, and rename the folder to its final name.
 
-    The checkpoint is on the disk when this returns. `manifest.files` describes the files that are in the folder
-    already, which must be on the disk. It maps each name to the file's checksum and "bytes".
+    The checkpoint is on the disk when this returns. If it fails, the folder is removed. `manifest.files` maps the name
+    of each file that is already in the folder to its checksum and "bytes"; these files must be on the disk.
     """
     path = temp.with_name(name_of(manifest.step))
     try:
@@ -98,7 +100,7 @@ def commit(temp: Path, state: Mapping[str, Any], manifest: Manifest) -> Path:
 
 
 def discard(temp: Path) -> None:
-    """Remove the folder of `begin` with its contents."""
+    """Remove the folder that `begin` returned, with its contents."""
     shutil.rmtree(temp, ignore_errors=True)
 
 
@@ -122,7 +124,7 @@ def _fill(temp: Path, state: Mapping[str, Any], manifest: Manifest) -> None:
 
 
 def _put_in_place(temp: Path, path: Path) -> None:
-    """Rename a complete temporary folder to its final name, in place of an older checkpoint of the same step."""
+    """Rename a complete temporary folder to its final name. An older checkpoint of the same step is replaced."""
     aside = path.with_name(temporary_name("old", path.name))
     # A folder can't replace a folder that is not empty, so the older checkpoint is renamed first. If the process dies
     # before the second rename, `clean` undoes the first.
@@ -136,10 +138,11 @@ def _put_in_place(temp: Path, path: Path) -> None:
 
 
 def prune(folder: Path, newest_path: Path, keep: int, keep_best: JobMetric | None = None) -> list[Path]:
-    """Delete checkpoints up to the step of `newest_path`, except the newest `keep` and the best. Return their folders.
+    """Delete the checkpoints up to the step of `newest_path`, except the newest `keep` and the best by the metric
+    `keep_best`. Return their folders.
 
-    The best is chosen by the metric `keep_best`. Raises CheckpointError, and deletes nothing, if the checkpoint at
-    `newest_path` is not complete. Its files are checked by their sizes only.
+    Raises CheckpointError, and deletes nothing, if the checkpoint at `newest_path` is not complete. Only the sizes of
+    its files are checked.
     """
     found = check(newest_path, verify=False)
     if found.problem:
@@ -156,7 +159,9 @@ def prune(folder: Path, newest_path: Path, keep: int, keep_best: JobMetric | Non
 
 
 def clean(folder: Path) -> list[Path]:
-    """Remove unfinished folders of dead writers, and return their paths. Only the folder's one writer may call this."""
+    """Remove unfinished folders of dead writers, and return their paths. Only the one process that writes into the
+    folder may call this.
+    """
     removed = []
     for path in sorted(folder.glob(".*-step_*")):
         found = leftover_of(path.name)
@@ -172,7 +177,7 @@ def clean(folder: Path) -> list[Path]:
 
 
 def _lives(pid: int, host: str) -> bool:
-    """Return whether another process of this host has this pid. Writers on other hosts count as dead."""
+    """Return whether a process with this pid is running on this host. Writers on other hosts count as dead."""
     return host == socket.gethostname() and pid != os.getpid() and Path(f"/proc/{pid}").exists()
 
 
@@ -182,7 +187,10 @@ def listing(folder: Path) -> list[Found]:
 
 
 def newest(folder: Path, *, run: str = "", report: Callable[[str], None] = print) -> Found | None:
-    """Return the newest checkpoint whose hashes match, of `run` if it is given. Others are reported and skipped."""
+    """Return the newest checkpoint whose hashes match. If `run` is given, only checkpoints of this run count.
+
+    Damaged checkpoints are reported and skipped.
+    """
     for name in reversed(checkpoint_dir.step_folders(folder)):
         found = check(folder / name, verify=False)
         if run and found.manifest is not None and found.manifest.run != run:
@@ -200,10 +208,11 @@ def is_checkpoint(path: Path) -> bool:
 
 
 def check(path: Path, *, verify: bool = True) -> Found:
-    """Check one checkpoint by its hashes or, without `verify`, by the sizes of its files. Damage raises nothing.
+    """Check one checkpoint by its hashes or, without `verify`, by the sizes of its files. Damage is returned and not
+    raised.
 
-    Raises CheckpointError if this Python lacks the hash algorithm of the checkpoint. It must not count as damaged,
-    because an older checkpoint would then be loaded.
+    Raises CheckpointError if this Python lacks the checkpoint's hash algorithm. If that counted as damage, an older
+    checkpoint would be loaded.
     """
     try:
         found = checkpoint_dir.check(path, verify=verify)
@@ -214,7 +223,7 @@ def check(path: Path, *, verify: bool = True) -> Found:
 
 
 def read_manifest(path: Path) -> Manifest:
-    """Return a checkpoint's manifest. Raises CheckpointError if its hash is not the one in COMMIT."""
+    """Return a checkpoint's manifest. Raises CheckpointError if the manifest's hash is not the one in COMMIT."""
     try:
         return checkpoint_dir.read_manifest(path)[0]
     except BadCheckpointError as error:
@@ -230,7 +239,7 @@ def _sentence(path: Path, state: checkpoint_dir.CheckpointState, reason: str) ->
 
 
 def load(path: Path) -> tuple[dict[str, Any], Manifest]:
-    """Load one checkpoint to the CPU, after verifying exactly the bytes that are loaded.
+    """Load one checkpoint to the CPU. The bytes that were verified are exactly the bytes that are loaded.
 
     Raises CheckpointError if the checkpoint can't be read or is damaged.
     """
@@ -240,7 +249,7 @@ def load(path: Path) -> tuple[dict[str, Any], Manifest]:
 
 
 def memory_file() -> IO[bytes]:
-    """Create a file in memory, which is freed when it is closed and no longer mapped."""
+    """Create an anonymous file in memory, which is freed when it is closed and no longer mapped."""
     return os.fdopen(os.memfd_create("checkpoint"), "w+b", buffering=0)
 
 
@@ -261,9 +270,10 @@ def copy_verified(path: Path, file: IO[bytes]) -> Manifest:
 
 
 def decode(file: IO[bytes], path: Path) -> dict[str, Any]:
-    """Return the dict of tensors and plain values that was saved in a state file. Errors name the checkpoint, `path`.
+    """Return the dict of tensors and plain values in a state file. Errors name the checkpoint's `path`.
 
-    The tensors are mapped from the file. They keep it open, and need no memory of their own until they are written to.
+    The tensors are mapped from the file. They keep the file open, and need memory of their own only when they are
+    written to.
     """
     try:
         state = torch.load(f"/proc/self/fd/{file.fileno()}", map_location="cpu", weights_only=True, mmap=True)

@@ -1,4 +1,4 @@
-"""Computes the checksum of a file while the file is written, at nearly the cost of a plain write."""
+"""Computes the checksum of a file while the file is written, in little more time than a plain write takes."""
 
 import os
 from collections.abc import Iterator
@@ -11,12 +11,13 @@ import torch
 
 from orchestrator.protocol.checkpoints.checksum import Checksum, chosen, hasher
 
-THREADED_BYTES = 1 << 16  # of a block; larger blocks are hashed in a thread
-COPIED_BYTES = 1 << 22  # of one read of a copy
+THREADED_BYTES = 1 << 16  # bytes of a block; larger blocks are hashed in a thread
+COPIED_BYTES = 1 << 22  # bytes that a copy reads at once
 
 
 class HashingWriter:
-    """A file-like object for torch.save and DCP. It hashes and writes a block while earlier blocks are flushed to disk.
+    """A file-like object for torch.save and DCP. It hashes and writes each block while earlier blocks are flushed to
+    the disk.
 
     The first OSError is stored in `error`, later writes are ignored, and `finish` raises the error. `write` can't raise
     it, because torch's C++ writer would turn it into an unrelated exception.
@@ -54,7 +55,9 @@ class HashingWriter:
             self.error = error
 
     def _flush_in_background(self) -> None:
-        """Flush while the next block is hashed. Only one flush runs at a time, because one keeps the disk busy."""
+        """Flush to the disk while the next block is hashed. Only one flush runs at a time, because a single flush
+        keeps the disk busy.
+        """
         try:
             if self._flushed is None or self._flushed.done():
                 self._wait_for_flush()
@@ -74,7 +77,7 @@ class HashingWriter:
         """Do nothing, because `finish` flushes."""
 
     def close(self) -> None:
-        """End the threads."""
+        """Stop the threads."""
         self._hasher.shutdown()
         self._flusher.shutdown()
 
@@ -106,7 +109,9 @@ def hashed(path: Path) -> Iterator[HashingWriter]:
 
 @contextmanager
 def without_crc32() -> Iterator[None]:
-    """Make torch.save leave out the zip's crc32. It takes as long as the writes, and detects less than our checksum."""
+    """Make torch.save omit the crc32 in its zip file. The crc32 takes as long as the writes, and detects less than
+    our checksum.
+    """
     before = bool(torch.serialization.get_crc32_options())
     torch.serialization.set_crc32_options(False)
     try:

@@ -1,4 +1,6 @@
-"""Saves and restores random generators, weights and optimizers, so that a resumed run equals an unbroken run."""
+"""Saves and restores random generators, weights and optimizers, so that a resumed run gives the same results as an
+uninterrupted run.
+"""
 
 import random
 import sys
@@ -29,12 +31,16 @@ def seed_host(seed: int) -> None:
 
 
 def seed_for(seed: int, step: int, rank: int) -> int:
-    """Return a seed for `rank` from `step` on. Ranks and steps have different seeds, which are equal at every start."""
+    """Return a seed for `rank` that is valid from `step` on. It differs between ranks and steps, and is the same at
+    every start.
+    """
     return ((seed * 1_000_003 + step) * 65_537 + rank) % 2**62
 
 
 def random_state(*devices: torch.device) -> RandomState:
-    """Return the states of this process's generators. They are tensors and plain values, as weights_only requires."""
+    """Return the states of this process's random generators as tensors and plain values, which torch.load accepts
+    with `weights_only`.
+    """
     states: RandomState = {"torch": torch.get_rng_state(), "python": random.getstate()}
     for name, device in _generators(devices):
         states[name] = torch.cuda.get_rng_state(device)
@@ -64,7 +70,7 @@ def restore_random(states: RandomState, *devices: torch.device) -> None:
 
 @contextmanager
 def preserved() -> Iterator[None]:
-    """Restore the generators of the CPU at the end of the block."""
+    """Restore the states of the CPU's random generators at the end of the block."""
     before = random_state()
     try:
         yield
@@ -73,7 +79,7 @@ def preserved() -> Iterator[None]:
 
 
 def load_optimizer(optimizer: torch.optim.Optimizer, saved: Mapping[str, Any]) -> None:
-    """Load an optimizer's state, but keep the implementation that this run has chosen (fused or foreach)."""
+    """Load an optimizer's state, but keep the implementation (fused or foreach) that this run has chosen."""
     ways = ("fused", "foreach")
     groups = [
         {**theirs, **{way: own[way] for way in ways if way in own}}
@@ -87,7 +93,9 @@ def load_optimizer(optimizer: torch.optim.Optimizer, saved: Mapping[str, Any]) -
 
 
 def part(contents: Mapping[str, Any], name: str, source: str) -> Any:
-    """Return an entry of a checkpoint. Raises CheckpointError, which names `source`, if it is missing."""
+    """Return an entry of a checkpoint. Raises CheckpointError, which names the checkpoint `source`, if the entry is
+    missing.
+    """
     if name not in contents:
         raise CheckpointError(
             f"The checkpoint {source} holds no {name!r}, only {', '.join(sorted(contents)) or 'nothing'}."

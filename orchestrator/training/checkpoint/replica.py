@@ -1,4 +1,4 @@
-"""Waits a few seconds, before the next save, until another node has a second copy of the last checkpoint."""
+"""Waits before a save, for a few seconds at most, until another node has a second copy of the previous checkpoint."""
 
 import contextlib
 import json
@@ -8,15 +8,16 @@ from pathlib import Path
 from orchestrator.protocol.checkpoints.checkpoint_dir import COMMIT
 from orchestrator.training.progress.report import Reporter
 
-MOST_SECONDS = 5.0  # besides the time since the last save; after ten times as long the ranks would count as hung
-LOOK_SECONDS = 0.02  # between two looks at the report
+MOST_SECONDS = 5.0  # in addition to the time since the last save; ten times as long would count as a hang
+LOOK_SECONDS = 0.02  # seconds between two readings of the agent's report
 
 
 class SecondCopy:
-    """Waits on rank 0 for second copies. The agent of rank 0's node makes them, and reports each in the file `answers`.
+    """Waits on rank 0 for second copies of checkpoints.
 
-    As long as copies arrive in time, the loss of a node and its disk costs at most one interval between checkpoints.
-    After the first copy that fails or is late, this attempt waits for no copy, because training matters more.
+    The agent of rank 0's node makes the copies, and reports each copy in the file `answers`. As long as copies are made
+    in time, the loss of a node and its disk costs at most one interval between checkpoints. After the first copy that
+    fails or is late, this attempt no longer waits, because the training matters more.
     """
 
     def __init__(self, answers: Path | None, report: Reporter) -> None:
@@ -26,14 +27,14 @@ class SecondCopy:
         self._commit = ""
 
     def expect(self, path: Path) -> None:
-        """Remember the checkpoint that has just been committed. The next `wait` waits for its copy."""
+        """Store the path of the checkpoint that was just committed. The next `wait` waits for its second copy."""
         if self._answers is not None:
             # If the checkpoint was replaced or deleted meanwhile, there is nothing to wait for.
             with contextlib.suppress(OSError):
                 self._commit = (path / COMMIT).read_text("ascii")
 
     def wait(self) -> None:
-        """Return once the last checkpoint has been copied or is late. The agent's file is polled."""
+        """Wait until the last checkpoint has been copied, or is late. The agent's file is polled."""
         end = time.monotonic() + MOST_SECONDS
         while self._commit:
             answer = self._read()
@@ -51,12 +52,12 @@ class SecondCopy:
                 time.sleep(LOOK_SECONDS)
 
     def _give_up(self, why: str) -> None:
-        """Print the reason once, and wait for no further copy."""
+        """Print the reason, and no longer wait for copies."""
         self._report.warn(why)
         self._answers, self._commit = None, ""
 
     def _read(self) -> dict[str, object] | None:
-        """Return the agent's last answer. It is empty while the agent writes it, and None if the file was removed."""
+        """Return the agent's last report. It is empty while the agent is writing it. None if the file was removed."""
         try:
             answer = json.loads((self._answers or Path()).read_text())
         except FileNotFoundError:

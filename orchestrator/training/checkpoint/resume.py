@@ -1,7 +1,7 @@
-"""Loads a checkpoint on all ranks. Rank 0 chooses it, reads it, and sends its bytes to the other ranks.
+"""Loads a checkpoint on all ranks. Rank 0 chooses and reads it, and sends its bytes to the other ranks.
 
-So hosts without a shared file system can resume too. The ranks of a host share one copy of the bytes, in a file in
-memory that each rank maps. A rank needs memory of its own only for pages to which it writes.
+So ranks on hosts without a shared file system can resume too. The ranks of a host share one copy of the bytes, in a
+file in memory that each rank maps. A rank needs memory of its own only for pages to which it writes.
 """
 
 import os
@@ -23,7 +23,7 @@ SHARDED = "sharded"
 
 @dataclass(frozen=True)
 class Loaded:
-    """The contents of a checkpoint, and the path at which rank 0 sees it."""
+    """The contents of a checkpoint, and its path as rank 0 sees it."""
 
     state: dict[str, Any]
     path: Path
@@ -53,7 +53,9 @@ def find(places: Places, report: Report) -> Path | None:
 
 
 def path_for_all(places: Places, report: Report) -> Path | None:
-    """Call `find` on rank 0, and return its result on all ranks; collective. Raises its errors as UserError."""
+    """Call `find` on rank 0, and return its result on all ranks; collective. Its errors are raised as UserError on
+    all ranks.
+    """
     found, problem = None, ""
     if group.leads():
         try:
@@ -86,7 +88,7 @@ def load_for_all(places: Places, report: Report) -> Loaded | None:
 
 @contextmanager
 def _host_file() -> Iterator[tuple[IO[bytes], bool]]:
-    """Yield a file in memory that the ranks of a host share, and whether this rank has to fill the file; collective."""
+    """Yield (a file in memory that the ranks of a host share, whether this rank has to fill the file); collective."""
     own = checkpoints.memory_file()
     # Processes that see the same /proc can open each other's files through it, whoever started the processes.
     there = f"{Path('/proc/sys/kernel/random/boot_id').read_text()} {os.readlink('/proc/self/ns/pid')}"
@@ -98,7 +100,9 @@ def _host_file() -> Iterator[tuple[IO[bytes], bool]]:
 
 
 def _opened(path: str) -> IO[bytes] | None:
-    """Open another rank's file. Return None if this site hides even the user's own processes from each other."""
+    """Open another rank's file. Return None if this host hides processes from each other, even those of the same
+    user.
+    """
     try:
         return open(path, "rb", buffering=0)
     except OSError:
@@ -106,7 +110,9 @@ def _opened(path: str) -> IO[bytes] | None:
 
 
 def whole(loaded: Loaded) -> dict[str, Any]:
-    """Return a state with "model" and "optimizer", which are assembled if the checkpoint is sharded; collective."""
+    """Return a state with the entries "model" and "optimizer"; collective. A sharded checkpoint is assembled to
+    whole tensors.
+    """
     if not loaded.state.get(SHARDED):
         return loaded.state
     from orchestrator.training.checkpoint import sharded

@@ -28,7 +28,9 @@ class Saver:
     """Writes the checkpoints of a run into its folder, one at a time."""
 
     def __init__(self, places: Places, report: Reporter, heartbeats: HeartbeatFile, *, aside: bool = False) -> None:
-        """Clean the folder. With `aside`, checkpoints are written in the background, after a copy in memory is made."""
+        """Clean the folder. With `aside`, the state is first copied in memory, and the copy is written in the
+        background.
+        """
         self.last_step = -1
         self._places = places
         self._report = report
@@ -47,9 +49,9 @@ class Saver:
         manifest: Manifest,
         shards: Mapping[str, Tensor] | None = None,
     ) -> None:
-        """Save a checkpoint, which is on the disk when this returns unless it is written in the background.
+        """Save a checkpoint. It is on the disk when this returns, unless it is written in the background.
 
-        Rank 0 passes the contents. With `shards`, all ranks must call this, and each writes its own shards. Older
+        Rank 0 passes the contents. With `shards`, all ranks must call this, and each rank writes its own shards. Older
         checkpoints are always deleted in the background.
         """
         started = time.monotonic()
@@ -83,7 +85,9 @@ class Saver:
         started: float,
         **more: float,
     ) -> Path | None:
-        """Write a checkpoint, report it, and return its path. A failure is only reported, and None is returned."""
+        """Write a checkpoint, report the save, and return its path. If the save fails, the failure is only reported,
+        and None is returned.
+        """
         self._second.wait()
         try:
             if shards is not None:
@@ -115,9 +119,8 @@ class Saver:
 
     @functools.cached_property
     def is_shared(self) -> bool:
-        """Return whether all ranks see the folder of checkpoints, so that each rank can write its part.
-
-        The first access is collective.
+        """Return whether all ranks see the folder of checkpoints, so that each rank can write its own part. The
+        first access is collective.
         """
         seen = is_shared(self._places.checkpoints)
         if not seen:
@@ -125,7 +128,9 @@ class Saver:
         return seen
 
     def _prune(self, path: Path | None) -> None:
-        """Delete old checkpoints on rank 0, after the new checkpoint at this path. None means that the save failed."""
+        """Delete old checkpoints on rank 0 after a new checkpoint was saved at `path`. `path` is None if the save
+        failed.
+        """
         if path is None or not group.leads():
             return
         try:
@@ -134,7 +139,9 @@ class Saver:
             self._report.warn(str(error))
 
     def close(self) -> None:
-        """Wait until the last checkpoint has been written and older ones are deleted. Raises an error of this work."""
+        """Wait until the last checkpoint has been written and older checkpoints have been deleted. Raises the errors
+        of these tasks.
+        """
         working, self._working = self._working, None
         if working is not None:
             working.result()

@@ -1,8 +1,8 @@
 """Sharded checkpoints: every rank writes its part of the weights with torch's DCP into the checkpoint's folder.
 
-DCP alone hashes nothing, commits nothing, and unpickles its index. So here each rank hashes its files while it writes
-them. Rank 0 collects all hashes in the manifest, and commits the folder when all ranks have written. The index is read
-by an unpickler that accepts only the classes of which an index is made. All ranks must see the folder.
+DCP itself computes no hashes, has no commit, and unpickles its index. In this module, each rank hashes its files while
+it writes them. Rank 0 collects all hashes in the manifest, and commits the folder when all ranks have written. The
+index is read by an unpickler that accepts only the classes that an index contains. All ranks must see the folder.
 """
 
 import os
@@ -44,7 +44,7 @@ _INDEX_IS_MADE_OF = {
 
 
 def on_host(shards: Mapping[str, Tensor], staging: Staging) -> dict[str, Tensor]:
-    """Return copies of this rank's parts in host memory, which training does not change."""
+    """Copy this rank's parts to host memory, where training does not change them."""
     own = {name: each.to_local() if isinstance(each, DTensor) else each for name, each in shards.items()}
     # DTensor's constructor is used as in torch's own stagers. from_local would move the copy back to the mesh's device.
     return {
@@ -60,10 +60,10 @@ def write(
     manifest: Manifest,
     members: dist.ProcessGroup | None = None,
 ) -> Path:
-    """Write and commit a checkpoint of the `shards` of all ranks and the state of rank 0; collective.
+    """Write and commit a checkpoint with the `shards` of all ranks and the state of rank 0; collective.
 
     `members` is the group for the collectives, if this thread can't use the default group. The checkpoint is on the
-    disk when this returns. Raises CheckpointError on all ranks if one of them failed.
+    disk when this returns. If a rank fails, CheckpointError is raised on all ranks.
     """
     temp: Path | None = None
     problem = ""
@@ -111,7 +111,7 @@ def _write_mine(
 
 
 class _HashedFiles(FileSystem):
-    """The file system of DCP, extended: it hashes each file while DCP writes it, and flushes the file to the disk.
+    """A DCP file system that also hashes each file while DCP writes it, and flushes the file to the disk.
 
     `written` maps the names of files to their entries for the manifest.
     """
@@ -131,7 +131,7 @@ class _HashedFiles(FileSystem):
 
 
 class _Reader(FileSystemReader):
-    """The reader of DCP, except that no code runs which the index names."""
+    """A DCP reader that does not run code that the index names."""
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
         with open(Path(self.path) / INDEX, "rb") as file:
@@ -168,7 +168,9 @@ def index(path: Path) -> dict[str, TensorStorageMetadata]:
 
 
 def read_into(path: Path, targets: dict[str, Any]) -> None:
-    """Fill tensors, which may be sharded or whole, from a checkpoint. Each rank reads the parts that it needs."""
+    """Fill tensors from a checkpoint. The tensors may be sharded or whole, and each rank reads only the parts that
+    it needs.
+    """
     try:
         with _alone_or_not() as alone:
             state_dict_loader.load(targets, storage_reader=_Reader(path), no_dist=alone)
@@ -178,7 +180,7 @@ def read_into(path: Path, targets: dict[str, Any]) -> None:
 
 @contextmanager
 def _alone_or_not() -> Iterator[bool]:
-    """Yield whether this process has no process group. Within the block, DCP's warning about that is silenced."""
+    """Yield whether this process has no process group. During the block, DCP does not warn about a missing group."""
     if group.is_joined():
         yield False
         return

@@ -14,14 +14,14 @@ Place = tuple[object, ...]
 
 
 class Staging:
-    """Host memory for one state. A copy is valid until the next copy is made."""
+    """Host memory for a copy of a state. A copy is valid until the next copy is made."""
 
     def __init__(self) -> None:
         self._kept: dict[Place, Tensor] = {}
         self._devices: set[torch.device] = set()
 
     def copy(self, state: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a copy of `state` with all tensors in host memory. The copy is complete when this returns."""
+        """Copy `state` with all its tensors to host memory. The copy is complete when this returns."""
         self._kept, before = {}, self._kept
         self._devices.clear()
         copied: dict[str, Any] = self._copy(state, (), before)

@@ -1,4 +1,4 @@
-"""CIFAR-10 from a folder, or artificial images of the same form if it is missing."""
+"""CIFAR-10 from a folder, or artificial images of the same form if the folder does not have CIFAR-10."""
 
 from pathlib import Path
 
@@ -16,9 +16,9 @@ TEST = ("test_batch.bin",)
 
 
 def cifar10(folder: Path) -> Data:
-    """Return CIFAR-10 as uint8 images (n, 3, 32, 32) and int64 classes (n,), from its binary or Python version.
+    """Return CIFAR-10, from its binary or Python version, as uint8 images (n, 3, 32, 32) and int64 classes (n,).
 
-    CIFAR-10 is never downloaded. If `folder` does not have it, artificial images of ten classes stand in for it.
+    CIFAR-10 is never downloaded. If `folder` does not have it, artificial images of ten classes are returned instead.
     """
     for root in (folder, folder / "cifar-10-batches-bin"):
         if all((root / name).is_file() for name in (*TRAIN, *TEST)):
@@ -63,7 +63,9 @@ def _python_version(folder: Path) -> Data:
 
 
 def made_up(count: int, seed: int) -> tuple[Tensor, Tensor]:
-    """Return artificial images of ten classes, equal on every machine. Each image is its class's pattern with noise."""
+    """Return artificial images of ten classes, which are the same on every machine. Each image is the pattern of its
+    class plus noise.
+    """
     patterns = functional.interpolate(_noise((10, 3, 4, 4), 0), size=32, mode="nearest")
     classes = torch.arange(count) % 10
     images = 128 + 40 * patterns[classes] + 50 * _noise((count, 3, 32, 32), seed)

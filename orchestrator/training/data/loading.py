@@ -31,16 +31,20 @@ Key = tuple[int, list[int]]
 
 
 class Source:
-    """A source of batches. `note` is a phrase for the log about the memory that has the data, or its readers."""
+    """A source of batches. `note` is a phrase for the log: which memory has the data, or how many worker processes
+    read it.
+    """
 
     note = ""
     looked_up_on = CPU
     """The device of the samples, on which their indices are needed too."""
 
     def batches(self, shares: Iterable[Share], epoch: int = 0) -> Iterator[tuple[Tensors, Share]]:
-        """Yield, for each share, tensors on the device and the share with its indices into these tensors.
+        """Yield (tensors on the device, share) for each of the shares. The yielded share's indices refer to these
+        tensors.
 
-        For an empty share, the tensors hold one sample that does not count. Raises DataError if a sample can't be read.
+        If a share is empty, the tensors contain a dummy sample that does not count. Raises DataError if a sample can't
+        be read.
         """
         raise NotImplementedError  # every source has its own
 
@@ -49,7 +53,9 @@ class Source:
 
 
 def source(samples: Samples, part: str, task: Task, options: Options, ranks: Ranks, device: torch.device) -> Source:
-    """Return the source of batches for these samples. Error messages call them the `part` data (training or test)."""
+    """Choose the source of batches for these samples. Error messages call the samples the `part` data (training or
+    test).
+    """
     if not isinstance(samples, tuple):
         return Loaded(samples, part, task, options, ranks, device)
     size = sum(tensor.nbytes for tensor in samples)
@@ -58,25 +64,29 @@ def source(samples: Samples, part: str, task: Task, options: Options, ranks: Ran
 
 
 def room(free: int) -> int:
-    """Return how many of a GPU's free bytes samples may use. Most are left for model and optimizer."""
+    """Return how many of a GPU's free bytes the samples may use. Most of the memory is left for the model and the
+    optimizer.
+    """
     return min(free // 20, 4 << 30)
 
 
 class Resident(Source):
-    """Keeps tensors on the device, where each step indexes them."""
+    """A source that keeps all samples on the device, where each step indexes them."""
 
     def __init__(self, tensors: Tensors, device: torch.device) -> None:
         self.tensors = tuple(tensor.to(device) for tensor in tensors)
         self.looked_up_on = device
 
     def batches(self, shares: Iterable[Share], epoch: int = 0) -> Iterator[tuple[Tensors, Share]]:
-        """Yield all tensors and the unchanged share, for each share."""
+        """Yield all samples with each share, which is unchanged."""
         for share in shares:
             yield self.tensors, share
 
 
 class Copied(Source):
-    """Keeps tensors in host memory because they would fill the device, and copies each batch."""
+    """A source that keeps the samples in host memory, because they would fill the device, and copies each batch to
+    the device.
+    """
 
     def __init__(self, tensors: Tensors, device: torch.device, free: int) -> None:
         self.tensors, self.device = tensors, device
@@ -91,7 +101,7 @@ class Copied(Source):
 
 
 def ahead(batches: Iterator[tuple[Sequence[Tensor], Share]], device: torch.device) -> Iterator[tuple[Tensors, Share]]:
-    """Yield the batches after moving them to the device. A GPU receives a batch while it computes the previous one."""
+    """Move each batch to the device, and yield it. A GPU receives a batch while it computes the previous batch."""
     if device.type != "cuda":
         for batch, share in batches:
             yield tuple(each.to(device) for each in batch), share
@@ -109,7 +119,9 @@ def ahead(batches: Iterator[tuple[Sequence[Tensor], Share]], device: torch.devic
 
 
 def _taken_over(batch: Tensors, aside: "torch.cuda.Stream") -> Tensors:
-    """Let the current stream wait for a batch that the stream `aside` copies, and register its use of the memory."""
+    """Make the current stream wait for a batch that the stream `aside` copies, and record that the current stream
+    uses its memory.
+    """
     now = torch.cuda.current_stream(aside.device)
     now.wait_stream(aside)
     for each in batch:
@@ -118,9 +130,10 @@ def _taken_over(batch: Tensors, aside: "torch.cuda.Stream") -> Tensors:
 
 
 class Loaded(Source):
-    """Reads a Dataset with torch's DataLoader, in the order of the shares.
+    """A source that reads a Dataset with torch's DataLoader, in the order of the samples that are assigned to this
+    rank.
 
-    A batch has the same bits with any number of workers. Workers receive the samples' indices, and random changes of a
+    The batches are the same with any number of workers. Workers receive the samples' indices, and random changes of a
     sample depend only on the seed, the epoch and the sample's index.
     """
 
@@ -150,7 +163,7 @@ class Loaded(Source):
         )
 
     def batches(self, shares: Iterable[Share], epoch: int = 0) -> Iterator[tuple[Tensors, Share]]:
-        """Yield the batches that the workers read. The workers are some batches ahead."""
+        """Yield the batches that the workers read. The workers read some batches in advance."""
         requested: deque[Share] = deque()
         self._keys.now = _keys(shares, epoch, requested)
         # Workers start here. A scheduler's signal must not reach them before they are prepared.
@@ -174,8 +187,8 @@ class Loaded(Source):
 def worker_count(requested: int | None, cores: int, local_world_size: int) -> int:
     """Return the number of workers of a rank.
 
-    By default it is the rank's share of the cores, at most MOST_WORKERS. A share of one core gets no worker, so the
-    rank itself reads.
+    The default is the rank's share of the cores, at most MOST_WORKERS. If the share is a single core, there are no
+    workers, and the rank itself reads.
     """
     if requested is not None:
         return requested
@@ -184,9 +197,8 @@ def worker_count(requested: int | None, cores: int, local_world_size: int) -> in
 
 
 def lost_worker(error: RuntimeError, rank: int) -> DataError | None:
-    """Return a DataError if torch's error means that a worker has ended, else None.
-
-    torch raises this error wherever the rank is at that moment.
+    """Return a DataError if torch's error means that a worker has ended, else None. torch raises this error at any
+    point of the rank's program.
     """
     if not str(error).startswith("DataLoader worker"):
         return None
@@ -197,7 +209,7 @@ def lost_worker(error: RuntimeError, rank: int) -> DataError | None:
 
 
 class _Keys:
-    """The DataLoader's sampler. It yields the keys of the batches of the present epoch or evaluation."""
+    """The DataLoader's sampler. It yields the keys of the batches of the current epoch or evaluation."""
 
     now: Iterable[Key] = ()
 
@@ -212,13 +224,13 @@ def _keys(shares: Iterable[Share], epoch: int, requested: deque[Share]) -> Itera
 
 
 def _first(share: Share) -> Share:
-    """Return the share with indices from 0 on, for tensors that hold only the samples of this share."""
+    """Return the share with indices that start at 0, for tensors that contain only the samples of this share."""
     return Share(range(len(share.indices)), share.count)
 
 
 @dataclass(frozen=True)
 class _Failure:
-    """A batch that could not be read: the samples, the error, and its traceback in the Dataset."""
+    """A batch that could not be read: the indices of its samples, the error, and the traceback in the Dataset."""
 
     indices: list[int]
     error: str
@@ -233,14 +245,16 @@ class _Failure:
 
 
 class _ReaderError(Exception):
-    """Carries the traceback of a worker. It is raised as the cause of an error in the worker's rank."""
+    """An error with the traceback of a worker. It becomes the `__cause__` of an error in the rank."""
 
     def __str__(self) -> str:
         return f"\n\n{self.args[0]}"
 
 
 class _Reader(Dataset[Any]):
-    """A Dataset whose items are whole batches, or failures. The key of an item is (epoch, indices of the samples)."""
+    """A Dataset whose items are whole batches, or failures to read them. An item's key is (epoch, indices of the
+    samples).
+    """
 
     def __init__(self, task: Task, dataset: Dataset[Any], seed: int) -> None:
         # This is the first attribute, so that a spawned worker runs the task's file before it unpickles the dataset.

@@ -12,9 +12,10 @@ CPU = torch.device("cpu")
 
 @dataclass(frozen=True)
 class Share:
-    """One rank's part of a global batch: the `indices` of its samples, possibly none, and the `count` over all ranks.
+    """One rank's part of a global batch: the `indices` of its samples (none if the part is empty), and the batch's
+    `count` over all ranks.
 
-    The indices are a range if the tensors hold only this batch, because a slice needs no lookup that waits for the
+    If the tensors contain only this batch, the indices are a range, because slicing by a range does not wait for the
     device.
     """
 
@@ -23,7 +24,9 @@ class Share:
 
 
 def split(count: int, world_size: int, rank: int) -> slice:
-    """Return the slice of `count` samples for `rank`. Sizes differ by at most one. Low ranks get the larger slices."""
+    """Return the slice of `count` samples that `rank` gets. Sizes differ by at most one sample. Low ranks get the
+    larger slices.
+    """
     base, extra = divmod(count, world_size)
     start = rank * base + min(rank, extra)
     return slice(start, start + base + (rank < extra))
@@ -36,7 +39,7 @@ def cut(share: Share, parts: int) -> list[Share]:
 
 
 def pick(data: tuple[Tensor, ...], indices: Tensor | range) -> list[Tensor]:
-    """Return the samples at `indices` of each tensor, or the first sample if there are no indices."""
+    """Return the samples at `indices` from each tensor. If there are no indices, return the first sample as a dummy."""
     if len(indices) == 0:
         indices = range(1)
     if isinstance(indices, range):

@@ -1,4 +1,4 @@
-"""The class of a task's data, and the data sets of the shipped tasks."""
+"""The class of a task's data, and the data sets of the tasks that orch ships."""
 
 import gzip
 import hashlib
@@ -30,7 +30,9 @@ MNIST_FILES = (
 )
 DOWNLOAD_TIMEOUT_S = 20.0
 _STARTED = time.time()
-"""The start of this process. A failure that is newer comes from another rank of this start, and is not repeated."""
+"""The start time of this process. A recorded failure that is newer comes from another rank of the same start, so the
+download is not repeated.
+"""
 
 
 Tensors = tuple[Tensor, ...]
@@ -41,12 +43,12 @@ Samples = Tensors | Dataset[Any]
 class Data:
     """The training and test samples of a task.
 
-    Samples are a tuple of tensors that have equal lengths along dimension 0. The last tensor is the target. Data that
-    is too large for memory is a map-style Dataset instead. Each of its items is a tuple of tensors, arrays or numbers
-    for one sample, with the target last.
+    Samples are a tuple of tensors with the same length along dimension 0. The last tensor is the target. Data that is
+    too large for memory is a map-style Dataset instead. Each of its items is a tuple of tensors, arrays or numbers for
+    one sample, with the target last.
 
-    `name` and `unit`, the plural noun for samples, appear in logs and results. `note` explains why stand-in data is
-    used. `tokens` is the number of tokens per sample, from which the speed in tokens follows.
+    `name` and `unit` (the plural noun for samples) appear in logs and results. If other data is used than the task is
+    for, `note` explains why. `tokens` is the number of tokens per sample, from which the speed in tokens follows.
     """
 
     train: Samples
@@ -73,10 +75,10 @@ def count(samples: Samples) -> int:
 
 
 def mnist(folder: Path, offline: str | None = None) -> Data:
-    """Return MNIST as uint8 images (n, 1, 28, 28) and int64 digits (n,), from `folder` or else downloaded.
+    """Return MNIST as uint8 images (n, 1, 28, 28) and int64 digits (n,). It is read from `folder`, or else downloaded.
 
-    If neither is possible, `offline="digits"` returns scikit-learn's digits as a stand-in; otherwise UserError is
-    raised. One process per node unpacks or downloads while the others wait.
+    If neither works, `offline="digits"` returns scikit-learn's digits instead; otherwise UserError is raised. One
+    process per node unpacks or downloads while the others wait.
     """
     with _lock(cache_dir() / "mnist.lock"):
         root, problem = _prepare_mnist(folder)
@@ -96,7 +98,7 @@ def mnist(folder: Path, offline: str | None = None) -> Data:
 
 
 def _prepare_mnist(folder: Path) -> tuple[Path | None, str]:
-    """Return the root from which torchvision can read MNIST and "", or None and the reason why there is none.
+    """Return (the folder from which torchvision can read MNIST, ""). If there is none, return (None, the reason).
 
     Nothing is written to `folder`.
     """
@@ -135,9 +137,9 @@ def _view(source: Path) -> Path:
 
 
 def _download_mnist() -> tuple[Path | None, str]:
-    """Download MNIST into the cache. Return its root and "", or None and the reason why the download failed.
+    """Download MNIST into the cache. Return (its folder, ""), or (None, the reason) if the download failed.
 
-    A failure is recorded in a file, so that the waiting processes do not try again.
+    A failure is recorded in a file, so that the processes that wait for the download do not try again.
     """
     from torchvision.datasets import MNIST
 
@@ -162,7 +164,9 @@ def _download_mnist() -> tuple[Path | None, str]:
 
 
 def _why_no_download(error: Exception) -> str:
-    """Return the reason that torchvision's message gives for the last address. The message lists every address."""
+    """Return the reason of a failed download from torchvision's message. The message lists every address; the reason
+    is that of the last.
+    """
     text = " ".join(str(error).split()).rstrip(".:") or type(error).__name__
     failures: list[str] = re.findall(r"<urlopen error (?:\[Errno -?\d+\] )?([^>]+)>", text)
     return failures[-1] if failures else text
@@ -185,7 +189,7 @@ def _read_mnist(root: Path) -> Data:
 
 
 def digits(size: int = 8, *, stand_in: bool = False) -> Data:
-    """Return scikit-learn's 1,797 handwritten digits as uint8 images (n, 1, size, size). 360 of them are for tests.
+    """Return scikit-learn's 1,797 handwritten digits as uint8 images (n, 1, size, size). 360 of them are test samples.
 
     The split does not depend on the run's seed. `stand_in` marks the data as a substitute for other data.
     """
@@ -213,7 +217,7 @@ def digits(size: int = 8, *, stand_in: bool = False) -> Data:
 
 @contextmanager
 def _lock(path: Path) -> Iterator[None]:
-    """Hold a file lock within the block, so that one process per node does the work and the others wait for it."""
+    """Hold a file lock during the block, so that one process per node does the work while the others wait."""
     with ExitStack() as held:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)

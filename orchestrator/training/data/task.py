@@ -77,15 +77,15 @@ def load_task(path: Path) -> Task:
 
 
 def _load_in(folder: Path, path: Path) -> Task:
-    """Load a task in the working folder where it was first loaded, because its Dataset may use relative paths."""
+    """Load a task in the working folder in which it was first loaded, because its Dataset may use relative paths."""
     os.chdir(folder)
     return load_task(path)
 
 
 def load_data(task: Task, options: Options, warn: Callable[[str], None]) -> Data:
-    """Return the task's data; collective. `warn` is called with the reason if stand-in data is used.
+    """Return the task's data; collective. `warn` is called with the reason if substitute data is used.
 
-    Raises UserError on all ranks if one of them has no data, or other data than the rest.
+    Raises UserError on all ranks if one of them has no data, or has other data than the other ranks.
     """
     data, problem, what = None, "", None
     try:

@@ -12,10 +12,11 @@ PCI = Path("/sys/bus/pci/devices")
 
 
 def stay_near(device: torch.device, ranks: Ranks, folder: Path = PCI) -> str:
-    """Restrict all threads of this process to those of its allowed cores that are near its GPU. Return a note on that.
+    """Restrict all threads of this process to the cores, among those it may use, that are near its GPU. Return a note
+    about that.
 
-    Nothing is changed and the note is "" in three cases: all allowed cores are near, the kernel reports no near cores,
-    or the near cores are fewer than this rank's even share of the allowed cores.
+    Nothing is changed, and the note is "", in three cases: all allowed cores are near, the kernel reports no near
+    cores, or the near cores are fewer than this rank's even share of the allowed cores.
     """
     listed = near_cores(_address(device), folder)
     allowed = os.sched_getaffinity(0) if listed else set()
@@ -29,7 +30,7 @@ def stay_near(device: torch.device, ranks: Ranks, folder: Path = PCI) -> str:
 
 
 def near_cores(address: str, folder: Path = PCI) -> set[int]:
-    """Return the cores that sysfs reports as near to the device at a PCI address; empty if it reports none."""
+    """Return the cores that sysfs reports as near to the device at a PCI address. Empty if sysfs reports none."""
     try:
         listed = (folder / address / "local_cpulist").read_text().strip() if address else ""
         ranges = [part.partition("-") for part in listed.split(",") if part]

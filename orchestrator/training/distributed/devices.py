@@ -21,7 +21,7 @@ _NODES = re.compile(r"nvidia\d+|dxg")
 
 @dataclass(frozen=True)
 class Choice:
-    """The choice of a rank: its backend ("" without a process group), its device, and the reason for both."""
+    """The choice of a rank: its backend ("" if there is no process group), its device, and the reason for both."""
 
     backend: str
     device: torch.device
@@ -32,7 +32,7 @@ class Choice:
 class Gpus:
     """The number of GPUs that torch can use (`visible`) and that this machine has (`here`).
 
-    `problem` is the reason if the machine has GPUs, but torch can use none of them.
+    If the machine has GPUs and torch can use none of them, `problem` is the reason.
     """
 
     visible: int
@@ -56,7 +56,7 @@ def look(environ: Mapping[str, str] = os.environ, folder: str = "/dev") -> Gpus:
 
 
 def _problem(hidden: bool) -> str:
-    """Return why torch can't use a GPU, in torch's own words if there are any."""
+    """Return why torch can't use a GPU, in torch's own words if torch gives a reason."""
     if hidden:
         return "CUDA_VISIBLE_DEVICES hides them"
     try:
@@ -101,7 +101,9 @@ def choose(wanted: str, ranks: Ranks, on: str = "auto", gpus: Gpus | None = None
 
 
 def _device(ranks: Ranks, gpus: Gpus, *, sharing: bool) -> torch.device:
-    """Return this rank's own GPU or, with `sharing`, a GPU that it shares; else the CPU."""
+    """Return this rank's own GPU or, with `sharing`, a GPU that it shares with other ranks. Without GPUs, return the
+    CPU.
+    """
     if gpus.visible >= ranks.local_world_size:
         return torch.device("cuda", ranks.local_rank)
     if gpus.visible == 1 and gpus.here >= ranks.local_world_size:

@@ -20,7 +20,9 @@ def encode(value: object) -> Tensor:
 
 
 def decode(content: Tensor) -> Any:
-    """Return the value that `encode` encoded, without unpickling. Raises UserError if its type is not in KINDS."""
+    """Return the value that `encode` encoded, without unpickling. Raises UserError if the value's type is not in
+    KINDS.
+    """
     try:
         return torch.load(io.BytesIO(content.cpu().numpy().tobytes()), map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:

@@ -1,4 +1,4 @@
-"""Joins and leaves the process group, and has the few collectives that training needs.
+"""Joins and leaves the process group, and provides the few collectives that training needs.
 
 All functions also work in a single process without a process group.
 """
@@ -21,17 +21,18 @@ from orchestrator.training.distributed.ranks import Ranks
 from orchestrator.training.errors import CheckpointError, DivergedError, UserError
 
 CHUNK_BYTES = 64 << 20
-PATIENCE = 1800.0  # s; torch's own default for collectives of gloo
+PATIENCE = 1800.0  # seconds; torch's own default for collectives of gloo
 
 
 @contextmanager
 def joined(
     ranks: Ranks, choice: Choice | UserError, init_method: str = "env://", timeout: float = PATIENCE
 ) -> Iterator[Choice]:
-    """Join the process group within the block, and yield the choice on which all ranks agree.
+    """Join the process group during the block, and yield the choice on which all ranks agree. `timeout` is that of
+    collectives, in seconds.
 
-    `timeout` is the timeout of collectives in seconds. Raises UserError on all ranks if one of them has an error or
-    another choice, because the ranks would wait for each other forever.
+    If a rank has an error or another choice, UserError is raised on all ranks, because the ranks would otherwise wait
+    for each other forever.
     """
     alone = not ranks.grouped or (ranks.world_size == 1 and isinstance(choice, UserError))
     if isinstance(choice, UserError) and alone:
@@ -69,7 +70,7 @@ def _join(ranks: Ranks, choice: Choice | UserError, init_method: str, timeout: t
 
 
 def set_timeout(seconds: float) -> None:
-    """Set the timeout, in seconds, of the following collectives if there is a process group."""
+    """If there is a process group, set the timeout of its later collectives, in seconds."""
     if is_joined():
         # The first name exists from torch 2.15 on.
         change = getattr(dist, "set_timeout", None) or dist.distributed_c10d._set_pg_timeout
@@ -77,7 +78,7 @@ def set_timeout(seconds: float) -> None:
 
 
 def leave() -> None:
-    """Leave the process group, if there is one. All ranks call this together, after a `barrier`."""
+    """Leave the process group, if there is one. All ranks must call this together, after a `barrier`."""
     # DDP holds the group in a reference cycle. If the interpreter's exit freed it, gloo's threads would use a finalized
     # Python, and a successful run would end by SIGABRT (pytorch #179291).
     gc.collect()
@@ -86,12 +87,14 @@ def leave() -> None:
 
 
 def rank() -> int:
-    """Return the rank of this process. Before it joins a group, this is the variable RANK, or 0 if that is not set."""
+    """Return the rank of this process. Before it joins a group, return the variable RANK, or 0 if RANK is not set."""
     return dist.get_rank() if is_joined() else _from_environ("RANK", 0)
 
 
 def world_size() -> int:
-    """Return the number of ranks. Before this process joins a group, this is the variable WORLD_SIZE, or 1."""
+    """Return the number of ranks. Before this process joins a group, return the variable WORLD_SIZE, or 1 if it is
+    not set.
+    """
     return dist.get_world_size() if is_joined() else _from_environ("WORLD_SIZE", 1)
 
 
@@ -101,7 +104,9 @@ def is_joined() -> bool:
 
 
 def leads() -> bool:
-    """Return whether this process is rank 0 of its group or has no group. Such a process writes for its group."""
+    """Return whether this process is rank 0 of its group, or has no group. Only such a process writes files and
+    prints.
+    """
     return not is_joined() or dist.get_rank() == 0
 
 
@@ -114,8 +119,8 @@ def _from_environ(name: str, default: int) -> int:
 def beside() -> dist.ProcessGroup | None:
     """Create a gloo group of all ranks for background work; collective. Return None without a process group.
 
-    A thread needs a group of its own. If two threads of a rank used one group, their collectives would pair with other
-    collectives of other ranks.
+    A background thread needs its own group. If two threads of a rank shared a group, a collective of one thread could
+    be matched with a collective of the other thread on another rank.
     """
     if not is_joined():
         return None
@@ -125,7 +130,7 @@ def beside() -> dist.ProcessGroup | None:
 
 
 def device(members: dist.ProcessGroup | None = None) -> torch.device:
-    """Return the device that the tensors of a collective need. NCCL alone moves only GPU memory."""
+    """Return the device on which the tensors of a collective must be. If the group has only NCCL, that is the GPU."""
     return torch.device("cuda" if dist.get_backend(members) == "nccl" else "cpu")
 
 
@@ -188,7 +193,7 @@ def from_main(value: object, members: dist.ProcessGroup | None = None) -> Any:
 
 
 def file_from_main(file: IO[bytes], *, keeps: bool) -> None:
-    """Copy the content of rank 0's file to the files of ranks with `keeps`, in chunks of 64 MiB; collective.
+    """Copy the content of rank 0's file to the files of the ranks that have `keeps`, in chunks of 64 MiB; collective.
 
     All copies are complete when this returns, because ranks also read each other's files.
     """

@@ -1,7 +1,7 @@
 """Compares the ranks' choices of backend and device before the ranks join the process group.
 
-Each rank chooses for itself. If one of them joined with another backend, all ranks would wait for each other. So either
-all ranks agree, or all of them end with the same error.
+Each rank chooses for itself. If one rank joined with another backend than the others, all ranks would wait forever. So
+either all ranks agree, or all of them end with the same error.
 """
 
 import json
@@ -26,7 +26,7 @@ SHARING = ("NCCL_HOSTID", "NCCL_MULTI_RANK_GPU_ENABLE")
 
 @dataclass(frozen=True)
 class Answer:
-    """The choice of a rank, or its error (`problem`). `gpu` identifies the rank's GPU if ranks may not share GPUs."""
+    """The choice of a rank, or its error (`problem`). If ranks may not share GPUs, `gpu` identifies the rank's GPU."""
 
     host: str
     backend: str = ""
@@ -37,7 +37,7 @@ class Answer:
 
 
 def meet(ranks: Ranks, choice: Choice | UserError, init_method: str, timeout: timedelta) -> tuple[Choice, Store]:
-    """Return the choice and the store of the ranks. Raises UserError on all ranks if their choices differ."""
+    """Return the ranks' common choice and their store. Raises UserError on all ranks if their choices differ."""
     if init_method.startswith("tcp://"):
         # Rank 0 serves this store itself, but torch before 2.15 would assume that the launcher does.
         os.environ.pop("TORCHELASTIC_USE_AGENT_STORE", None)
@@ -68,7 +68,9 @@ def _answer(choice: Choice | UserError, environ: Mapping[str, str] = os.environ)
 
 
 def refusal(answers: Sequence[Answer]) -> str:
-    """Return why ranks with these answers can't train together, and the first rank that differs; "" if they can."""
+    """Return why ranks with these answers can't train together, with the first rank that differs. Return "" if they
+    can.
+    """
     for rank, answer in enumerate(answers):
         if answer.problem:
             return f"Rank {rank} on {answer.host} can't train: {answer.problem}"

@@ -9,7 +9,9 @@ from orchestrator.training.errors import UserError
 
 @dataclass(frozen=True)
 class Ranks:
-    """The rank of this process in the run and on its node, and the numbers of ranks. `grouped`: whether RANK is set."""
+    """The rank of this process in the run and on its node, and the numbers of ranks. `grouped` tells whether RANK is
+    set.
+    """
 
     rank: int = 0
     local_rank: int = 0
@@ -36,7 +38,9 @@ def read_ranks(environ: Mapping[str, str] = os.environ) -> Ranks:
 
 
 def whole_number(environ: Mapping[str, str], name: str, default: int) -> int:
-    """Return the number in a variable, or the default if it is unset or empty. Raises UserError for other text."""
+    """Return the number in a variable, or the default if the variable is unset or empty. Raises UserError if it is
+    not a number.
+    """
     try:
         return int(environ.get(name) or default)
     except ValueError:

@@ -1,4 +1,5 @@
-"""Stops training after a signal: a handler only sets a flag, and all ranks agree on the step at which they stop.
+"""Stops training after a signal. The signal handler only sets a flag, and all ranks agree on the step at which they
+stop.
 
 This module imports torch only for the agreement, so that the handler can be installed before slow imports.
 """
@@ -27,13 +28,14 @@ def _on_signal(signum: int, _frame: FrameType | None) -> None:
 
 
 def install() -> bool:
-    """Catch SIGTERM and SIGUSR2 from now on. Return False outside of the main thread, where Python allows no handlers.
+    """Catch SIGTERM and SIGUSR2 from now on. Return False outside of the main thread, in which alone Python allows
+    handlers.
 
-    An ignored signal stays ignored, because the process that started this one turns that signal into SIGTERM. Workers
-    with an interpreter of their own inherit ignored signals, but no handlers. So an ignored signal does not end them.
-
-    When the process exits, both signals are ignored. A scheduler and orch may both send SIGTERM, some milliseconds
-    apart. Python restores the default action early in its exit, so the second SIGTERM would replace the exit code.
+    If a signal is ignored, it stays ignored, because the process that started this one converts that signal to SIGTERM.
+    Worker processes with an interpreter of their own inherit ignored signals but no handlers, so an ignored signal does
+    not end them. When the process exits, both signals are ignored. A scheduler and orch may both send SIGTERM, some
+    milliseconds apart. Python restores the default action early in its exit, so the second SIGTERM would replace the
+    exit code.
     """
     if threading.current_thread() is not threading.main_thread():
         return False
@@ -51,7 +53,7 @@ def _ignore() -> None:
 
 @contextmanager
 def signals_held() -> Iterator[None]:
-    """Hold back stop signals within the block. Processes that are started within it keep them blocked."""
+    """Block the stop signals during the block. Processes that are started meanwhile keep them blocked."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
     try:
         yield
@@ -60,7 +62,8 @@ def signals_held() -> Iterator[None]:
 
 
 def obey_only(parent: int) -> None:
-    """Let no stop signal end this process, except SIGTERM from the process `parent`. Stop signals must be blocked here.
+    """Let only SIGTERM from the process `parent` end this process. The stop signals must be blocked in this process
+    already.
 
     A scheduler signals every process of a job, but a worker must continue until its rank has stopped.
     """
@@ -76,7 +79,8 @@ def _obey(parent: int) -> None:
 
 @functools.cache
 def protect_forks() -> None:
-    """Protect later forks, such as a DataLoader's workers, from stop signals. Only SIGTERM from this process ends them.
+    """Protect processes that are forked later, such as a DataLoader's workers, from stop signals. Only SIGTERM from
+    this process ends them.
 
     Programs that `subprocess` starts are not affected. A forked child that executes another program must unblock the
     signals itself.
@@ -93,10 +97,12 @@ def protect_forks() -> None:
 
 
 class Agreement:
-    """The agreement of all ranks on the step at which they stop. Ranks call it once a step, and get equal answers.
+    """Lets all ranks agree on the step at which they stop. Each rank calls it once per step, and all ranks get the same
+    answer.
 
-    Every few calls, an all-reduce shows all ranks whether one of them has received a signal. Rank 0's clock decides how
-    many calls. Rank 0 sends the elapsed time along with the flag, so that all ranks reduce at the same call.
+    Once in several calls, an all-reduce shows all ranks whether one of them has received a signal. Rank 0's clock
+    decides the number of calls in between. Rank 0 sends its elapsed time with the flag, so that all ranks do the next
+    all-reduce at the same call.
     """
 
     def __init__(self, seconds: float = CHECK_SECONDS) -> None:
@@ -116,7 +122,7 @@ class Agreement:
         return self.stopping
 
     def now(self) -> bool:
-        """Agree at this call, without waiting for the interval, and return whether all ranks stop; collective."""
+        """Agree at this call, without waiting for the interval. Return whether all ranks stop; collective."""
         if not self.stopping:
             self._calls += 1
             self._agree()

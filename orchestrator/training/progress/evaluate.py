@@ -21,9 +21,10 @@ class Evaluation:
 
 
 def evaluate(strategy: Strategy, test: Source, count: int, stop: Callable[[], bool]) -> dict[str, float] | None:
-    """Return the means of loss and metrics over all `count` test samples, or None if `stop` returned True; collective.
+    """Return the means of loss and metrics over all `count` test samples; collective. None if `stop` returned True
+    meanwhile.
 
-    If the ranks share the data, rank r takes the samples r, r + ranks, r + 2 * ranks, ...
+    If each rank takes a part of the data, rank r takes the samples r, r + ranks, r + 2 * ranks, ...
     """
     ranks, task = strategy.data_ranks, strategy.setup.task
     indices = torch.arange(strategy.data_rank, count, ranks, device=test.looked_up_on)

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import TypeVar
 
 HEARTBEAT_BYTES = 512
-MIN_SECONDS = 0.1  # between two heartbeats of one phase
-REASON_CHARS = 100  # at the end of a failed save's reason, because a heartbeat has only 512 bytes
+MIN_SECONDS = 0.1  # seconds between two heartbeats of one phase
+REASON_CHARS = 100  # characters that are kept of the reason of a failed save, because a heartbeat has only 512 bytes
 Batch = TypeVar("Batch")
 _ONCE_KNOWN = ("loaded", "first", "second")  # fields that are left out until they are known
 PHASES = ("start", "compile", "train", "eval", "save", "done")
@@ -26,11 +26,11 @@ PHASES = ("start", "compile", "train", "eval", "save", "done")
 class Heartbeat:
     """The progress of a rank.
 
-    `time` is the reading of this machine's monotonic clock. `rate` is in samples per second, and `eta` in seconds.
-    `waited` counts the seconds in which the rank waited for its data; None if they are not measured. `saves` counts the
-    attempts to save a checkpoint, of which `saves_failed` failed. `unsaved` is the reason if the last of them failed.
-    `loaded` is the step of the checkpoint that was loaded. If none was loaded, `first` and `second` are the first two
-    steps of this process.
+    `time` is this machine's monotonic clock. `rate` is in samples per second, and `eta` in seconds. `waited` is the
+    number of seconds in which the rank waited for its data, or None if that is not measured. `saves` counts the
+    attempts to save a checkpoint, and `saves_failed` counts the failed ones. If the last attempt failed, `unsaved` is
+    the reason. `loaded` is the step of the checkpoint that was loaded. If none was loaded, `first` and `second` are the
+    first two steps of this process.
     """
 
     step: int = 0
@@ -61,7 +61,7 @@ def encode(heartbeat: Heartbeat) -> bytes:
 
 
 class HeartbeatFile:
-    """The heartbeat file of a rank, which is opened once. Without a path, nothing is written."""
+    """The heartbeat file of a rank. It is opened once. Without a path, nothing is written."""
 
     def __init__(self, path: Path | None) -> None:
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644) if path else None
@@ -76,7 +76,7 @@ class HeartbeatFile:
         self._waited: float | None = None
 
     def waiting(self, batches: Iterable[Batch]) -> Iterator[Batch]:
-        """Yield the batches, and add up the time spent waiting for them. Later heartbeats report this time."""
+        """Yield the batches, and measure how long the rank waits for them. Later heartbeats report the total."""
         found = iter(batches)
         while True:
             begun = time.monotonic()
@@ -88,17 +88,17 @@ class HeartbeatFile:
             yield batch
 
     def saved(self, problem: str = "") -> None:
-        """Count a checkpoint that was written, or that failed because of `problem`. Later heartbeats report it."""
+        """Count a save, which failed if `problem` is given. Later heartbeats report it."""
         self._saves += 1
         self._saves_failed += bool(problem)
         self.unsaved = problem
 
     def resumed(self, step: int) -> None:
-        """Remember that the checkpoint of this step was loaded. Later heartbeats report the step."""
+        """Store the step of the checkpoint that was loaded. Later heartbeats report it."""
         self._loaded = step
 
     def stepped(self, step: int) -> None:
-        """Remember the step if it is one of the first two of this process. Later heartbeats report both."""
+        """Store the step if it is one of the first two steps of this process. Later heartbeats report both."""
         if len(self._steps) < 2 and (not self._steps or step > self._steps[0]):
             self._steps = (*self._steps, step)
 
@@ -124,7 +124,7 @@ class HeartbeatFile:
         self._report_compilations()
 
     def _report_compilations(self) -> None:
-        """Report the phase `compile` whenever torch.compile works, because such a step may last for minutes."""
+        """Report the phase `compile` while torch.compile works, because such a step may take minutes."""
         module = sys.modules.get("torch._dynamo.callback")
         if self._reports_compilations or module is None:
             return

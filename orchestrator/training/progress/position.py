@@ -7,7 +7,9 @@ from orchestrator.training.options import Options
 
 @dataclass(frozen=True)
 class Position:
-    """A position: `step` optimizer steps are done, `offset` samples of `epoch` and `samples` in all have been used."""
+    """A position in the training: `step` optimizer steps are done, and `offset` samples of `epoch` and `samples` in
+    total have been used.
+    """
 
     step: int = 0
     epoch: int = 0

@@ -1,4 +1,4 @@
-"""Records steps with torch's profiler when `orch profile` orders it, with a file beside the heartbeat file."""
+"""Records steps with torch's profiler if `orch profile` requests it by a file beside the heartbeat file."""
 
 import os
 import time
@@ -9,8 +9,8 @@ import torch
 
 from orchestrator.protocol.debugging.profiling import Order, Parts, order_file, parts_of
 
-LOOK_SECONDS = 0.2  # between two looks for an order
-MEMORY_ENTRIES = 200_000  # allocations and frees that are kept
+LOOK_SECONDS = 0.2  # seconds between two checks for a request
+MEMORY_ENTRIES = 200_000  # number of allocations and frees that are kept
 
 
 def record_memory() -> None:
@@ -19,10 +19,12 @@ def record_memory() -> None:
 
 
 class Profiler:
-    """Records steps on order. Without a heartbeat file there are no orders."""
+    """Records steps if requested. Without a heartbeat file there are no requests."""
 
     def __init__(self, heartbeat: Path | None, rank: int, *, keeps_history: bool = False) -> None:
-        """Prepare for orders. With `keeps_history`, a profile does not end torch's record of the GPU memory."""
+        """Prepare for requests. With `keeps_history`, the end of a profile does not end torch's recording of GPU
+        memory.
+        """
         self._keeps_history = keeps_history
         self._folder = heartbeat.parent if heartbeat else None
         self._rank = rank
@@ -33,7 +35,7 @@ class Profiler:
         self._parts: Parts | None = None
 
     def stepped(self) -> None:
-        """Count a step. Start a recording if one is ordered, or end the recording that has enough steps."""
+        """Count a step. Start a recording if one is requested, or end a recording that has enough steps."""
         if self._folder is None:
             return
         if self._profile is not None:
@@ -63,7 +65,7 @@ class Profiler:
         self._profile.start()
 
     def close(self) -> None:
-        """End the recording, if there is one, and write it. Errors of the disk are ignored."""
+        """End the recording, if there is one, and write it. Disk errors are ignored."""
         if self._profile is None or self._parts is None or self._folder is None:
             return
         profile, self._profile = self._profile, None

@@ -1,4 +1,4 @@
-"""Reports of global rank 0: progress lines, metrics.jsonl and the result file."""
+"""Writes the reports of global rank 0: progress lines, metrics.jsonl and the result file."""
 
 import json
 import math
@@ -115,7 +115,9 @@ def _finite(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def numbers(values: Mapping[str, Any]) -> dict[str, float]:
-    """Return those of a framework's metrics that are single numbers, without names that orch's own fields have."""
+    """Return those metrics of a framework that are single numbers. Metrics that have the name of one of orch's own
+    fields are left out.
+    """
     plain = {
         name: value.item() if isinstance(value, Tensor) and value.numel() == 1 else value
         for name, value in values.items()
@@ -124,5 +126,5 @@ def numbers(values: Mapping[str, Any]) -> dict[str, float]:
 
 
 def measure(name: str, value: float) -> str:
-    """Return a metric as text: an accuracy as a percentage, any other metric as a number."""
+    """Format a metric as text. An accuracy is a percentage, and any other metric is a number."""
     return f"accuracy {100 * value:.2f} %" if name == "accuracy" else f"{name} {value:.4f}"

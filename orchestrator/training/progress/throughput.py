@@ -1,4 +1,4 @@
-"""Measures how much of its GPUs a training uses: the share of their peak FLOP/s (MFU), and the peak memory."""
+"""Measures how well a training uses its GPUs: the fraction of their peak FLOP/s (MFU), and the peak memory."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def peak(name: str, precision: str) -> float | None:
 
 
 def forward_flops(strategy: Strategy, tensors: Tensors) -> int:
-    """Return the FLOPs of one sample's forward pass, summed over the ranks that share the sample; collective.
+    """Return the FLOPs of the forward pass for one sample, summed over the ranks that share the sample; collective.
 
     The FLOPs are counted while the first sample is evaluated without compilation, which changes no state.
     """
@@ -56,7 +56,7 @@ class Utilization:
 
     @property
     def is_measured(self) -> bool:
-        """Return whether the peak FLOP/s of the device are known."""
+        """Return whether the peak FLOP/s of the device is known."""
         return self._peak is not None
 
     def measure(self, strategy: Strategy, tensors: Tensors) -> None:
@@ -65,7 +65,8 @@ class Utilization:
             self._flops = forward_flops(strategy, tensors)
 
     def values(self, rate: float | None) -> dict[str, float]:
-        """Return `mfu` at this rate in samples per second, and `memory` in bytes, each if it is known.
+        """Return `mfu` at this rate in samples per second, and `memory` in bytes. Values that are not known are left
+        out.
 
         The backward pass counts as two forward passes. Recomputation by activation checkpointing does not count.
         """
@@ -78,7 +79,9 @@ class Utilization:
 
 
 def in_progress_line(values: dict[str, float], rate: float | None, tokens: int | None) -> list[str]:
-    """Return tokens per second, MFU and peak memory as texts for a progress line, each if it is known."""
+    """Return tokens per second, MFU and peak memory as texts for a progress line. Values that are not known are left
+    out.
+    """
     parts = [quantities.rate(rate * tokens, "tokens")] if rate and tokens else []
     parts += [f"MFU {100 * values['mfu']:.1f} %"] if "mfu" in values else []
     return [*parts, *([f"peak {quantities.size(values['memory'])}"] if "memory" in values else [])]

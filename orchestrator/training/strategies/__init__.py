@@ -1,4 +1,6 @@
-"""The training strategies: ways of using several devices. Each has a file of its own, which is imported on demand."""
+"""The training strategies, which are ways of using several devices. Each strategy has its own file, which is
+imported only if it is used.
+"""
 
 from importlib import import_module
 from typing import cast

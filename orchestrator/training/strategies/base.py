@@ -1,4 +1,6 @@
-"""The base class of all strategies. It takes the plain step of one process, and a strategy overrides a few methods."""
+"""The base class of all strategies. It implements the training step for a single process, and each strategy
+overrides a few methods.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -24,7 +26,7 @@ from orchestrator.training.strategies.share import data_part
 
 @dataclass(frozen=True)
 class Setup:
-    """The inputs of a strategy. `grouped` is whether there is a process group."""
+    """The inputs of a strategy. `grouped` tells whether there is a process group."""
 
     options: Options
     task: Task
@@ -34,7 +36,8 @@ class Setup:
 
 
 class Strategy:
-    """A way of using devices. It holds model and optimizer, takes steps, and saves and loads the state of both.
+    """A way of using devices. It holds the model and the optimizer, does training steps, and saves and loads the state
+    of both.
 
     `model` is the bare module, whose names are used in checkpoints. `network` is the module that training calls.
     """
@@ -48,7 +51,9 @@ class Strategy:
 
     @classmethod
     def make(cls, setup: Setup) -> nn.Module:
-        """Return the task's model before `place`. A strategy may leave its weights without values on some ranks."""
+        """Create the task's model, before `place` moves it. A strategy may leave its weights uninitialized on some
+        ranks.
+        """
         return setup.task.model(setup.options)
 
     def __init__(self, setup: Setup, model: nn.Module) -> None:
@@ -71,7 +76,7 @@ class Strategy:
         self._has_frozen_layers = False
 
     def check(self) -> None:
-        """Raise UserError for ranks, devices or options that this strategy does not support."""
+        """Raise UserError if this strategy does not support the ranks, the devices or an option."""
         options = self.setup.options
         precision.check(options.precision, self.setup.device)
         compiling.check(options.compile, options.compile_mode, self.setup.device)
@@ -103,7 +108,7 @@ class Strategy:
 
     @property
     def devices(self) -> Sequence[torch.device]:
-        """Return all devices on which this process computes, its main device first."""
+        """Return all devices on which this process computes. Its main device is the first."""
         return [self.setup.device]
 
     @property
@@ -113,7 +118,7 @@ class Strategy:
 
     @property
     def data_rank(self) -> int:
-        """Return the number of this rank's part of a batch."""
+        """Return the index of this rank's part of a batch."""
         return data_part(self.setup.options, self.setup.ranks)[1] if self.shares_data else 0
 
     # -- a step
@@ -132,8 +137,8 @@ class Strategy:
     def backward(self, data: Tensors, share: Share) -> Tensor:
         """Compute the gradients of the mean loss over the global batch. Return this rank's part of the mean loss.
 
-        The share is split into --accumulate parts, and gradients are exchanged after the last part. All ranks have
-        equally many parts. For an empty part, one sample is computed whose loss is multiplied by 0.
+        The share is split into --accumulate parts, and gradients are exchanged after the last part. All ranks have the
+        same number of parts. For an empty part, a dummy sample is computed, and its loss is multiplied by 0.
         """
         parts = cut(share, self.setup.options.accumulate)
         losses = []
@@ -149,7 +154,7 @@ class Strategy:
     def _backward(self, data: Tensors, share: Share) -> Tensor:
         """Run one backward pass and return this rank's part of the mean loss.
 
-        The strategies average gradients over the ranks, so the loss is multiplied by the number of ranks before.
+        The loss is first multiplied by the number of ranks, because strategies average the gradients over the ranks.
         """
         if len(share.indices) == 0:
             freeze_batch_norm(self.model)
@@ -203,7 +208,9 @@ class Strategy:
         return all(bool(weight.isfinite().all()) for weight in self.own_weights())
 
     def full_state(self) -> dict[str, Any] | None:
-        """Return "model" and "optimizer" as a single process would save them; collective. Only rank 0 gets them."""
+        """Return "model" and "optimizer" as a single process would save them; collective. Return None on ranks other
+        than 0.
+        """
         if self.setup.ranks.rank:
             return None
         return {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
@@ -214,19 +221,21 @@ class Strategy:
         random_state.load_optimizer(self.optimizer, random_state.part(saved, "optimizer", source))
 
     def shards(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Return this rank's tensors for a sharded checkpoint, and the other values, which are equal on all ranks."""
+        """Return (this rank's tensors for a sharded checkpoint, the other values, which are the same on all ranks)."""
         raise NotImplementedError  # only strategies with `saves_shards` have this method
 
     def load_shards(self, saved: Mapping[str, Any], path: Path) -> None:
-        """Load a sharded checkpoint of any number of ranks; collective. `saved` has the values that are no tensors."""
+        """Load a sharded checkpoint that any number of ranks wrote; collective. `saved` has the values that are not
+        tensors.
+        """
         raise NotImplementedError  # as for `shards`
 
 
 def freeze_batch_norm(model: nn.Module) -> None:
-    """Freeze the running statistics of BatchNorm until the next model.train().
+    """Freeze the running statistics of BatchNorm until the next model.train(), so that a dummy sample does not change
+    them.
 
-    So a sample that stands in for an empty share does not change them. SyncBatchNorm is not frozen, because the other
-    ranks wait for this rank in its collective.
+    SyncBatchNorm is not frozen, because the other ranks wait for this rank in its collective.
     """
     for module in model.modules():
         if isinstance(module, nn.modules.batchnorm._BatchNorm) and not isinstance(module, nn.SyncBatchNorm):

@@ -1,4 +1,6 @@
-"""The strategy ddp: each rank has the whole model and a share of the batch. Backward passes average the gradients."""
+"""The strategy ddp. Each rank has the whole model and a share of the batch, and the backward pass averages the
+gradients.
+"""
 
 from contextlib import AbstractContextManager
 from typing import Any

@@ -10,7 +10,9 @@ from orchestrator.training.strategies.base import Setup, Strategy
 
 
 class Dp(Strategy):
-    """Trains with nn.DataParallel. Batches are scattered, and the first GPU gathers outputs and computes the loss."""
+    """Trains with nn.DataParallel. It scatters each batch, and the first GPU gathers the outputs and computes the
+    loss.
+    """
 
     one_process = True
 
@@ -28,7 +30,9 @@ class Dp(Strategy):
 
 
 def all_devices(setup: Setup) -> list[torch.device]:
-    """Return all GPUs that this process sees, the setup's first, or only the CPU if it computes there."""
+    """Return all GPUs that this process sees, beginning with the GPU of `setup`. If `setup` uses the CPU, return
+    only the CPU.
+    """
     if setup.device.type != "cuda":
         return [setup.device]
     own = setup.device.index or 0

@@ -1,8 +1,9 @@
-"""The strategy dp-balanced: dp with a loss on each device, so that the first GPU needs no more memory than the others.
+"""The strategy dp-balanced, which is dp with a loss on each device, so that the first GPU needs no more memory than the
+others.
 
 `nn.DataParallel` gathers all outputs on the first GPU. If a model has large outputs, as segmentation and language
-models do, this GPU runs out of memory first. Here outputs stay on their devices, and targets are scattered to them.
-Each device computes its own loss, and only the losses are moved.
+models do, this GPU runs out of memory first. With dp-balanced, outputs stay on their devices, and targets are scattered
+to the same devices. Each device computes its own loss, and only the losses are moved.
 """
 
 from collections.abc import Callable, Sequence
@@ -68,7 +69,7 @@ def scatter(tensor: Tensor, devices: Sequence[torch.device]) -> list[Tensor]:
 
 
 def parallel_loss(criterion: Callable[[Any, Tensor], Tensor], outputs: Sequence[Any], targets: Tensor) -> Tensor:
-    """Return the mean loss over all samples, on the targets' device. Each part counts by its number of samples."""
+    """Return the mean loss over all samples, on the targets' device. Each part is weighted by its number of samples."""
     devices = [output.device for output in outputs]
     parts = scatter(targets, devices)
     losses = run_in_parallel([criterion] * len(parts), list(zip(outputs, parts, strict=True)), devices)
@@ -90,7 +91,9 @@ class _Call(nn.Module):
 def run_in_parallel(
     functions: Sequence[Callable[..., Any]], arguments: Sequence[Sequence[Any]], devices: Sequence[torch.device]
 ) -> list[Any]:
-    """Return each function's result. On GPUs each function runs in a thread with its device as the current device."""
+    """Call each function with its arguments and return the results. On GPUs, each function runs in its own thread
+    with its own current device.
+    """
     if devices[0].type != "cuda" or len(functions) == 1:
         return [function(*each) for function, each in zip(functions, arguments, strict=True)]
     results: list[Any] = parallel_apply(

@@ -1,6 +1,5 @@
-"""The strategy fsdp: each rank holds a part of every weight, gradient and optimizer state.
-
-A layer's weights are gathered on each rank when the layer is computed.
+"""The strategy fsdp. Each rank holds a part of every weight, gradient and optimizer state, and a layer's weights are
+gathered on each rank when the layer is computed.
 """
 
 from collections.abc import Iterator, Mapping
@@ -58,7 +57,7 @@ class Fsdp(Strategy):
         return model
 
     def _cut(self, model: nn.Module) -> None:
-        """Replace the model's weights by this rank's parts."""
+        """Shard the model: replace its weights by this rank's parts."""
         options = self.setup.options
         sizes = _dimensions(self.setup)
         self.mesh = init_device_mesh(self.setup.device.type, tuple(sizes.values()), mesh_dim_names=tuple(sizes))
@@ -75,16 +74,17 @@ class Fsdp(Strategy):
     def _data_mesh(self) -> DeviceMesh:
         """Return the mesh of the ranks that have different samples.
 
-        It has one dimension, the parts of the weights, or two: copies of the weights, and parts of a copy.
+        Its one dimension is the parts of the weights. If there are several copies of the weights, it has two
+        dimensions: copies, and parts of a copy.
         """
         names = tuple(name for name in self.mesh.mesh_dim_names or () if name != "tensor")
         return self.mesh if names == self.mesh.mesh_dim_names else self.mesh[names]
 
     def _casts(self, model: nn.Module) -> bool:
-        """Decide and return whether weights are gathered in bf16.
+        """Return whether weights are gathered in bf16.
 
-        If they are not, autocast makes copies in bf16 and keeps them until the backward pass. A model with BatchNorm
-        uses autocast, because BatchNorm needs float32 weights.
+        Otherwise autocast makes bf16 copies of the weights, and keeps them until the backward pass. A model with
+        BatchNorm uses autocast, because BatchNorm needs float32 weights.
         """
         self.casts = self.setup.options.precision in ("bf16", "fp8") and not any(
             isinstance(each, nn.modules.batchnorm._BatchNorm) for each in model.modules()
@@ -93,7 +93,9 @@ class Fsdp(Strategy):
 
     @property
     def counts(self) -> bool:
-        """Return whether this rank's loss and outputs count. Only the first of the ranks with the same samples does."""
+        """Return whether this rank's loss and outputs count. Of the ranks with the same samples, only the first
+        counts.
+        """
         return self.setup.ranks.rank % self.setup.options.tensor_ranks == 0
 
     def backward(self, data: Tensors, share: Share) -> Tensor:
@@ -187,14 +189,16 @@ def _unsynchronised(model: nn.Module) -> Iterator[None]:
 
 
 def _whole(value: Any) -> Any:
-    """Return a whole tensor from all ranks' parts, on the CPU of rank 0; collective if the tensor is sharded."""
+    """Assemble a whole tensor on rank 0's CPU from all ranks' parts. Collective if the tensor is sharded."""
     if isinstance(value, DTensor):
         value = value.full_tensor()
     return value.cpu() if isinstance(value, Tensor) and group.leads() else value
 
 
 def _dimensions(setup: Setup) -> dict[str, int]:
-    """Return the sizes of the mesh's dimensions by name: copies of the weights, parts of a copy, parts of a layer."""
+    """Return the sizes of the mesh's dimensions by name: copies of the weights, parts of a copy, and parts of a
+    layer.
+    """
     options, world_size = setup.options, setup.ranks.world_size
     shard = options.shard_ranks or world_size // options.tensor_ranks
     sizes = {"copies": world_size // options.tensor_ranks // shard, "shard": shard, "tensor": options.tensor_ranks}
@@ -202,7 +206,9 @@ def _dimensions(setup: Setup) -> dict[str, int]:
 
 
 def _like(value: Any, own: Any) -> Any:
-    """Return this rank's part of a whole tensor if its counterpart `own` is sharded. Else return it unchanged."""
+    """Return this rank's part of a whole tensor if the tensor `own`, which it replaces, is sharded. Otherwise return
+    it unchanged.
+    """
     if isinstance(own, DTensor) and isinstance(value, Tensor) and value.dim() and value.shape == own.shape:
         return tensor_parallel.part_of(value, own)
     return value

@@ -7,7 +7,7 @@ from torch import nn
 
 from orchestrator.training.errors import UserError
 
-NEARLY = 1.05  # times the smallest possible size of the largest group
+NEARLY = 1.05  # the largest group may be this many times as large as the smallest possible largest group
 
 
 def cut(model: nn.Module, parts: int) -> list[nn.Sequential]:
@@ -30,7 +30,8 @@ def cut(model: nn.Module, parts: int) -> list[nn.Sequential]:
 
 
 def balance(sizes: Sequence[int], parts: int) -> list[int]:
-    """Return the ends of `parts` consecutive, non-empty groups. The largest group is at most NEARLY the best size.
+    """Return the ends of `parts` consecutive, non-empty groups. The largest group is at most NEARLY times as large as
+    necessary.
 
     Within that limit the last group is as small as possible, because its device also computes the loss.
     """
@@ -55,7 +56,7 @@ def balance(sizes: Sequence[int], parts: int) -> list[int]:
 
 
 def blocks(model: nn.Module) -> Iterator[nn.Module]:
-    """Yield the modules that are gathered, compiled or recomputed as a unit: the children that have weights.
+    """Yield the modules that are gathered, compiled or recomputed as a unit, which are the children that have weights.
 
     The items of a ModuleList or ModuleDict count as children.
     """

@@ -1,4 +1,4 @@
-"""The strategy model-parallel: each device of one process holds some layers, and a batch passes through all devices."""
+"""The strategy model-parallel. Each device of one process holds some layers, and a batch passes through all devices."""
 
 from collections.abc import Sequence
 

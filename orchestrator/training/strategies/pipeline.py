@@ -1,4 +1,4 @@
-"""The strategy pipeline: each rank holds some layers, and the parts of a batch follow one another through the ranks."""
+"""The strategy pipeline. Each rank holds some layers, and the parts of a batch follow one another through the ranks."""
 
 import copy
 from collections.abc import Mapping
@@ -55,7 +55,7 @@ class Pipeline(Strategy):
 
     @property
     def is_last(self) -> bool:
-        """Return whether this rank holds the last layers, and so computes the outputs and the loss."""
+        """Return whether this rank holds the last layers, so that it computes the outputs and the loss."""
         return self.setup.ranks.rank == self.setup.ranks.world_size - 1
 
     # -- a step
@@ -68,7 +68,9 @@ class Pipeline(Strategy):
         return loss
 
     def _through(self, data: Tensors, part: Share) -> Tensor:
-        """Pass samples forward and backward through all ranks. Return their part of the loss (0 except on the last)."""
+        """Pass samples forward and backward through all ranks. Return their part of the loss, which is 0 except on
+        the last rank.
+        """
         *inputs, targets = pick(data, part.indices)
         if not self.setup.grouped:
             return super()._backward(data, part)
@@ -97,7 +99,9 @@ class Pipeline(Strategy):
         return schedule.eval(*(inputs if self.setup.ranks.rank == 0 else ()))
 
     def _schedule(self, inputs: list[Tensor], *, training: bool) -> PipelineScheduleSingle:
-        """Return the schedule for batches of this shape. All parts of a batch are equal, as a stage requires."""
+        """Return the schedule for batches of this shape. A batch is cut into parts of equal size, because a stage
+        requires that.
+        """
         if len(inputs) != 1:
             raise UserError(f"The strategy pipeline takes one tensor of inputs, and the task's data has {len(inputs)}.")
         key = (inputs[0].shape, training)
@@ -115,7 +119,7 @@ class Pipeline(Strategy):
     def _shapes(self, part: Tensor) -> tuple[Tensor, Tensor]:
         """Return the inputs and outputs of this rank's layers for a part of the batch, as meta tensors without data.
 
-        torch sends gradients back for the tensors that have requires_grad.
+        torch sends gradients back only for tensors with requires_grad.
         """
         came = went = part.to("meta")
         for outline in self.outlines[: self.setup.ranks.rank + 1]:
@@ -157,7 +161,9 @@ def _outline(piece: nn.Module) -> nn.Module:
 
 
 class _Stage(nn.Module):
-    """Wraps a piece so that ranks exchange float32 (or integers), even if the piece computes in another precision."""
+    """Wraps a piece of the model so that ranks exchange float32 (or integers), even if the piece computes in another
+    precision.
+    """
 
     def __init__(self, piece: nn.Module, numbers: str) -> None:
         super().__init__()
@@ -169,7 +175,7 @@ class _Stage(nn.Module):
 
 
 def parts_of(length: int, wanted: int) -> int:
-    """Return the largest number up to `wanted` that divides `length`."""
+    """Return the largest number that divides `length` and is not greater than `wanted`."""
     return max(count for count in range(1, min(wanted, length) + 1) if length % count == 0)
 
 

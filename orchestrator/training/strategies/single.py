@@ -1,4 +1,4 @@
-"""The strategy single: one process on one device, without a process group."""
+"""The strategy single, which uses one process on one device without a process group."""
 
 from orchestrator.training.strategies.base import Strategy
 

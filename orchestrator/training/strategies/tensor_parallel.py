@@ -1,4 +1,4 @@
-"""Tensor parallelism: splits layers over ranks by the task's plan. It adds a dimension to the mesh of fsdp."""
+"""Tensor parallelism, which splits layers over ranks by the task's plan. It adds a dimension to the mesh of fsdp."""
 
 from fnmatch import fnmatch
 from typing import Any
@@ -14,7 +14,7 @@ from orchestrator.training.options import Options
 
 
 def parallelize(model: nn.Module, mesh: DeviceMesh, task: Task, options: Options) -> None:
-    """Split the layers that the task's plan names; each rank of the mesh keeps the other layers whole.
+    """Split the layers that the task's plan names. Each rank of the mesh keeps the other layers whole.
 
     Raises UserError if the task has no plan, or if the plan names layers that the model does not have.
     """
@@ -66,6 +66,8 @@ def part_of(whole: Tensor, own: DTensor) -> DTensor:
 
 
 def _ends(length: int, parts: int) -> list[int]:
-    """Return the ends of all parts but the last, with torch.chunk's sizes and with the empty parts that chunk omits."""
+    """Return the ends of all parts except the last. Sizes are as in torch.chunk, with the empty parts that
+    torch.chunk omits.
+    """
     size = -(-length // parts)
     return [min(length, size * number) for number in range(1, parts)]

@@ -1,6 +1,6 @@
-"""Initial weights for sharded models. Only rank 0 draws and holds all of them, and the other ranks receive their parts.
+"""Initial weights of sharded models. Only rank 0 initializes all weights, and each other rank receives its own part.
 
-On the other ranks, torch.empty allocates the whole weights, but the kernel provides no memory for pages that nobody
+On the other ranks, torch.empty reserves the whole weights, but the kernel provides no memory for pages to which nobody
 writes. torch's meta device would save the memory too, but many models can't be built on it.
 """
 
@@ -24,7 +24,7 @@ PART_BYTES = 1 << 30  # bytes of a weight that are sent at once
 
 
 class Undrawn(TorchFunctionMode):
-    """A mode in which torch's functions that fill a parameter with random numbers or a constant do nothing."""
+    """A torch function mode in which functions that fill a parameter with random numbers or a constant do nothing."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
@@ -53,7 +53,9 @@ def whole(model: nn.Module) -> dict[str, Tensor]:
 
 
 def take(model: nn.Module, tensors: Mapping[str, Tensor], device: torch.device) -> None:
-    """Fill this rank's parts of the model from rank 0's `tensors`, which rank 0 sends one by one; collective."""
+    """Fill this rank's parts of the model from rank 0's `tensors`, which rank 0 sends one after the other;
+    collective.
+    """
     with torch.no_grad():
         for name, own in _tensors(model):
             if group.leads():
@@ -67,7 +69,7 @@ def take(model: nn.Module, tensors: Mapping[str, Tensor], device: torch.device) 
 
 
 def _tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Yield weights, buffers, and tensors that are plain attributes of modules, each once."""
+    """Yield each weight, buffer, and tensor that is a plain attribute of a module. Each tensor is yielded once."""
     yield from model.named_parameters()
     yield from model.named_buffers()
     for path, module in model.named_modules():
