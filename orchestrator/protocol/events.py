@@ -150,7 +150,7 @@ class Clock(Event, kind="clock"):
 
 
 class FoundLost(Event, kind="found_lost"):
-    """Some agents disappeared without a final report."""
+    """The submitting machine decided that some agents will never report."""
 
     reason: str = ""
 

@@ -64,7 +64,7 @@ class LeftEarly(Fields):
 
 
 class Culprit(RankEnd):
-    """The rank that is to blame for a failed attempt: where, when and how it ended, and whether the leader ended it."""
+    """The end of a rank with the facts that the leader adds: attempt, node, and whether the leader itself ended the rank."""
 
     attempt: Count = 0
     node: Optional[Node] = None

@@ -77,7 +77,7 @@ class Sample:
     written: float = 0.0
     received: float = 0.0  # bytes per second from the network
     sent: float = 0.0
-    joules: float | None = None  # joules that its GPUs used since this start of the agent
+    joules: float | None = None  # energy that the GPUs used since this start of the agent
     ranks: tuple[RankSample, ...] = ()
     gpus: tuple[GpuSample, ...] = ()
 
