@@ -40,7 +40,7 @@ class RankSample:
     memory: float = 0.0  # bytes of memory without the page cache
     read: float = 0.0  # bytes per second from disks
     written: float = 0.0
-    phase: str = ""  # the step in the rank's last heartbeat
+    phase: str = ""  # the phase in the rank's last heartbeat
     step: int = -1
     waited: float | None = None  # the fraction of the time in which the rank waited for its data
     step_seconds: float | None = None  # mean time of the steps in its heartbeats since the last sample
