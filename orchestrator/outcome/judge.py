@@ -45,7 +45,7 @@ class Records(Value):
     nodes: Sequence[NodeState]
     alive: Collection[int]  # nodes whose agent is or may be alive
     rank0_done: bool  # whether rank 0 has left its file that marks success in the newest attempt
-    scheduler: str = ""  # the run's id
+    scheduler: str = ""  # the scheduler's name
     run_id: str = ""
     saved_step: int | None = None  # the step of the run's newest checkpoint, which may be from an earlier start
 

@@ -38,40 +38,40 @@ from orchestrator.protocol.str_enum import StrEnum
 Budgets = Mapping[str, Optional[int]]  # number of restarts by cause; None: unlimited
 
 WITHOUT_PROGRESS = 3
-"""After this many attempts or starts in a row without a new checkpoint there are no more."""
+"""If this many attempts or starts in a row saved no new checkpoint, no other follows."""
 AT_TIME_LIMIT = 1
-"""The same for starts that end at the time limit, because the next would have no more time."""
+"""This limit applies to starts that ended at the time limit, because the next start would have no more time."""
 
 
 class Restarter(StrEnum):
     """The party that would start the ranks again."""
 
     LEADER = "leader"
-    """The gang's leader, by another attempt of the same agents."""
+    """The leader on node 0. Its agents stay, and start another attempt."""
     SUPERVISOR = "supervisor"
-    """The supervisor, by new agents after the old ones could not continue."""
+    """The supervisor. It starts new agents after the old agents could not continue."""
     SCHEDULER = "scheduler"
-    """The job's own batch script, by a requeue."""
+    """The scheduler. It requeues the job."""
 
 
 MENDS: Mapping[Restarter, Sequence[Cause]] = {
     Restarter.LEADER: (Cause.USER_ERROR, Cause.INFRA),
     Restarter.SUPERVISOR: (Cause.INFRA, Cause.PREEMPTED),  # a time limit is meant to end a run
-    # the limit of a partition or queue, after which a requeue can continue the job
+    # TIMEOUT is the limit of a partition or queue, after which a requeue can continue the job
     Restarter.SCHEDULER: (Cause.INFRA, Cause.PREEMPTED, Cause.TIMEOUT),
 }
-"""For each party, the causes that another start by it may cure."""
+"""Maps each party to the causes of an end after which a restart by this party may help."""
 
 
 class Refusal(StrEnum):
-    """Why no other start follows."""
+    """The reason for which no other start follows an end."""
 
     NOT_MENDED = "not_mended"
     """Another start would end in the same way."""
     BUDGET_SPENT = "budget_spent"
-    """The job's `retry` allows no more for this cause."""
+    """The job's `retry` allows no further start for this cause."""
     NO_PROGRESS = "no_progress"
-    """The last starts have brought no new checkpoint."""
+    """The last starts have saved no new checkpoint."""
 
 
 def refusal(by: Restarter, cause: str, retry: Budgets, used: int, stalled: int = 0) -> Refusal | None:

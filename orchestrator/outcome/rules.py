@@ -57,8 +57,8 @@ def _gpu(pattern: str, culprit: Party, hint: str) -> Rule:
     """Return a rule for an error of CUDA or NCCL. If the program caused the error, the rule only gives a hint, and
     later rules decide the cause.
 
-    Only the first pattern that matches in the text counts. Otherwise NCCL's notes on retries, for example, could
-    outweigh the program's error, because their rule is further up in the table.
+    Only the first pattern that matches the text counts. Otherwise, although an earlier rule has recognised an error of
+    the program, a later rule could match NCCL's notes on retries, for example, and decide the cause.
     """
     _GPU_PATTERNS.append(pattern)
 

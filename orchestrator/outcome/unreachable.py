@@ -22,7 +22,7 @@ def counted_out(
     1. The gang has ended.
     2. Every exit that makes up a success is recorded. `marked` is the attempt in the file that rank 0 leaves at its
        end.
-    3. The run was cancelled, and the `grace` period is over, in which the node would have saved a checkpoint.
+    3. The `grace` period after a cancel is over. Within this period the node would have saved a checkpoint.
     4. It is node 0, and another node has left the gang because node 0 was silent.
     """
     events = newest_start(events)

@@ -38,7 +38,7 @@ def record_cancel(run_dir: str | Path, cancel: Any, *, durable: bool = True) -> 
 def _written_into(reserve: str, cancel: Any, path: str) -> bool:
     """Overwrite an existing file with the cancel's record and rename it to `path`. Return False if that fails."""
     try:
-        # this is an earlier cancel.json and no reserve file; the next file may be a reserve
+        # this file is an earlier cancel.json and not a reserve; another file may have room
         if os.stat(reserve).st_size != ROOM:
             return False
         overwrite_line(reserve, cancel, ROOM)

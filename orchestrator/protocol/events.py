@@ -143,7 +143,7 @@ class Clock(Event, kind="clock"):
 
 
 class FoundLost(Event, kind="found_lost"):
-    """Some agents disappeared without a final report."""
+    """The submitting machine decided that some agents will never report."""
 
     reason: str = ""
 
@@ -446,10 +446,10 @@ class AgentEnded(Event, kind="agent_ended"):
 
     outcome: str
     code: Optional[int] = None
-    swept: Count = 0  # number of processes that the ranks left behind and that the agent ended
-    survivors: tuple[int, ...] = ()  # number of processes that could not be ended
-    containers: Strings = ()  # number of containers that could not be removed
-    joules: Optional[float] = None  # that the GPUs used
+    swept: Count = 0  # number of processes that the ranks left behind and the agent ended
+    survivors: tuple[int, ...] = ()  # pids of processes that could not be ended
+    containers: Strings = ()  # names of containers that could not be removed
+    joules: Optional[float] = None  # energy that the GPUs used
 
 
 # -- on node 0, as the gang's leader

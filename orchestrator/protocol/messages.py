@@ -271,7 +271,7 @@ class Imported(OfAttempt, kind="imported"):
     opened_gpu: Optional[str] = None
     missing: str = ""  # a module that every rank needs and that the interpreter lacks
     failed: str = ""
-    network: Optional[str] = None  # the id of the launcher's container
+    network: Optional[str] = None  # identifies the network of the launcher's container
 
 
 class Ready(OfAttempt, kind="ready"):
@@ -281,7 +281,7 @@ class Ready(OfAttempt, kind="ready"):
     checksums: Strings = ()  # the checksum algorithms that the ranks have
     python: str = ""
     missing: str = ""
-    image: Optional[str] = None  # the id of the node's container
+    image: Optional[str] = None  # the id of the image of the node's container
     checkpoints: tuple[tuple[str, str], ...] = ()  # (name, mark) of each checkpoint on the node, newest first
     unfit: str = ""  # why no rank can run on the node; empty if ranks can run
 

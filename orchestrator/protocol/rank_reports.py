@@ -64,14 +64,14 @@ class LeftEarly(Fields):
 
 
 class Culprit(RankEnd):
-    """The rank that is to blame for a failed attempt: where, when and how it ended, and whether the leader ended it."""
+    """The end of a rank, with the facts that the leader adds: attempt, node, and whether the leader ended the rank."""
 
     attempt: Count = 0
     node: Optional[Node] = None
     host: str = "?"
     after_stop: bool = False  # it ended because the attempt was stopped
     hang: bool = False  # the rank hung, and the leader ended it
-    in_collective: Optional[bool] = None  # the phase of a rank that hung; None: unknown
+    in_collective: Optional[bool] = None  # whether a rank that hung waited in a collective; None: unknown
     left_early: Optional[LeftEarly] = None
     lacks: str = ""  # the nodes that lack a module, in words
 

@@ -40,7 +40,7 @@ class RankSample:
     memory: float = 0.0  # bytes of memory without the page cache
     read: float = 0.0  # bytes per second from disks
     written: float = 0.0
-    phase: str = ""  # the step in the rank's last heartbeat
+    phase: str = ""  # the phase in the rank's last heartbeat
     step: int = -1
     waited: float | None = None  # the fraction of the time in which the rank waited for its data
     step_seconds: float | None = None  # mean time of the steps in its heartbeats since the last sample
@@ -77,7 +77,7 @@ class Sample:
     written: float = 0.0
     received: float = 0.0  # bytes per second from the network
     sent: float = 0.0
-    joules: float | None = None  # joules that its GPUs used since this start of the agent
+    joules: float | None = None  # energy that the GPUs used since this start of the agent
     ranks: tuple[RankSample, ...] = ()
     gpus: tuple[GpuSample, ...] = ()
 

@@ -102,7 +102,7 @@ class NodeTask(Frozen):
     environment: str = ""  # folder of the ranks' Python environment; empty: the interpreter without an environment
     resume: str = "auto"
     uses_gpus: bool = True  # whether the ranks compute on GPUs if there are any
-    gpus: int | None = None  # the number of CPU threads of each rank; None: one each
+    gpus: int | None = None  # the number of GPUs that the ranks of a node share; None: one GPU for each rank
     all_gpus: bool = False  # without a number: all that they may use
     retry: dict[str, int | None] = field(default_factory=dict)
     has_spares: bool = False  # whether there is a host to replace one whose GPU fails

@@ -29,7 +29,7 @@ from orchestrator.runs.store import RunDir, append_line, write_durably
 
 SEARCH: Final = "search.json"
 JOURNAL: Final = "search.jsonl"
-GROWTH: Final = 1.1  # minimal ratio of the steps of consecutive recorded values; the stop rule's rungs differ by 4
+GROWTH: Final = 1.1  # minimal ratio of the steps of consecutive recorded values; rungs are a factor of 4 apart
 Value = float | int | str
 
 

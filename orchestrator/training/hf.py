@@ -114,7 +114,7 @@ class OrchCallback(TrainerCallback):  # type: ignore[misc] # transformers is no 
     ) -> None:
         """Write the result. A later evaluation adds its metrics."""
         if model is not None:
-            vars(model).pop("should_save_on_this_rank", None)  # otherwise the callback would be pickled with the model
+            vars(model).pop("should_save_on_this_rank", None)  # otherwise this method would be pickled with the model
         self._is_trained = True
         self._write_result(state)
         run.phase("done")

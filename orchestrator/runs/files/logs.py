@@ -181,7 +181,7 @@ class Tail:
         """Yield the new lines, without line ends.
 
         A progress bar is one line, and is yielded when it can't change any more. An unfinished last line is yielded
-        only if the run has `ended` or a later attempt has begun.
+        only if the run has `ended` or a log of a later attempt exists.
         """
         logs = log_files(self.run, self.selection)
         for log in logs:

@@ -67,9 +67,7 @@ def _mapping(value: object) -> Mapping[str, Any]:
 
 
 def metrics_of(run: RunDir) -> dict[str, float]:
-    """Return a run's metrics: the numbers in its result. Without a result, return the newest value of each metric
-    that it wrote.
-    """
+    """Return a run's metrics: the numbers in its result, and the newest value of every other metric that it wrote."""
     found: dict[str, float] = {}
     try:
         own, of_program = files_of_metrics(run)

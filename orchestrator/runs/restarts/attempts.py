@@ -28,7 +28,7 @@ End = AttemptFailed | GangEnded | StartingAgain | Restart
 def attempts_of(events: Iterable[Event]) -> tuple[Attempt, ...]:
     """Return the attempts in order. `began` is None for an attempt whose ranks were never started."""
     every = of(events, OfAttempt)
-    spares: dict[int, list[str]] = {}  # the events about spares that the next start uses
+    spares: dict[int, list[str]] = {}  # sentences about spares, by the start that uses the spares
     for event in of(events, Replaced):
         spares.setdefault(event.start, []).append(f"{event.by} took the place of {event.host}")
     begun, first, failed, ended = (

@@ -24,7 +24,7 @@ from orchestrator.training.errors import DataError
 from orchestrator.training.options import Options
 
 MOST_WORKERS = 4
-"""Workers of each rank if no number is given: a common rule of thumb for one GPU."""
+"""The greatest default number of workers per rank, which is a common rule of thumb for one GPU."""
 
 Key = tuple[int, list[int]]
 """The key of a batch: the epoch, and the indices of its samples."""
@@ -37,7 +37,7 @@ class Source:
 
     note = ""
     looked_up_on = CPU
-    """The device of the samples, on which their indices are needed too."""
+    """The device on which the samples are indexed, so their indices must be on it too."""
 
     def batches(self, shares: Iterable[Share], epoch: int = 0) -> Iterator[tuple[Tensors, Share]]:
         """Yield (tensors on the device, share) for each of the shares. The yielded share's indices refer to these

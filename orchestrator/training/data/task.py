@@ -39,7 +39,7 @@ def no_metrics(_outputs: Tensor, _targets: Tensor) -> dict[str, Tensor]:
 
 @dataclass(frozen=True)
 class Task:
-    """The functions of a task file. Pickling stores only the file's path, and unpickling runs the file again."""
+    """The functions of a task file. A pickle contains only the file's path, and unpickling runs the file again."""
 
     name: str
     data: Callable[[Options], Data]

@@ -16,7 +16,7 @@ from typing import TypeVar
 
 HEARTBEAT_BYTES = 512
 MIN_SECONDS = 0.1  # seconds between two heartbeats of one phase
-REASON_CHARS = 100  # characters that are kept of the reason of a failed save, because a heartbeat has only 512 bytes
+REASON_CHARS = 100  # the last characters of a failed save's reason are kept, because a heartbeat has only 512 bytes
 Batch = TypeVar("Batch")
 _ONCE_KNOWN = ("loaded", "first", "second")  # fields that are left out until they are known
 PHASES = ("start", "compile", "train", "eval", "save", "done")
