@@ -14,7 +14,7 @@ from orchestrator.looking import run as looking
 from orchestrator.looking import status as known
 from orchestrator.looking.logs import line_filter, logs_there
 from orchestrator.looking.state import state_of
-from orchestrator.mcp.bounds import answer
+from orchestrator.mcp.bounds import answer, length_of
 from orchestrator.runs.files.logs import LogFile, Selection, Tail
 from orchestrator.runs.files.metrics import Series, default_metric, metric_of_job
 from orchestrator.runs.files.samples import newest_samples
@@ -90,8 +90,9 @@ def logs(
     reader = Tail(folder, selection, line_filter(since, grep, level, time.time()))
     reader.skip_to_last(lines)
     redaction = redaction_of_message(folder)
-    last = [(log, line[:MOST_LINE]) for log, line in deque(reader.read(ended=True), lines)]
+    last = deque(reader.read(ended=True), lines)
     texts = redaction.json([line for _, line in last])  # together, because a key may have several lines
+    texts = [text[:MOST_LINE] for text in texts]  # after the redaction, which does not find a part of a secret
     shown = _newest(list(zip((log for log, _ in last), texts, strict=True)))
     attempts = [{"attempt": attempt, "lines": [line for _, line in of]} for attempt, of in groupby(shown, _attempt_of)]
     told = {"run_id": folder.run_id, "rank": None if selection.launchers else rank, "attempts": attempts}
@@ -171,7 +172,7 @@ def _newest(lines: list[tuple[LogFile, str]]) -> list[tuple[LogFile, str]]:
     """Return the last lines whose texts together have at most MOST_LOG characters, but at least one line."""
     left = MOST_LOG
     for number, (_, line) in enumerate(reversed(lines)):
-        left -= len(line)
+        left -= length_of(line)
         if left < 0:
             return lines[-max(1, number) :]
     return lines

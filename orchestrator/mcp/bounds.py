@@ -16,9 +16,11 @@ NOTICE: Final = (
 )
 BY_PROGRAMS: Final = frozenset({
     "last_line", "progress", "result", "detail", "reason", "error", "tail", "hint", "end", "lines", "names", "metric",
-    "problem",
+    "problem", "offered", "resumed_from", "phase",
 })  # fmt: skip
 """The fields of answers that contain or quote text that a program has written."""
+NEWEST_LAST: Final = frozenset({"lines", "tail"})
+"""The fields whose lists are cut at their beginnings, because their ends count."""
 MOST_CHARACTERS: Final = 200_000  # of an answer
 _STEPS: Final = ((1000, 8000), (100, 2000), (20, 500), (5, 200))  # items of a list, and characters of a text
 
@@ -31,7 +33,7 @@ def answer(value: Any, redaction: Redaction) -> dict[str, Any]:
     """
     for items, characters in _STEPS:
         found = {"notice": NOTICE, **_short(_marked(redaction.json(_few(to_json(value), items))), characters)}
-        if len(json.dumps(found)) <= MOST_CHARACTERS:
+        if length_of(found) <= MOST_CHARACTERS:
             return found
     raise UsageError(f"the answer is longer than {MOST_CHARACTERS:,} characters", "the command line has it: --json")
 
@@ -47,13 +49,21 @@ def _marked(value: Any, name: str = "", *, is_inside: bool = False) -> Any:
     return printable(value) if isinstance(value, str) else value
 
 
-def _few(value: Any, items: int) -> Any:
-    """Return the value with long lists and objects cut at their end."""
+def length_of(value: Any) -> int:
+    """Return the number of characters of a value as JSON."""
+    return len(json.dumps(value, ensure_ascii=False))
+
+
+def _few(value: Any, items: int, name: str = "") -> Any:
+    """Return the value with long lists and objects cut at their ends, or at their beginnings for NEWEST_LAST."""
     left = max(0, len(value) - items) if isinstance(value, list | dict) else 0
     if isinstance(value, list):
-        return [*(_few(each, items) for each in value[:items]), *([f"[{left} left out]"] if left else [])]
+        note = [f"[{left} left out]"] if left else []
+        if name in NEWEST_LAST:
+            return [*note, *(_few(each, items) for each in value[left:])]
+        return [*(_few(each, items) for each in value[:items]), *note]
     if isinstance(value, dict):
-        kept = {key: _few(value[key], items) for key in list(value)[:items]}
+        kept = {key: _few(value[key], items, key) for key in list(value)[:items]}
         return {**kept, **({"[left out]": left} if left else {})}
     return value
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Final, Literal
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Final, Literal, Self
 
 from orchestrator.specs.documents.problem import Problem
 from orchestrator.specs.profile import ProfileBase
@@ -48,6 +49,11 @@ class SlurmProfile(ProfileBase):
         super().check()
         if self.spares and self.nodes == 1:
             raise ValueError("spares replace other nodes than the first, which runs the batch script, but nodes is 1")
+
+    def with_one_rank(self, nodes: int | None) -> Self:
+        """Return the profile with one rank per node, without spares if one node is left, which they can't replace."""
+        profile = super().with_one_rank(nodes)
+        return replace(profile, spares=None) if profile.nodes == 1 else profile
 
     def notes(self) -> Sequence[str]:
         """Return a note for each option of sbatch that orch does not know."""

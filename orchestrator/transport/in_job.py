@@ -152,8 +152,8 @@ class StartedInJob:
         self.socket, theirs = socket.socketpair()  # unlike a pipe, it can be shut while a thread reads from it
         try:
             self.process = subprocess.Popen(
-                in_job(address, argv), bufsize=BUFFER,
-                stdin=subprocess.PIPE, stdout=theirs.fileno(), stderr=self.errors,
+                in_job(address, argv),
+                stdin=theirs.fileno(), stdout=theirs.fileno(), stderr=self.errors,
                 start_new_session=True,  # a Ctrl-C at the terminal is for this process, and the agents stay
             )  # fmt: skip
         except OSError as error:
@@ -161,11 +161,21 @@ class StartedInJob:
             raise BackendError(f"{address.host}: {error.filename} can't be started: {error.strerror}") from error
         finally:
             theirs.close()
-        assert self.process.stdin is not None
-        self.stdin, self.stream = self.process.stdin, self.socket.makefile("rb", BUFFER)
-        self.alarm = threading.Timer(START_SECONDS, self.process.kill)
+        self.stream = self.socket.makefile("rb", BUFFER)
+        self.alarm = threading.Timer(START_SECONDS, self._give_up)
         self.alarm.daemon = True
         self.alarm.start()
+
+    def _give_up(self) -> None:
+        """End the start. A child of the command may hold the other end of the socket open, so the socket is shut."""
+        with contextlib.suppress(OSError):  # the command runs as another user
+            self.process.kill()
+        self._shut()
+
+    def _shut(self) -> None:
+        """End all reading and writing of the socket, also that of threads which wait for it."""
+        with contextlib.suppress(OSError):  # it is shut already
+            self.socket.shutdown(socket.SHUT_RDWR)
 
     def settle(self) -> None:
         """Remove the time limit of reads, because the other end has answered."""
@@ -173,8 +183,7 @@ class StartedInJob:
 
     def send(self, data: bytes) -> None:
         """Send all of the data. Raises OSError if the connection is lost."""
-        self.stdin.write(data)
-        self.stdin.flush()
+        self.socket.sendall(data)
 
     def last_words(self) -> tuple[int, str]:
         """Raise BackendError with the reason why the program did not start."""
@@ -196,9 +205,8 @@ class StartedInJob:
         the agents there end.
         """
         self.alarm.cancel()
-        with contextlib.suppress(OSError):  # it is shut already
-            self.socket.shutdown(socket.SHUT_RDWR)
-        for file in (self.stdin, self.stream, self.socket, self.errors):
+        self._shut()
+        for file in (self.stream, self.socket, self.errors):
             with contextlib.suppress(OSError):  # what could not be sent any more
                 file.close()
         threading.Thread(target=self.process.wait, daemon=True).start()

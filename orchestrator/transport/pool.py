@@ -132,9 +132,10 @@ class ConnectionPool:
         find out.
         """
         of_job = address.by, address.job
-        if len(address.by) > 1 and of_job not in self.found:
-            self.session(address, workdir)
-        return _by(self.found.get(of_job, address.by[0]), address) if address.by else address
+        if len(address.by) < 2 or of_job in self.found:
+            return _by(self.found.get(of_job, address.by[0]), address) if address.by else address
+        self.session(address, workdir)
+        return self.sessions[address].address
 
     def _open(self, address: Address, workdir: str, handshake: Handshake) -> Session:
         """Open a connection by trying the ways of the address in order. The first way that works is used for the

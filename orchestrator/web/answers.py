@@ -165,7 +165,8 @@ def trends(reader: Reader, names: list[str]) -> Json:
 def totals(reader: Reader, name: str) -> Json:
     """Return the totals of a run: memory, GPUs, time per step, and hours."""
     run = reader.find(name)
-    return {**to_json(reader.totals(run)), "hours": to_json(reader.hours(run))}
+    hours = _readable(lambda: dict(reader.hours(run)), Json(), [])  # the run's own page reports the problem
+    return {**to_json(reader.totals(run)), "hours": hours}
 
 
 def ranks(reader: Reader, name: str) -> Json:

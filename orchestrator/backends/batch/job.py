@@ -18,6 +18,7 @@ from orchestrator.backends.batch.site import SNAPSHOT_SECONDS, array_of
 from orchestrator.errors import BackendError, StoreError
 from orchestrator.outcome.scheduler import JobEnd
 from orchestrator.protocol.events import AgentEnded, AgentStarted, BatchJob, SlurmJob, last_of, of
+from orchestrator.protocol.hostlist import expand
 from orchestrator.runs.scheduler_status import SchedulerStatus
 from orchestrator.runs.state import HandleStatus
 from orchestrator.runs.store import Record, RunDir
@@ -120,6 +121,14 @@ def scheduler_status(site: Site, run: RunDir, ident: Ident | None = None) -> Sch
     return SchedulerStatus.of_end(job.ending, reason)
 
 
+def _expanded(nodes: str) -> tuple[str, ...]:
+    """Return the machines in a scheduler's list of nodes; empty if the list has another form than Slurm's."""
+    try:
+        return tuple(expand(nodes))
+    except ValueError:
+        return ()
+
+
 def step_argv(site: Site, run: RunDir, node: int, argv: Sequence[str], *, terminal: bool) -> list[str]:
     """Return the argv that runs a command on a node of the run's job. Raises BackendError if the job is not active."""
     phase, job = job_of(site, run)
@@ -129,7 +138,10 @@ def step_argv(site: Site, run: RunDir, node: int, argv: Sequence[str], *, termin
         words = "waits for its nodes" if phase == "waiting" else "has ended, and its nodes are not the run's any more"
         raise BackendError(f"the {site.scheduler.title} job of run {run.run_id} {words}")
     starts = [event for event in run.events() if isinstance(event, (SlurmJob, BatchJob))]
-    hosts = starts[-1].hosts if starts else ()
+    hosts, given = starts[-1].hosts if starts else (), _expanded(job.nodes)
+    is_slurms = not starts or isinstance(starts[-1], SlurmJob)
+    if is_slurms and not set(hosts) & set(given):  # no start is recorded since the job got these machines
+        hosts = given
     host = hosts[node] if node < len(hosts) else job.nodes
     return site.scheduler.step(job.job_id, node, host, argv, terminal=terminal)
 

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 OWN: Final = ("version", "queue", "pe", "qsub", "workdir")
 ALL_QUEUES: Final = 'for queue in $(qconf -sql); do qconf -sq "$queue" || exit; done'
+PATTERN: Final = r"[*?,|&!\[]"
+"""A name with one of these characters is a pattern or a list, which only Grid Engine itself can read."""
 UNSEEN: Final = "only a run can tell whether the nodes see {}"
 
 
@@ -50,7 +52,7 @@ def fits_queue(wanted: str | None, queues: list[str]) -> CheckResult:
     """
     if wanted is None:
         return CheckResult(Level.OK, f"any of {', '.join(queues)}")
-    if wanted.partition("@")[0] in queues or re.search(r"[*?,|&!\[]", wanted):
+    if wanted.partition("@")[0] in ("", *queues) or re.search(PATTERN, wanted):
         return CheckResult(Level.OK, wanted)
     return CheckResult(
         Level.FAIL, f"there is no queue {wanted}", f"set queue: in the profile to one of {', '.join(queues)}"
@@ -61,6 +63,8 @@ def _pe(site: Site, launch: LaunchPlan, slots: int) -> CheckResult:
     name = launch.profile.get("pe")
     if name is None:
         return CheckResult(Level.OK, "none, one slot")
+    if re.search(PATTERN, name):
+        return CheckResult(Level.OK, f"{name}, a pattern that qsub reads")
     answer = site.call("qconf", "-sp", name)
     if answer.code != 0:
         said = first_line(answer.err or answer.out)

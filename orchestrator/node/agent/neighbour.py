@@ -13,7 +13,7 @@ from orchestrator.node.agent.channel import Channel, ChannelError, NoAnswerError
 from orchestrator.node.agent.listener import Listener
 from orchestrator.node.agent.tls import ANSWER_SECONDS, Tls, in_words
 from orchestrator.node.system.sockets import ANY_PORT, PADDING, listen, padding_lost, port_of
-from orchestrator.protocol.messages import REQUESTS, Keep, Probe, Probed, Request
+from orchestrator.protocol.messages import REQUESTS, Answer, Keep, Probe, Probed, Request
 from orchestrator.protocol.typed import DamagedError, read, to_json
 
 Taker = Callable[[Keep, Channel], Awaitable[None]]
@@ -38,8 +38,12 @@ class NeighbourServer:
         self.listener = Listener(tls, socks, self._serve, tell=tell)
 
     async def _serve(self, channel: Channel) -> None:
-        with contextlib.suppress(ChannelError, DamagedError, OSError):  # the peer has disconnected
-            asked = REQUESTS.read(await channel.answer(ANSWER_SECONDS))
+        with contextlib.suppress(ChannelError, OSError):  # the peer has disconnected
+            try:
+                asked = REQUESTS.read(await channel.answer(ANSWER_SECONDS))
+            except DamagedError as error:  # a value out of bounds, such as a list of files that is too long
+                channel.send(to_json(Answer(str(error))))
+                return
             if asked is None or asked.to != self.node_rank:  # the peer connected to another node's address
                 channel.send(to_json(Probed(f"this is node {self.node_rank}", self.node_rank)))
             elif isinstance(asked, Probe):

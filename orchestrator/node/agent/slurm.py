@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from orchestrator.node.agent.batch import Place, events_of, read_word, run_in_job, word_path
 from orchestrator.protocol.allocation import expand_nodes
-from orchestrator.protocol.events import GaveUp, of
+from orchestrator.protocol.events import AgentEnded, GaveUp, of
 from orchestrator.protocol.files import write_json
 from orchestrator.protocol.messages import Again
 from orchestrator.protocol.typed import to_json
@@ -85,6 +85,8 @@ def _requeue_without_script(run_dir: str, place: Place) -> None:
     is_others = word is not None and word.node not in (None, place.node)
     if place.node == 0 or not last or is_others or os.path.exists(f"{run_dir}/cancel.json") or answers(place.hosts[0]):
         return
+    if of(events_of(run_dir, 0, place.start), AgentEnded) or events_of(run_dir, 0, place.start + 1):
+        return  # node 0 has gone on: this node alone was cut off from it
     lost = f"{place.hosts[0]} ran the batch script, so Slurm starts the job again on other nodes"
     again = Again(last[0].cause, f"{last[0].reason}; {lost}", place.node)
     write_json(path, to_json(again, whole=True), durable=False)

@@ -32,6 +32,7 @@ from orchestrator.protocol.reading import MOST_RECORD, read_json
 from orchestrator.protocol.task import NodeTask
 
 LOOK_SECONDS = 1.0  # a shared folder sends no events, so it is polled
+SHOWN_SECONDS = 40.0  # NFS may keep the absence of a file in its cache for 30 s
 LEAVING_SECONDS = 30.0  # the time for other agents to end, after it is known that the start has ended
 
 
@@ -54,6 +55,10 @@ class Start:
     def end(self, node: int) -> AgentEnded | None:
         """Return the last event of a node's agent; None if the agent has not ended."""
         return next(iter(of(events_of(self.run_dir, node, self.number), AgentEnded)), None)
+
+    def has_vanished(self) -> bool:
+        """Return whether node 0's agent has begun and has written no end, because it was killed."""
+        return bool(events_of(self.run_dir, 0, self.number)) and self.end(0) is None
 
     def lost(self) -> set[int]:
         """Return the nodes that node 0's agent has lost, and the nodes whose GPU or driver has failed."""
@@ -90,10 +95,21 @@ def run_starts(run_dir: str, log: str, *srun: str) -> int:
     code = 0
     while start is not None and not os.path.exists(f"{run_dir}/cancel.json"):
         code = _run(start, argv_of(start, log, srun))
-        if (word := read_word(start.word)) is None:
+        if (word := _request_after(start)) is None:
             return 1 if code == EXIT_REQUEUE else code
         code, start = EXIT_REQUEUE, following(start, nodes, word, answers)
     return code
+
+
+def _request_after(start: Start) -> Again | None:
+    """Return the request for another start; None if there is none.
+
+    If node 0's agent has vanished, another machine writes the request, and a network file system may show it late.
+    """
+    late = time.monotonic() + SHOWN_SECONDS
+    while (word := read_word(start.word)) is None and start.has_vanished() and time.monotonic() < late:
+        signal.sigtimedwait({signal.SIGCHLD}, LOOK_SECONDS)
+    return word
 
 
 def first_number(run_dir: str) -> int:

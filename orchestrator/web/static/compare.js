@@ -26,8 +26,8 @@ export async function showCompare(main, _words, query) {
     fill(main, make("h1", {}, "Compare"), emptyNote("No run is chosen. Choose runs in ", make("a", { href: "#/" }, "the table"), "."));
     return () => {};
   }
-  const used = new Map(await Promise.all(runs.map(async (id) => [id, await ask(`${pathOf(id)}/totals`)])));
-  const ofUse = Object.entries(USED).map(([key, text]) => ({ key, kind: "use", text: (row) => text(used.get(row.run_id)) }));
+  const used = new Map(await Promise.all(runs.map(async (id) => [id, await ask(`${pathOf(id)}/totals`).catch(() => null)])));  // a run may be removed meanwhile
+  const ofUse = Object.entries(USED).map(([key, text]) => ({ key, kind: "use", text: (row) => (used.get(row.run_id) ? text(used.get(row.run_id)) : "-") }));
 
   function draw() {
     const columns = [...[...OWN, ...new Columns(rows).facts].map(column), ...ofUse].filter((each) => {

@@ -73,3 +73,14 @@ def test_numbers_that_json_lacks_are_null() -> None:
     assert answer({"curve": {"values": (1.0, float("nan"), float("inf"))}}, NONE)["curve"] == {
         "values": [1.0, None, None]
     }
+
+
+def test_of_lines_the_newest_are_kept() -> None:
+    found = answer({"lines": [f"line {number} {'x' * 3_000}" for number in range(500)]}, NONE)["lines"][UNTRUSTED]
+    assert found[-1].startswith("line 499 ")
+    assert "left out" in found[0]
+
+
+def test_characters_of_any_alphabet_count_once() -> None:
+    lines = ["ж" * 300] * 500
+    assert answer({"lines": lines}, NONE)["lines"] == {UNTRUSTED: lines}

@@ -318,6 +318,8 @@ def test_every_way_to_write_a_host_counts_as_a_node(place: Place) -> None:
 def test_the_spares_of_a_slurm_job_are_a_number_beside_several_nodes(place: Place) -> None:
     place.write("script: train.py\n", "{kind: slurm, spares: 1}\n")
     assert "spares replace other nodes than the first, which runs the batch script, but nodes is 1" in place.refusal()
+    place.write("training: {task: train.py, strategy: single}\n", "{kind: slurm, nodes: 3, spares: 2}\n")
+    assert vars(place.load().profile)["spares"] is None  # its one process is on the first node
     place.write("script: train.py\n", "{kind: slurm, nodes: 2, spares: [n3]}\n")
     assert "spares: expected a whole number" in place.refusal()
 

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,7 +15,7 @@ import pytest
 from orchestrator.errors import BackendError, JobOverError
 from orchestrator.transport import in_job as module
 from orchestrator.transport.address import Address
-from orchestrator.transport.in_job import hiding, in_job, is_over
+from orchestrator.transport.in_job import StartedInJob, hiding, in_job, is_over
 from orchestrator.transport.pool import ConnectionPool
 from tests.patience import PATIENCE
 
@@ -168,3 +169,45 @@ def test_a_machine_of_a_job_that_has_ended_is_not_used(
     monkeypatch.setattr(module, "is_over", lambda job: True)
     with pytest.raises(JobOverError, match=r"^n2: Slurm job 7, which had the machines of the run, has ended$"):
         pool.session(Address("n2", by=("srun",), job="slurm:7"), "~/.orch")
+
+
+def test_the_way_to_this_machine_of_a_job_is_the_one_that_works(
+    programs: Path, pool: ConnectionPool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(module, "is_here", lambda host: True)
+    address = Address("n2", by=("ssh", "srun"), job="slurm:7")
+    assert pool.way(address, str(tmp_path / "work")).by == ("srun",)
+
+
+def test_a_connection_ends_although_a_thread_waits_to_send(programs: Path) -> None:
+    program(programs, "srun", "exec sleep 300")
+    started = StartedInJob(Address("n2", by=("srun",), job="slurm:7"), ["true"])
+    began, ended = threading.Event(), list[BaseException]()
+
+    def send() -> None:
+        began.set()
+        try:
+            started.send(b"x" * (64 << 20))
+        except OSError as error:
+            ended.append(error)
+
+    sender = threading.Thread(target=send)
+    sender.start()
+    began.wait(PATIENCE)
+    started.close()
+    sender.join(PATIENCE)
+    assert len(ended) == 1
+    started.process.kill()
+
+
+def test_a_start_ends_at_its_limit_also_if_a_child_holds_the_streams(
+    programs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "START_SECONDS", 0.2)
+    program(programs, "srun", f"sleep 300 & echo $! >{programs}/child; wait")
+    started = StartedInJob(Address("n2", by=("srun",), job="slurm:7"), ["true"])
+    assert started.stream.readline() == b""
+    with pytest.raises(BackendError, match=r"^n2: srun did not start a program within 0\.2 s\n"):
+        started.last_words()
+    started.close()
+    os.kill(int((programs / "child").read_text()), signal.SIGKILL)
