@@ -220,7 +220,7 @@ class Receiver:
                 _check_manifest(Path(temp, os.path.basename(name)), files)
             await in_thread(_put_in_place, temp, place)
         finally:
-            await in_thread(shutil.rmtree, temp, True)
+            await _to_its_end(shutil.rmtree, temp, True)
         if _is_orchs(name):
             await in_thread(self._prune, above)
         else:
