@@ -75,7 +75,7 @@ class _HostKeyCheck:
         if self.known.keys:
             raise _HostKeyError(
                 "host key verification failed: its key has changed (a reinstalled host, or a man in the middle; "
-                f"{self.known.keys[0].where} has another than {shown})",
+                f"{self.known.keys[0].where} has another key than {shown})",
                 f"ask its owner; only then remove the old key: ssh-keygen -R '{self.known.name}'",
             )
         raise _HostKeyError(

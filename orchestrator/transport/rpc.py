@@ -245,7 +245,7 @@ class Session(Machine):
             raise ValueError(f"a line without an end, after {len(line)} bytes")
         values = parse_json(line)
         if not isinstance(values, dict) or type(values.get("id")) is not int or type(values.get("bytes")) is not int:
-            raise ValueError("no id and number of bytes")
+            raise ValueError("the line lacks an id or a number of bytes")
         reply, count = self.waiting.get(values["id"]), values["bytes"]
         if reply is None:
             raise ValueError("an answer that nobody waits for")

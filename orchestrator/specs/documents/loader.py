@@ -140,7 +140,7 @@ def _check_defaults(defaults: Node, path: Path) -> None:
 
 
 def _read(path: Path, what: str, cwd: Path) -> Node:
-    """Read a file under the path that the user would write, because error messages show this path."""
+    """Read a file. Its path is written as the user would type it, because error messages show the path."""
     name = Path(shown(path, cwd))
     return read_yaml(name if name.is_absolute() or Path.cwd() == cwd else path, what).root
 
