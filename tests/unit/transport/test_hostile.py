@@ -134,7 +134,7 @@ def test_any_answer_is_one_or_an_error_that_names_the_host(says: bytes, do: str)
         (b"[1]\n", "lacks an id or a number of bytes"),
         (head(id=1, bytes=10**13), f"10000000000000 bytes, where at most {MOST_BYTES} were asked for"),
         (head(id=1, bytes=-1, steps=[]), "-1 bytes"),
-        (head(id=True, bytes=0), "no id"),
+        (head(id=True, bytes=0), "lacks an id"),
         (head(id=7, bytes=0), "an answer that nobody waits for"),
         (head(id=1, bytes=0, steps=[1]), "not what steps is answered with"),
         (head(id=1, bytes=0), "not what steps is answered with"),
