@@ -6,6 +6,7 @@ The run's own files are read from its folder on this machine. With a login node 
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import time
 from collections.abc import Sequence
@@ -60,6 +61,15 @@ def ident_of(run: RunDir, site: Site) -> Ident:
     return known._replace(task=task, job_id=f"{known.job_id}_{task}" if known.job_id is not None else None)
 
 
+def _left(run: RunDir) -> float:
+    """Return the time at which the last agent of the newest start has ended; infinity unless all of them have."""
+    now = _newest_start(run)
+    begun, ended = of(now, AgentStarted), of(now, AgentEnded)
+    if not ended or {event.node for event in begun} - {event.node for event in ended}:
+        return math.inf
+    return max(event.time for event in ended)
+
+
 def job_of(site: Site, run: RunDir, *, fresh: bool = False, ident: Ident | None = None) -> tuple[str, Job | None]:
     """Return (phase, job). The phases are those of SchedulerStatus. The job is None if it is not known."""
     snapshot = site.queue(fresh=fresh)
@@ -75,7 +85,7 @@ def job_of(site: Site, run: RunDir, *, fresh: bool = False, ident: Ident | None 
             return "ended", None
     if job is None and job_id is not None:
         try:
-            job = site.ended(job_id, name, None)
+            job = site.ended(job_id, name, None, lambda: _left(run))
         except BackendError as error:
             snapshot.problem = error.message
             return "unknown", None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 import time
@@ -187,12 +188,14 @@ class Site:
         named = (job for job in jobs.values() if job.is_named(name) and job.job_id.partition("_")[2] == task)
         return max(named, key=lambda job: int(array_of(job.job_id)), default=None)
 
-    def ended(self, job_id: str, name: str, seen: Job | None) -> Job | None:
+    def ended(
+        self, job_id: str, name: str, seen: Job | None, left: Callable[[], float] = lambda: math.inf
+    ) -> Job | None:
         """Return an ended job with all known details; None if neither the server nor the accounting knows it.
 
         The scheduler may have given the number to a later job, whose name then differs from the run's name. A job that
-        the server does not know has ended, even if the accounting lists it as running. Raises BackendError if the
-        server does not answer.
+        the server does not know has ended, even if the accounting lists it as running. `left` returns the time at which
+        the run's agents have ended, if it is known. Raises BackendError if the server does not answer.
         """
         if job_id in self.snapshot.ended:
             return self.snapshot.ended[job_id]
@@ -212,7 +215,7 @@ class Site:
         if found is None:
             found = self._in_accounting(job_id, name)
             if not is_known and not _has_end(found):
-                self._wait_for_record(job_id)
+                self._wait_for_record(job_id, left())
                 found = self.scheduler.lost(job_id, name)
         elif found.ending is JobEnd.CANCELLED:
             found = replace(found, by=self._cancelled_by(job_id, name))
@@ -220,10 +223,14 @@ class Site:
             self.snapshot.ended[job_id] = found
         return found
 
-    def _wait_for_record(self, job_id: str) -> None:
-        """Raise a transient BackendError while the record of an ended job may still be missing in the accounting."""
+    def _wait_for_record(self, job_id: str, left: float) -> None:
+        """Raise a transient BackendError while the record of an ended job may still be missing in the accounting.
+
+        The time counts from the end of the run's agents, so that all processes come to the same answer at one time.
+        """
         missed = self._missed.setdefault(job_id, time.monotonic())
-        if time.monotonic() - missed < self.scheduler.accounting_lag:
+        waited = max(time.monotonic() - missed, time.time() - left)
+        if waited < self.scheduler.accounting_lag:
             raise BackendError(f"job {job_id} has ended, and the accounting does not have its end yet", transient=True)
 
     def with_reason(self, job: Job) -> Job:

@@ -45,7 +45,7 @@ class GridEngine(Scheduler):
     programs = ("qsub", "qstat", "qdel")
     door = "submit host"
     end_seconds = 90.0  # a queue's notify, 60 s by default, and some more
-    accounting_lag = 20.0  # the server writes its records every 15 s by default
+    accounting_lag = 30.0  # the server writes its records every 15 s by default, and the agents end before the job
 
     # -- queries
 
