@@ -75,7 +75,7 @@ def drawn(root: Path, live: str, step: Callable[[int], None], load: Load) -> Non
     expect.set_options(timeout=60_000)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
-        page = browser.new_page()
+        page = browser.new_context().new_page()
         found = files.server_of(root)
         assert found is not None
         address = files.address_of(found[0], new_code(found[0]))
