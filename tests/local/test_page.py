@@ -224,7 +224,8 @@ def test_prometheus_has_a_port_and_a_token_in_a_private_file(home: Path, client:
 
 def test_the_token_for_prometheus_is_worthless_when_the_server_has_ended(tmp_path: Path) -> None:
     orch, file, port = Orch(tmp_path / "home", REPO), tmp_path / "token", free_port()
-    file.touch(mode=0o640)
+    file.touch()
+    file.chmod(0o640)
     options = ("--no-open", "--metrics-port", str(port))
     tokens = []
     with served(orch, *options) as process:
