@@ -106,8 +106,10 @@ def _request_after(start: Start) -> Again | None:
 
     If node 0's agent has vanished, another machine writes the request, and a network file system may show it late.
     """
-    late = time.monotonic() + SHOWN_SECONDS
+    late, cancel = time.monotonic() + SHOWN_SECONDS, f"{start.run_dir}/cancel.json"
     while (word := read_word(start.word)) is None and start.has_vanished() and time.monotonic() < late:
+        if os.path.exists(cancel):  # no start follows
+            break
         signal.sigtimedwait({signal.SIGCHLD}, LOOK_SECONDS)
     return word
 

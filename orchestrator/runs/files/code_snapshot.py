@@ -128,8 +128,9 @@ def ignored_paths(code_dir: Path, ignore_file: str) -> list[str]:
 def _survey(
     code_dir: Path, destination: Path | None, ignore_file: str, max_size: int, named: Sequence[str] | None = ()
 ) -> tuple[list[_Entry], list[str], Rules]:
-    """Return (the entries to copy, in the order in which they are hashed; the ignored paths; the rules). Raises
-    UsageError if a file must not be copied.
+    """Return (entries to copy, ignored paths, ignore rules). The entries are sorted as they are hashed.
+
+    Raises UsageError if a file must not be copied.
     """
     if not code_dir.is_dir():
         raise UsageError(f"{code_dir}: the code folder does not exist or is not a folder", "set code.dir in the job")
