@@ -1,4 +1,4 @@
-"""The restart policy: after which ends the ranks are started again, by which party, and how often. Pure.
+"""The restart policy: after which ends the ranks are started again, by which party, and how often.
 
 Three parties can start ranks again. The leader starts the next attempt if all nodes are still connected. After a lost
 node or a preemption, the supervisor starts new agents over SSH. A scheduler requeues its job. Each restart uses up one

@@ -1,4 +1,4 @@
-"""Decides which nodes count as gone while their machines can't be reached. Pure."""
+"""Decides which nodes count as gone while their machines can't be reached."""
 
 from __future__ import annotations
 

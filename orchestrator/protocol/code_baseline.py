@@ -1,5 +1,5 @@
 """Records the files of the code folder before any rank starts, so that files that ranks write into the folder can be
-recognised. Python 3.9.
+recognised.
 """
 
 from __future__ import annotations

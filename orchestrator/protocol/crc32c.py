@@ -1,4 +1,4 @@
-"""CRC-32C, the checksum of TensorBoard's event files. Python 3.9, pure."""
+"""CRC-32C, the checksum of TensorBoard's event files."""
 
 from __future__ import annotations
 

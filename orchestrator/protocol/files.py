@@ -1,4 +1,4 @@
-"""Writes files atomically, line by line, or under a lock. Python 3.9.
+"""Writes files atomically, line by line, or under a lock.
 
 Failures raise OSError, and each caller adds its own message.
 """
@@ -97,8 +97,8 @@ def temporary_name(path: str | Path) -> str:
 def is_being_written(path: str | Path) -> bool:
     """Return whether the writer of a temporary file may still be writing.
 
-    That is so if the writer runs on this machine. If the writer is on another machine that shares the folder, the file
-    must be young.
+    A writer on this machine is looked up by its pid. A writer on another machine that shares the folder counts as
+    active for WRITING_SECONDS after its last write.
     """
     machine, process = _writer(path)
     if machine == _this_machine():
@@ -236,7 +236,7 @@ def locked_in_place(path: str | Path) -> Iterator[int]:
 
 
 def is_locked(path: str | Path) -> bool:
-    """Return whether a process holds the kernel's lock of a file. Several processes may ask at once."""
+    """Return whether a process holds the kernel's lock of a file. Several processes may call this at once."""
     try:
         descriptor = open_own(path, os.O_RDONLY)
     except OSError:

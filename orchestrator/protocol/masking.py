@@ -1,4 +1,4 @@
-"""Masks secret values in text, in all forms in which programs print them. Python 3.9, pure."""
+"""Masks secret values in text, in all forms in which programs print them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Decides which files of a program are its run's outputs, and under which names they are copied back. Python 3.9, pure.
+"""Decides which files of a program are its run's outputs, and under which names they are copied back.
 
 Excluded folders are not searched.
 """
@@ -97,7 +97,8 @@ class Matcher:
 
 
 def home_names(entries: Iterable[Entry], node: int = 0) -> dict[str, Entry]:
-    """Return each file by its path in the run's local outputs folder. Nodes other than 0 have a subfolder each.
+    """Map the path that each file gets in the run's local outputs folder to the file. Each node other than 0 has a
+    subfolder.
 
     A file of $ORCH_OUTPUT_DIR keeps its path. Another file with the same path goes to a folder of renamed files.
     """

@@ -1,4 +1,4 @@
-"""Patterns in the syntax of .gitignore, for ignore files, outputs and checkpoints. Python 3.9, pure.
+"""Patterns in the syntax of .gitignore, for ignore files, outputs and checkpoints.
 
 A pattern without a slash matches a name in any folder, and a pattern with a slash matches a path from the top. A
 pattern that ends in a slash matches only folders. `**` matches any number of folders. The last matching pattern

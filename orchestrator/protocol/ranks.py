@@ -1,4 +1,4 @@
-"""Assigns a run's ranks to nodes, and defines the argv, variables and exit codes of a rank. Python 3.9, pure."""
+"""Assigns a run's ranks to nodes, and defines the argv, variables and exit codes of a rank."""
 
 from __future__ import annotations
 

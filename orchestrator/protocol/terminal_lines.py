@@ -1,5 +1,4 @@
 """Converts a program's output to the lines that a terminal would show, with only the last state of a progress bar.
-Pure.
 
 After a carriage return, the next text replaces the whole line, so that nothing is left of a longer progress bar. A
 backspace removes the last character. tqdm's nested bars move the cursor down a line and up again.

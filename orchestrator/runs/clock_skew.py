@@ -1,4 +1,4 @@
-"""Corrects the times of events whose node has a wrong clock. Pure."""
+"""Corrects the times of events whose node has a wrong clock."""
 
 from __future__ import annotations
 

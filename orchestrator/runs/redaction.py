@@ -1,5 +1,5 @@
 """Removes from texts everything that must not leave this machine: secrets, credentials, the user's name and home
-folder. Pure.
+folder.
 """
 
 from __future__ import annotations

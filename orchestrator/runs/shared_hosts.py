@@ -1,6 +1,4 @@
-"""Combines the reports of shared hosts: which users' runs hold which places, which runs wait, and in which order.
-Pure.
-"""
+"""Combines the reports of shared hosts: which users' runs hold which places, which runs wait, and in which order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Summarizes a run: resolved documents, versions, code, phases, exit codes, hours. Pure."""
+"""Summarizes a run: resolved documents, versions, code, phases, exit codes, hours."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Decides from the observed facts which actions a run needs now. Pure."""
+"""Decides from the observed facts which actions a run needs now."""
 
 from __future__ import annotations
 

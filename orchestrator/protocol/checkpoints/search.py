@@ -1,5 +1,4 @@
-"""Searches folders for checkpoints in any known format, decides which are complete, and finds the newest. Python 3.9,
-no torch.
+"""Searches folders for checkpoints in any known format, decides which are complete, and finds the newest.
 
 A job may restrict the format, and may restrict the paths by a pattern.
 """
@@ -40,7 +39,7 @@ class Sought:
     glob: str = ""
 
     def takes(self, kind: Format) -> bool:
-        """Return whether a checkpoint of this format counts."""
+        """Return whether the settings include checkpoints of this format."""
         return self.format in (AUTO, kind)
 
 
@@ -60,7 +59,7 @@ class Saved:
 
     @property
     def is_counted(self) -> bool:
-        """Return whether a known framework wrote `step`. The number in the name of any other file may be a year."""
+        """Return whether `step` is reliable, because a known framework wrote it. In other names it may be a year."""
         return self.step >= 0 and self.format is not Format.FILES
 
 
@@ -96,7 +95,7 @@ def find_saved(
 def look(
     folders: Iterable[str], since: float = 0.0, sought: Sought = Sought(), before: Mapping[str, list[int]] | None = None
 ) -> Found:
-    """Return the result of `find_saved`, and the time of the last write to any file."""
+    """Return the result of `find_saved`, and the time of the last write to any checkpoint file."""
     search = _Search(sought, since, before or {})
     for folder in folders:
         if folder:
@@ -112,7 +111,7 @@ def at(path: str) -> Saved | None:
         return next(iter(newest_first(find_saved([path]))), None)
     with contextlib.suppress(OSError):
         info = os.stat(path)
-        if stat.S_ISREG(info.st_mode) and info.st_size and is_whole(os.path.realpath(path)):  # a user may name a link
+        if stat.S_ISREG(info.st_mode) and info.st_size and is_whole(os.path.realpath(path)):  # the path may be a link
             return _of_file(path, info)
     return None
 

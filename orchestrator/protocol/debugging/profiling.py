@@ -56,5 +56,5 @@ def order_file(attempt_dir: str) -> str:
 
 
 def parts_of(order: Order, rank: int) -> Parts:
-    """Return the names of the recordings that a rank makes for a request. They are in the attempt's folder."""
+    """Return the names of the files that a rank records for a request. The files are in the attempt's folder."""
     return Parts(rank, f"profile_{order.number}_{rank}.trace.json.gz", f"profile_{order.number}_{rank}.memory.pickle")

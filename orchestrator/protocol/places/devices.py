@@ -1,4 +1,4 @@
-"""The GPUs that a process can be given, and the GPUs that CUDA_VISIBLE_DEVICES selects. Pure. Python 3.9.
+"""Reads which GPUs CUDA_VISIBLE_DEVICES selects, and sets the variable for a process.
 
 GPUs are numbered as with CUDA_DEVICE_ORDER=PCI_BUS_ID, which is also nvidia-smi's order.
 """
@@ -53,8 +53,8 @@ def named_by(visible: str | None, devices: Sequence[Device]) -> list[Device]:
 
 
 def why_not(visible: str | None, shell: str | None, devices: Sequence[Device]) -> str:
-    """Return why the job can't use the devices in its CUDA_VISIBLE_DEVICES; "" if it can. The login shell's value
-    limits the choice.
+    """Return why the job can't use the devices in its CUDA_VISIBLE_DEVICES; "" if it can. `shell` is the login shell's
+    value of the variable, which limits the choice.
     """
     if visible is None:
         return ""
@@ -71,7 +71,8 @@ def why_not(visible: str | None, shell: str | None, devices: Sequence[Device]) -
 
 
 def shown(places: Iterable[str]) -> dict[str, str]:
-    """Return the variables that make only these places visible to a process; empty if no place is a GPU.
+    """Return the environment variables that make only these places (GPUs or slots) visible to a process; empty if no
+    place is a GPU.
 
     A card whose UUID is unknown is selected by its number. Numbers depend on CUDA_DEVICE_ORDER, so this variable is
     returned too.
@@ -82,7 +83,8 @@ def shown(places: Iterable[str]) -> dict[str, str]:
 
 
 def given(visible: str | None, devices: Sequence[Device]) -> str:
-    """Return, in the form of GIVEN, the devices that CUDA_VISIBLE_DEVICES selects among those that a process can open.
+    """Return the value of ORCH_GPUS for a process: the devices that CUDA_VISIBLE_DEVICES selects among `devices`, which
+    the process can open.
 
     CUDA numbers from 0 only the cards that the process can open, while NVML may number all cards of the machine.
     """

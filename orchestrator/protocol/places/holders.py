@@ -1,4 +1,4 @@
-"""Describes in sentences who holds the places (GPUs or slots) of a host. Pure. Python 3.9.
+"""Describes in sentences who holds the places (GPUs or slots) of a host.
 
 Both the host and the machines that query it use this module.
 """

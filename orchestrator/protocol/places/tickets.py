@@ -1,5 +1,4 @@
-"""Decides which run may start next on hosts that several users share: first come, first served, by tickets. Pure.
-Python 3.9.
+"""Decides which run may start next on hosts that several users share: first come, first served, by tickets.
 
 A waiting run draws a number, which is the current time, and leaves a ticket with this number on each of its hosts. So
 all hosts have the runs in the same order, and a later run can't delay a run that needs several hosts. A run starts when
@@ -48,7 +47,7 @@ class Ticket(NamedTuple):
 
 
 class HostQueue(NamedTuple):
-    """The state of one host for a run that may start there."""
+    """The places (GPUs or slots) and the tickets of one host on which a run may start."""
 
     total: int  # number of its places
     free: int
@@ -87,6 +86,6 @@ def has_room(queue: HostQueue, run: str, count: int) -> bool:
     return queue.free - sum(each.needs for each in before(queue, run)) >= count
 
 
-def may_start(asked: Iterable[tuple[HostQueue, int]], run: str) -> bool:
-    """Return whether it is the run's turn: each of its hosts has room for it."""
-    return all(has_room(queue, run, count) for queue, count in asked)
+def may_start(wanted: Iterable[tuple[HostQueue, int]], run: str) -> bool:
+    """Return whether it is the run's turn, because each of its hosts has enough free places for it."""
+    return all(has_room(queue, run, count) for queue, count in wanted)

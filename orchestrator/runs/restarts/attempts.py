@@ -1,4 +1,4 @@
-"""Derives a run's attempts from its events: their begin and end, why each ended, and their checkpoints. Pure."""
+"""Derives a run's attempts from its events: their begin and end, why each ended, and their checkpoints."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Describes the recovery of a run that has lost machines: which hosts are lost, since when, and what is done next.
-Pure.
-"""
+"""Describes the recovery of a run that has lost machines: which hosts are lost, since when, and what is done next."""
 
 from __future__ import annotations
 
