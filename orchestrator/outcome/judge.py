@@ -61,8 +61,8 @@ class Records(Value):
 
     @property
     def was_given_up(self) -> bool:
-        """Return whether the submitting machine has recorded that some agents will never report. Before that, it has
-        ended all processes that it can reach.
+        """Return whether the submitting machine has recorded that some agents will never report. It then ends all other
+        agents of the run.
         """
         return bool(of(self.own, FoundLost))
 
