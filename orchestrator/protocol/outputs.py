@@ -122,8 +122,8 @@ def _above(path: str) -> list[str]:
 
 
 def leads_out(name: str) -> bool:
-    """Return whether a path from another machine would lead out of the local folder. True unless it is a plain
-    relative path.
+    """Return whether a path from another machine would lead out of the local folder. Return True unless it is a
+    plain relative path.
     """
     return "\0" in name or any(part in ("", ".", "..") for part in name.split("/"))
 

@@ -94,6 +94,6 @@ def deciding(patterns: Sequence[Pattern], path: str, *, is_folder: bool) -> int 
 
 
 def takes(patterns: Sequence[Pattern], path: str, *, is_folder: bool) -> bool:
-    """Return whether the last matching pattern includes the path. False if no pattern matches."""
+    """Return whether the last matching pattern includes the path. Return False if no pattern matches."""
     index = deciding(patterns, path, is_folder=is_folder)
     return index is not None and not patterns[index].lifts

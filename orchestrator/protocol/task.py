@@ -215,5 +215,5 @@ def at_home(task: NodeTask, home: str) -> NodeTask:
 
 
 def copies_checkpoints(task: NodeTask) -> bool:
-    """Return whether each checkpoint is copied to a second node. False if the run has only one node."""
+    """Return whether each checkpoint is copied to a second node. Return False if the run has only one node."""
     return task.second_copy and task.nnodes > 1

@@ -1,4 +1,4 @@
-"""Combines the reports of shared hosts: which users' runs hold which places, which runs wait, and in which order."""
+"""Combines the reports of shared hosts: which runs hold which places (GPUs or slots), and in which order runs wait."""
 
 from __future__ import annotations
 

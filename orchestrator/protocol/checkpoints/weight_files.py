@@ -47,7 +47,8 @@ def stem_of(name: str) -> str:
 
 @cached_by_stat
 def is_whole(path: str) -> bool:
-    """Return whether a weight file has the full length that its format declares. True if the format declares no length.
+    """Return whether a weight file has the full length that its format declares. Return True if the format declares
+    no length.
 
     torch.save's older format (not a zip) and plain pickles declare no length. A zip's directory is written last.
     """

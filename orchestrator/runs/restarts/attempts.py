@@ -1,4 +1,4 @@
-"""Derives a run's attempts from its events: their begin and end, why each ended, and their checkpoints."""
+"""Derives a run's attempts from its events: when each began and ended, why it ended, and its checkpoint."""
 
 from __future__ import annotations
 

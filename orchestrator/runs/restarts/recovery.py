@@ -32,7 +32,7 @@ class Reserves:
     """The machines that are available for a run's next start, and the profile's rules for the loss of a machine."""
 
     hosts: tuple[str, ...]  # the hosts of the plan's nodes
-    free: tuple[str, ...] = ()  # the hosts that can replace a lost machine, in this order
+    free: tuple[str, ...] = ()  # the hosts that can replace a lost machine, in order of preference
     former: frozenset[str] = frozenset()  # machines among `free` that the newest start left out; they may be back
     min_nodes: int | None = None
     node_wait: float = 0.0
