@@ -104,7 +104,7 @@ class Arriving:
         except OSError as error:
             error.filename = self.partial
             self.problem = error
-        except ValueError:  # another thread has closed the file, because nobody waits for it any more
+        except ValueError:  # another thread has closed the file, because it is no longer needed
             self.problem = OSError(errno.EBADF, os.strerror(errno.EBADF), self.partial)
 
     def _sync_meanwhile(self) -> None:

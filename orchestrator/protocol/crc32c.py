@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-_POLYNOMIAL = 0x82F63B78  # Castagnoli's, reflected
+_POLYNOMIAL = 0x82F63B78  # Castagnoli's polynomial, with its bits reversed
 _MASK = 0xA282EAD8
 
 

@@ -25,7 +25,7 @@ class Event(OfKind):
 
     kinds = KINDS
     time: float = field(default=0.0, init=False)  # seconds since 1970, for people
-    mono: Optional[float] = field(default=None, init=False)  # orders the events of a host
+    mono: Optional[float] = field(default=None, init=False)  # seconds of a clock that orders the events of a host
     seq: Optional[int] = field(default=None, init=False)  # the number of the line in the node's file
     node: Optional[Node] = field(default=None, init=False)
 
@@ -107,7 +107,7 @@ class Environment(Event, kind="environment"):
     host: str = ""
     folder: str = ""
     is_whole: bool = True
-    made: bool = False  # whether this start installed it
+    made: bool = False  # whether this start installed the environment
     seconds: Seconds = 0.0
 
 
@@ -289,7 +289,7 @@ class InContainer(Event, kind="container"):
     """The launcher runs in this container."""
 
     runtime: str = ""
-    version: str = ""  # of the runtime
+    version: str = ""  # version of the container runtime
     image: str = ""
     image_id: Optional[str] = None
     name: str = ""

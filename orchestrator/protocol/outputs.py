@@ -26,7 +26,7 @@ _FOLDERS_HERE = {
     BESIDE_ALL: "beside/", ABOVE: "above/", ABOVE_IN_CONTAINER: "above/",
 }  # fmt: skip
 ROOTS = frozenset(_FOLDERS_HERE)
-ASIDE = "renamed"  # folder of files whose own name is taken
+ASIDE = "renamed"  # folder of files whose own path is already in use
 # Compiled at the first use, because every command loads this module.
 _RESERVED = rf"(node_\d+|{ASIDE})(/|$)"
 _CHECKPOINT = r"(?s:checkpoint[-_.=]?\d.*|.*\.ckpt|epoch[-_=]?\d.*|(global[-_]?)?step[-_=]?\d.*)"

@@ -128,7 +128,7 @@ def temporary_name(kind: str, name: str) -> str:
 
 @dataclass(frozen=True)
 class Leftover:
-    """A temporary folder: its kind, its checkpoint, and its writer."""
+    """A temporary folder: its kind, the name of its checkpoint, and the process that writes it."""
 
     kind: str  # tmp | old | gone
     name: str
@@ -161,7 +161,7 @@ class CheckpointState(StrEnum):
     COMMITTED = "ok"
     """All files that were checked are complete, so a run may resume from the checkpoint."""
     INCOMPLETE = "incomplete"
-    """A file is missing or has the wrong size, as after an interrupted copy."""
+    """A file is missing or has the wrong size, for example after an interrupted copy."""
     CORRUPT = "corrupt"
     """A hash does not match, or the manifest has a wrong step or an unknown format."""
     UNREADABLE = "unreadable"
@@ -235,9 +235,9 @@ def _as_bad(error: BadCheckpointError | OSError) -> BadCheckpointError:
 
 
 def read_manifest(path: Path) -> tuple[Manifest, str]:
-    """Return a checkpoint's manifest and its sha256, after comparing it with COMMIT and the folder's name.
+    """Return a checkpoint's manifest and the manifest's sha256.
 
-    Raises BadCheckpointError if they differ.
+    Raises BadCheckpointError if the sha256 differs from COMMIT, or the step differs from the folder's name.
     """
     try:
         content = read_regular(path / MANIFEST, MOST_RECORD, path.parent)

@@ -37,7 +37,7 @@ class Hasher(Protocol):
     """The common interface of hashlib and blake3."""
 
     def update(self, data: Any, /) -> Any:
-        """Add bytes."""
+        """Add bytes to the hash."""
 
     def hexdigest(self) -> str:
         """Return the hash of all bytes so far as 64 hexadecimal digits."""

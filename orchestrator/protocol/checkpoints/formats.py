@@ -29,7 +29,7 @@ from orchestrator.protocol.reading import read_object, read_part
 from orchestrator.protocol.str_enum import StrEnum
 
 STATE_OF_TRAINER = "trainer_state.json"
-MAX_TEXT = 64 << 20  # enough for a log of all steps
+MAX_TEXT = 64 << 20  # bytes; enough for a JSON file with an entry for each step
 
 _HF_NAME = re.compile(r"checkpoint-\d+")
 _OF_TRAINER = re.compile(
@@ -57,7 +57,7 @@ class Format(StrEnum):
     HF = "hf"
     """Hugging Face Trainer: checkpoint-100/trainer_state.json."""
     LIGHTNING = "lightning"
-    """Lightning: one .ckpt file, or a folder of that name."""
+    """Lightning: a .ckpt file, or a folder whose name ends in .ckpt."""
     DCP = "dcp"
     """torch.distributed.checkpoint: a folder with .metadata."""
     DEEPSPEED = "deepspeed"
@@ -183,8 +183,8 @@ def step_of_file(path: str, kind: Format) -> int:
 
 
 def _step_in(name: str) -> int:
-    """Return the step that Lightning put into a name. Without a step, return the epoch, else the result of
-    `_number_in`.
+    """Return the step that Lightning put into a name. Without a step, return the epoch, else the last number in the
+    name, else -1.
     """
     told = dict(_IN_NAME.findall(name))
     number = told.get("step", told.get("epoch"))
@@ -203,7 +203,7 @@ def _number_in(name: str) -> int:
 
 
 def metric_of(path: str, kind: Format) -> dict[str, float]:
-    """Return the metrics in a text file of a checkpoint, or in its name."""
+    """Return the metrics in a checkpoint's text file or name."""
     name = os.path.basename(path)
     if kind is Format.HF:
         return _metric_of_trainer(name, _json_in(f"{path}/{STATE_OF_TRAINER}"))

@@ -52,7 +52,7 @@ class Places:
         return Found(list(paths.values()), max(found.changed, beside.changed))
 
     def own(self) -> dict[str, Saved]:
-        """Return the run's checkpoints, newest first. Their names are the same on all nodes.
+        """Return the run's checkpoints by name, newest first. A checkpoint has the same name on all nodes.
 
         The points (runs) of a sweep may share one code folder. Its checkpoints are left out, because the point that
         wrote them is unknown.

@@ -24,7 +24,7 @@ from orchestrator.protocol.checkpoints.weight_files import is_whole, names_weigh
 from orchestrator.protocol.outputs import Matcher, OutputRules
 
 MAX_DEPTH = 5
-MAX_ENTRIES = 50_000  # limit of a walk, because a folder of a million samples must not delay a restart
+MAX_ENTRIES = 50_000  # entries that one search visits, because a folder of a million samples must not delay a restart
 AUTO = "auto"
 
 _CORE_DUMP = re.compile(r"core(\.\d+)?")
@@ -59,7 +59,9 @@ class Saved:
 
     @property
     def is_counted(self) -> bool:
-        """Return whether `step` is reliable, because a known framework wrote it. In other names it may be a year."""
+        """Return whether `step` is reliable, because a known framework wrote it. The number in any other name may be a
+        year.
+        """
         return self.step >= 0 and self.format is not Format.FILES
 
 
@@ -84,7 +86,7 @@ def newest_first(found: Iterable[Saved]) -> list[Saved]:
 def find_saved(
     folders: Iterable[str], since: float = 0.0, sought: Sought = Sought(), before: Mapping[str, list[int]] | None = None
 ) -> list[Saved]:
-    """Return the complete checkpoints below these folders that have a file written after `since`, in no order.
+    """Return the complete checkpoints below these folders that have a file written after `since`, in any order.
 
     `before` maps the full path of each file that existed earlier to (size, mtime_ns). Incomplete and unreadable
     checkpoints are left out, and links are not followed.
@@ -104,8 +106,8 @@ def look(
 
 
 def at(path: str) -> Saved | None:
-    """Return the checkpoint at this path or, if the path is an ordinary folder, the newest below it. Return None if
-    there is no complete checkpoint.
+    """Return the checkpoint at this path or, if the path is an ordinary folder, the newest checkpoint below it. Return
+    None if there is no complete checkpoint.
     """
     if os.path.isdir(path):
         return next(iter(newest_first(find_saved([path]))), None)
@@ -183,7 +185,7 @@ class _Search:
         return info.st_mtime > self.since and self.before.get(path) != [info.st_size, info.st_mtime_ns]
 
     def _is_named(self, path: str, is_folder: bool) -> bool:
-        """Return whether the path below the searched folder matches the job's pattern. Always True if the job has no
+        """Return whether the path below the searched folder matches the job's pattern. Return True if the job has no
         pattern.
         """
         if self.matcher is None:

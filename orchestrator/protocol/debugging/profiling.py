@@ -39,7 +39,7 @@ class Order:
 
 @dataclass(frozen=True)
 class Parts:
-    """The file names of one rank's recordings. The trace is written last."""
+    """The names of the files that one rank records for a request. The trace is written last."""
 
     rank: int
     trace: str

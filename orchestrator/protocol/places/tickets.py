@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 FRESH_SECONDS = 60.0  # a ticket that was not renewed for this long is skipped until it is renewed
-RENEW_SECONDS = 10.0  # how often the owner renews it
+RENEW_SECONDS = 10.0  # seconds between two renewals of a ticket
 MOST_OF_USER = 16  # how many tickets of one user count on a host; the user's later tickets are skipped
 EARLIER_SECONDS = 10  # seconds by which the ticket's number may precede its creation
 _NANO = 10**9
