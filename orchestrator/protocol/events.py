@@ -170,7 +170,7 @@ class Replaced(Event, kind="replaced"):
 
 
 class GoingOnWithout(Event, kind="going_on_without"):
-    """A relaunch uses fewer machines: `nodes` of the `of` planned nodes. It does without `hosts`."""
+    """A relaunch uses fewer machines: `nodes` of the `of` planned nodes. The machines `hosts` are left out."""
 
     start: Count
     hosts: Strings
@@ -230,7 +230,7 @@ class OutputsBrought(Event, kind="outputs_brought"):
 
 
 class CleanedUp(Event, kind="swept"):
-    """Processes that the run left behind were ended by the submitting machine or, on its own node, by an agent."""
+    """Processes that the run left behind were ended, by the submitting machine or by an agent on its own node."""
 
     killed: Count = 0  # set by an agent
     ended: Count = 0  # set by the submitting machine
@@ -433,7 +433,7 @@ class GaveUp(Event, kind="gave_up"):
 
 class Strangers(Event, kind="strangers"):
     """Connections to this agent failed to prove that they belong to this run. The event is written each time that
-    the count doubles.
+    their number doubles.
     """
 
     at: str = ""  # gang | neighbour
@@ -556,9 +556,7 @@ class Stacks(OfAttempt, kind="stacks"):
 
 
 class AttemptFailed(OfAttempt, kind="attempt_failed"):
-    """An attempt failed. The event names the rank that is to blame, and the retry budget from which the failure is
-    paid.
-    """
+    """An attempt failed. The event has the rank that is to blame, and the cause, which decides the retry budget."""
 
     culprit: Culprit
     cause: str

@@ -194,7 +194,7 @@ def append_lines(path: str | Path, lines: Iterable[str]) -> None:
     with open(open_own(path, _SHARED), "a+b") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         whole = file.seek(0, os.SEEK_END) == 0 or os.pread(file.fileno(), 1, file.tell() - 1) == b"\n"
-        # A line that a full disk or a crash cut off must not damage this one.
+        # If a full disk or a crash has cut off the last line, the new line must still be a line of its own.
         file.write((b"" if whole else b"\n") + "".join(f"{line}\n" for line in lines).encode())
 
 
@@ -212,7 +212,7 @@ def locked(path: str | Path, *, create: bool = True) -> Iterator[None]:
 
 @contextlib.contextmanager
 def locked_if_free(path: str | Path) -> Iterator[bool]:
-    """Try to lock a file during the block. Yield whether the lock is held."""
+    """Try to lock a file during the block, without waiting. Yield True if this process has the lock."""
     with open(open_own(path, _SHARED), "a+b") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -3,7 +3,7 @@
 The leader sends orders to agents, and an agent sends orders to its launcher. Reports go the other way. An agent sends
 requests to the agent of another node. A message is a line of JSON with the `kind` of its class; an answer to a request
 has no kind. Each receiver has a table that maps classes to handlers, and ignores unknown kinds and fields. If a message
-is damaged, the receiver reports trouble of its node, and no agent ends for that reason alone.
+is damaged, the receiver reports a problem of its node (Trouble), and no agent ends for that reason alone.
 """
 
 from collections.abc import Mapping

@@ -19,8 +19,8 @@ from orchestrator.protocol.task import NodeTask, Program, copies_checkpoints
 EXIT_NO_RETRY = 93  # a rank exits with this code if another start can't help
 EXIT_REQUEUE = 95  # a rank exits with this code after a stop at a step boundary with a checkpoint to resume from
 
-# A job, a profile's set-up lines or a node's own shell may override these. 3: after an NCCL error the process ends
-# without aborting the communicators first, which may hang and would come before the flight recorder's dump.
+# A job, a profile's set-up lines or a node's own shell may override these. With the value 3, a process ends after an
+# NCCL error without aborting its communicators, which may hang and would come before the flight recorder's dump.
 DEFAULTS = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "3", **ORDER}
 
 # torchrun's names. Values from the shell belong to another launcher.
@@ -30,7 +30,7 @@ RANK_VARIABLES = (
     "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS",
     "TORCHELASTIC_ERROR_FILE", "TORCHELASTIC_USE_AGENT_STORE",
     "TORCHELASTIC_SIGNALS_TO_HANDLE",
-    # if a rank of another run submits this run, these variables point to that other run's folder
+    # if a rank of an outer run submits this run, these variables point to the outer run's folder
     "TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_PIPE_FILE",
 )  # fmt: skip
 
