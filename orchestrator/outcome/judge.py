@@ -44,7 +44,7 @@ class Records(Value):
     by_node: Mapping[int, Sequence[Event]]
     nodes: Sequence[NodeState]
     alive: Collection[int]  # nodes whose agent is or may be alive
-    rank0_done: bool  # whether rank 0 has left its file that marks success in the newest attempt
+    rank0_done: bool  # whether rank 0 has written the file that marks success in the newest attempt
     scheduler: str = ""  # the scheduler's name
     run_id: str = ""
     saved_step: int | None = None  # the step of the run's newest checkpoint, which may be from an earlier start
@@ -133,7 +133,7 @@ def cancelled(events: Iterable[Event], verdict: Verdict | None = None) -> Verdic
 
 
 def of_lost_record(hint: str) -> Verdict:
-    """Return the verdict on a run whose run.json is lost. `hint` names the command that ends its remaining
+    """Return the verdict on a run whose run.json is lost. `hint` names the command that ends the run's remaining
     processes.
     """
     reason = "its record run.json is not there: a submit or an rm was interrupted, or its folder was deleted"
@@ -237,8 +237,8 @@ def _by_those_who_left(records: Records) -> Verdict | None:
 
 
 def _by_what_is_lost(records: Records) -> Verdict | None:
-    """Return a verdict that names the lost agents, if no other judge knows the reason of the end. It adds the reason
-    of the first node that exited because of the lost agents.
+    """Return a verdict that names the lost agents. It is used if no other function of `_JUDGES` returns a verdict. Add
+    the reason of the first node that exited because of the lost agents.
     """
     reasons = [event.reason for event in of(records.own, FoundLost)]
     if reasons:
@@ -346,7 +346,7 @@ def _how_it_was_stopped(records: Records, end: GangEnded) -> str:
 
 
 def _what_it_lacks(end: GangEnded) -> str:
-    """Return a sentence if a stopped run has no checkpoint whose step is known; "" otherwise."""
+    """Return a sentence for a stopped run that has no checkpoint with a known step; "" for any other run."""
     if end.outcome not in (Cause.PREEMPTED, Cause.TIMEOUT) or end.step is not None:
         return ""  # the step is known, or an old version that did not report it wrote the event
     return "it can go on from the files that it has written" if end.saved else "it has saved nothing to go on from"
@@ -360,7 +360,7 @@ def _on_fewer_nodes(verdict: Verdict, records: Records) -> Verdict:
 
 
 def lacking(own: Iterable[Event], nodes: int) -> str:
-    """Return a text on the planned nodes that this start lacks; "" if none is missing."""
+    """Return a text that names the planned nodes that this start lacks; "" if no node is missing."""
     decided = of(own, GoingOnWithout)
     if not decided or decided[-1].nodes != nodes:  # the nodes were back before the start
         return ""

@@ -1,5 +1,5 @@
-"""Chooses the machines of a run's next start: which free machine replaces which lost one, and whether there are
-enough.
+"""Chooses the machines of a run's next start: which free machine replaces which lost machine, and whether there are
+enough machines.
 """
 
 from __future__ import annotations

@@ -47,11 +47,11 @@ class Restarter(StrEnum):
     """The party that would start the ranks again."""
 
     LEADER = "leader"
-    """The leader on node 0. The agents continue to run, and start another attempt."""
+    """The leader on node 0, which starts another attempt. The agents continue to run."""
     SUPERVISOR = "supervisor"
-    """The supervisor. It starts new agents after the old agents could not continue."""
+    """The supervisor, which starts new agents after the old agents could not continue."""
     SCHEDULER = "scheduler"
-    """The scheduler. It requeues the job."""
+    """The scheduler, which requeues the job."""
 
 
 MENDS: Mapping[Restarter, Sequence[Cause]] = {

@@ -19,11 +19,11 @@ from orchestrator.protocol.str_enum import StrEnum, member_of
 class JobEnd(StrEnum):
     """How a job ended, as its scheduler reports it."""
 
-    COMPLETED = "completed"  # its script exited with 0
-    FAILED = "failed"  # its script failed
-    CANCELLED = "cancelled"  # a user cancelled it
+    COMPLETED = "completed"  # the job's script exited with 0
+    FAILED = "failed"  # the job's script failed
+    CANCELLED = "cancelled"  # a user cancelled the job
     TIMEOUT = "timeout"  # a limit or a deadline of the job was reached
-    PREEMPTED = "preempted"  # the scheduler ended it to make room for another job
+    PREEMPTED = "preempted"  # the scheduler ended the job to make room for another job
     OTHER = ""  # something outside the job failed, such as a node
 
 

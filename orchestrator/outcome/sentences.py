@@ -33,7 +33,7 @@ def culprit_in_words(culprit: Culprit) -> str:
         what = _refused_arguments(culprit.tail) or how
     if culprit.oom and culprit.worker_killed:
         what += "; the kernel killed a process of this rank's cgroup, which ran out of memory"
-    rank = culprit.rank if culprit.failed_rank is None else culprit.failed_rank  # as torchrun reports it
+    rank = culprit.rank if culprit.failed_rank is None else culprit.failed_rank  # the rank that torchrun blames
     return f"rank {rank} {where} ended with {how}{f': {what}' if what != how else ''}"
 
 

@@ -25,7 +25,9 @@ SECRETS: Final = "outbox_secrets.json"
 
 
 class Receiver(Protocol):
-    """A receiver of news about one run, such as a tracker. Only one thread at a time delivers to it."""
+    """A receiver of one run's news (events, metrics, verdicts), such as a tracker. Only one thread at a time delivers
+    to a receiver.
+    """
 
     name: str
 
@@ -33,7 +35,7 @@ class Receiver(Protocol):
         """Return whether there is anything to deliver. Return False if delivery to this receiver was given up."""
 
     def deliver(self) -> str:
-        """Deliver all news. Return the reason if it must be tried again, or "" if nothing is left to do.
+        """Deliver all news. Return the reason if the delivery must be repeated, or "" if everything was delivered.
 
         Raises OrchError or OSError if the run can't be read, or if the journal can't be written.
         """

@@ -40,7 +40,7 @@ def attended_root() -> Path:
 
 
 def attend(root: Path) -> None:
-    """Start a supervisor if runs are live and no supervisor is running. Continue a supervisor that was stopped
+    """Start a supervisor if runs are live and no supervisor is running. Send SIGCONT to a supervisor that was stopped
     (SIGSTOP).
 
     A command that only shows runs works even if the disk is too full for the supervisor's files.

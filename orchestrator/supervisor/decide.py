@@ -71,7 +71,7 @@ Action = RecordLost | Drop | CleanUp | PassOnCancel | StartAgents | Finish
 
 
 def decide(seen: Observation) -> tuple[Action, ...]:
-    """Return the actions that the run needs now, in order. A run that makes progress needs none.
+    """Return the actions that the run needs now, in order. A run that makes progress needs no action.
 
     An action that changes the observed facts is the last in the list, because the next observation decides what
     follows.
@@ -95,9 +95,9 @@ def decide(seen: Observation) -> tuple[Action, ...]:
 
 
 def _who_is_missing(seen: Observation) -> str:
-    """Return the reason if the process that started the run died before all agents could report; otherwise "".
+    """Return an error message if the process that started the run died before all agents could report; otherwise "".
 
-    The reasons are rules 3 and 4 of `runs/start_lock.py`.
+    This function implements rules 3 and 4 of `runs/start_lock.py`.
     """
     evidence, nodes = seen.evidence, seen.evidence.record.nnodes
     started = len(evidence.alive)

@@ -50,7 +50,7 @@ class Outbox:
         self.given_up: set[str] = set()  # runs that can't be read, or whose receivers have failed for too long
 
     def has_work(self) -> bool:
-        """Return True if news of an ended run may still be undelivered."""
+        """Return True if news (events, metrics, verdicts) of an ended run may still be undelivered."""
         return any(run.run_id not in self.given_up and _has_ended(run) for run in outbox.entered(self.root))
 
     def poll(self) -> None:

@@ -152,8 +152,8 @@ def _environment(held: Mapping[str, object]) -> Mapping[str, str]:
 
 
 def _has_packages(run: RunDir) -> bool:
-    """Return True if the job has an `environment` section. Also return True if its plan is damaged, which the start
-    then reports.
+    """Return True if the job has an `environment` section. Also return True if the run's plan is damaged, which the
+    start then reports.
     """
     try:
         job = run.plan().document.get("job")
@@ -183,7 +183,7 @@ def _keep_place(run: RunDir, is_over: threading.Event) -> None:
 def start_by_this_program(run: RunDir) -> None:
     """Start a queued run from a process that exists only for this start.
 
-    The process first takes over the environment of the run's submit.
+    The process first restores the environment of the run's submit.
     """
     from orchestrator.supervisor.surroundings import restore
 
