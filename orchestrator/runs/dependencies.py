@@ -22,7 +22,7 @@ from orchestrator.runs.store import RunDir
 from orchestrator.runs.sweeps import runs_named
 
 QUEUED: Final = "held.json"
-QUEUE: Final = "queue.json"  # the places (GPUs or slots) for which a run waits, and the result of the last check
+QUEUE: Final = "queue.json"  # file with the places (GPUs or slots) for which a run waits, and the last check
 CANCELLED: Final = "it was cancelled before it was started"
 REMOVED: Final = "removed"
 
@@ -74,7 +74,7 @@ def why_it_waits(root: Path, run: RunDir, record: RunRecord) -> str:
 
 
 def recent_wait_of(root: Path, after: Dependency | None) -> Wait | None:
-    """Return the wait that follows from a run's `after` (the run or sweep that must end first), cached for one second.
+    """Return the result of `wait_of`, cached for one second.
 
     All points of a sweep have the same `after`. If `after` names another sweep, each point would otherwise read all
     runs of the other sweep, which takes quadratic time.
@@ -88,7 +88,7 @@ def _wait_at(root: Path, after: Dependency, _live: Signature | None, _second: in
 
 
 def wait_of(root: Path, after: Dependency | None) -> Wait | None:
-    """Return the wait that follows from a run's `after` (the run or sweep that must end first); None if it is over.
+    """Return why a run must wait for its `after` (the run or sweep that must end first); None if it need not wait.
 
     A sweep has succeeded when all of its runs have succeeded, and has failed when one of its runs has failed.
     """

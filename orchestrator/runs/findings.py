@@ -18,7 +18,7 @@ IDLE_SECONDS: Final = 300.0
 WAITING_SHARE: Final = 0.5
 LASTING_SECONDS: Final = 60.0  # seconds that a condition must last to be reported
 FULL_SHARE: Final = 0.95
-SLOW_TIMES: Final = 1.5  # a slow rank takes this many times the median of the others
+SLOW_TIMES: Final = 1.5  # a rank is slow if its step takes this many times the median of the other ranks
 PACE_SECONDS: Final = 120.0  # the time of a step is measured over this many seconds
 READS_MUCH: Final = 20e6  # bytes per second
 WORKS: Final = 0.8  # cores
@@ -47,7 +47,7 @@ class Finding:
     node: int
     rank: int | None
     seconds: float  # seconds for which the problem has lasted, as far as known
-    value: float  # in the unit of its kind: percent, times, errors, degrees
+    value: float  # in the unit of the kind: percent, times, errors, degrees
     why: str = ""
 
     def to_json(self) -> dict[str, Any]:

@@ -16,7 +16,7 @@ class JobUse:
     limit_seconds: float | None
     cores: int
     core_seconds: float | None  # CPU time of the job's processes
-    memory: int | None  # bytes: the sum of the tasks' peaks, of the job step that used most
+    memory: int | None  # bytes: the sum of its tasks' peaks, for the job step with the largest sum
     memory_limit: int | None  # bytes, for all nodes
 
     @property

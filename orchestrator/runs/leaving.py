@@ -21,7 +21,7 @@ from orchestrator.runs.store import RunDir
 
 
 def redaction_of(*runs: RunDir) -> Redaction:
-    """Return the redaction for a document about these runs. It masks the secrets of all of them."""
+    """Return the redaction for a document about these runs. It masks the secrets of all these runs."""
     plans = [_plan(run) for run in runs]
     names = {name for plan in plans for name in plan.secret_names}
     kept = [_kept(run) for run in runs]

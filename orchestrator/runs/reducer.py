@@ -79,7 +79,7 @@ def reduce(run: RunRecord, events: Iterable[Event], alive: Mapping[int, bool | N
     goes, started = of(every, Go), last_of(events, Started)
     restarts = [event for event in every if isinstance(event, (Restart, StartingAgain))]
     ends = [event.time for event in events if isinstance(event, ENDS)]
-    if verdict is not None and not ends and verdict.outcome is Outcome.SUCCEEDED:  # all agents died early
+    if verdict is not None and not ends and verdict.outcome is Outcome.SUCCEEDED:  # the agents recorded no end
         ends = [event.time for event in of(events, RankExit)]
     attempt = max([event.attempt for event in (*goes, *restarts)], default=0)
     if verdict is not None:  # a start that ended before its attempt has no attempt number

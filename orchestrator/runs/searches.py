@@ -305,7 +305,7 @@ def _end_of(run: RunDir, search: Search, trial: Trial) -> list[Entry]:
 
 
 def new_values(series: Series, search: Search, number: int, after: int) -> list[Seen]:
-    """Return a trial's metric values after the step `after`. The step of each value exceeds the previous one by 10 %.
+    """Return a trial's metric values after the step `after`. Each step is at least 10 % greater than the previous step.
 
     The stop rule compares trials at equal steps, so it needs more values than the last.
     """

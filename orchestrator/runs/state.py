@@ -70,7 +70,7 @@ class Ending(Value):
     ended: float | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Return the file's object."""
+        """Return the ending as JSON types, in the form of verdict.json."""
         return {**self.verdict.to_json(), "ended": self.ended}
 
     @staticmethod

@@ -259,7 +259,7 @@ def read_lines(path: Path | str, below: Path | None = None) -> Iterator[Record]:
     """Yield the JSON object in each line of a file. Lines that are not a JSON object are skipped, and a missing file
     has no lines.
 
-    protocol/reading.py explains `below`. Raises StoreError if the file can't be read or is too large.
+    No link below the folder `below` is followed. Raises StoreError if the file can't be read or is too large.
     """
     try:
         data = read_regular(path, MOST_LINES, below)

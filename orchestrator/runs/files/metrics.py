@@ -26,7 +26,7 @@ class Ranked:
 
     run_id: str
     state: str
-    values: Mapping[str, str]  # the values of its point of a sweep
+    values: Mapping[str, str]  # the values of the run's sweep point
     value: float | None
     rank: int | None = None
 

@@ -53,7 +53,7 @@ def recovery_of(
     has: Reserves,
     newest: Callable[[], Newest | None] = lambda: None,
 ) -> Recovery | None:
-    """Return the lost hosts and the next step. None for a run that has ended, or whose newest attempt is running.
+    """Return the lost hosts and the next step, or None if the run has ended or its newest attempt is running.
 
     Before the next start is decided, the next step is the decision that would follow if nothing changed. `newest` is
     called only if no event contains the step of a checkpoint.
