@@ -10,7 +10,7 @@ from orchestrator.protocol.str_enum import StrEnum
 
 
 class Better(StrEnum):
-    """Whether the lower or the higher value of a metric is better."""
+    """The better direction of a metric: lower or higher."""
 
     LOWER = "lower"
     HIGHER = "higher"

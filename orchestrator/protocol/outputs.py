@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from orchestrator.protocol.patterns import MADE_AGAIN, compiled, problem_of, takes
 
 MAX_SIZE = 10 << 30
-# Excluded before a job's own `exclude`. Data sets are downloaded to `/data/`.
+# These patterns are excluded in addition to a job's own `exclude`. Programs often download data sets to `/data/`.
 LEFT_OUT = (".git/", *MADE_AGAIN, ".cache/", ".hypothesis/", "/data/")
 CODE, OUTPUTS, CHECKPOINTS = "code", "outputs", "checkpoints"  # the folders that are searched for outputs
 # A script's `..` is the run's folder, and `../..` is the folder that holds the run's folder. A container sees other
@@ -27,7 +27,7 @@ _FOLDERS_HERE = {
 }  # fmt: skip
 ROOTS = frozenset(_FOLDERS_HERE)
 ASIDE = "renamed"  # folder of files whose own path is already in use
-# Compiled at the first use, because every command loads this module.
+# The patterns are compiled at their first use, because every command loads this module.
 _RESERVED = rf"(node_\d+|{ASIDE})(/|$)"
 _CHECKPOINT = r"(?s:checkpoint[-_.=]?\d.*|.*\.ckpt|epoch[-_=]?\d.*|(global[-_]?)?step[-_=]?\d.*)"
 
@@ -38,7 +38,7 @@ class OutputRules:
     by default.
     """
 
-    include: tuple[str, ...] = ()  # empty: all
+    include: tuple[str, ...] = ()  # patterns; empty: all files
     exclude: tuple[str, ...] = ()
     max_size: int = MAX_SIZE
 

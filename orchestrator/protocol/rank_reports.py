@@ -44,7 +44,7 @@ class RankEnd(Fields):
     oom: bool = False  # the kernel killed the rank for lack of memory
     missing: Optional[MissingModule] = None
     log_bytes_lost: Count = 0
-    saves: Optional[int] = None  # for rank 0: how many checkpoints it tried to save
+    saves: Optional[int] = None  # how many checkpoints rank 0 tried to save
     saves_failed: Optional[int] = None
     unsaved: str = ""  # why the last checkpoint was not written
     kernel: tuple[str, ...] = ()  # the kernel's messages about the node's GPUs

@@ -23,7 +23,7 @@ EXIT_REQUEUE = 95  # a rank exits with this code after a stop at a step boundary
 # NCCL error without aborting its communicators, which may hang and would come before the flight recorder's dump.
 DEFAULTS = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "3", **ORDER}
 
-# torchrun's names. Values from the shell belong to another launcher.
+# The variables have torchrun's names. If the shell has such variables, they belong to another launcher.
 RANK_VARIABLES = (
     "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE",
     "ROLE_RANK", "ROLE_WORLD_SIZE", "ROLE_NAME", "MASTER_ADDR", "MASTER_PORT",
@@ -70,8 +70,8 @@ def rank_environment(
 ) -> dict[str, str]:
     """Return the variables of one rank: torchrun's, and orch's own.
 
-    `resume_from` is the path of the checkpoint from which the attempt continues; empty if it starts afresh. `checksum`
-    is an algorithm that all agents and ranks can verify; empty means sha256.
+    `resume_from` is the path of the checkpoint from which the attempt continues; empty if there is none. `checksum` is
+    an algorithm that all agents and ranks can verify; empty means sha256.
     """
     rank = binding.rank_offset + local_rank
     folder = attempt_folder(node_folder(task.run_dir, task.node_rank), attempt)

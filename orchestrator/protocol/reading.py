@@ -218,7 +218,7 @@ def _amount(count: int) -> str:
 
 
 def names_in(folder: str) -> list[str]:
-    """Return the names in a folder in order; empty if it can't be read."""
+    """Return the names in a folder, sorted; empty if the folder can't be read."""
     try:
         return sorted(os.listdir(folder))
     except OSError:

@@ -23,7 +23,7 @@ _CONTROLS = re.compile(r"[\r\b\x1b]")
 @dataclass
 class _Row:
     text: str = ""
-    is_bar: bool = False  # whether its text was replaced, or may be
+    is_bar: bool = False  # whether the row's text was replaced, or may be replaced
 
 
 def lines_of(text: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""The options of the training program, stated once.
+"""Declares the options of the training program, each in one place.
 
 The job's `training:` section, the command line of `python -m orchestrator.training`, the JSON Schema and the tables of
 docs/job.md and docs/training.md follow from these fields. Each field has some of these properties:

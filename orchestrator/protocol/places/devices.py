@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
-GIVEN = "ORCH_GPUS"  # the GPUs given to a node's ranks, by UUID, even if a program changes the variable above
+GIVEN = "ORCH_GPUS"  # has the UUIDs of a node's GPUs, even if a program changes CUDA_VISIBLE_DEVICES
 ORDER = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
 NONE_FROM_HERE = ("-1", "NoDevFiles")  # entries after one of these are ignored
 
@@ -17,7 +17,7 @@ NONE_FROM_HERE = ("-1", "NoDevFiles")  # entries after one of these are ignored
 class Device(NamedTuple):
     """A GPU: a whole card, or a MIG instance of a card."""
 
-    name: str  # its UUID, or gpu-0 if the UUID is unknown
+    name: str  # the device's UUID, or gpu-0 if the UUID is unknown
     number: int  # the index of the card
     card: str  # the card's UUID
 
@@ -28,7 +28,7 @@ def is_gpu(place: str) -> bool:
 
 
 def words_of(visible: str) -> list[str]:
-    """Return the valid entries of CUDA_VISIBLE_DEVICES."""
+    """Return the entries of CUDA_VISIBLE_DEVICES before the first entry that is not valid."""
     found: list[str] = []
     for word in (part.strip() for part in visible.split(",")):
         if not word or word in NONE_FROM_HERE:

@@ -49,7 +49,7 @@ class Ticket(NamedTuple):
 class HostQueue(NamedTuple):
     """The places (GPUs or slots) and the tickets of one host on which a run may start."""
 
-    total: int  # number of its places
+    total: int  # number of the host's places
     free: int
     tickets: tuple[Ticket, ...]
     uid: int  # the run's user on the host
@@ -58,8 +58,8 @@ class HostQueue(NamedTuple):
 def in_order(tickets: Iterable[Ticket], total: int) -> list[Ticket]:
     """Return the valid tickets in order.
 
-    A ticket is valid if it was renewed recently and needs no more places than the host has. Only the first tickets of
-    each user are valid.
+    A ticket is valid if it was renewed recently and needs no more places than the host has. At most MOST_OF_USER
+    tickets of each user are valid.
     """
     found: list[Ticket] = []
     of_user: dict[int, int] = {}
