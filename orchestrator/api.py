@@ -281,11 +281,11 @@ def launch(
     name: str | None = None,
     log: Callable[[str], object] | None = None,
 ) -> list[Any]:
-    """Call `function(*args)` on every rank of a profile, as a run, and return the ranks' results in the order of ranks.
+    """Start a run that calls `function(*args)` on every rank, and return the ranks' results in the order of ranks.
 
     Each rank has torchrun's variables, so the function can call `init_process_group()`. The function may be defined in
-    a notebook. cloudpickle pickles it with its arguments and with everything that it uses of your own modules;
-    installed packages must be installed on the nodes too. Pass keyword arguments by `functools.partial`.
+    a notebook. cloudpickle pickles the function with its arguments and with the code of your own modules that it uses.
+    Installed packages that it uses must be installed on the nodes too. Pass keyword arguments by `functools.partial`.
 
     The pickled file is sent with the run's code, over the same authenticated connection and into the same private
     folder, so a rank that loads it runs only your own program. Results are never unpickled: a result is JSON (tuples

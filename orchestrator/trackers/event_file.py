@@ -1,6 +1,7 @@
-"""Encodes TensorBoard's event files, which are protobuf messages in TFRecord frames, without a protobuf package. Pure.
+"""Encodes TensorBoard's event files, which are protobuf messages in TFRecord frames, without a protobuf package.
 
 The field numbers are those in TensorFlow's event.proto, summary.proto and tensor.proto.
+This module has no side effects.
 """
 
 from __future__ import annotations
