@@ -136,7 +136,8 @@ class Run:
     def cancel(self, *, now: bool = False) -> tuple[NodeProof, ...]:
         """Stop the run at its next step boundary, with a checkpoint, or at once with `now`. Wait until it has ended.
 
-        The wait takes little more than limits.grace. A run whose submit still waits for a machine may continue.
+        The wait takes little longer than `limits.grace`. If the submit is still waiting for a machine, the run may not
+        have ended by then.
 
         Return a check of each node: `survivors` are processes that could not be ended, and `is_unreachable` is True if
         the node could not be checked. The result is empty if the run had ended before.

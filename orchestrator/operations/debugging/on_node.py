@@ -1,4 +1,4 @@
-"""Runs verbs of node.pyz, orch's program on the nodes, on the nodes of a live run."""
+"""Runs subcommands (verbs) of node.pyz, orch's program on the nodes, on the nodes of a live run."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from orchestrator.runs.store import RunDir, check_own
 T = TypeVar("T")
 
 AT_ONCE: Final = 8  # nodes; a login node's sshd drops connections if many begin at once
-MOST_CHARS: Final = 300  # of an error message
+MOST_CHARS: Final = 300  # the most characters of an error message
 
 
 def check_going_on(run: RunDir) -> None:
@@ -76,7 +76,8 @@ def on_every_node(
 def ask(
     run: RunDir, node: int, verb: str, seconds: float, read: Callable[[Mapping[str, Any]], T], *args: str
 ) -> list[T]:
-    """Run a verb of node.pyz on a node, and return its answer about each rank. `read` converts an answer from JSON.
+    """Run a subcommand of node.pyz on a node, and return its answers, one for each rank. `read` converts an answer
+    from JSON.
 
     Raises BackendError if the node does not answer in time, or if its answer is not valid.
     """

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from orchestrator.prepare.prepare import Prepared
 
 FORMAT: Final = 1
-WITH_POINTS: Final = 2  # the format of a sweep, which an older orch must not accept as a single run
+WITH_POINTS: Final = 2  # the format of a sweep; an older orch refuses it, and so does not start a single run
 FOLDER: Final = "elsewhere"
 NO_PROGRAM: Final = (126, 127)
 
@@ -223,7 +223,7 @@ def find_pointer(root: Path, reference: str) -> Pointer | None:
 
 
 def reach(pointer: Pointer, reference: str, words: list[str]) -> int:
-    """Run the same command on the machine that supervises the run, and return its exit code."""
+    """Run this orch command on the machine that supervises the run, and return the command's exit code."""
     name = reference if sweep_of(reference) == pointer.run_id else pointer.run_id
     argv = [pointer.orch, *(name if word == reference else word for word in words)]
     code = subprocess.run(_argv(pointer.host, argv), stdin=subprocess.DEVNULL, check=False).returncode
