@@ -1,4 +1,4 @@
-"""Converts views to JSON types. Pure."""
+"""Converts views to JSON types."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The use of a run's ranks, GPUs and nodes: a heat map over time, and the newest sample of each node. Pure."""
+"""The use of a run's ranks, GPUs and nodes: a heat map over time, and the newest sample of each node."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from orchestrator.views.heat import HeatMap, Span, span_map
 
 @dataclass(frozen=True)
 class Measure:
-    """A quantity that is measured for each rank, GPU or node. If several share a row, the `worst` value is shown."""
+    """A quantity that is measured for each rank, GPU or node. If several share a row of the heat map, the row shows the
+    `worst` of their values.
+    """
 
     title: str
     of: str
@@ -64,7 +66,7 @@ MEASURES: Final[Mapping[str, Measure]] = {
 
 @dataclass(frozen=True)
 class NodeUse:
-    """The newest sample of a node. If its ranks have ended, it has the ranks of the newest sample with ranks."""
+    """The newest sample of a node. If no rank is alive in it, its ranks are from the newest sample that has ranks."""
 
     node: int
     newest: Sample
@@ -72,12 +74,12 @@ class NodeUse:
 
 @dataclass(frozen=True)
 class Totals:
-    """The resources that a run has used, from the samples that are kept. A value is None if no sample has it."""
+    """The resources that a run has used, according to its samples. A value is None if no sample has it."""
 
-    rank_memory: float | None  # bytes, the most of one rank
-    gpu_memory: float | None  # bytes, the most of one GPU
-    gpu_use: float | None  # percent, the mean of all GPUs
-    step_seconds: float | None  # the median of all ranks
+    rank_memory: float | None  # the highest memory of a rank, in bytes
+    gpu_memory: float | None  # the highest memory of a GPU, in bytes
+    gpu_use: float | None  # the mean use of all GPUs, in percent
+    step_seconds: float | None  # the median step time of all ranks
 
 
 def totals_of(nodes: Iterable[NodeSamples]) -> Totals:
@@ -120,7 +122,9 @@ def use_view(
 
 
 def uses_of_ranks(nodes: Iterable[NodeSamples]) -> dict[int, Mapping[str, float]]:
-    """Return the newest use of each rank as shares from 0 to 1: CPU of a core, its GPU, waiting for data."""
+    """Return the newest use of each rank: the shares (from 0 to 1) of a core, of its GPU, and of the time for which it
+    waits for data.
+    """
     found: dict[int, Mapping[str, float]] = {}
     for node in nodes:
         newest = node.samples[-1]
@@ -138,7 +142,7 @@ def _has(nodes: Iterable[NodeSamples], measure: Measure) -> bool:
 
 
 def _newest(samples: Sequence[Sample]) -> Sample:
-    """Return the newest sample, with the ranks of the newest sample that has ranks, because ranks may have ended."""
+    """Return the newest sample. If no rank is alive in it, its ranks are from the newest sample that has ranks."""
     last = samples[-1]
     ranks = next((sample.ranks for sample in reversed(samples) if sample.ranks), ())
     return last if last.ranks else Sample(**{**vars(last), "ranks": ranks})

@@ -23,8 +23,8 @@ from orchestrator.runs.store import RunDir
 from orchestrator.views.reader import Reader
 from orchestrator.web.event_pictures import pictures_in
 
-MOST_BYTES: Final = 32 << 20  # of one answer
-MOST_ENTRIES: Final = 100  # of a checkpoint
+MOST_BYTES: Final = 32 << 20  # the most bytes in one answer
+MOST_ENTRIES: Final = 100  # the most files of a checkpoint that are listed
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ def part_of(reader: Reader, name: str, query: Mapping[str, str]) -> Part:
 
 
 def pictures_of(reader: Reader, name: str, query: Mapping[str, str]) -> list[dict[str, Any]]:
-    """Return the pictures in an output that is a TensorBoard event file. A picture's bytes are a part of the file."""
+    """List the pictures in an output that is a TensorBoard event file, each with its place in the file."""
     with _opened(reader.find(name), query) as file:
         return [asdict(picture) for picture in pictures_in(file)]
 
