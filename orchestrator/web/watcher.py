@@ -24,9 +24,7 @@ LOOK_SECONDS: Final = 0.5
 
 @dataclass
 class _Stream:
-    """One listener: the run that its page shows, the rows or signatures that were sent to it, and the messages that are
-    still to be sent.
-    """
+    """One listener: the run that its page shows, the rows or signatures that it was sent, and its unsent messages."""
 
     run: str | None
     rows: Mapping[str, RunRow] | None = None  # None if the page shows no table
@@ -56,8 +54,8 @@ class Watcher:
     async def listen(self, run: str | None, seen: Signatures | None = None) -> AsyncIterator[dict[str, Any]]:
         """Yield changes: rows of the table, or the names of the parts of one run that have changed.
 
-        The first message has all rows, or the parts of the run whose signatures differ from those in `seen`. It is sent
-        without waiting for the watcher's next poll, because the page draws its table from this message.
+        The first message has all rows, or the parts of the run whose signatures differ from `seen`. It is sent without
+        waiting for the watcher's next poll, because the page draws its table from this message.
         """
         stream = _Stream(run, rows={} if run is None else None, seen=seen)
         await self._look_or_say_why_not(stream, _Turn(self._reader))

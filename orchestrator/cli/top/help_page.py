@@ -28,7 +28,7 @@ a strip's cells, each a rank or several; the worst of them is shown:
 
 
 class HelpPage(Page[str]):
-    """Shows what each key does."""
+    """The page that shows what each key does."""
 
     def __init__(self) -> None:
         super().__init__()
