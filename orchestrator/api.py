@@ -134,7 +134,8 @@ class Run:
                 yield line
 
     def cancel(self, *, now: bool = False) -> tuple[NodeProof, ...]:
-        """Stop the run at its next step boundary, with a checkpoint, or at once with `now`. Wait until it has ended.
+        """Stop the run at its next step boundary, with a checkpoint, and wait until it has ended. With `now`, stop at
+        once.
 
         The wait takes little longer than `limits.grace`. If the submit is still waiting for a machine, the run may not
         have ended by then.
@@ -224,10 +225,10 @@ def submit(
     """Start a run, as `orch submit` does, and return it as soon as its agents are being started.
 
     `job` is a YAML file, the name of a shipped job, or a mapping of a job's fields, whose code is the current folder.
-    `profile` is a name or a file. `sets` overrides fields of both (`{"job.training.lr": 0.1}`). `env` sets variables,
-    where None means this process's own value. With `resume`, the run starts from the newest checkpoint of that run.
-    With `after`, the run starts when that run has succeeded; after "RUN:any", when it has ended. If other runs hold the
-    GPUs of the hosts, the run waits in their queue, or is refused with `no_wait`.
+    `profile` is a name or a file. `sets` overrides fields of both (`{"job.training.lr": 0.1}`). `env` sets variables. A
+    variable that is None gets this process's own value. With `resume`, the run starts from the newest checkpoint of
+    that run. With `after`, the run starts when that run has succeeded; after "RUN:any", when that run has ended. If
+    other runs hold the GPUs of the hosts, the run waits in their queue. With `no_wait`, it is refused instead.
 
     Raises SpecError (with file, line and column) or UsageError before anything is started, and BackendError if a
     machine or a scheduler refuses.
@@ -267,7 +268,7 @@ def find(ref: str) -> Run:
 
 
 def list_runs(limit: int | None = 20) -> list[Run]:
-    """Return the newest runs, newest first, including runs of sweeps. `limit` None returns all runs."""
+    """Return the newest runs, newest first, including runs of sweeps. If `limit` is None, return all runs."""
     return [Run(run.path) for run in newest_runs(state_root(), limit)]
 
 

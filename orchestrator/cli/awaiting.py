@@ -20,7 +20,7 @@ class Elsewhere:
         self.awaited: frozenset[str] = frozenset()
 
     def hear(self, names: Iterable[str]) -> None:
-        """Replace the machines by the machines in a new report."""
+        """Store the machines that a new report names."""
         self.awaited = frozenset(names)
 
 

@@ -79,7 +79,7 @@ def sweeps(_typed: str) -> Iterable[str]:
 
 @_completes_or_a_file
 def profiles(_typed: str) -> Iterable[str]:
-    """Return the completions of a profile's name. The shell also offers files."""
+    """Return the completions of a profile's name. If none matches, the shell offers files."""
     from orchestrator.specs.documents.lookup import known_profiles
 
     return dict.fromkeys(name for name, _, _ in known_profiles(Path.cwd()))
@@ -87,7 +87,9 @@ def profiles(_typed: str) -> Iterable[str]:
 
 @_completes_or_a_file
 def jobs(_typed: str) -> Iterable[str]:
-    """Return the completions of a job: files of this folder, names in ./jobs, and names of shipped jobs."""
+    """Return the completions of a job: files of this folder, names in ./jobs, and names of shipped jobs. If none
+    matches, the shell offers files.
+    """
     from orchestrator.specs.documents.lookup import documents, known_jobs
 
     here = [path.name for path in documents(Path.cwd())]

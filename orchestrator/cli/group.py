@@ -35,7 +35,7 @@ ALIASES: Final = {"ls": "status", "ps": "status", "describe": "status"}
 
 
 class Orch(click.Group):
-    """The group of all commands, which are sorted by purpose in the help. Imports a command's file at its first use."""
+    """The group of all commands, sorted by purpose. A command's file is imported when the command is used."""
 
     unlisted = {"accept": "submission"}  # noqa: RUF012 (click's classes are not frozen)
     rooms = {name: room for room, (_, names) in ROOMS.items() for name in names}  # noqa: RUF012 (as above)

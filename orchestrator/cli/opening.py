@@ -64,7 +64,7 @@ def open_page(root: Path, server: Server, code: str, place: str = "", *, opens: 
 
 
 def _start_browser(path: Path) -> None:
-    """Open a private file in the user's browser, which redirects to the page. The page's address is not an argument of
+    """Start the user's browser with a private file that redirects to the page. The page's address is not an argument of
     the browser, because other users can see arguments.
     """
     import subprocess

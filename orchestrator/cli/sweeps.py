@@ -31,7 +31,7 @@ def submit_points(
     dry_run: bool,
     as_json: bool,
 ) -> int:
-    """Submit the points of --sweep or the trials of --search. With `dry_run`, print them without a submit."""
+    """Submit the points of --sweep or the trials of --search. With `dry_run`, print them and submit nothing."""
     from orchestrator.cli.output import show_plan
     from orchestrator.cli.render import searches, sweeps
     from orchestrator.cli.render.escapes import one_line

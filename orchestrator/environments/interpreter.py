@@ -27,7 +27,7 @@ _MOVING: Final = ("platform_release", "platform_version")
 
 @dataclass(frozen=True)
 class Interpreter:
-    """The interpreter for which an environment is installed."""
+    """A node's Python interpreter, for which an environment is installed: its version, its platform, its packages."""
 
     base: str  # absolute path of the real interpreter, not of a shim
     version: str

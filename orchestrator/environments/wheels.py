@@ -45,7 +45,7 @@ class WheelStore:
         return self.folder / sha256
 
     def is_whole(self, sha256: str) -> bool:
-        """Return whether the file with this sha256 is stored and intact. This marks the file as just used."""
+        """Return whether the file with this sha256 is stored and intact. The check marks the file as just used."""
         try:
             with self.path(sha256).open("rb") as file:
                 found = digest_of(file) == sha256

@@ -83,7 +83,7 @@ def state_from(evidence: Evidence) -> RunState:
 
 
 def judged(evidence: Evidence) -> tuple[RunState, Relaunch | None]:
-    """Return the run's state with the verdict that it would get now, and the start that would follow the run's end."""
+    """Return the run's state, with the verdict that it would get now, and the relaunch that would follow, if any."""
     state = _own_state(evidence)
     if evidence.scheduler is not None:
         from orchestrator.runs.scheduler_status import joined

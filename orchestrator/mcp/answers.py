@@ -1,4 +1,4 @@
-"""The tools of `orch mcp`: what the command line shows and does, as bounded and redacted JSON. Nothing prints."""
+"""The tools of `orch mcp`. They do the same as commands of orch, and return bounded and redacted JSON. None prints."""
 
 from __future__ import annotations
 

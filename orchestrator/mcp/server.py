@@ -33,7 +33,7 @@ def serve(*, allow_actions: bool) -> None:
 
 
 def server_with(*, allow_actions: bool) -> MCPServer[Any]:
-    """Return the server with its tools."""
+    """Return an MCP server that offers the tools."""
     from mcp.server import MCPServer
     from mcp.server.mcpserver.exceptions import ToolError
     from mcp_types import ToolAnnotations

@@ -31,8 +31,8 @@ def examine(profile: AnyProfile, *, on_node: bool = False) -> list[Check]:
 
 
 def holdings_of_all() -> list[tuple[str, list[dict[str, Any]] | OrchError]]:
-    """List, for each of the user's profiles except local ones, (name, who uses its machines). If that fails for a
-    profile, the error takes the place of the list.
+    """Return (name, users and runs on its machines) for each of the user's profiles, except local ones. If a profile's
+    machines can't be listed, the second item is the error.
     """
     from concurrent.futures import ThreadPoolExecutor
 

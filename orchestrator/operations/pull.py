@@ -95,9 +95,7 @@ def pull(run: RunDir, target: Path, which: str = "latest", tell: Callable[[str],
 
 
 def _note_folder(run: RunDir, target: Path) -> None:
-    """Record in the run's folder to which folder it was pulled. A later removal of the run reads this list of
-    copies.
-    """
+    """Record in the run's folder that the run was pulled to `target`. A later removal of the run reads this record."""
     with contextlib.suppress(StoreError, RunNotFoundError):  # another user's run, or a run that is removed meanwhile
         check_own(run.root, run)
         folders = [*map(str, folders_pulled_to(run)), str(target.resolve())]
@@ -224,7 +222,7 @@ def _pull_checkpoint(run: RunDir, target: Path, which: str, pulled: Pulled, tell
 
 
 def _complete_output(run: RunDir, target: Path, checkpoint: Path) -> str:
-    """Copy the files of a checkpoint among the outputs a second time, because they may have grown. Return its path."""
+    """Copy again the files of a checkpoint that is an output, because they may have grown. Return the copy's path."""
     place = checkpoint
     for output in outputs_of(run):
         if output.file.is_relative_to(checkpoint):
@@ -272,7 +270,7 @@ def choose(
 
 
 def _copy_checkpoint(source: Checkpoint, target: Path) -> list[Copied]:
-    """Copy and verify one checkpoint's files, COMMIT last. Raises _ChangedError if the source has changed meanwhile."""
+    """Copy and verify a checkpoint's files, the file COMMIT last. Raises _ChangedError if the source has changed."""
     content = f"{source.files[MANIFEST].hex}\n".encode()
     committed = Checksum(Algorithm.SHA256, hashlib.sha256(content).hexdigest())
     files = {name: checksum for name, checksum in source.files.items() if name != MANIFEST}

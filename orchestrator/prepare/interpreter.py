@@ -38,8 +38,8 @@ class Interpreter:
 
 
 def of_shell(program: str, environ: Mapping[str, str], *, needs_torch: bool = False) -> Interpreter:
-    """Return the interpreter of a program. Without a program, return that of the active environment or, if none is
-    active, orch's own.
+    """Return the interpreter of a program. Without a program, return the interpreter of the active environment or, if
+    none is active, orch's own.
 
     `program` is torchrun, accelerate, python or a similar program. It is empty if neither the command line nor the job
     names a program. With `needs_torch`, an active environment without torch is skipped if orch's own environment has

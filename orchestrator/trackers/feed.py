@@ -1,5 +1,5 @@
-"""Sends the data of a run to one tracker. If a killed supervisor is followed by another, which sends some data again,
-the tracker counts the data only once.
+"""Sends the data of a run to one tracker. If the supervisor is killed, the next one may send some data again. The
+tracker then counts the data only once.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ class MetricLine:
 
 
 def new_lines(path: Path, offset: int, redact: Redaction, *, has_ended: bool) -> tuple[list[MetricLine], int]:
-    """Return (the lines that begin at an offset, the offset of the line after them).
+    """Return (the metric lines after an offset, the offset after the last of them).
 
     A last line without a newline is read only after the run's end.
     """

@@ -29,7 +29,7 @@ class Axis(StrEnum):
 
 @dataclass(frozen=True)
 class Curve:
-    """The downsampled values of a metric of one run, in the order of steps, as columns.
+    """The downsampled values of a metric of one run, stored as columns in the order of steps.
 
     `count`, `last`, `lowest` and `highest` describe all values before the downsampling. `epochs` and `seconds` are
     empty if the run has not written them. `smooth` is empty without smoothing.
@@ -50,7 +50,7 @@ class Curve:
     def points(self, axis: Axis) -> tuple[tuple[float, float], ...]:
         """Return the points (x, y), with x in the quantity of the axis; empty if the run has not written that quantity.
 
-        The values y are smoothed if the curve is.
+        The values y are smoothed if the curve is smoothed.
         """
         if axis is Axis.CLOCK:
             xs = tuple((self.began or 0.0) + seconds for seconds in self.seconds)

@@ -27,7 +27,7 @@ class LogLine:
 
 @dataclass(frozen=True)
 class LogPage:
-    """Consecutive lines of a log. The pages before and after it begin at the offsets `start` and `end`."""
+    """Consecutive lines of a log. The page before ends at the offset `start`, and the next page begins at `end`."""
 
     attempt: int
     rank: int

@@ -1,7 +1,7 @@
 """Determines which rank is the slowest, by how much and why, and describes it in a sentence.
 
-Ranks that exchange gradients after each step wait for the slowest, so all ranks have equally long steps. The slowest is
-then the rank that waits for its data, or whose GPU is throttled.
+Ranks that exchange gradients after each step wait for the slowest rank, so the steps of all ranks take equally long.
+Then the slowest rank is recognised because it waits for its data, or because its GPU is throttled.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ IDLER_GPU: Final = 20.0  # a GPU is idler if its use is at least so many percent
 class Pace:
     """The pace of a run's ranks. `rank` is the slowest, or None if all ranks are equally fast.
 
-    The comparison is with the median. With an even number of ranks it is the lower median, so that the slower of two
-    ranks is compared with the faster.
+    Each rank is compared with the median of all ranks. If the number of ranks is even, this is the lower median, so
+    that the slower of two ranks is compared with the faster.
     """
 
     sentence: str

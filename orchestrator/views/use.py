@@ -66,7 +66,7 @@ MEASURES: Final[Mapping[str, Measure]] = {
 
 @dataclass(frozen=True)
 class NodeUse:
-    """The newest sample of a node. If no rank is alive in it, its ranks are from the newest sample that has ranks."""
+    """The newest sample of a node. If its ranks have ended, they are taken from the newest sample that has ranks."""
 
     node: int
     newest: Sample
@@ -99,7 +99,7 @@ def totals_of(nodes: Iterable[NodeSamples]) -> Totals:
 
 @dataclass(frozen=True)
 class UseView:
-    """The use of a run's machines."""
+    """The use of a run's machines: a heat map of one measure, and the newest sample of each node."""
 
     measure: str  # the measure that the map shows; empty without samples
     measures: Mapping[str, str]  # titles of the measures that the run has, by name
@@ -142,7 +142,7 @@ def _has(nodes: Iterable[NodeSamples], measure: Measure) -> bool:
 
 
 def _newest(samples: Sequence[Sample]) -> Sample:
-    """Return the newest sample. If no rank is alive in it, its ranks are from the newest sample that has ranks."""
+    """Return the newest sample. If its ranks have ended, they are taken from the newest sample that has ranks."""
     last = samples[-1]
     ranks = next((sample.ranks for sample in reversed(samples) if sample.ranks), ())
     return last if last.ranks else Sample(**{**vars(last), "ranks": ranks})

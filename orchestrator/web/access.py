@@ -5,8 +5,8 @@ a session. A code in a file that only the user can read opens one session. A coo
 browsers send it to every port of its host. So the data also needs a token in a header, which the page keeps for its
 own origin.
 
-Each server has a random host name under `localhost`, which browsers resolve to this machine. So nobody has
-served its origin before. Anything that another server has left in the browser (a service worker, cookies, stored data)
+Each server has a random host name under `localhost`, which browsers resolve to this machine. So no other server has
+used its origin before. Anything that another server has left in the browser (a service worker, cookies, stored data)
 belongs to another origin and has no access to this origin.
 """
 

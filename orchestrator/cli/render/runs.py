@@ -249,7 +249,7 @@ def _checkpoint(name: str | None) -> str:
 
 
 def _folded(head: str, text: str, width: int | None) -> list[str]:
-    """Return lines with a heading and the folded text. The text's further lines are indented by the heading's width."""
+    """Return a heading and a text, wrapped to the width. Further lines of the text begin below its first word."""
     text = one_line(text)
     parts = [text] if width is None else fold(text, width - len(head))
     return [f"{head if number == 0 else ' ' * len(head)}{part}" for number, part in enumerate(parts)]

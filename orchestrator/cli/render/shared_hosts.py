@@ -11,7 +11,7 @@ from orchestrator.runs.shared_hosts import SharedRun
 
 
 def shared_runs_page(runs: Iterable[SharedRun], now: float) -> str:
-    """Return a line for each run: its place in the queue, the GPUs or slots that it holds or needs, and how long."""
+    """Return a line for each run: its place in the queue, its GPUs or slots (held or needed), and since when."""
     rows = []
     for each in runs:
         state = str(each.to_json()["state"])

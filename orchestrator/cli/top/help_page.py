@@ -1,4 +1,4 @@
-"""The page of all keys."""
+"""The page of `orch top` that explains all keys."""
 
 from __future__ import annotations
 

@@ -159,7 +159,7 @@ class Scroll(Cursor):
 
 
 def pointed(lines: Sequence[Text], chosen: int | None) -> list[Text]:
-    """Return the lines with `> ` in front of the chosen line, which shows the choice also without colours."""
+    """Return the lines with `> ` in front of the chosen line, which marks it on a terminal without colours too."""
     made = []
     for number, line in enumerate(lines):
         shown = Text("> " if number == chosen else "  ") + line

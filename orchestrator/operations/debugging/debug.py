@@ -112,8 +112,8 @@ def keep_launch_file(run: RunDir, found: Mapping[str, Any]) -> Path:
 
 
 def attach(run: RunDir, prepared: Prepared, way: Forwarding) -> dict[str, Any] | None:
-    """Wait until the rank can be debugged by the forwarding `way`. Return VS Code's configuration, and store it with
-    the run.
+    """Wait until the rank can be debugged through the forwarding `way`. Return VS Code's configuration, and store it
+    with the run.
 
     Return None if the run ends earlier.
     """

@@ -86,7 +86,7 @@ class Injection:
 
 @dataclass(frozen=True)
 class Report:
-    """The result of one fault. orch has kept its promise if there are no `differences`."""
+    """The result of a drill with one fault. If `differences` is empty, the run behaved as orch promises."""
 
     order: str
     run_id: str
@@ -158,7 +158,7 @@ def _check_alone(root: Path, own: RunDir | None = None) -> None:
 
 
 def drill(root: Path, prepared: Prepared, order: Order, tell: Tell) -> Report:
-    """Submit a run, cause the fault, and wait for the run's end. If orch kept its promise, the run is removed.
+    """Submit a run, cause the fault, and wait for the run's end. If the run behaved as promised, it is removed.
 
     Raises BackendError if the run ends before the fault, or if its node can't cause the fault.
     """
@@ -211,8 +211,8 @@ def _until_the_end(root: Path, run: RunDir, order: Order) -> RunState:
 
 @contextlib.contextmanager
 def _injected(root: Path, run: RunDir, state: RunState, order: Order) -> Iterator[tuple[Injection, Promise]]:
-    """Cause the fault, and yield the injection and the promise. After the block, processes that are still stopped
-    continue.
+    """Cause the fault. Yield what was done, and how the run should end. After the block, processes that are still
+    stopped continue.
     """
     launch, record = LaunchPlan.from_json(run.read("plan.json") or {}), run.record()
     where = Where.SCHEDULER if record.scheduler else Where(record.kind)
@@ -305,7 +305,7 @@ def _answer(process: subprocess.Popen[bytes]) -> Mapping[str, Any]:
 
 
 def _judge(root: Path, run: RunDir, order: Order, injection: Injection, promise: Promise, end: RunState) -> Report:
-    """Compare the run's end with the promise and return the report. The run is removed if they agree."""
+    """Compare how the run ended with how it should end, and return the report. If they agree, the run is removed."""
     launch = LaunchPlan.from_json(run.read("plan.json") or {})
     link = launch.tasks[0].link_timeout
     if not end.is_final:

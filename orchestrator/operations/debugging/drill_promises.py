@@ -31,7 +31,7 @@ class Where(StrEnum):
 
 
 class Freeze(StrEnum):
-    """The kinds of freezes, by their length relative to `limits.link` and by the number of frozen machines."""
+    """The cases of a freeze, in which processes are stopped for a time: short, long, or on all machines of the run."""
 
     SHORT = "for less than half of limits.link"
     LONG = "for longer than limits.link"
@@ -116,8 +116,8 @@ def promise_of(fault: Fault, where: Where, freeze: Freeze | None = None, *, alon
 
 
 def length_of(seconds: float, link: float, *, is_everything: bool) -> Freeze | None:
-    """Return the kind of a freeze of this length; None if it can't be predicted whether the freeze leads to a
-    restart.
+    """Return the case to which a freeze of this length belongs; None if it can't be predicted whether the freeze leads
+    to a restart.
     """
     if is_everything:
         return Freeze.ALL

@@ -47,7 +47,7 @@ class Rank:
 
 
 def recall(run: RunDir, rank: int) -> Rank:
-    """Return the rank from the run's records. Raises UsageError if the run has no such rank, or has no ranks yet."""
+    """Read a rank's settings from the run's records. Raises UsageError if the run has no such rank, or no ranks yet."""
     launch, bindings, address = launch_of(run)
     world_size = bindings[0].world_size
     if not 0 <= rank < world_size:

@@ -132,7 +132,7 @@ def _prepare_at(root: Path, request: Request, point: Point, where: str) -> Prepa
 
 
 def _check_checkpoints(prepared: Sequence[Prepared], where: str) -> None:
-    """Raise UsageError if several points would write into one folder."""
+    """Raise UsageError if several points would write their checkpoints into the same folder."""
     folders = Counter(each.loaded.job.checkpoint.dir for each in prepared)
     if shared := next((name for name, points in folders.items() if name and points > 1), None):
         raise UsageError(
