@@ -73,7 +73,7 @@ class Orch(click.Group):
 
 
 def _dashes(name: str) -> str:
-    return name.replace("_", "-")  # click has removed the dashes in front
+    return name.replace("_", "-")  # click has removed the leading dashes of an option
 
 
 @click.group(

@@ -18,7 +18,7 @@ from orchestrator.runs.state import RunState
 from orchestrator.runs.store import RunDir
 from orchestrator.runs.summary import run_record
 
-DIFF_LINES: Final = 40  # for each file
+DIFF_LINES: Final = 40  # the most lines of the diff of a file
 TEXT_BYTES: Final = 256 << 10
 NOTHING: Final = "-"
 
@@ -106,7 +106,7 @@ def _facts(run: RunDir, state: RunState) -> dict[str, dict[str, Any]]:
     record = run.record()
     events = run.events()
     whole = run_record(record, events)
-    # without variables, which are compared below
+    # the variables are left out, because they are compared below
     job = {name: value for name, value in record.job.items() if name != "env"}
     code: Mapping[str, Any] = {} if whole["code"] is None else whole["code"]
     nodes = whole["versions"].pop("nodes")

@@ -201,16 +201,16 @@ def _pull_checkpoint(run: RunDir, target: Path, which: str, pulled: Pulled, tell
         chosen, choice = choose(found, which, checkpoint_folder(run), metric)
         if chosen is None:
             if before != checkpoint_dir.step_folders(checkpoint_folder(run)):
-                continue  # the checkpoint was deleted because of a newer one
+                continue  # a newer checkpoint has appeared, for which the program has deleted this one
             return replace(pulled, choice=choice, skipped=notes)
-        if chosen.path.parent != checkpoint_folder(run):  # it is an output
+        if chosen.path.parent != checkpoint_folder(run):  # the checkpoint is one of the outputs
             place = _complete_output(run, target, chosen.path)
             return replace(pulled, choice=f"{chosen.format} {place} ({choice})", step=chosen.step, skipped=notes)
         tell(f"checkpoint step {chosen.step} ({choice})")
         try:
             files = _copy_checkpoint(chosen, target / "checkpoints" / chosen.path.name)
         except _ChangedError as error:
-            # it was not replaced meanwhile, so it is corrupt
+            # the checkpoint was not replaced during the copy, so it is corrupt
             if check(chosen.path, verify=False).files == chosen.files:
                 skipped[chosen.path] = replace(chosen, verdict=CheckpointState.CORRUPT, reason=str(error))
             continue
@@ -277,7 +277,7 @@ def _copy_checkpoint(source: Checkpoint, target: Path) -> list[Copied]:
     files |= {MANIFEST: source.files[MANIFEST], COMMIT: committed}
     try:
         for checksum in source.files.values():
-            hasher(checksum.algorithm)  # raises before anything is copied if the algorithm is missing
+            hasher(checksum.algorithm)  # raises an error before anything is copied if the algorithm is missing
         target.mkdir(parents=True, exist_ok=True)
         if (target / COMMIT).exists() and read_regular((target / COMMIT).resolve(), MOST_RECORD) != content:
             (target / COMMIT).unlink()  # another save of the same step: the present copy is about to be overwritten

@@ -19,7 +19,7 @@ from typing import Any, Final
 from orchestrator.errors import UsageError
 from orchestrator.protocol.reading import read_part
 
-PATIENCE: Final = 10.0  # seconds
+PATIENCE: Final = 10.0  # seconds in which an interpreter must answer
 MOST_READ: Final = 4096
 MOST_LISTED: Final = 1 << 16
 ASK: Final = "import json, sys; print(json.dumps({'python': sys.executable}))"

@@ -52,7 +52,7 @@ class Request:
     allow_code_dir: bool = False  # allow a code folder that is not the job's own
     args: tuple[str, ...] = ()  # arguments of the program, which follow the job's own arguments
     debug_rank: int | None = None  # the rank that waits for a debugger
-    notify_on: tuple[str, ...] = ()  # events that cause a notification, instead of the job's choice
+    notify_on: tuple[str, ...] = ()  # events that cause a notification, in place of the events in the job
     # the program in a typed command line that starts Python, such as torchrun; "" if the line has none; None if no
     # line was typed
     program: str | None = None

@@ -12,7 +12,7 @@ from typing import Final
 
 from orchestrator.protocol.crc32c import masked_crc32c
 
-VERSION: Final = "brain.Event:2"  # in the first event of every file, where readers check it
+VERSION: Final = "brain.Event:2"  # the text in the first event of every file, which readers check
 _DT_STRING: Final = 7
 _DATA_CLASS_TENSOR: Final = 2
 _START: Final = 1  # after SessionLog.START, readers drop earlier events of its step and of later steps

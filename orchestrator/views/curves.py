@@ -162,7 +162,7 @@ def epochs_at(steps: Iterable[float], told: Sequence[Value]) -> list[float]:
     knots = [(one.step, one.value) for at, one in enumerate(told) if at == 0 or told[at - 1].value != one.value]
     if not knots:
         return []
-    if all(value.is_integer() for _, value in knots):  # assume that the newest epoch is at least as long as the last
+    if all(value.is_integer() for _, value in knots):  # assume the newest epoch is as long as the epoch before it
         length = knots[-1][0] - knots[-2][0] if len(knots) > 1 else told[-1].step - knots[0][0] + 1
         knots.append((max(knots[-1][0] + length, told[-1].step), knots[-1][1] + 1))
     else:

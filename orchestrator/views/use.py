@@ -21,7 +21,8 @@ class Measure:
 
     title: str
     of: str
-    value: Callable[[Sample], Iterable[tuple[int, float | None]]]  # keyed by rank, by the GPU's index, or by OF_NODE
+    # returns pairs (key, value), whose key is a rank, the index of a GPU, or OF_NODE
+    value: Callable[[Sample], Iterable[tuple[int, float | None]]]
     worst: Callable[[Iterable[float]], float] = max
     unit: str = "%"
 

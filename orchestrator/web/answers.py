@@ -37,7 +37,7 @@ _Value = TypeVar("_Value")
 
 ALL_SECONDS: Final = 60.0  # the most time for reading all runs when the server has started
 MOST_OUTPUTS: Final = 2000
-MOST_RANKS: Final = 100  # ranks in a list; failed ranks come first, and nobody reads more
+MOST_RANKS: Final = 100  # ranks in a list, in which failed ranks come first
 MOST_IN_TROUBLE: Final = 5  # ranks in the overview of a run
 MOST_CURVES: Final = 20
 MOST_PANELS: Final = 24  # panels in one answer

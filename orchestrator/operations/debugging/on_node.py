@@ -19,7 +19,7 @@ from orchestrator.runs.store import RunDir, check_own
 
 T = TypeVar("T")
 
-AT_ONCE: Final = 8  # nodes; a login node's sshd drops connections if many begin at once
+AT_ONCE: Final = 8  # nodes that are contacted at a time; a login node's sshd drops connections if many begin at once
 MOST_CHARS: Final = 300  # the most characters of an error message
 
 

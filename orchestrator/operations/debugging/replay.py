@@ -111,7 +111,7 @@ def replay(one: Rank, shell: Mapping[str, str], *, here: bool, alone: bool, afre
         return _order(one, _moved(task, folder, resume), alone=alone)
 
     node = one.task.node_rank
-    machine.reach(one.run, node, (), terminal=terminal)  # raises before anything is copied
+    machine.reach(one.run, node, (), terminal=terminal)  # raises an error before anything is copied
     argv = machine.stage_replay(one.run, node, name, checkpoint, order)
     argv = machine.reach(one.run, node, argv, terminal=terminal)
     return Way(tuple(argv), _words(one, here=here, alone=alone, checkpoint=checkpoint))

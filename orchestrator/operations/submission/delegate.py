@@ -198,7 +198,7 @@ def pointers(root: Path) -> list[Pointer]:
         try:
             kept = RunDir(root / FOLDER).read(path.name)
             pointer = Pointer(**kept) if kept is not None else None
-        except (StoreError, TypeError):  # it is incomplete; the run itself is not affected
+        except (StoreError, TypeError):  # the pointer is damaged, which does not affect the run itself
             continue
         if pointer is not None and is_run_id(pointer.run_id):
             found.append(pointer)

@@ -127,7 +127,7 @@ def _prepare_at(root: Path, request: Request, point: Point, where: str) -> Prepa
     except UsageError as error:
         message = error.message
         if isinstance(error, SpecError) and error.where.startswith("--set"):
-            message = message.removeprefix(f"{error.where}: ")  # the point has been named
+            message = message.removeprefix(f"{error.where}: ")  # the point's words say which value is wrong
         raise UsageError(f"{where}, {point.words()}: {message}", error.hint) from error
 
 
