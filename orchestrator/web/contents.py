@@ -1,8 +1,9 @@
 """The contents of a run's outputs and checkpoints. A request returns a bounded part of one file that the page has
 listed.
 
-Training programs write these files, so their bytes are sent as a download without a type. The page itself displays
-texts as text, and images and sounds by types of its own list. No browser interprets a file as a page.
+Training programs write these files, so their bytes are sent as a download without a content type. The page's script
+displays texts as text, and images and sounds with content types from a fixed list. So no browser interprets a file as a
+page.
 """
 
 from __future__ import annotations

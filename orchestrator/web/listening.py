@@ -19,7 +19,7 @@ Listeners = tuple[socket.socket, ...]
 
 
 class _TakenError(Exception):
-    """Another process uses the port at one of the addresses."""
+    """Another process uses the port at 127.0.0.1 or at ::1."""
 
 
 def listen(port: int, hint: str = "leave --port out, and a free one is taken") -> Listeners:

@@ -44,7 +44,7 @@ def save(root: Path, kind: str, name: str, query: Any) -> dict[str, str]:
 
 
 def _file(kind: str) -> str:
-    """Return the name of the file for a kind of view. Raises UsageError if there is no such kind."""
+    """Return the name of the file for a kind of view (runs or curves). Raises UsageError for any other kind."""
     if kind not in FILES:
         raise UsageError(f"there are views of {' and '.join(FILES)}, and none of '{kind[:40]}'")
     return FILES[kind]
