@@ -35,13 +35,13 @@ NO_PROGRAM: Final = (126, 127)
 
 @dataclass(frozen=True)
 class Pointer:
-    """A run or sweep on another machine: its id, the machine, the path of orch there, and the time of the hand-over."""
+    """A run or sweep on another machine: its id, the machine, the path of orch on it, and the time of the hand-over."""
 
     run_id: str
     host: str
     orch: str
     time: float
-    ssh_command: str = ""  # the command by which a person logs in there; empty if an older orch wrote the pointer
+    ssh_command: str = ""  # the command that logs in on that machine; empty if an older orch wrote the pointer
 
 
 def hand_over(
