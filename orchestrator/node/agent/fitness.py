@@ -21,7 +21,9 @@ class Unfit(NamedTuple):
 
 
 def unfit(task: NodeTask, ready: Mapping[int, Ready], roster: Roster) -> Unfit | None:
-    """Return why the ranks can't start; None if they can. If several nodes have the same reason, name them together."""
+    """Return why the ranks can't start; None if they can. If several nodes have the same problem, the text names them
+    together.
+    """
     together: dict[str, list[int]] = {}
     for node, each in sorted(ready.items()):
         if each.unfit:
@@ -55,7 +57,7 @@ def offered(ready: Mapping[int, Ready]) -> str:
 
 
 def without_it(ready: Mapping[int, Ready]) -> list[int]:
-    """Return the nodes that lack node 0's checkpoint. A checkpoint with the same name but other contents doesn't
+    """Return the nodes that lack node 0's checkpoint. A checkpoint with the same name but other contents does not
     count.
     """
     wanted = ready[0].checkpoints[:1]
