@@ -216,8 +216,8 @@ class Agent:
         return await self._hello((named or own_addr,))
 
     async def _hello(self, addrs: tuple[str, ...]) -> Hello:
-        """Return this node's hello message for the leader. If the run has other nodes, the message also tells where they
-        can connect to this node, to test the network and to send checkpoints.
+        """Return this node's hello message for the leader. If the run has other nodes, the message has the addresses at
+        which they can connect to this node, to test the network and to send checkpoints.
         """
         me = (self.task.node_rank, socket.gethostname(), self.nproc)
         if self.tls is None:
