@@ -25,7 +25,7 @@ MOST_HEARTBEAT = 1 << 16
 
 @dataclass
 class RankHeartbeats:
-    """The facts about one rank's heartbeats."""
+    """The facts about one rank that its heartbeats have shown."""
 
     step: int = -1
     phase: str = ""
@@ -40,7 +40,7 @@ class RankHeartbeats:
         moment = float(heartbeat.get("time") or 0.0)
         if (step, phase) == (self.step, self.phase):
             return
-        # Only a heartbeat after a step has these values. All steps may have been made between two reads.
+        # Only a heartbeat after a step has these values. The rank may have made all its steps between two reads.
         stepped = phase == "train" and any(heartbeat.get(name) is not None for name in ("rate", "loss", "eta"))
         self.has_stepped = self.has_stepped or stepped or (phase == self.phase == "train" and step > self.step >= 0)
         if phase == self.phase == "train" and step > self.step >= 0 and moment > self.heartbeat_time:
@@ -53,7 +53,7 @@ class RankHeartbeats:
         return self.phase == "train" and self.has_stepped
 
     def limit(self, train: float, medians: float, other: float) -> float:
-        """Return the number of seconds for which this rank may be silent in its present phase."""
+        """Return for how many seconds this rank may be silent in its present phase."""
         return max(train, medians * _median(self.step_seconds)) if self.is_between_steps else other
 
 
@@ -73,8 +73,8 @@ class StallDetector:
             known.changed += seconds
 
     def stalls(self, heartbeats: dict[int, dict[str, Any] | None], now: float) -> list[Stalled]:
-        """Return the ranks that have been silent for at least half of their limit. Ranks without any heartbeat are
-        left out.
+        """Return a report on each rank that has been silent for at least half of its limit. Ranks without any heartbeat
+        are left out.
         """
         stalls = []
         for rank, heartbeat in heartbeats.items():
@@ -90,8 +90,8 @@ class StallDetector:
         return stalls
 
     def patient_until(self, ranks: Iterable[int], now: float) -> float:
-        """Return the time at which the last of these ranks exceeds its longer limit; 0 if no rank is within a longer
-        limit.
+        """Return until when a rank of this node is within the longer limit of a phase such as evaluation or saving; 0
+        if no rank is in such a phase.
 
         Only a phase that the program has reported has a longer limit. If a program sends no heartbeats, its output is
         watched instead, and the program is in no such phase.
@@ -157,7 +157,7 @@ class HeartbeatReader:
         limits = {name: float(hang.get(name, value)) for name, value in DEFAULT_LIMITS.items()}
         self.is_off = hang.get("action", "off") == "off"
         self.detector = StallDetector(limits["train"], limits["medians"], limits["other"], attempt)
-        self.reported: dict[int, Stalled] = {}  # the newest stall that was returned, by rank
+        self.reported: dict[int, Stalled] = {}  # the last stall of each rank that was returned
         self.patient_until = 0.0
 
     def news(self, folder: str, ranks: Iterable[int], now: float) -> list[OfAttempt]:
@@ -187,7 +187,7 @@ class HeartbeatReader:
         return new
 
     def _moved(self, ranks: Iterable[int]) -> list[int]:
-        """Return the ranks whose stall was returned before, and that have made progress or ended since."""
+        """Return the ranks whose stall was returned before and that have made progress or ended since then."""
         watched = {rank: self.detector.ranks[rank] for rank in ranks if rank in self.detector.ranks}
         moved = [
             rank

@@ -1,6 +1,4 @@
-"""Explains why a start does not proceed: some processes have not joined, and the ranks wait for them. The module
-does no I/O.
-"""
+"""Explains why a start does not proceed: the ranks wait for processes that have not joined. The module does no I/O."""
 
 from __future__ import annotations
 
@@ -19,15 +17,15 @@ _SPAWNS = "/torch/multiprocessing/spawn.py"
 
 @dataclass
 class StartWatch:
-    """Measures how long no rank of this node has computed in an attempt. A rank with heartbeats counts as busy."""
+    """Measures for how long no rank of this node has computed in an attempt. A rank with heartbeats counts as busy."""
 
     attempt: int = -1
     seconds: float = 0.0
     is_reported: bool = False
 
     def add(self, sample: Sample) -> float | None:
-        """Return the idle seconds when they reach SECONDS, and 0 when a rank computes again. In all other cases
-        return None.
+        """Return the seconds without computation as soon as they reach SECONDS, and 0 when a rank computes again. In
+        all other cases return None.
         """
         if sample.attempt != self.attempt:
             self.attempt, self.seconds, self.is_reported = sample.attempt, 0.0, False
@@ -48,8 +46,8 @@ def why_it_waits(
 ) -> str:
     """Return a sentence about the ranks that have not joined the process group; "" if no rank waits for others to join.
 
-    stacks: the stack of each rank's main thread. unused_port: the store's port if no process has connected to the port,
-    else 0.
+    stacks: the stack of each rank's main thread. unused_port: the store's port if no process has connected to it, else
+    0.
     """
     frames = {rank: "\n".join(seen.frames) for rank, seen in stacks.items()}
     joining = sorted(rank for rank, text in frames.items() if any(each in text for each in _JOINS))

@@ -27,7 +27,7 @@ _OWN = ("step", "time", "attempt", "kind")
 
 @dataclass
 class _Metric:
-    """The downsampling state of a metric. After each octave (at most OCTAVE points), the gap between kept steps doubles.
+    """The downsampling state of a metric. After each octave (OCTAVE points or less), the gap between steps doubles.
     `count` is the number of points in the present octave, and `first` is its first step.
     """
 

@@ -16,7 +16,7 @@ def gpu_samples(visible: str | None) -> tuple[GpuSample, ...]:
 def chosen(gpus: tuple[Gpu, ...], visible: str | None) -> tuple[Gpu, ...]:
     """Return the GPUs that CUDA_VISIBLE_DEVICES names, by numbers, UUIDs or prefixes of UUIDs.
 
-    MIG instances are left out, because the library does not report their utilization.
+    MIG instances are left out, because NVML does not report their utilization.
     """
     if visible is None:
         return gpus

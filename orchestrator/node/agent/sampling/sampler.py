@@ -14,13 +14,12 @@ LEAST_SECONDS = 0.05  # the shortest time between two readings from which a rate
 
 @dataclass
 class _Known:
-    """A rank's state at the last reading: the counters of its processes, its time spent waiting for data, and its
-    step.
+    """A rank's state at the last reading: the counters of its processes, its time spent waiting for data, and its step.
     """
 
     processes: dict[int, Usage] = field(default_factory=dict)
     waited: float | None = None
-    stepped: tuple[int, float] | None = None  # (its last step, the time of the heartbeat by the rank's clock)
+    stepped: tuple[int, float] | None = None  # (the rank's last step, the time of the heartbeat by the rank's clock)
 
 
 @dataclass(frozen=True)
@@ -53,8 +52,8 @@ class Sampler:
     def take(
         self, moment: Moment, trees: Mapping[int, list[int]], heartbeats: Mapping[int, Mapping[str, Any] | None]
     ) -> Sample | None:
-        """Return the usage since the last reading. Return None at the first reading, or if the last one was a moment
-        ago.
+        """Return the usage since the last reading. Return None at the first reading, or if the last reading was a
+        moment ago.
         """
         machine = self.machine.read()
         before, self.before = self.before, (moment.now, machine)
@@ -78,8 +77,8 @@ class Sampler:
         )  # fmt: skip
 
     def _rank(self, rank: int, pids: list[int], heartbeat: Mapping[str, Any] | None, seconds: float) -> RankSample:
-        """Return one rank's part of the sample. A process's usage counts from the first reading that includes this
-        process.
+        """Return one rank's part of the sample. The usage of a process counts from the first reading in which the
+        process exists.
         """
         known, processes = self.ranks[rank], {}
         cpu = read = written = memory = 0.0
@@ -109,8 +108,8 @@ class Sampler:
 
 
 def _step_seconds(known: _Known, told: Mapping[str, Any]) -> float | None:
-    """Return the mean seconds per step since the last known step, and store the new step; None if there is no new
-    step.
+    """Return the mean seconds per step since the last known step, and store the new step. Return None if there is no
+    new step.
     """
     step, time = told.get("step"), _number(told.get("time"))
     if type(step) is not int or time is None or (known.stepped is not None and step == known.stepped[0]):
