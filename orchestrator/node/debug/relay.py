@@ -23,8 +23,8 @@ POLL_SECONDS = 0.1  # files on a network file system send no events
 
 
 def relay(run_dir: str, node_rank: str, boundary: str, target: str) -> int:
-    """Forward streams until stdin ends. No further check of the user is needed, because the other end has logged in
-    over SSH as this user.
+    """Forward streams until stdin ends. No further check of the user is needed, because the other side has logged in as
+    this user over SSH.
     """
     folder = node_folder(os.path.expanduser(run_dir), int(node_rank))
     asyncio.run(_serve(folder, boundary, target))
@@ -95,7 +95,7 @@ def _announced(folder: str, rank: int) -> dict[str, Any] | None:
 
 
 def _debugger(folder: str, rank: int) -> socket.socket:
-    """Return a connection to a rank's debugger.
+    """Return a connection to the debugger that waits in a rank.
 
     Raises OSError if the debugger has ended, or if another user has taken its socket's name.
     """

@@ -1,5 +1,5 @@
-"""Multiplexes byte streams over one pair of pipes. Both ends run this code. If a stream is not read, the others
-continue.
+"""Multiplexes byte streams over one pair of pipes. Both ends run this code. If one stream is not read, the other
+streams continue.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ import struct
 from collections.abc import Awaitable
 from typing import Callable
 
-# kind of the message, number of the stream, number of bytes that follow (for CREDIT: that may be sent in addition)
+# the message's kind, the stream's number, the number of bytes that follow (for CREDIT: that may be sent in addition)
 HEAD = struct.Struct("!BII")
 OPEN, DATA, END, FAILED, CREDIT = range(1, 6)
 PIECE = 1 << 15
-WINDOW = 1 << 18  # bytes of a stream that may be in transit
+WINDOW = 1 << 18  # bytes of a stream that may be under way
 
 Dial = Callable[[], Awaitable["tuple[asyncio.StreamReader, asyncio.StreamWriter]"]]
 
@@ -31,7 +31,8 @@ class _Stream:
 class Streams:
     """The streams over one pair of pipes. The end that has no `dial` opens streams.
 
-    For each opened stream, the end that has `dial` calls it, and connects the stream with the returned connection.
+    For each opened stream, the end that has `dial` calls this function, and connects the stream with the connection
+    that the function returns.
     """
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, dial: Dial | None = None) -> None:
@@ -56,8 +57,7 @@ class Streams:
             self.writer.close()
 
     async def carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Open a stream to the other end, and copy data between the stream and this connection until both have
-        ended.
+        """Open a stream to the other end, and copy data between the stream and this connection until both have ended.
         """
         if self.is_over:
             writer.transport.abort()

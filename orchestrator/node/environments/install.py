@@ -15,7 +15,7 @@ from orchestrator.node.system.hashing import digest_of
 from orchestrator.protocol.files import locked, open_own, temporary_name
 
 LAST_LINES = 12
-# Prefixes of variables that uv must not get, because they are settings of another environment.
+# Prefixes of variables that uv must not get, because they configure another environment.
 STRANGE = ("UV_", "PIP_", "PYTHON", "VIRTUAL_ENV", "CONDA_")
 PTH = "orch-system-packages.pth"
 
@@ -35,7 +35,7 @@ class Order:
     wheels: dict[str, str]  # file name -> sha256
     uv: str  # sha256 of the uv program
     base: str  # the interpreter
-    paths: tuple[str, ...] = ()  # folders of packages that stay visible below the environment
+    paths: tuple[str, ...] = ()  # folders whose packages are visible in the environment too
 
     @staticmethod
     def from_json(data: dict[str, Any]) -> Order:
@@ -48,22 +48,22 @@ class Order:
 
 
 def environments_folder(cache: str) -> str:
-    """Return the folder of a cache that contains its environments."""
+    """Return the folder of environments in a cache."""
     return f"{cache}/env"
 
 
 def wheels_folder(cache: str) -> str:
-    """Return the folder of a cache that contains its wheels. Each wheel is named by its sha256."""
+    """Return the folder of wheels in a cache. The name of each wheel is its sha256."""
     return f"{cache}/wheels"
 
 
 def place_of(cache: str, key: str) -> str:
-    """Return the folder of the environment with this key."""
+    """Return the folder of the environment with this key in a cache."""
     return f"{environments_folder(cache)}/{key}"
 
 
 def install(cache: str, order: Order) -> bool:
-    """Install the environment if it is absent or was changed. Return whether it was installed by this call.
+    """Install the environment if it is absent or was changed. Return whether this call has installed it.
 
     Other processes that need the environment wait until this returns. Raises InstallError if the installation fails.
     """
@@ -76,7 +76,8 @@ def install(cache: str, order: Order) -> bool:
         os.mkdir(partial, 0o700)
         try:
             _build(cache, partial, order)
-            if os.path.lexists(folder):  # a changed environment may still be in use, and its open files stay readable
+            # A changed environment may still be in use. Its open files stay readable after they are removed.
+            if os.path.lexists(folder):
                 os.rename(folder, f"{partial}/altered")
             os.rename(f"{partial}/env", folder)
         finally:
@@ -118,8 +119,8 @@ def _verified_copy(source: str, sha256: str, target: str) -> str:
 
 
 def _show(target: str, paths: tuple[str, ...]) -> None:
-    """Make the packages in these folders visible in the environment, after its own packages. Their .pth files are
-    read too.
+    """Make the packages in these folders visible in the environment, after the environment's own packages. The .pth
+    files in these folders are read too.
     """
     for name in os.listdir(f"{target}/lib"):
         with open(f"{target}/lib/{name}/site-packages/{PTH}", "w", encoding="utf-8") as file:

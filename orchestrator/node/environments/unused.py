@@ -16,9 +16,9 @@ from orchestrator.protocol.reading import names_in
 
 @dataclass(frozen=True)
 class Old:
-    """An unused item in a cache."""
+    """An item in a cache that was not used for long."""
 
-    kind: str  # environment | wheel | folder (an interrupted installation)
+    kind: str  # environment, wheel, or folder (of an interrupted installation)
     path: str
     bytes: int
 
@@ -41,7 +41,7 @@ def find_old(cache: str, oldest: float, keep: Collection[str] = ()) -> Iterator[
 
 
 def remove(old: Old) -> bool:
-    """Remove an item. Return False if a process has begun to use the item."""
+    """Remove an item from the cache. Return False if a process has begun to use the item."""
     if old.kind == "wheel":
         with contextlib.suppress(FileNotFoundError):
             os.unlink(old.path)
