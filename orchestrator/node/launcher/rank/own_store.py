@@ -1,10 +1,10 @@
-"""Lets a program serve its own store at a port other than its rank's MASTER_PORT.
+"""Lets a program serve its own store at another port than its rank's MASTER_PORT.
 
 orch sets `TORCHELASTIC_USE_AGENT_STORE=True`. With this setting, torch assumes that another process serves the store,
-and every rank only connects to it. But orch serves a store only at MASTER_PORT. Tutorials choose another port, such as
-`os.environ["MASTER_PORT"] = "12355"` or `tcp://localhost:23456`, mostly in processes that they spawn. Rank 0 must serve
-the store at that port. Older versions of torch ignore the port, so all processes would wait for a store that nobody
-serves. Newer versions compare the port with MASTER_PORT, but the program has changed MASTER_PORT.
+and every rank only connects to this store. But orch serves a store only at MASTER_PORT. Tutorials choose another port,
+such as `os.environ["MASTER_PORT"] = "12355"` or `tcp://localhost:23456`, mostly in processes that they spawn. Rank 0
+must serve the store at that port. Older versions of torch ignore the port, so all processes would wait for a store that
+nobody serves. Newer versions compare the port with MASTER_PORT, but the program has changed MASTER_PORT.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ finally:
 
 
 def tell_stores_apart(served: Mapping[str, str] | None = None) -> None:
-    """Make torch use the launcher's store only at this store's own port, in this process and in processes that it
-    spawns.
+    """Make torch use the launcher's store only if a program connects to the port of this store. This applies to this
+    process and to processes that it spawns.
 
     `served` has the variables that describe the launcher's store. By default they are read from the environment.
     """
@@ -54,7 +54,7 @@ def _change_torch(served: Mapping[str, str], rendezvous: ModuleType) -> None:
         if str(port) != served[PORT]:
             with _environment({FLAG: ""}):
                 return create(hostname, port, *args, **kwargs)
-        # The store may listen at only one address, and the program may use localhost.
+        # The launcher's store may listen at only one address, although the program connects to localhost.
         with _environment(served):
             return create(served[ADDR], port, *args, **kwargs)
 
@@ -62,7 +62,9 @@ def _change_torch(served: Mapping[str, str], rendezvous: ModuleType) -> None:
 
 
 def _change_multiprocessing(served: Mapping[str, str], util: ModuleType) -> None:
-    """Make multiprocessing apply the same change in the processes that it spawns, because they are new interpreters."""
+    """Make multiprocessing change torch in the same way in the processes that it spawns, because they are new
+    interpreters.
+    """
     spawn = util.spawnv_passfds
     begin = _IN_A_CHILD.format(root=ROOT, served=dict(served))
 
