@@ -11,8 +11,8 @@ from orchestrator.protocol.checkpoints.search import Sought, at
 
 
 def saved(request: Request, _: bytes) -> Answer:
-    """Return the progress that the run's newest complete checkpoint shows, and whether the checkpoint `given` is
-    complete.
+    """Return the progress that the run's newest complete checkpoint shows, and whether the checkpoint `given` in the
+    request is complete.
     """
     run_dir, code_dir, checkpoints = (at_user(request[name]) for name in ("run_dir", "code_dir", "checkpoints"))
     places = Places(run_dir, code_dir, checkpoints, Sought(str(request["format"]), str(request["glob"])))
@@ -25,7 +25,7 @@ def saved(request: Request, _: bytes) -> Answer:
 
 
 def put_in_place(request: Request, _: bytes) -> Answer:
-    """Rename a completely written folder to its final name. If a folder of that name exists, it is removed first."""
+    """Rename a completely written folder to its final name. If a folder of that name exists, it is deleted first."""
     source, target = at_user(request["source"]), at_user(request["target"])
     if os.path.islink(target) or os.path.isfile(target):
         raise RefusedError(f"{target} is no folder")
