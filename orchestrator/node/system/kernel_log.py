@@ -25,7 +25,7 @@ def newest_gpu_faults() -> list[str]:
     try:
         while record := _next(log):
             records.append(record)
-    except OSError:  # BlockingIOError after the last record
+    except OSError:  # the kernel raises BlockingIOError after the last record
         pass
     finally:
         os.close(log)
@@ -33,8 +33,8 @@ def newest_gpu_faults() -> list[str]:
 
 
 def gpu_faults_in(records: Iterable[str], now: float) -> list[str]:
-    """Return the newest lines about GPU faults among the log's records. `now` is in seconds since the boot. This
-    does no I/O.
+    """Return the newest lines about GPU faults among the records of the kernel's log. `now` is in seconds since the
+    boot. This does no I/O.
     """
     found = [match for record in records if (match := _RECORD.match(record))]
     recent = [match[2] for match in found if int(match[1]) / 1e6 >= now - RECENT_SECONDS]
@@ -44,6 +44,6 @@ def gpu_faults_in(records: Iterable[str], now: float) -> list[str]:
 def _next(log: int) -> str:
     """Return the next record of the kernel's log. Each read returns one record."""
     while True:
-        # BrokenPipeError means that the record was overwritten meanwhile. The next read continues after it.
+        # BrokenPipeError means that the record was overwritten before it was read. The next read continues after it.
         with contextlib.suppress(BrokenPipeError):
             return os.read(log, RECORD_BYTES).decode("utf-8", "replace")

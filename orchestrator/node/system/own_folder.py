@@ -14,12 +14,12 @@ class OwnFolder:
         try:
             self.descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             weakref.finalize(self, os.close, self.descriptor)
-        except OSError:  # it is then unknown whether the folder was removed
+        except OSError:  # in this case nobody can know whether the folder was removed
             self.descriptor = -1
 
     def is_removed(self) -> bool:
-        """Return whether the folder was removed, even if a new folder has the same path. Return False if this is
-        unknown.
+        """Return whether the folder was removed, even if a new folder has the same path. Return False if this can't be
+        determined.
         """
         if self.descriptor < 0:
             return False

@@ -9,7 +9,7 @@ import stat
 from collections.abc import Iterator
 
 PRIVATE = 0o077
-_UNCHANGED = -1  # subprocess's value for "unchanged"
+_UNCHANGED = -1  # the value by which `subprocess` leaves the umask unchanged
 _users = _UNCHANGED
 
 
@@ -23,8 +23,8 @@ def hold_umask() -> None:
 
 
 def users_umask() -> int:
-    """Return the umask with which this process was started, in the form that `subprocess` takes: -1 if it was never
-    changed.
+    """Return the umask with which this process was started, in the form that `subprocess` takes. Return -1 if the umask
+    was never changed.
     """
     return _users
 
@@ -36,13 +36,14 @@ def give_back_umask() -> None:
 
 
 def file_mode() -> int:
-    """Return the mode for orch's own files that a program of this process writes, such as a rank's error file."""
+    """Return the mode for orch's own files that the user's program writes in this process, such as a rank's error file.
+    """
     return 0o666 if _users == _UNCHANGED else 0o666 & ~PRIVATE
 
 
 @contextlib.contextmanager
 def as_orch() -> Iterator[None]:
-    """Make files private that are created within the block, in a process that otherwise has the user's umask."""
+    """Within the block, create private files, in a process that otherwise has the user's umask."""
     held = os.umask(PRIVATE)
     os.umask(held if _users == _UNCHANGED else held | PRIVATE)
     try:
@@ -53,8 +54,7 @@ def as_orch() -> Iterator[None]:
 
 @contextlib.contextmanager
 def as_the_user() -> Iterator[None]:
-    """Use the user's own umask within the block, to create files outside of orch's folders. This affects all
-    threads.
+    """Within the block, use the user's own umask, to create files outside of orch's folders. This affects all threads.
     """
     held = os.umask(PRIVATE)
     os.umask(held if _users == _UNCHANGED else _users)
@@ -131,7 +131,7 @@ def _above(path: str) -> Iterator[str]:
 
 
 def user_in_words(uid: int) -> str:
-    """Return the name of the user with this uid, or `user 1234` if this machine knows no name for the uid."""
+    """Return the name of the user with this uid, or `user 1234` if this machine knows no name for the uid 1234."""
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:

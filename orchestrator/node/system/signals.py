@@ -1,4 +1,4 @@
-"""The signals by which a scheduler stops a node. Every process of the job gets them.
+"""The signals by which a scheduler stops the processes of its job. Every process of the job gets them.
 
 A process of orch blocks these signals until it has installed its handlers.
 """
@@ -10,15 +10,15 @@ import signal
 from collections.abc import Iterator
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2, signal.SIGXCPU)
-"""The signals at which an agent stops. orch itself sends SIGXCPU to node 0's agent when the time limit of a job of Grid
-Engine or PBS is near, because Grid Engine sends SIGUSR2 before every end of a job.
+"""The signals upon which an agent stops. orch itself sends SIGXCPU to node 0's agent when the time limit of a job of
+Grid Engine or PBS is near, because Grid Engine sends SIGUSR2 before every end of a job.
 """
 NOTICES = (*STOP_SIGNALS, signal.SIGUSR1, signal.SIGHUP)
 """The signals by which schedulers announce the end or the suspension of a job."""
 
 
 def name_of(number: int) -> str:
-    """Return the name of a signal. A real-time signal has no name, so return a text such as "signal 41"."""
+    """Return the name of a signal. A real-time signal has no name, so this returns a text such as "signal 41"."""
     return signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
 
 
@@ -42,5 +42,5 @@ def hold_back_for_good() -> None:
 
 
 def let_through() -> None:
-    """Unblock the stop signals. Signals that were sent while they were blocked arrive now."""
+    """Unblock the stop signals. Signals that were sent while they were blocked are delivered now."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
