@@ -33,7 +33,7 @@ VERBS = {
 
 
 def main() -> int:
-    """Run a verb and return its exit code. Files that the verb writes are readable only for this user."""
+    """Run a verb and return its exit code. Files that the verb writes are readable only by this user."""
     verb, words = (sys.argv[1] if len(sys.argv) > 1 else ""), sys.argv[2:]
     if verb != "launcher":  # a launcher may be another user in its container, and sets its own umask
         hold_umask()

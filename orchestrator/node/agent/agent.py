@@ -283,8 +283,8 @@ class Agent:
             self._tell(messages.SignalReceived(name, cancel is not None, now))
 
     def _cancelled(self) -> dict[str, Any] | None:
-        """Return the record of a cancel, or None if the run is not cancelled. The record is written before the
-        signal is sent.
+        """Return the record of a cancel, or None if the run is not cancelled. A cancel writes this record before it
+        signals the agent.
         """
         return read_object(f"{self.task.run_dir}/cancel.json", MOST_WORD)
 

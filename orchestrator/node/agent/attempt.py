@@ -40,8 +40,8 @@ class Attempt:
     def note_report(self, node: int, report: RankEnded, *, is_stopping: bool, is_any_lost: bool) -> None:
         """Record a rank's end, and whether the rank ended because the attempt was stopped.
 
-        If its launcher has not stopped a rank, the rank ended by itself, even if the report arrives after the order to
-        stop. If a node is lost, the other ranks may have ended because of that loss.
+        If the launcher has not stopped the rank, the rank ended by itself, even if the report arrives after the order
+        to stop. If a node is lost, the other ranks may have ended because of that loss.
         """
         after_stop = is_stopping and (is_any_lost or report.stopped is not False)
         by_order = is_stopping or bool(report.stopped)  # or the rank got the signal that the agent received
@@ -53,7 +53,7 @@ class Attempt:
             self.hang.standstill.drop(node)
 
     def note(self, end: Culprit) -> None:
-        """Record a rank's end, after it was decided whether the rank ended by itself."""
+        """Record a rank's end. The caller has decided whether the rank ended by itself."""
         self.exits.append(end)
         if not exited_well(end) and end.node is not None:
             self.bad.add(end.node)

@@ -1,8 +1,8 @@
-"""Detects whether rank 0's program has loaded the checkpoint that it was offered.
+"""Detects whether rank 0's program has loaded the checkpoint from which it was to resume.
 
-A program that uses orch's training library reports the loaded step. For other programs, the first two steps in the
-heartbeats or metrics show it, or the step of the first saved checkpoint. A program that begins at step 1 has loaded no
-checkpoint.
+A program that uses orch's training library reports the loaded step. For other programs, this is detected from the first
+two steps in the heartbeats or metrics, or from the step of the first saved checkpoint. A program that begins at step 1
+has loaded no checkpoint.
 """
 
 from __future__ import annotations

@@ -111,8 +111,7 @@ async def dial(tls: Tls, addrs: tuple[str, ...], ports: tuple[int, ...]) -> Chan
 
 
 async def _at(tls: Tls, addr: str, ports: tuple[int, ...]) -> Channel:
-    """Return a channel to a member of the run at this address. If a port fails or is slow, the next port is tried too.
-    """
+    """Return a channel to a member of the run at this address. If a port fails or is slow, try the next port too."""
     tries: dict[asyncio.Task[Channel], int] = {}
     pending: set[asyncio.Task[Channel]] = set()
     problems: dict[str, list[int]] = {}

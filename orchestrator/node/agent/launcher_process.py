@@ -99,8 +99,8 @@ def engine_environment(task: NodeTask) -> dict[str, str]:
 
 
 class LauncherProcess:
-    """The launcher of this node, as its agent controls it. `on_report` receives the launcher's reports, and
-    LauncherGone when the process has ended.
+    """Controls the launcher of this node. `on_report` receives the launcher's reports, and LauncherGone when the
+    process has ended.
     """
 
     def __init__(self, task: NodeTask, on_report: Callable[[Report], None]) -> None:

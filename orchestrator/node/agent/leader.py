@@ -209,8 +209,8 @@ class Leader:
     def _stop(self, cause: Cause = Cause.NONE, grace: float = FAILURE_GRACE, *, outranks: bool = False) -> None:
         """Order the ranks to stop at a step boundary. If `cause` is NONE, the reason is a failure.
 
-        If the ranks are already stopping, they get a new order only if `outranks` is True: the new cause has a higher
-        priority.
+        If the ranks are already stopping, they get a new order only if `outranks` is True, which means that the new
+        cause has a higher priority.
         """
         if self.phase is Phase.RUNNING or outranks:
             self.stage, self.ranks.stopped = self.stage._replace(phase=Phase.STOPPING), cause

@@ -1,5 +1,5 @@
-"""Listens for members of a run. A connection that has not authenticated itself is called a stranger. The number of
-strangers is limited.
+"""Listens for members of a run. A connection whose peer has not authenticated itself is called a stranger. The number
+of strangers is limited.
 
 The gang's leader and every node's neighbour server use this listener.
 """
@@ -24,7 +24,7 @@ PAUSE_SECONDS = 1.0  # the pause before connections are accepted again, after a 
 
 @dataclass(eq=False)
 class Stranger:
-    """A connection that has not authenticated itself as a member's yet."""
+    """A connection whose peer has not yet authenticated itself as a member of the run."""
 
     addr: str
     at: str  # the local address of the connection; a member connects to all addresses at once
@@ -35,7 +35,7 @@ class Stranger:
 
 
 class Strangers:
-    """The connections that have not authenticated themselves yet, the oldest first.
+    """The connections whose peers have not authenticated themselves yet, the oldest first.
 
     All nodes of a gang may connect at once, so each method is fast, however many connections there are.
     """

@@ -50,8 +50,8 @@ class Members:
         self.on_left(node, reason)
 
     def _admitted(self, channel: Channel, first: Message) -> Hello:
-        """Check a peer's first message, and return the hello of a node that has not joined yet. Raises ChannelError for
-        a second agent of the same node, because it must not displace the first.
+        """Check a peer's first message, and return the hello message of a node that has not joined yet. Raises
+        ChannelError for a second agent of the same node, because it must not displace the first.
         """
         said = read(Introduction, first, lenient=True)
         if said.to != LEADER:  # the peer wanted another listener, but its connection was redirected to this one

@@ -20,7 +20,9 @@ Taker = Callable[[Keep, Channel], Awaitable[None]]
 
 
 class NeighbourServer:
-    """A node's neighbour server. `take` receives a checkpoint through the sender's channel, and sends the answer."""
+    """The server of a node to which other nodes connect, to test the network or to send a checkpoint. `take` receives a
+    checkpoint through the sender's channel, and sends the answer.
+    """
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""The ranks of one node in all attempts: starts their launcher, sends it orders, and handles its reports.
+"""Controls the ranks of one node in all attempts: starts their launcher, sends it orders, and handles its reports.
 
 Reports that concern the other nodes are sent to the leader. Every event is written to this node's record.
 """
@@ -161,7 +161,7 @@ class Ranks:
         self.launcher.send(self.prepared)
 
     def go(self, order: messages.Go) -> None:
-        """Start the attempt's ranks. If this node has the checkpoint, the ranks resume from it."""
+        """Start the attempt's ranks. If this node has the checkpoint that the order names, the ranks resume from it."""
         offset, nproc = order.binding.rank_offset, order.binding.nproc
         self.running, self.members = (set(range(offset, offset + nproc)) for _ in range(2))
         if self.task.launcher in ("torchrun", "accelerate"):
@@ -349,7 +349,8 @@ class Ranks:
             self.events.write(events.ReportFailed(what, repr(error)[:500]))
 
     async def _became_ready(self, report: messages.Ready) -> None:
-        """Report to the leader that this node is ready, with its checkpoints. Searching a large folder takes a while.
+        """Report to the leader that this node is ready, with its checkpoints. If the folder is large, the search for
+        checkpoints takes a while.
 
         The report also names the hash algorithms that both the ranks and the agent can use. The ranks verify
         checkpoints, and the agent verifies received copies.
@@ -382,7 +383,7 @@ class Ranks:
         return {"saves": saves, "saves_failed": failed, "unsaved": self.launcher.masked(str(last.get("unsaved") or ""))}
 
     def _take_result(self) -> None:
-        """Copy rank 0's result from the attempt's folder, which a container sees, to the run's folder."""
+        """Copy rank 0's result from the attempt's folder, which is mounted in the container, to the run's folder."""
         if self.task.container is None:
             return
         place = result_file(self.task.run_dir)
@@ -447,8 +448,7 @@ class Ranks:
 
     @_HANDLERS.add
     async def _lost_launcher(self, report: messages.LauncherGone) -> None:
-        """Report that the launcher ended by itself. Its ranks ended with it, so this counts as a failure of the node.
-        """
+        """Report that the launcher ended by itself. Its ranks ended with it, so this is a failure of the node."""
         self.is_launcher_gone = True
         if self.launcher.is_dismissed and not self.running:
             self._renew_launcher()

@@ -1,5 +1,5 @@
-"""`python3 node.pyz replay ORDER`: runs one rank of a past run again, alone and at this terminal. At the end, its files
-are removed.
+"""`python3 node.pyz replay ORDER`: runs one rank of a past run again, alone and at this terminal. At the end, all files
+of the replay are removed.
 """
 
 from __future__ import annotations

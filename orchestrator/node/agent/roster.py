@@ -1,4 +1,6 @@
-"""The nodes of a gang from their hellos: their names for messages, and their addresses. The module does no I/O."""
+"""The nodes of a gang, as their hello messages describe them: their hosts, addresses and numbers of ranks. The module
+does no I/O.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ from orchestrator.protocol.task import NodeTask
 
 
 class Roster:
-    """The hellos of the nodes that have joined the gang."""
+    """The hello messages of the nodes that have joined the gang."""
 
     def __init__(self, task: NodeTask) -> None:
         self.task = task

@@ -102,7 +102,7 @@ def run_starts(run_dir: str, log: str, *srun: str) -> int:
 
 
 def _request_after(start: Start) -> Again | None:
-    """Return the request for another start; None if there is none.
+    """Return the request for another start; None if there is no request.
 
     If node 0's agent has vanished, another machine writes the request, and a network file system may show it late.
     """

@@ -1,8 +1,8 @@
 """Decides which stalled ranks of all nodes count as a hang. The module does no I/O, and the clock is an argument.
 
 A rank that waits between two steps may wait for a rank that saves or evaluates alone. So while any rank of the run is
-within the limit of a longer phase, the time does not count against ranks between two steps. If a node's heartbeats are
-lost, its ranks may be in such a phase, but for no longer than the phase's limit.
+within the longer limit of such a phase, the time does not count against ranks between two steps. If a node's heartbeats
+are lost, its ranks may be in such a phase, but for no longer than the phase's limit.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Standstill:
 
     def be_patient(self, node: int, seconds: float, now: float) -> None:
         """Record that a rank of the node is in a phase with a longer limit, such as saving, for up to `seconds` from
-        now. If `seconds` is 0, no rank of the node is.
+        now. If `seconds` is 0, no rank of the node is in such a phase.
         """
         self._look(now)
         self.patience[node] = now + seconds

@@ -89,8 +89,7 @@ class Tls:
 
 
 def bound_buffers() -> None:
-    """Make asyncio read TLS data in pieces of BUFFER_BYTES. Before Python 3.11, asyncio has no large buffer to limit.
-    """
+    """Make asyncio read TLS data in pieces of BUFFER_BYTES. Before Python 3.11, asyncio has no such buffer to limit."""
     if hasattr(sslproto.SSLProtocol, "max_size"):
         sslproto.SSLProtocol.max_size = BUFFER_BYTES
 

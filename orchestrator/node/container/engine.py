@@ -123,7 +123,7 @@ def _found(values: Mapping[str, Any]) -> Found:
 
 
 def _at(values: Mapping[str, Any], *names: str) -> Any:
-    """Return the value at a path of names in an engine's answer, or None if a part of the path is missing."""
+    """Return the value under nested keys in an engine's answer, or None if one of the keys is missing."""
     found: Any = values
     for name in names:
         found = found.get(name) if isinstance(found, Mapping) else None
@@ -131,8 +131,7 @@ def _at(values: Mapping[str, Any], *names: str) -> Any:
 
 
 def remove(engine: str, run_id: str, node: int | None = None, timeout: float = 20.0) -> tuple[int, list[str]]:
-    """Remove the run's containers by force. Return the number of removed containers, and the ids of the remaining ones.
-    """
+    """Remove the run's containers by force. Return (number of removed containers, ids of the remaining containers)."""
     removed: set[str] = set()
     end = time.monotonic() + timeout
     while found := ours(engine, run_id, node):

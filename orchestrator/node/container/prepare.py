@@ -60,8 +60,7 @@ ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 @dataclass(frozen=True)
 class ContainerLaunch:
-    """The command that starts a launcher in a container, the task for this launcher, and the facts about the container.
-    """
+    """The command that starts a launcher in a container, the launcher's task, and the facts about the container."""
 
     argv: list[str]
     task: NodeTask
@@ -273,8 +272,8 @@ def own_limits() -> tuple[str, ...]:
 
 
 def visible_gpus(task: NodeTask, environ: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the GPUs that this node's ranks may use, by names that are valid outside of the job's allocation too,
-    because an engine's daemon runs there.
+    """Return the GPUs that this node's ranks may use. Their names are also valid outside of the job's allocation,
+    because an engine's daemon runs outside.
 
     The first of these that exists is returned:
 

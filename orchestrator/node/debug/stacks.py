@@ -181,8 +181,7 @@ def _own_frames(thread: Thread) -> Thread:
 
 
 def _foreign(rank: int, process: Process) -> list[RankStacks]:
-    """Return the stacks of ranks that another launcher or a command has started. Their processes are read with py-spy.
-    """
+    """Return the stacks of ranks that another launcher or a command has started, as py-spy reads them."""
     if state_of(process.pid) in STOPPED:
         return [RankStacks(rank, process.pid, why_not="it is stopped (SIGSTOP)")]
     family = [process, *descendants(process.pid)]

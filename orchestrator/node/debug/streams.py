@@ -42,7 +42,9 @@ class Streams:
         self.writing, self.number, self.is_over = asyncio.Lock(), 0, False
 
     async def serve(self) -> None:
-        """Handle messages until the other end has closed. Raises ValueError if the other end violates the protocol."""
+        """Handle messages until the other end has closed its pipe. Raises ValueError if the other end violates the
+        protocol.
+        """
         try:
             while True:
                 kind, number, size = HEAD.unpack(await self.reader.readexactly(HEAD.size))
@@ -57,8 +59,7 @@ class Streams:
             self.writer.close()
 
     async def carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Open a stream to the other end, and copy data between the stream and this connection until both have ended.
-        """
+        """Open a stream to the other end, and copy data between the stream and this connection until both end."""
         if self.is_over:
             writer.transport.abort()
             return

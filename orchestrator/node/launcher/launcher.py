@@ -93,8 +93,7 @@ class Launcher:
     signals: tuple[int, int] = (-1, -1)
 
     def report(self, report: messages.Report) -> None:
-        """Send a report to the agent. If the agent has ended, nothing is raised, because the end of stdin shows this.
-        """
+        """Send a report to the agent. If the agent has ended, raise nothing, because the end of stdin shows this."""
         line = json.dumps(report.to_json()) + "\n"
         with contextlib.suppress(BrokenPipeError):
             _write_all(self.reports, line.encode())
@@ -413,7 +412,7 @@ class Launcher:
         """In a container, kill the processes that the ranks have left, and report them. Outside of containers, the
         agent does this.
 
-        The agent can't do it for a container, because it would also kill the launcher.
+        In a container, the agent would also kill the launcher.
         """
         if self.task.container is None:
             return messages.RanksIdle(self.attempt)

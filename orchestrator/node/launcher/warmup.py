@@ -51,8 +51,8 @@ def warm_up(task: NodeTask) -> dict[str, Any]:
     """Import the modules that forked ranks will share. Return a dict with the time that this took, or with the failed
     module and the error.
 
-    Its `missing` names a module that every rank needs but this interpreter lacks. `opened_gpu` names an import that has
-    opened a GPU, after which a forked rank could not use its GPU.
+    In the dict, `missing` names a module that every rank needs but this interpreter lacks. `opened_gpu` names an import
+    that has opened a GPU, after which a forked rank could not use its GPU.
     """
     begun, opened_gpu = time.monotonic(), None
     if needs_torch(task) and not torch_is_there():
@@ -81,7 +81,7 @@ def warm_up(task: NodeTask) -> dict[str, Any]:
 def _asking_nvml() -> Iterator[None]:
     """Make torch.cuda.is_available() use NVML within the block, because NVML does not initialize CUDA.
 
-    If the job sets torch's variable for this, the job's value is kept.
+    If the job sets torch's variable PYTORCH_NVML_BASED_CUDA_CHECK, the job's value is kept.
     """
     if NVML_CHECK in os.environ:
         yield

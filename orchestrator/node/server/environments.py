@@ -24,8 +24,8 @@ def find_interpreter(request: Request, _: bytes) -> Answer:
 
 
 def find_environment(request: Request, _: bytes) -> Answer:
-    """Return whether this machine has the environment unchanged, and the environment's folder. Mark the environment as
-    just used.
+    """Return whether this machine has an unchanged copy of the environment, and the environment's folder. Mark the
+    environment as just used.
     """
     path = place_of(_cache(request), request["key"])
     is_whole = folder.why_unusable(path) is None

@@ -1,8 +1,8 @@
 """`python3 node.pyz fault RUN_DIR NODE FAULT SECONDS`: kills or freezes processes of a run on this node, to test
 recovery.
 
-Only this user's processes are signalled: the agent in the run's record, and processes with the mark of the run and this
-node.
+Only this user's processes are signalled: the agent in the run's record, and processes whose variable ORCH_MARK names
+the run and this node.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def _marked(run_id: str, node: int) -> list[Process]:
 def _ranks(run_dir: str, node: int, marked: list[Process]) -> dict[int, Process]:
     """Return the ranks that the node's launcher has started in its newest attempt, by rank number.
 
-    If the launcher runs in a container, its reports contain the container's own pids.
+    The launcher may have reported the pids of its container, so they are converted to the host's pids.
     """
     inside = {(_status(process, "NSpid") or [process.pid])[-1]: process for process in marked}
     try:

@@ -100,8 +100,8 @@ def poll_changes(request: Request, _: bytes) -> Answer:
     """Return the file parts that the requester lacks, and whether the agent is alive. Wait up to `wait` seconds for
     changes.
 
-    have: for each file name, what the requester's copy has: [size, tail hash] if the file is append-only, or else a
-    stamp. ranks: the ranks whose logs are sent; null for all.
+    have: the requester's copies by file name, as [size, tail hash] of an append-only file, or as the stamp of another
+    file. ranks: the ranks whose logs are sent; null for all.
     """
     run_dir, node = at_user(request["run_dir"]), int(request["node"])
     end = time.monotonic() + float(request.get("wait", 0.0))
@@ -141,8 +141,7 @@ def _news(run_dir: str, node: int, request: Request, *, beats: bool) -> tuple[li
 
 
 def _is_wanted(name: str, request: Request, *, beats: bool) -> bool:
-    """Return whether a file is to be sent. With `beats`, only heartbeats and samples are sent, else only other files.
-    """
+    """Return whether a file is to be sent. With `beats`, only heartbeats and samples are sent, else all other files."""
     last, ranks = name.rpartition("/")[2], request.get("ranks")
     log, beat = _LOG.fullmatch(last), _BEAT.fullmatch(last)
     of_rank = log or beat

@@ -116,8 +116,8 @@ def _close(taken: Places) -> None:
 
 
 def holders() -> dict[str, dict[str, Any]]:
-    """Return the holder of each taken place (GPU or slot): its uid, user and run, and the time since when it holds the
-    place. Unknown values are null.
+    """Return the holder of each taken place (GPU or slot): uid, user and run, and since when the place is held. Unknown
+    values are null.
     """
     place, said = re.compile(rf"{PREFIX}/({_PLACE})"), re.compile(rf"{PREFIX}/({_PLACE_IN_SHORT})/{_SAID}")
     names = owned_names()

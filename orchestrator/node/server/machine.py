@@ -50,7 +50,8 @@ print(json.dumps(found))
 
 
 def hello(request: Request, _: bytes) -> Answer:
-    """Describe this machine. Raises RefusedError if orch's folder can't be used, or if other users can write to it.
+    """Return the facts about this machine. Raises RefusedError if orch's folder can't be used, or if other users can
+    write to it.
 
     shared_parent: whether users who can write to the parent folders are trusted.
     """
@@ -175,7 +176,7 @@ def lives(request: Request) -> bool | None:
     """Return whether the agent of the request's run, node and start is alive; None if the start has not recorded its
     agent yet.
 
-    Agents of earlier starts do not count. They have ended, so the run would be started again by mistake.
+    An earlier start's agent does not count. It has ended, and if it counted, the run would be started again by mistake.
     """
     agent, start = recorded_agent(request), request.get("start")
     marker = f"{node_folder(at_user(request['run_dir']), request['node'])}/start_{start}"
@@ -274,7 +275,7 @@ def end_run(
     run_id: str, agents: list[Process], node_dirs: list[str], node: int | None = None, *, anywhere: bool = False
 ) -> tuple[int, list[str]]:
     """Kill the run's living agents, its processes that have ORCH_MARK, and its containers. Return (number killed, names
-    of those that still exist).
+    of the survivors).
 
     node: limits this to the processes of one node. node_dirs: the folders of the run's nodes, whose records name the
     container engines. anywhere: whether other engines are searched too.

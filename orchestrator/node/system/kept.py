@@ -66,6 +66,5 @@ def _files_of(part: str) -> Iterator[str]:
 
 
 def _digest(key: str, body: bytes) -> bytes:
-    """Return a hash of the key and the body, by which a cached body is known to be complete and to belong to the key.
-    """
+    """Return a hash of the key and the body. A cached body with another hash is damaged or belongs to another key."""
     return hashlib.sha256(key.encode() + body).hexdigest().encode()

@@ -36,8 +36,7 @@ def give_back_umask() -> None:
 
 
 def file_mode() -> int:
-    """Return the mode for orch's own files that the user's program writes in this process, such as a rank's error file.
-    """
+    """Return the mode for orch's own files that the user's program writes in this process, such as an error file."""
     return 0o666 if _users == _UNCHANGED else 0o666 & ~PRIVATE
 
 
@@ -54,8 +53,7 @@ def as_orch() -> Iterator[None]:
 
 @contextlib.contextmanager
 def as_the_user() -> Iterator[None]:
-    """Within the block, use the user's own umask, to create files outside of orch's folders. This affects all threads.
-    """
+    """Within the block, use the user's own umask to create files outside of orch's folders. It applies to all threads."""
     held = os.umask(PRIVATE)
     os.umask(held if _users == _UNCHANGED else _users)
     try:

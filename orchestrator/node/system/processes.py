@@ -50,8 +50,7 @@ def _stat(pid: int) -> tuple[str, list[str]]:
 
 
 def status_of(pid: int, name: str) -> str:
-    """Return a field of /proc/PID/status, such as `NSpid`. Return "" if the field is missing or the process has ended.
-    """
+    """Return a field of /proc/PID/status, such as `NSpid`; "" if the field is missing or the process has ended."""
     try:
         with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as status:
             return next((line[len(name) + 1 :].strip() for line in status if line.startswith(f"{name}:")), "")

@@ -14,7 +14,7 @@ LEAST_LEFT = 16
 
 
 def shortage(error: BaseException) -> str:
-    """Return a sentence about the resource whose exhaustion has caused this error, and its limit; "" if the error has
+    """Return a sentence about the exhausted resource that has caused this error, and its limit; "" if the error has
     another cause.
     """
     number = error.errno if isinstance(error, OSError) else None

@@ -1,5 +1,4 @@
-"""Finds out from the kernel which user owns the other end of a local TCP connection, and which user listens on a port.
-"""
+"""Requests from the kernel who owns the other end of a local TCP connection, and who listens on a port."""
 
 from __future__ import annotations
 

@@ -136,8 +136,7 @@ class ReplicaSender:
 
 
 def _committed(folder: str) -> set[tuple[str, int]]:
-    """Return (name, time of commit) of each checkpoint. An overwritten checkpoint has a new time, so it counts as new.
-    """
+    """Return (name, time of commit) of each checkpoint. An overwritten checkpoint counts as new."""
     found = set()
     for name in committed(folder):
         with contextlib.suppress(OSError):  # deleted meanwhile

@@ -57,8 +57,7 @@ Facts = dict[str, Any]  # a file's size as "bytes", and its checksum under the a
 
 
 async def _in_time(step: Awaitable[T], what: str) -> T:
-    """Return the result of one step of a transfer. Raises ChannelError if the step takes longer than STALLED_SECONDS.
-    """
+    """Return the result of a step of a transfer. Raises ChannelError if the step takes longer than STALLED_SECONDS."""
     try:
         return await asyncio.wait_for(step, STALLED_SECONDS)
     except asyncio.TimeoutError as error:

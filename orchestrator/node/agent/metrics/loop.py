@@ -1,5 +1,5 @@
-"""Reads the metrics that the program writes to its own files, on node 0. It runs in a thread beside the agent's
-event loop, and uses at most 5 % of a core.
+"""On node 0, reads the metrics that the program writes to its own files. The reading runs in a thread beside the
+agent's event loop, and uses at most 5 % of a core.
 """
 
 from __future__ import annotations

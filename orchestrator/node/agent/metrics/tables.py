@@ -20,8 +20,7 @@ _NO_METRICS = frozenset({*_STEPS, *_TIMES, "kind", "attempt"}) - {"epoch"}
 
 
 class CsvFile:
-    """A CSV file with a header, such as Lightning's metrics.csv. When a metric is added, Lightning rewrites the file.
-    """
+    """A CSV file with a header, such as Lightning's metrics.csv. If a metric is added, Lightning rewrites the file."""
 
     def __init__(self, followed: Followed) -> None:
         self.followed = followed

@@ -1,5 +1,5 @@
-"""Samples a node every 2 s, writes the samples to a file, and checks whether the node is idle. It runs as a task
-beside the agent's other work.
+"""Samples a node every 2 s, writes the samples to a file, and checks whether the node is idle. The sampling runs as a
+task beside the agent's other work.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Started:
 
 
 class Sampling:
-    """The sampling of one node from its agent's start to its end.
+    """The sampling of one node from the agent's start to the agent's end.
 
     `started` returns the ranks, `tell` sends reports to the leader, `record` writes an event, and `watch` receives each
     sample.

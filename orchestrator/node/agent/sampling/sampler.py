@@ -14,8 +14,7 @@ LEAST_SECONDS = 0.05  # the shortest time between two readings from which a rate
 
 @dataclass
 class _Known:
-    """A rank's state at the last reading: the counters of its processes, its time spent waiting for data, and its step.
-    """
+    """A rank's state at the last reading: its processes' counters, its time spent waiting for data, and its step."""
 
     processes: dict[int, Usage] = field(default_factory=dict)
     waited: float | None = None

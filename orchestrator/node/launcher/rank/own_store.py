@@ -62,8 +62,8 @@ def _change_torch(served: Mapping[str, str], rendezvous: ModuleType) -> None:
 
 
 def _change_multiprocessing(served: Mapping[str, str], util: ModuleType) -> None:
-    """Make multiprocessing change torch in the same way in the processes that it spawns, because they are new
-    interpreters.
+    """Make multiprocessing apply this module's change to torch in each process that it spawns, because such a process
+    is a new interpreter.
     """
     spawn = util.spawnv_passfds
     begin = _IN_A_CHILD.format(root=ROOT, served=dict(served))

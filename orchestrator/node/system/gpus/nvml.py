@@ -34,8 +34,7 @@ THROTTLES = {
 
 
 def look() -> GpuInventory:
-    """Return this machine's GPUs as NVML reports them. If NVML can't be used, return the GPUs that nvidia-smi reports.
-    """
+    """Return this machine's GPUs as NVML reports them, or as nvidia-smi reports them if NVML can't be used."""
     from orchestrator.node.system.gpus.nvidia_smi import look_by_program
 
     library = open_nvml()
@@ -87,8 +86,7 @@ class Nvml:
         )
 
     def levels(self) -> tuple[Gpu, ...]:
-        """Return all GPUs with only the values that change often. Reading these values is cheap, and is done every 2 s.
-        """
+        """Return all GPUs with only the values that change often. Reading them is cheap, and is done every 2 s."""
         self._known = self._known or tuple(self._devices())
         return tuple(self._levels(index, uuid, device) for index, uuid, device in self._known)
 
