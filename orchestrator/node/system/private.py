@@ -53,7 +53,9 @@ def as_orch() -> Iterator[None]:
 
 @contextlib.contextmanager
 def as_the_user() -> Iterator[None]:
-    """Within the block, use the user's own umask to create files outside of orch's folders. It applies to all threads."""
+    """Within the block, use the user's own umask to create files outside of orch's folders. This affects all
+    threads.
+    """
     held = os.umask(PRIVATE)
     os.umask(held if _users == _UNCHANGED else _users)
     try:
