@@ -59,7 +59,7 @@ class Attempt:
             self.bad.add(end.node)
 
     def ended_well(self, node: int) -> bool:
-        """Return whether all ranks of the node have exited with 0. This stays True if the node is lost later."""
+        """Return whether all ranks of the node have exited with 0. If the node is lost later, this is still True."""
         return node in self.done and node not in self.bad
 
     def lose(self, node: int) -> None:

@@ -87,7 +87,7 @@ class History:
 
     @property
     def next_attempt(self) -> int:
-        """Return the number of the next attempt. No earlier attempt has this number."""
+        """Return the number of the next attempt, which no earlier attempt has used."""
         return restart.last_attempt(self.events, default=-1) + 1
 
     def last_in_job(self, place: Place) -> SlurmJob | None:
@@ -112,7 +112,7 @@ class History:
         ]
 
     def stalled(self, now: Progress) -> int:
-        """Return how many consecutive starts, up to this one, have saved no newer checkpoint."""
+        """Return the number of consecutive starts, up to this one, that have saved no newer checkpoint."""
         return restart.stalled(restart.progress_of_starts(self.events), now)
 
 
@@ -142,7 +142,7 @@ def history_of(run_dir: str, place: Place) -> History:
 
 
 def recorded(run_dir: str, node: int) -> tuple[Event, ...]:
-    """Return the events in a node's record; empty if the node has no record."""
+    """Return the events in a node's record; an empty list if the node has no record."""
     try:
         return tuple(events_in(f"{node_folder(run_dir, node)}/events.jsonl"))
     except OSError:
@@ -264,8 +264,8 @@ def run_in_job(run_dir: str, find: Callable[[], Place]) -> int:
 
 
 async def _run(task: NodeTask, on_outcome: Callable[[Agent, int], None]) -> int:
-    """Run the agent and return its exit code. Then block signals, because Slurm ends all agents once one has ended, and
-    this process must keep its exit code.
+    """Run the agent and return its exit code. After the agent's end, block signals, because Slurm ends all agents
+    once one has ended, and this process must keep its exit code.
     """
     code = await Agent(task, on_outcome).run()
     hold_back_for_good()
@@ -304,7 +304,7 @@ def _give_up(log: EventLog, task: NodeTask, reason: str, cause: Cause) -> int:
 
 
 def _own_events(run_dir: str, node: int, after: int) -> list[Event]:
-    """Return the events that this start has recorded on this node: those with a sequence number of at least `after`."""
+    """Return the events that this start has recorded on this node. Their sequence numbers are `after` or higher."""
     return [event for event in recorded(run_dir, node) if event.seq is not None and event.seq >= after]
 
 

@@ -19,7 +19,7 @@ Message = dict[str, Any]
 
 
 class ChannelError(Exception):
-    """The peer does not belong to this run, or it broke the protocol."""
+    """The peer does not belong to this run, or broke the protocol."""
 
 
 class NoAnswerError(ChannelError):
@@ -106,7 +106,7 @@ async def pair() -> tuple[Channel, Channel]:
 
 
 async def settled(tasks: set[asyncio.Task[None]], seconds: float) -> None:
-    """Cancel the tasks, and wait up to `seconds` for them to end."""
+    """Cancel the tasks, and wait for up to `seconds` until they have ended."""
     for task in tasks:
         task.cancel()
     if tasks:

@@ -57,7 +57,7 @@ def offered(ready: Mapping[int, Ready]) -> str:
 
 
 def without_it(ready: Mapping[int, Ready]) -> list[int]:
-    """Return the nodes that lack node 0's checkpoint. A checkpoint with the same name but other contents does not
+    """Return the nodes that lack node 0's checkpoint. A checkpoint with the same name but other contents doesn't
     count.
     """
     wanted = ready[0].checkpoints[:1]

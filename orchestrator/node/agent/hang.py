@@ -101,7 +101,7 @@ class HangSearch:
         self.standstill.unseen[node] = float(self.limits.get("other", DEFAULT_LIMITS["other"]))
 
     def slept(self, seconds: float) -> None:
-        """Exclude a pause of the leader, in seconds, from the silence of the ranks."""
+        """Do not count a pause of the leader, in seconds, as silence of the ranks."""
         self.due = self.due and self.due + seconds
         self.standstill.slept(seconds)
 

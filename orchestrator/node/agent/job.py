@@ -121,7 +121,7 @@ def _hear_signals() -> None:
 
 
 def too_few(kind: str, nodes: int, hosts: Sequence[str]) -> str:
-    """Return the error message for a job that has another number of hosts than the run has nodes."""
+    """Return the error message for a job whose number of hosts differs from the run's number of nodes."""
     said = f"the plan has {nodes} nodes, {TITLES[kind]} gave {len(hosts)}: {in_words(hosts)}"
     if kind != "sge":
         return said

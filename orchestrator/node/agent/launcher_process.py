@@ -220,7 +220,7 @@ class LauncherProcess:
             return [f"{self.container['name']} ({error})"]
 
     async def end(self, patience: float = 5.0) -> None:
-        """Close the launcher's stdin, upon which the launcher ends its ranks and itself. Kill the launcher if it does
+        """Close the launcher's stdin, which makes the launcher end its ranks and itself. Kill the launcher if it does
         not end within `patience` seconds.
         """
         if self.process is None:

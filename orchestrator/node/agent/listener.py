@@ -196,7 +196,7 @@ def is_of_this_machine(addr: str, sock: socket.socket) -> bool:
 
 
 def strangers_in_words(rejected: Mapping[str, int]) -> str:
-    """Return a text with the number and the addresses of the rejected connections; "" if no connection was rejected."""
+    """Return a text with the number and addresses of the rejected connections; "" if none was rejected."""
     named = Counter(rejected).most_common(NAMED)
     parts = [f"{count} connection{'s' * (count > 1)} from {addr}" for addr, count in named]
     return f"{', '.join(parts)} could not prove to belong to this run" if parts else ""

@@ -30,7 +30,7 @@ class Members:
         self.members: dict[int, Channel] = {}
 
     async def serve(self, channel: Channel) -> None:
-        """Receive a member's messages until it leaves or breaks the protocol. A peer that is not admitted receives the
+        """Receive a member's messages until it leaves or breaks the protocol. If a peer is refused, it gets the
         reason.
         """
         try:

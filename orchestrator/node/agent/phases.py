@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Phase(StrEnum):
-    """The phase of the gang. Each new attempt begins with PREPARING."""
+    """The phase of the gang. Each further attempt begins with PREPARING."""
 
     JOINING = "joining"
     CHECKING = "checking"

@@ -211,7 +211,7 @@ class Ranks:
             self.launcher.asked += seconds
 
     def look(self, now: float) -> None:
-        """Report stalled ranks. Kill a launcher that does not respond, and kill ranks that did not stop in time."""
+        """Report stalled ranks. Kill a launcher that does not respond, and ranks that did not stop in time."""
         self._look_at_folders()
         if self.offer is not None:
             self.offer.look()
@@ -398,7 +398,7 @@ class Ranks:
             self.events.write(events.DiskFull(place, error.strerror))
 
     def _mark_done(self) -> None:
-        """Write the marker that rank 0 has exited with 0 by itself. A run has succeeded if the marker exists and all
+        """Write the marker that rank 0 has exited with 0 by itself. A run succeeds if the marker exists and all
         other ranks have exited with 0.
         """
         marker = {"attempt": self.attempt, "time": time.time()}

@@ -1,4 +1,4 @@
-"""The first process of a Slurm job with spare nodes. It starts the agents with one srun command after another.
+"""The first process of a Slurm job with spare nodes. It starts the agents with one srun after another.
 
 The job has more nodes than the run needs, and Slurm keeps the job if a node is lost. The next srun then uses a spare
 node instead of the lost node, so no requeue is needed. This process and node 0's agent run on the first node of the

@@ -53,7 +53,7 @@ class RankHeartbeats:
         return self.phase == "train" and self.has_stepped
 
     def limit(self, train: float, medians: float, other: float) -> float:
-        """Return for how many seconds this rank may be silent in its present phase."""
+        """Return the number of seconds for which this rank may be silent in its present phase."""
         return max(train, medians * _median(self.step_seconds)) if self.is_between_steps else other
 
 
@@ -90,8 +90,8 @@ class StallDetector:
         return stalls
 
     def patient_until(self, ranks: Iterable[int], now: float) -> float:
-        """Return until when a rank of this node is within the longer limit of a phase such as evaluation or saving; 0
-        if no rank is in such a phase.
+        """Return the latest time until which one of these ranks may be silent in a phase with a longer limit, such as
+        evaluation or saving; 0 if no rank is within such a limit.
 
         Only a phase that the program has reported has a longer limit. If a program sends no heartbeats, its output is
         watched instead, and the program is in no such phase.
@@ -187,7 +187,7 @@ class HeartbeatReader:
         return new
 
     def _moved(self, ranks: Iterable[int]) -> list[int]:
-        """Return the ranks whose stall was returned before and that have made progress or ended since then."""
+        """Return the ranks whose stall was returned before, and that have made progress or ended since."""
         watched = {rank: self.detector.ranks[rank] for rank in ranks if rank in self.detector.ranks}
         moved = [
             rank

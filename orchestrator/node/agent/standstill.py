@@ -74,7 +74,7 @@ class Standstill:
         self.waited += seconds
 
     def hung(self, now: float) -> list[Silence]:
-        """Return the stalls that count as a hang at this time."""
+        """Return the stalls that count as a hang now."""
         self._look(now)
         return [stall for stall in self.stalls.values() if self._counts(stall, now)]
 
@@ -87,8 +87,8 @@ class Standstill:
         return new
 
     def full(self) -> list[Silence]:
-        """Return the stalls that have exceeded their full limit. When a hang is detected, one of these ranks is its
-        cause.
+        """Return the stalls that have exceeded their full limit. When a hang is detected, one of these ranks is
+        blamed.
         """
         return [stall for stall in self.stalls.values() if stall.full]
 

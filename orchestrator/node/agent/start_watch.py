@@ -17,7 +17,7 @@ _SPAWNS = "/torch/multiprocessing/spawn.py"
 
 @dataclass
 class StartWatch:
-    """Measures for how long no rank of this node has computed in an attempt. A rank with heartbeats counts as busy."""
+    """Measures how long no rank of this node has computed in an attempt. A rank with heartbeats counts as busy."""
 
     attempt: int = -1
     seconds: float = 0.0
@@ -46,8 +46,8 @@ def why_it_waits(
 ) -> str:
     """Return a sentence about the ranks that have not joined the process group; "" if no rank waits for others to join.
 
-    stacks: the stack of each rank's main thread. unused_port: the store's port if no process has connected to it, else
-    0.
+    stacks: the stack of each rank's main thread. unused_port: the store's port if no process has connected to the port,
+    else 0.
     """
     frames = {rank: "\n".join(seen.frames) for rank, seen in stacks.items()}
     joining = sorted(rank for rank, text in frames.items() if any(each in text for each in _JOINS))

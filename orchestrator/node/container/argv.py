@@ -72,7 +72,7 @@ def container_name(run_id: str, node_rank: int, attempt: int) -> str:
 
 
 def labels(task: NodeTask, attempt: int, uid: int | str) -> dict[str, str]:
-    """Return the labels by which orch recognizes its containers."""
+    """Return the labels by which orch finds its containers."""
     return {
         RUN: task.run_id, NODE: str(task.node_rank), ATTEMPT: str(attempt), DIR: task.run_dir, OWNER: str(uid)
     }  # fmt: skip
@@ -275,7 +275,7 @@ def _csv(field: str) -> str:
 def _apptainer(
     task: NodeTask, box: Container, resources: NodeResources, attempt: int, image: str, cidfile: str
 ) -> list[str]:
-    """Return the command for apptainer. Its container is a process of the user, and ends together with the process that
+    """Return the command for apptainer. Its container is a process of the user, and ends with the process that
     started it.
     """
     words = ["apptainer", "exec", "--cleanenv", "--no-mount", "tmp", "--pwd", task.code_dir, *_gpus(box, resources)]

@@ -93,7 +93,9 @@ def prepare(task: NodeTask, attempt: int, threads: int) -> ContainerLaunch:
 
 
 def _make_places(task: NodeTask, attempt: int) -> None:
-    """Create the files and folders to mount. An engine would not create them, or it would create them as root's."""
+    """Create the files and folders to mount. An engine would not create them, or would create them with root as the
+    owner.
+    """
     folders = [path for path in written_inside(task, attempt) if path != metrics_file(task.run_dir)]
     folders += [task.inputs_dir] if task.inputs else []
     folders += [given_folder(task.run_dir)] if task.resume.startswith(given_folder(task.run_dir)) else []
@@ -142,8 +144,8 @@ def container_id(cidfile: str) -> str:
 
 
 def pinned(task: NodeTask, record: Mapping[str, Any]) -> NodeTask:
-    """Return the task with the image id that its first start used, so that later starts use the same image even if the
-    image's tag moves.
+    """Return the task with the image id that its first start used. So later starts use the same image, even if its
+    tag moves.
     """
     if task.container is None or not record.get("image_id"):
         return task
@@ -151,7 +153,7 @@ def pinned(task: NodeTask, record: Mapping[str, Any]) -> NodeTask:
 
 
 def refusal(task: NodeTask, code: int, tail: list[str]) -> str | None:
-    """Return why the container did not start. Return None if the exit code comes from the launcher instead of the
+    """Return why the container did not start. Return None if the exit code comes from the launcher and not from the
     runtime.
     """
     if task.container is None or code not in OWN_CODES or task.container.runtime not in ENGINES:

@@ -63,11 +63,9 @@ def run_adapter() -> int:
 
 
 def _lasting(came: socket.socket) -> socket.socket:
-    """Return a socket for debugpy in place of a debugger's connection. The socket stays writable until debugpy closes
-    it.
+    """Return a socket that debugpy uses instead of a debugger's connection. It stays writable until debugpy closes it.
 
-    With the connection itself, debugpy would end and abandon the rank if a debugger disconnected before its answer was
-    sent.
+    Without it, debugpy would end and abandon the rank if a debugger disconnected before its answer was sent.
     """
     ours, debugpys = socket.socketpair()
     for ends in ((came, ours), (ours, came)):
@@ -76,7 +74,7 @@ def _lasting(came: socket.socket) -> socket.socket:
 
 
 def _copy(source: socket.socket, target: socket.socket) -> None:
-    """Copy data until the source ends. If the target is closed, the rest of the data is dropped."""
+    """Copy data until the source ends. If the target is closed, drop the data."""
     with contextlib.suppress(OSError):
         is_taken = True
         while data := source.recv(PIECE):

@@ -23,8 +23,8 @@ POLL_SECONDS = 0.1  # files on a network file system send no events
 
 
 def relay(run_dir: str, node_rank: str, boundary: str, target: str) -> int:
-    """Forward streams until stdin ends. No further check of the user is needed, because the other side has logged in as
-    this user over SSH.
+    """Forward streams until stdin ends. No further check of the user is needed, because the other end has logged in
+    over SSH as this user.
     """
     folder = node_folder(os.path.expanduser(run_dir), int(node_rank))
     asyncio.run(_serve(folder, boundary, target))

@@ -45,7 +45,7 @@ LOOK_SECONDS = 0.02
 
 @dataclass(frozen=True)
 class RankStacks:
-    """The stacks of a rank, or the reason why they can't be shown."""
+    """The stacks of a rank, or the reason why they are unknown."""
 
     rank: int
     pid: int

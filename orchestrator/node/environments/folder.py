@@ -82,7 +82,7 @@ def why_unusable(folder: str) -> str | None:
 
 
 def content_hash(folder: str) -> str:
-    """Return a sha256 of the installed files, which is equal on all machines that have the same packages."""
+    """Return a sha256 of the installed files. It is equal on all machines that have the same packages."""
     whole = hashlib.sha256()
     for path, entry in sorted(_walk(folder), key=lambda each: each[0]):
         if entry.name in OF_THE_PLACE or entry.is_symlink() or not entry.is_file(follow_symlinks=False):

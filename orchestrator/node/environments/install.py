@@ -48,22 +48,22 @@ class Order:
 
 
 def environments_folder(cache: str) -> str:
-    """Return the folder of environments in a cache."""
+    """Return the folder of a cache that contains its environments."""
     return f"{cache}/env"
 
 
 def wheels_folder(cache: str) -> str:
-    """Return the folder of wheels in a cache. The name of each wheel is its sha256."""
+    """Return the folder of a cache that contains its wheels. Each wheel is named by its sha256."""
     return f"{cache}/wheels"
 
 
 def place_of(cache: str, key: str) -> str:
-    """Return the folder of the environment with this key in a cache."""
+    """Return the folder of the environment with this key."""
     return f"{environments_folder(cache)}/{key}"
 
 
 def install(cache: str, order: Order) -> bool:
-    """Install the environment if it is absent or was changed. Return whether this call has installed it.
+    """Install the environment if it is absent or was changed. Return whether it was installed by this call.
 
     Other processes that need the environment wait until this returns. Raises InstallError if the installation fails.
     """

@@ -130,6 +130,6 @@ def _candidates(python: str, version: str) -> Iterator[str]:
 
 
 def _is_python(name: str, python: str) -> bool:
-    """Return whether a file has an interpreter's name. `python3-config`, for example, is not such a name."""
+    """Return whether a file has an interpreter's name. `python3-config`, for example, is no such name."""
     digits = name[len("python") :].replace(".", "")
     return name == os.path.basename(python) or (name.startswith("python3") and digits.isdigit())

@@ -41,7 +41,7 @@ def find_old(cache: str, oldest: float, keep: Collection[str] = ()) -> Iterator[
 
 
 def remove(old: Old) -> bool:
-    """Remove an item from the cache. Return False if a process has begun to use the item."""
+    """Remove an item. Return False if a process has begun to use the item."""
     if old.kind == "wheel":
         with contextlib.suppress(FileNotFoundError):
             os.unlink(old.path)

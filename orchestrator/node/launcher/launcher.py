@@ -93,7 +93,9 @@ class Launcher:
     signals: tuple[int, int] = (-1, -1)
 
     def report(self, report: messages.Report) -> None:
-        """Send a report to the agent. If the agent has ended, raise nothing, because the end of stdin shows this."""
+        """Send a report to the agent. If the agent has ended, this raises nothing, because the end of stdin shows
+        it.
+        """
         line = json.dumps(report.to_json()) + "\n"
         with contextlib.suppress(BrokenPipeError):
             _write_all(self.reports, line.encode())
@@ -163,8 +165,8 @@ class Launcher:
         return None, True
 
     def _obey(self, order: messages.Order) -> RankStart | None:
-        """Carry out an order. An error of this machine (files, processes, disk space) is not raised, but reported to
-        the agent.
+        """Carry out an order. Errors of this machine (files, processes, disk space) are reported to the agent, not
+        raised.
         """
         me, handler = os.getpid(), _HANDLERS.get(type(order))
         if handler is None:
@@ -316,7 +318,7 @@ class Launcher:
 
     @_HANDLERS.add
     def _ask_for_stacks(self, order: messages.ReportStacks) -> None:
-        """Request the stacks of every rank. They are reported once they have arrived."""
+        """Request stacks from every rank. They are reported when they have arrived."""
         standing = self._standing().items()
         asked = [ask(pid, files_of(self.folder, rank)["stack_file"]) for rank, pid in standing]
         self.asked = [each for each in asked if each is not None]
@@ -355,7 +357,7 @@ class Launcher:
             return {"state": state_of(pid), "in_collective": None, "where": None, "frames": []}
 
     def _standing(self) -> dict[int, int]:
-        """Return the process of each running rank. This includes ranks that torchrun or accelerate has started."""
+        """Return the process of each running rank, including the ranks that torchrun or accelerate has started."""
         found = {}
         for process in self._alive():
             found.update((process.start.members and ranks_below(process.pid)) or {process.start.rank: process.pid})
@@ -453,7 +455,7 @@ def has_ended(pid: int) -> bool:
 
 
 def _signal_group(pid: int, number: int) -> None:
-    """Signal a rank's process group. If the rank has not created its group yet, signal only the rank's process."""
+    """Signal a rank's process group. If the rank has not created its group yet, signal only the rank."""
     try:
         os.killpg(pid, number)
     except ProcessLookupError:

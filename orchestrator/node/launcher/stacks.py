@@ -43,14 +43,14 @@ class Thread:
 
 
 def answer_with_stacks(path: str) -> None:
-    """Make this process write the stacks of all its threads to the file whenever it gets the signal."""
+    """Make this process write the stacks of all its threads to the file each time it gets the signal."""
     file = open(open_own(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND), "ab", buffering=0)  # noqa: SIM115 (stays open)
     faulthandler.register(STACK_SIGNAL, file=file, all_threads=True, chain=False)
 
 
 @dataclass(frozen=True)
 class Asked:
-    """A process that was sent the signal to write its stacks. It appends them to the file `path`."""
+    """A process that was sent the signal to write its stacks. The stacks are appended to the file `path`."""
 
     pid: int
     path: str
@@ -59,7 +59,7 @@ class Asked:
 
     @staticmethod
     def before(pid: int, path: str) -> Asked:
-        """Record the file's size and the process's threads before the signal is sent. Method `answer` needs both to
+        """Record the file's size and the process's threads before the signal is sent. `answer` needs both to
         recognize a complete answer.
         """
         try:
@@ -79,7 +79,7 @@ class Asked:
         return self.so_far()
 
     def so_far(self) -> str:
-        """Return the text that was written so far; "" if the file was removed together with its run."""
+        """Return the text that was written so far; "" if the file was removed with its run."""
         try:
             return read_part(self.path, self.offset, MAX_TEXT).decode("utf-8", "replace")
         except OSError:

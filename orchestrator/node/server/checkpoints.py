@@ -25,7 +25,7 @@ def saved(request: Request, _: bytes) -> Answer:
 
 
 def put_in_place(request: Request, _: bytes) -> Answer:
-    """Rename a completely written folder to its final name. If a folder of that name exists, it is deleted first."""
+    """Rename a completely written folder to its final name. If a folder of that name exists, it is removed first."""
     source, target = at_user(request["source"]), at_user(request["target"])
     if os.path.islink(target) or os.path.isfile(target):
         raise RefusedError(f"{target} is no folder")

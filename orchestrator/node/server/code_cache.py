@@ -1,6 +1,4 @@
-"""This machine's caches of code and wheels. Each file is stored under its sha256, so only files that are missing are
-sent.
-"""
+"""This machine's caches of code and wheels. Each file is stored under its sha256, so only missing files are sent."""
 
 from __future__ import annotations
 
@@ -31,7 +29,7 @@ def missing(request: Request, payload: bytes) -> Answer:
 
 
 def _is_whole(folder: str, digest: str) -> bool:
-    """Return whether the cache has a file with this hash. A file that was changed, or truncated by a crash, does not
+    """Return whether the cache has a file with this hash. A file that was truncated by a crash or changed doesn't
     count.
     """
     try:

@@ -32,7 +32,7 @@ class NoTargetError(Exception):
 
 @dataclass(frozen=True)
 class Targets:
-    """The processes that a fault hits. If the fault hits a single rank, `rank` is the rank's number."""
+    """The processes that a fault hits. If the fault hits one rank, `rank` is its number."""
 
     processes: tuple[Process, ...]
     rank: int | None = None

@@ -54,7 +54,7 @@ def is_appended(node: int, name: str) -> bool | None:
 
 
 def is_of_progress(name: str) -> bool:
-    """Return whether a file only shows the progress of the ranks. No decision about a run depends on such a file."""
+    """Return whether a file only shows the progress of the ranks. Decisions about a run never depend on such a file."""
     last = name.rpartition("/")[2]
     return last in (_METRICS, _SAMPLES) or _BEAT.fullmatch(last) is not None or _LOG.fullmatch(last) is not None
 

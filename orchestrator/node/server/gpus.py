@@ -109,7 +109,7 @@ def _say(*argv: str) -> str:
 
 
 def _hcas(folder: str) -> list[dict[str, Any]]:
-    """Return the ports of InfiniBand and RoCE adapters. Each port has its adapter, number, state and rate."""
+    """Return the ports of InfiniBand and RoCE adapters, each with its adapter, number, state and rate."""
     found = []
     for name in names_in(folder):
         for port in names_in(f"{folder}/{name}/ports"):

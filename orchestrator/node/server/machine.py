@@ -205,7 +205,7 @@ def recorded_agent(request: Request) -> Process | None:
 
 
 def _identity(path: str, start: int | None = None) -> Process | None:
-    """Return the process that a file names; None if the file is missing, damaged, or belongs to another start."""
+    """Return the process that a file names; None if the file is missing, damaged, or from another start."""
     try:
         values = read_json(path, MOST_RECORD, os.path.dirname(os.path.dirname(path)))
         if start is not None and values.get("start", start) != start:
@@ -223,7 +223,7 @@ def _names(folder: str) -> list[str]:
 
 
 def cancel(request: Request, _: bytes) -> Answer:
-    """Record the cancel in the run's folder, where the agents read it. Then send TERM to the node's agent.
+    """Record the cancel in the run's folder, which the agents read. Then send TERM to the node's agent.
 
     If `node` is null, TERM goes to all agents on this machine. If `cancel` is null, the cancel is already recorded.
     """

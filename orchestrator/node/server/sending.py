@@ -63,7 +63,7 @@ def _wait_until_still(files: list[tuple[str, str]], seconds: float) -> None:
 
 @dataclass
 class _Part:
-    """A part of an open file. `facts` are the file's size and time at the moment when it was opened."""
+    """A part of an open file. `facts` are the file's size and time when it was opened."""
 
     descriptor: int
     offset: int

@@ -49,7 +49,7 @@ def serve() -> int:
 
 
 def stay() -> int:
-    """Serve in a child process, and return when this child and all programs that it has started have ended.
+    """Serve in a child process, and return when the child and all programs that it has started have ended.
 
     A scheduler ends all processes of a step as soon as the step's first process ends, and agents must outlive the
     server. When the scheduler is about to end the job, it signals all processes. The server and its parent ignore these

@@ -83,7 +83,7 @@ def drop_ticket(request: Request, _: bytes) -> Answer:
 
 
 def _shared() -> str | None:
-    """Return the folder that holds the tickets of all users; None if no such folder can be trusted."""
+    """Return the folder that holds all users' tickets; None if no such folder can be trusted."""
     for path in SHARED:
         with contextlib.suppress(OSError):
             info = os.stat(path)
@@ -108,7 +108,7 @@ def _tickets(folder: str | None) -> Iterator[_Found]:
 
 
 def _times(path: str) -> tuple[int, int, float] | None:
-    """Return the owner, creation time and last renewal of a ticket; None if the ticket was removed or the path is not a
+    """Return the owner, creation time and last renewal of a ticket; None if the ticket was removed or the path is no
     ticket.
     """
     try:

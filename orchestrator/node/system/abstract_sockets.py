@@ -26,7 +26,7 @@ DIAG_ANSWER_BYTES = 16
 
 
 class Owned(NamedTuple):
-    """A name that a process holds, and the uid of this process's user. On kernels before 5.3 the uid is None."""
+    """A name that a process holds, and the uid of the process's user. On kernels before 5.3 the uid is None."""
 
     name: str
     uid: int | None
@@ -87,8 +87,7 @@ def _ask_kernel() -> Iterator[bytes]:
 
 
 def _owned(body: bytes) -> Owned | None:
-    """Return the abstract name in one of the kernel's answers. Return None if the answer is not about a named stream
-    socket.
+    """Return the abstract name in the kernel's answer. Return None if the answer is not about a named stream socket.
 
     Sockets of other types have a separate set of names.
     """

@@ -41,8 +41,8 @@ def _groups(cgroups: str) -> list[tuple[str, str]]:
 
 
 def memory_limits(cgroups: str = "/proc/self/cgroup", root: str = "/sys/fs/cgroup") -> list[tuple[str, int]]:
-    """Return (folder, limit in bytes) for each cgroup with a memory limit. This process's own cgroup and all its
-    parents are read.
+    """Return (folder, limit in bytes) of this process's cgroup and of each of its parents, if the cgroup has a memory
+    limit.
     """
     return _limits("memory", ("memory.max", "memory.limit_in_bytes"), cgroups, root)
 
@@ -56,7 +56,7 @@ def process_limits(cgroups: str = "/proc/self/cgroup", root: str = "/sys/fs/cgro
 
 
 def _limits(controller: str, names: tuple[str, str], cgroups: str, root: str) -> list[tuple[str, int]]:
-    """Return (folder, limit) for each cgroup that has a limit. This process's own cgroup and all its parents are read.
+    """Return (folder, limit) of this process's cgroup and of each of its parents, if the cgroup has a limit.
 
     `names` are the names of the limit's file in version 2 and in version 1 of cgroups.
     """

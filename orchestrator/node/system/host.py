@@ -35,7 +35,7 @@ def gpus_of(task: NodeTask) -> int:
 
 
 def with_given_gpus(task: NodeTask) -> NodeTask:
-    """Return the task with a variable that lists the GPUs of this machine that the ranks may use.
+    """Return the task with a variable that lists this machine's GPUs that the ranks may use.
 
     If this machine has no GPUs, the task is returned unchanged.
     """
@@ -101,7 +101,7 @@ def _with_ipv6(path: str) -> set[str]:
 
 
 def _source_address(destination: str) -> str | None:
-    """Return the local address from which this machine would send packets to a destination. No packet is sent."""
+    """Return the local address from which packets to a destination would be sent. No packet is sent."""
     family = socket.AF_INET6 if ":" in destination else socket.AF_INET
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
         try:
@@ -146,7 +146,7 @@ def listening_addresses(names: tuple[str, ...], interface: str | None) -> tuple[
 
 
 def lacks_tls() -> str:
-    """Return a phrase that names what this Python lacks for TLS 1.3, or "" if it lacks nothing."""
+    """Return a phrase that names what this Python lacks for TLS 1.3, or "" if it supports TLS 1.3."""
     try:
         import ssl
     except ImportError:

@@ -19,7 +19,7 @@ PLACES = (
 
 
 def usual_folders() -> list[str]:
-    """Return the folders of this machine in which interpreters are often installed, whether or not they are on PATH."""
+    """Return the folders of this machine that often contain interpreters, whether or not they are on PATH."""
     return [folder for place in PLACES for folder in sorted(glob.glob(os.path.expanduser(place)))]
 
 

@@ -25,8 +25,8 @@ def key_of(*parts: Any) -> str:
 
 
 def take(path: str, key: str) -> bytes | None:
-    """Return the cached bytes for the key. Return None if the file is missing, damaged or not private, or if it has
-    another key.
+    """Return the cached bytes for the key. Return None if the file is missing, damaged, not private, or has another
+    key.
     """
     if why_unsafe(os.path.dirname(path)) is not None:
         return None

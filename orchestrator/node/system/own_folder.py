@@ -18,8 +18,8 @@ class OwnFolder:
             self.descriptor = -1
 
     def is_removed(self) -> bool:
-        """Return whether the folder was removed, even if a new folder has the same path. Return False if this can't be
-        determined.
+        """Return whether the folder was removed, even if a new folder has the same path. Return False if this is
+        unknown.
         """
         if self.descriptor < 0:
             return False

@@ -23,8 +23,8 @@ def hold_umask() -> None:
 
 
 def users_umask() -> int:
-    """Return the umask with which this process was started, in the form that `subprocess` takes. Return -1 if the umask
-    was never changed.
+    """Return the umask with which this process was started, in the form that `subprocess` takes: -1 if it was never
+    changed.
     """
     return _users
 
@@ -42,7 +42,7 @@ def file_mode() -> int:
 
 @contextlib.contextmanager
 def as_orch() -> Iterator[None]:
-    """Within the block, create private files, in a process that otherwise has the user's umask."""
+    """Make files private that are created within the block, in a process that otherwise has the user's umask."""
     held = os.umask(PRIVATE)
     os.umask(held if _users == _UNCHANGED else held | PRIVATE)
     try:
@@ -53,7 +53,7 @@ def as_orch() -> Iterator[None]:
 
 @contextlib.contextmanager
 def as_the_user() -> Iterator[None]:
-    """Within the block, use the user's own umask to create files outside of orch's folders. This affects all
+    """Use the user's own umask within the block, to create files outside of orch's folders. This affects all
     threads.
     """
     held = os.umask(PRIVATE)
@@ -131,7 +131,7 @@ def _above(path: str) -> Iterator[str]:
 
 
 def user_in_words(uid: int) -> str:
-    """Return the name of the user with this uid, or `user 1234` if this machine knows no name for the uid 1234."""
+    """Return the name of the user with this uid, or `user 1234` if this machine knows no name for the uid."""
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:

@@ -69,7 +69,7 @@ def state_of(pid: int) -> str:
 
 
 def is_alive(process: Process) -> bool:
-    """Return whether this process still runs. A newer process that has the same pid does not count."""
+    """Return whether this process still runs. A newer process with the same pid does not count."""
     found = identify(process.pid)
     return found is not None and found.started == process.started
 
@@ -204,7 +204,7 @@ def descendants(pid: int) -> list[Process]:
 
 
 def ancestors(pid: int) -> list[int]:
-    """Return the pids of a process's ancestors, beginning with its parent. Ancestors outside of this pid namespace are
+    """Return the pids of a process's ancestors, with the parent first. Ancestors outside of this pid namespace are
     left out.
     """
     found: list[int] = []

@@ -18,7 +18,7 @@ NOTICES = (*STOP_SIGNALS, signal.SIGUSR1, signal.SIGHUP)
 
 
 def name_of(number: int) -> str:
-    """Return the name of a signal. A real-time signal has no name, so this returns a text such as "signal 41"."""
+    """Return the name of a signal. A real-time signal has no name, so return a text such as "signal 41"."""
     return signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
 
 
@@ -42,5 +42,5 @@ def hold_back_for_good() -> None:
 
 
 def let_through() -> None:
-    """Unblock the stop signals. Signals that were sent while they were blocked are delivered now."""
+    """Unblock the stop signals. Signals that were sent while they were blocked arrive now."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)

@@ -45,8 +45,8 @@ def port_of(socks: list[socket.socket]) -> int:
 
 
 def padding_lost(why: str) -> str:
-    """Return the error message for a connection that carries small packets but loses large ones. `why` is the text of
-    the socket's error.
+    """Return the error message for a connection that carries small packets but loses large ones. `why` is the
+    socket's error.
     """
     lost = f"{len(PADDING) >> 10} KiB that were sent there did not come back"
     return f"it can be reached, but {lost}: {why}; is the MTU smaller on the way?"

@@ -1,4 +1,4 @@
-"""Requests from the kernel who owns the other end of a local TCP connection, and who listens on a port."""
+"""Asks the kernel which user owns the other end of a local TCP connection, and which user listens on a port."""
 
 from __future__ import annotations
 

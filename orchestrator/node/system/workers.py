@@ -1,4 +1,4 @@
-"""Worker threads for blocking work. They are kept for later work, because a limit may then allow no new thread."""
+"""Worker threads for blocking work. They are kept for reuse, because a limit may allow no new thread later."""
 
 from __future__ import annotations
 

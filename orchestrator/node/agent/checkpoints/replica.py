@@ -67,7 +67,7 @@ class ReplicaSender:
             overwrite_line(told, values, WORD_BYTES)
 
     async def keep_up(self, addrs: tuple[str, ...], port: int) -> None:
-        """Until cancelled, send each checkpoint to node 1 soon after it was committed, the newest first.
+        """Until cancelled, send each checkpoint to node 1 soon after its commit, the newest first.
 
         This polls the folder, because ranks do not report their saves.
         """
@@ -127,7 +127,7 @@ class ReplicaSender:
         self._tell({"checkpoint": name, "commit": commit, "problem": problem[:PROBLEM_CHARS], "seconds": seconds})
 
     async def _send(self, to: Address, parcel: Callable[..., Parcel], *of: Any, **how: Any) -> str:
-        """Send a checkpoint to a node. Return the error message, or "" if the checkpoint was sent."""
+        """Send a checkpoint. Return an error message, or "" if the checkpoint was sent."""
         try:
             await send(self.tls, to, await in_thread(parcel, *of), **how)
         except FAILURES as error:

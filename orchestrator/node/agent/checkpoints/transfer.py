@@ -57,7 +57,7 @@ Facts = dict[str, Any]  # a file's size as "bytes", and its checksum under the a
 
 
 async def _in_time(step: Awaitable[T], what: str) -> T:
-    """Return the result of a step of a transfer. Raises ChannelError if the step takes longer than STALLED_SECONDS."""
+    """Return the result of a step of a transfer. Raises ChannelError if the step takes too long."""
     try:
         return await asyncio.wait_for(step, STALLED_SECONDS)
     except asyncio.TimeoutError as error:
@@ -69,7 +69,7 @@ async def _in_time(step: Awaitable[T], what: str) -> T:
 
 @dataclass(frozen=True)
 class Parcel:
-    """A checkpoint to send: its name, its parent folder, and its files by their paths below that folder."""
+    """A checkpoint to be sent: its name, its parent folder, and its files by their paths below that folder."""
 
     name: str
     above: str
@@ -77,8 +77,8 @@ class Parcel:
 
 
 def parcel_of(name: str, saved: Saved) -> Parcel:
-    """Return another framework's checkpoint in the form in which it is sent. Its files are hashed while they are sent.
-    Raises OSError if a file can't be read.
+    """Return another framework's checkpoint as a `Parcel`, which can be sent to a node. Its files are hashed while they
+    are sent. Raises OSError if a file can't be read.
     """
     above = os.path.dirname(saved.path)
     files = {}
@@ -88,8 +88,8 @@ def parcel_of(name: str, saved: Saved) -> Parcel:
 
 
 def orchs_parcel(path: str) -> Parcel:
-    """Return a checkpoint in orch's format in the form in which it is sent. The hashes come from its manifest, and
-    COMMIT is sent last.
+    """Return a checkpoint in orch's format as a `Parcel`, which can be sent to a node. The hashes come from the
+    checkpoint's manifest, and COMMIT is sent last.
 
     Raises one of FAILURES if the checkpoint can't be read.
     """
@@ -232,8 +232,8 @@ class Receiver:
         channel.send(to_json(Kept(kept=name)))
 
     def _temporary(self, name: str, place: str) -> str:
-        """Return a temporary folder for arriving files, on the same disk as their final folder. orch never copies the
-        temporary folder as an output.
+        """Return a temporary folder for arriving files, on the same disk as their final folder. The temporary folder
+        is never copied as an output.
         """
         above, last = os.path.split(place)
         if _is_orchs(name):  # the name is that of an unfinished checkpoint, which is removed if its writer was killed
@@ -267,8 +267,8 @@ class Receiver:
 
 
 async def _receive_file(channel: Channel, path: str, facts: Facts) -> None:
-    """Receive the next file, hash its bytes, and write them. Raises ValueError if the hash differs from the sender's
-    hash.
+    """Receive the next file, hash its bytes, and write them. Raises ValueError if the hash differs from the
+    sender's.
     """
     checksum = None if "mtime_ns" in facts else Checksum.of(facts)
     left = int(facts["bytes"])
@@ -372,7 +372,7 @@ def _has_all(folder: str, files: Mapping[str, Facts], received: Mapping[str, lis
 
 
 def _delete(path: str) -> None:
-    """Delete a checkpoint if it still exists. The ranks of this node may have deleted it already."""
+    """Delete a checkpoint, if the ranks of this node have not deleted it already."""
     if os.path.isdir(path) and not os.path.islink(path):
         shutil.rmtree(path, ignore_errors=True)
     else:

@@ -72,7 +72,7 @@ class KeptMetrics:
         self.size += len(data)
 
     def end(self) -> None:
-        """Queue each metric's last point if downsampling has dropped it, and write all queued points."""
+        """Queue the last point of each metric, if downsampling has dropped it, and write all queued points."""
         for name, metric in self.metrics.items():
             if metric.left_out is not None:
                 step, time, value, attempt = metric.left_out

@@ -44,7 +44,7 @@ class CsvFile:
 
 
 class JsonLines:
-    """A file with one JSON object per line."""
+    """A file with a JSON object in each line."""
 
     def __init__(self, followed: Followed) -> None:
         self.followed = followed

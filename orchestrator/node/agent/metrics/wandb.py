@@ -56,7 +56,7 @@ class WandbFile:
         return True
 
     def _record(self, file: BinaryIO) -> bytes | None:
-        """Return the next record; None if the record is incomplete. If a record is too large, return an empty record
+        """Return the next record; None if it is incomplete. If a record is too large, return an empty record
         instead.
         """
         at, record, is_begun = self.followed.offset, b"", False

@@ -14,7 +14,9 @@ LEAST_SECONDS = 0.05  # the shortest time between two readings from which a rate
 
 @dataclass
 class _Known:
-    """A rank's state at the last reading: its processes' counters, its time spent waiting for data, and its step."""
+    """A rank's state at the last reading: the counters of its processes, its time spent waiting for data, and its
+    step.
+    """
 
     processes: dict[int, Usage] = field(default_factory=dict)
     waited: float | None = None
@@ -76,8 +78,8 @@ class Sampler:
         )  # fmt: skip
 
     def _rank(self, rank: int, pids: list[int], heartbeat: Mapping[str, Any] | None, seconds: float) -> RankSample:
-        """Return one rank's part of the sample. The usage of a process counts from the first reading in which the
-        process exists.
+        """Return one rank's part of the sample. A process's usage counts from the first reading that includes this
+        process.
         """
         known, processes = self.ranks[rank], {}
         cpu = read = written = memory = 0.0
@@ -107,8 +109,8 @@ class Sampler:
 
 
 def _step_seconds(known: _Known, told: Mapping[str, Any]) -> float | None:
-    """Return the mean seconds per step since the last known step, and store the new step. Return None if there is no
-    new step.
+    """Return the mean seconds per step since the last known step, and store the new step; None if there is no new
+    step.
     """
     step, time = told.get("step"), _number(told.get("time"))
     if type(step) is not int or time is None or (known.stepped is not None and step == known.stepped[0]):

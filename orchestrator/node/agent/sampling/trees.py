@@ -1,4 +1,4 @@
-"""Finds the processes of each rank: its main process and all descendants. Scans of /proc are expensive, so they are
+"""Finds the processes of each rank: its main process and all descendants. Scans of /proc are costly, so they are
 rare.
 """
 

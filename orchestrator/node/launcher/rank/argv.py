@@ -26,7 +26,7 @@ def plan_ranks(
     checksum: str = "",
     torch_version: str = "",
 ) -> list[RankStart]:
-    """Return the processes that a node must start: one process per rank, or a single torchrun or accelerate for all
+    """Return the processes that a node starts: one process per rank, or a single torchrun or accelerate for all
     ranks.
     """
     foreign = task.launcher in ("torchrun", "accelerate")

@@ -1,5 +1,4 @@
-"""Sets up a rank that runs in a newly exec'd interpreter, when this interpreter starts. A forked rank is set up after
-the fork.
+"""Sets up an exec'd rank when its interpreter starts. (A forked rank is set up after the fork.)
 
 Python imports a module `sitecustomize` at its start. The rank's PYTHONPATH begins with the folder of orch's own
 `sitecustomize`. That module restores PYTHONPATH, sets up the rank, and then imports the user's own `sitecustomize`.

@@ -30,7 +30,7 @@ PR_SET_PDEATHSIG = 1
 
 @dataclass(frozen=True)
 class RankStart:
-    """The description of a rank to run. If `argv` is set, the forked process execs this command. Otherwise it runs the
+    """The description of a rank to run. If `argv` is set, the forked process execs `argv`. Otherwise it runs the
     program itself.
     """
 

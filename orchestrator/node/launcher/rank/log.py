@@ -26,7 +26,7 @@ class RankLog:
         self.is_in_line = False  # whether the last line on disk is unfinished
 
     def write(self, data: bytes) -> OSError | None:
-        """Append the data. If this fails, return the error, because a full disk must not end the training.
+        """Append the data. If it can't be written, return the error, because a full disk must not end the training.
 
         A log is rotated at the end of a line, so it may exceed its limit by less than one write. If its last line is
         very long, the log is rotated within the line.

@@ -1,10 +1,10 @@
-"""Lets a program serve its own store at another port than its rank's MASTER_PORT.
+"""Lets a program serve its own store at a port other than its rank's MASTER_PORT.
 
 orch sets `TORCHELASTIC_USE_AGENT_STORE=True`. With this setting, torch assumes that another process serves the store,
-and every rank only connects to this store. But orch serves a store only at MASTER_PORT. Tutorials choose another port,
-such as `os.environ["MASTER_PORT"] = "12355"` or `tcp://localhost:23456`, mostly in processes that they spawn. Rank 0
-must serve the store at that port. Older versions of torch ignore the port, so all processes would wait for a store that
-nobody serves. Newer versions compare the port with MASTER_PORT, but the program has changed MASTER_PORT.
+and every rank only connects to it. But orch serves a store only at MASTER_PORT. Tutorials choose another port, such as
+`os.environ["MASTER_PORT"] = "12355"` or `tcp://localhost:23456`, mostly in processes that they spawn. Rank 0 must serve
+the store at that port. Older versions of torch ignore the port, so all processes would wait for a store that nobody
+serves. Newer versions compare the port with MASTER_PORT, but the program has changed MASTER_PORT.
 """
 
 from __future__ import annotations

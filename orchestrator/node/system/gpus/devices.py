@@ -25,7 +25,7 @@ SERVICES = ("nvidia-cuda-mps", "nvidia-persiste", "nv-hostengine", "dcgm")
 
 @functools.lru_cache(maxsize=1)
 def machine_devices() -> tuple[Device, ...]:
-    """Return the GPUs that this process may use, in PCI order. The list is read once per process."""
+    """Return the GPUs that this process may open, in PCI order. The list is read once per process."""
     found = devices_of(look()) or _by_driver(BY_DRIVER) or _by_device_files(DEV)
     return tuple(found) or tuple(_by_variable(os.environ.get(VISIBLE, "")))
 
@@ -57,7 +57,7 @@ def _by_driver(folder: str) -> list[Device]:
 
 
 def _by_device_files(folder: str) -> list[Device]:
-    """Return one device for each device file of a card. WSL2 has a single device file, which counts as one card."""
+    """Return one device per device file of a card. WSL2 has a single device file, which counts as one card."""
     names = [name for name in names_in(folder) if re.fullmatch(r"nvidia\d+", name)] or [
         name for name in names_in(folder) if name == "dxg"
     ]
