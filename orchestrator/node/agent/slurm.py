@@ -87,7 +87,7 @@ def _requeue_without_script(run_dir: str, place: Place) -> None:
     if place.node == 0 or not last or is_others or os.path.exists(f"{run_dir}/cancel.json") or answers(place.hosts[0]):
         return
     if of(events_of(run_dir, 0, place.start), AgentEnded) or events_of(run_dir, 0, place.start + 1):
-        return  # node 0 still runs, and only this node has lost its connection
+        return  # node 0's agent continued, and only this node had lost its connection
     lost = f"{place.hosts[0]} ran the batch script, so Slurm starts the job again on other nodes"
     again = Again(last[0].cause, f"{last[0].reason}; {lost}", place.node)
     write_json(path, to_json(again, whole=True), durable=False)

@@ -14,7 +14,7 @@ from typing import Callable
 HEAD = struct.Struct("!BII")
 OPEN, DATA, END, FAILED, CREDIT = range(1, 6)
 PIECE = 1 << 15
-WINDOW = 1 << 18  # bytes of a stream that may be under way
+WINDOW = 1 << 18  # bytes of a stream that may be in transit
 
 Dial = Callable[[], Awaitable["tuple[asyncio.StreamReader, asyncio.StreamWriter]"]]
 
