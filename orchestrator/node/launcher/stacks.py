@@ -55,7 +55,7 @@ class Asked:
     pid: int
     path: str
     offset: int
-    threads: tuple[str, ...]  # the threads one of which handles the signal
+    threads: tuple[str, ...]  # the threads, one of which will handle the signal
 
     @staticmethod
     def before(pid: int, path: str) -> Asked:
