@@ -13,8 +13,8 @@ from orchestrator.runs.store import RunDir, write_durably
 from orchestrator.transport.node_archive import node_archive
 
 Order = Callable[[str, str], bytes]
-"""Returns the order to replay a rank as bytes, given its folder and the checkpoint to resume from ("never" for
-none).
+"""A function that returns the content of order.json, which describes the replay of a rank. It gets the rank's folder
+and the checkpoint to resume from ("never" for none).
 """
 
 

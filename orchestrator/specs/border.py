@@ -21,14 +21,16 @@ BOUNDS: Final = {"least": "ge", "above": "gt", "matches": "pattern"}
 
 
 def read(spec: type[S], text: str) -> S:
-    """Return the document in a JSON text. Raises pydantic's ValidationError, which `diagnostics` explains."""
+    """Return the document (such as a job or a profile) that a JSON text describes. Raises pydantic's ValidationError,
+    which `diagnostics` turns into sentences.
+    """
     key: Any = spec  # mypy does not accept a class as hashable if its instances define __hash__
     made: S = _adapter(key).validate_json(text)
     return made
 
 
 def valid(spec: type[S], values: Mapping[str, Any]) -> S:
-    """Return the document with these values (JSON types). Raises pydantic's ValidationError."""
+    """Return the document with these values (JSON types). Raises pydantic's ValidationError if a value is invalid."""
     return read(spec, json.dumps(values))
 
 
@@ -75,8 +77,8 @@ def _tuples(value: Any) -> Any:
 
 
 def _annotated(hint: Any, about: Mapping[str, Any], *, is_mapping: bool) -> Any:
-    """Return a field's type with its bounds. If its default is an empty mapping, the type also has the default for
-    the schema.
+    """Return a field's type with its bounds. If the field's default is an empty mapping, the type also has the default
+    that the JSON Schema shows.
     """
     bounds = {BOUNDS[word]: value for word, value in about.items() if word in BOUNDS}
     hint = _bounded(hint, bounds) if bounds else hint

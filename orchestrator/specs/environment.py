@@ -33,7 +33,7 @@ _SESSION = (
     "MASTER_*", "LOCAL_*", "TORCHELASTIC_*", "SLURM_*", "SLURMD_*", "SBATCH_*", "SRUN_*", "PMI_*", "PMIX_*",
     "OMPI_*", "PWD", "OLDPWD", "SHLVL", "_", "TERM", "SSH_*", "DISPLAY", "XDG_*", "TMPDIR", "HOSTNAME",
 )  # fmt: skip
-# These are folders of the submitting machine; an image has its own.
+# These describe the submitting machine, and a container image has its own values.
 _MACHINE = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LD_LIBRARY_PATH", "LD_PRELOAD", "PYTHONPATH", "PYTHONHOME")
 
 

@@ -72,7 +72,7 @@ class ProfileBase(Spec):
         return ()
 
     def problems(self, job: Job) -> Sequence[Problem]:
-        """Return the problems of the job on this profile that are specific to its kind."""
+        """Return the problems of the job on this profile that only this kind of profile can have."""
         return ()
 
     def with_one_rank(self, nodes: int | None) -> Self:

@@ -61,7 +61,7 @@ class Spec(Frozen):
 
 
 def place_of(spec: type[Spec]) -> str:
-    """Return the place where a part of a document is defined, as `module:Name`."""
+    """Return the name of the class of a document, or of a part of it, as `module:Name`."""
     return f"{spec.__module__}:{spec.__qualname__}"
 
 

@@ -1,4 +1,4 @@
-"""Connections to machines over SSH. The only importer of fabric.
+"""Connections to machines over SSH. Only this module imports fabric.
 
 OpenSSH itself (`ssh -G`) reads the user's configuration, and fabric connects with the result. Host keys are checked
 against the known_hosts files and are never learned. Only the system's `ssh` can check a certificate.
@@ -31,7 +31,7 @@ from orchestrator.transport.openssh import BUFFER, CONNECT_SECONDS, KEEPALIVE_SE
 TRIES: Final = 3
 QUICK_SECONDS: Final = 2.0
 REFUSED: Final = os.strerror(errno.ECONNREFUSED)
-LOST: Final = (OSError, EOFError, paramiko.SSHException)  # how a connection that breaks shows itself
+LOST: Final = (OSError, EOFError, paramiko.SSHException)  # the exceptions of a connection that breaks
 
 
 # paramiko's messages about a server that stops answering before, during and after the handshake.
@@ -103,7 +103,9 @@ def connect(
 
 
 def patiently(begin: Callable[[], Opened]) -> Opened:
-    """Return the result of `begin`. If a busy sshd has dropped the connection, `begin` is called again."""
+    """Call `begin` and return its result. If a busy sshd has dropped the connection, call `begin` again, TRIES times in
+    total.
+    """
     for attempt in range(1, TRIES + 1):
         begun = time.monotonic()
         try:
@@ -112,7 +114,7 @@ def patiently(begin: Callable[[], Opened]) -> Opened:
             is_slow = time.monotonic() - begun > QUICK_SECONDS  # a time-out, not an sshd that is too busy to listen
             if not error.transient or is_slow or attempt == TRIES:
                 raise
-            time.sleep(random.uniform(0.2, 1.0) * attempt)  # noqa: S311 (an sshd that drops some of many at once)
+            time.sleep(random.uniform(0.2, 1.0) * attempt)  # noqa: S311 (sshd drops some of many connections)
     raise AssertionError
 
 
@@ -227,7 +229,7 @@ class Channel:
         self.channel.sendall(data)
 
     def last_words(self) -> tuple[int, str]:
-        """Return (exit code, standard error) of the ended command."""
+        """Return the exit code and the beginning of the standard error of the ended command."""
         said = self.channel.makefile_stderr("rb").read(4096).decode("utf-8", "replace").strip()
         return self.channel.recv_exit_status(), said
 

@@ -1,7 +1,7 @@
 """The schedulers' own commands that start a program on a machine of a job and connect the program's standard streams.
 
 The scheduler authenticates the user to the machine. It kills all processes that such a command has started as soon as
-the first of them ends. So the first process is node.pyz's verb `stay`, which ends last.
+the first of them ends. So the first process is `node.pyz stay`, which ends last.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ class Starter:
     plain: tuple[str, ...] = ()
     terminal: tuple[str, ...] = ()
     end: tuple[str, ...] = ()
-    is_slurms: bool = False  # its program follows as words, and the shell's variables are hidden from it
-    skips_first: bool = False  # on this machine itself, no command is needed
+    is_slurms: bool = False  # the program is passed as separate words, and Slurm's own variables are hidden from srun
+    skips_first: bool = False  # a program on this machine is started without the command
 
 
 STARTERS: Final[Mapping[str, Starter]] = {
@@ -80,7 +80,7 @@ STARTERS: Final[Mapping[str, Starter]] = {
 
 
 def in_job(address: Address, argv: Sequence[str], *, terminal: bool = False) -> list[str]:
-    """Return the argv that runs a program on a machine of a job, in the first way that the machine's address lists.
+    """Return the argv that runs a program on a machine of a job, by the first command that the machine's address lists.
 
     As over SSH, the program starts in the home folder.
     """
@@ -93,7 +93,7 @@ def in_job(address: Address, argv: Sequence[str], *, terminal: bool = False) -> 
 
 
 def by_hand(address: Address) -> str:
-    """Return a command line to which a person appends a program."""
+    """Return the command line to which a person can append a program to run it on the machine."""
     return shlex.join(_words(address, ()))
 
 
@@ -102,7 +102,7 @@ def _words(address: Address, view: tuple[str, ...]) -> list[str]:
     return [word.format(host=address.host, job=number) for word in (*starter.words, *view, *starter.end)]
 
 
-# For each kind of scheduler: the command that shows a job, and what it prints of a job that has ended. A job that waits
+# For each kind of scheduler: the command that shows a job, and its output for a job that has ended. A job that waits
 # again has lost its machines.
 _JOB_STATES: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
     "slurm": (("squeue", "--noheader", "--format=%T", "--jobs={job}"), r"|PENDING|COMPLETING|.*Invalid job id.*"),
@@ -116,7 +116,7 @@ LOOK_SECONDS: Final = 10.0
 
 def is_over(job: str) -> bool:
     """Return True if the scheduler answers that a job has ended; False otherwise, also if the scheduler can't be
-    asked.
+    queried.
     """
     kind, _, number = job.partition(":")
     words, pattern = _JOB_STATES[kind]
@@ -173,7 +173,7 @@ class StartedInJob:
         self._shut()
 
     def _shut(self) -> None:
-        """End all reading and writing of the socket, also that of threads which wait for it."""
+        """Shut the socket down, which also wakes the threads that wait to read from it."""
         with contextlib.suppress(OSError):  # it is shut already
             self.socket.shutdown(socket.SHUT_RDWR)
 
@@ -186,7 +186,7 @@ class StartedInJob:
         self.socket.sendall(data)
 
     def last_words(self) -> tuple[int, str]:
-        """Raise BackendError with the reason why the program did not start."""
+        """Raise BackendError with the reason why the program did not start, such as the end of its error output."""
         self.alarm.cancel()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(LEAVING_SECONDS)
@@ -207,6 +207,6 @@ class StartedInJob:
         self.alarm.cancel()
         self._shut()
         for file in (self.stream, self.socket, self.errors):
-            with contextlib.suppress(OSError):  # what could not be sent any more
+            with contextlib.suppress(OSError):  # data could not be sent any more
                 file.close()
         threading.Thread(target=self.process.wait, daemon=True).start()

@@ -130,7 +130,7 @@ def over_ssh(address: Address, argv: Sequence[str], *, terminal: bool) -> list[s
     command gets it.
 
     The user's whole ssh configuration applies, except that the host key must already be known. The command starts in
-    the home folder of the machine. Pure.
+    the home folder of the machine.
     """
     return [*_own_ssh(address), "-t" if terminal else "-T", "--", address.host, shlex.join(argv)]
 

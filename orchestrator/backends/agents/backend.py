@@ -53,8 +53,8 @@ class Agents(Backend):
             Start(self.machines, run, settings, hosts).begin(tasks, tuple(hosts))
         except BackendError as error:
             handle = run.path / "handle.json"
-            if isinstance(error, PlacesTakenError) and handle.exists():  # an interrupted start has left it
-                self._end_processes(run)  # nothing is held while the run waits
+            if isinstance(error, PlacesTakenError) and handle.exists():  # an interrupted start has left the handle
+                self._end_processes(run)  # a run that waits holds no places
                 handle.unlink()
             self._remove_sent(run)
             raise
@@ -81,7 +81,7 @@ class Agents(Backend):
         """Record the cancel on every node and send TERM to every agent. An unreachable node gets the cancel later.
 
         If a local run was started on another machine that shares the state folder, that machine's supervisor cancels
-        it.
+        the run.
         """
         agents, recorded = _recorded_agents(run), (run.read("cancel.json") or {}) if self.is_remote else None
 
@@ -92,7 +92,7 @@ class Agents(Backend):
 
     def clean_up(self, run: RunDir) -> list[NodeProof]:
         """Kill all remaining processes of the run on every node, and take the run out of its queue. The proof of an
-        unreachable node says so.
+        unreachable node reports the node as unreachable.
         """
         self._leave_queue(run)
         return self._end_processes(run)

@@ -66,7 +66,7 @@ class AgentsHere(Agents):
         return Sight({node: is_alive(process) for node, process in agents.items()})
 
     def wait(self, run: RunDir, timeout: float) -> None:
-        """Wait on the agents' pidfds until the first of them ends."""
+        """Wait on the pidfd of one living agent until that agent ends, for at most `timeout` seconds."""
         handle = read_handle(run)
         agents = () if handle is not None and handle.other_machine else agents_here(run, handle).values()
         if living := [process for process in agents if is_alive(process)]:

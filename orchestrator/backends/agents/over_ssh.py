@@ -86,7 +86,7 @@ class AgentsOverSsh(Agents):
             session = self.pool.session(host.address, settings.workdir)
             session.call("remove", run_dir=remote_folder(run), run_id=run.run_id)
 
-        on_all(one, dict(enumerate(settings.hosts)))  # gc removes them on a host that is out of reach
+        on_all(one, dict(enumerate(settings.hosts)))  # on an unreachable host, `orch gc` removes them
 
     def _remove_what_a_killed_start_has_sent(self, run: RunDir) -> None:
         """Remove the files of a start whose process was killed. A start whose process is alive removes its files
@@ -145,8 +145,8 @@ class AgentsOverSsh(Agents):
 
     def wait(self, run: RunDir, timeout: float) -> None:
         """Copy files until one of them has changed, or until the time is over."""
-        if read_handle(run) is None:  # its submit is still at work, for as long as an image is pulled
-            time.sleep(timeout)  # nothing tells when another process has written its handle
+        if read_handle(run) is None:  # the submit may still be pulling an image
+            time.sleep(timeout)  # no event reports that another process has written the handle
         else:
             self.watcher(run).wait(timeout)
 
@@ -183,7 +183,7 @@ class AgentsOverSsh(Agents):
 
     def clean_up(self, run: RunDir) -> list[NodeProof]:
         """Kill the run's remaining processes on every node, and remove files of a killed start. The proof of an
-        unreachable node says so.
+        unreachable node reports the node as unreachable.
         """
         self._remove_what_a_killed_start_has_sent(run)
         return super().clean_up(run)
@@ -232,7 +232,9 @@ class AgentsOverSsh(Agents):
     # -- a profile's machines
 
     def holdings(self, profile: AnyProfile) -> list[dict[str, Any]]:
-        """List every machine, spares included: cores, GPUs, free space, and who holds which place."""
+        """List every machine, spares included: its cores, GPUs and free space, and the run that holds each place (GPU
+        or slot).
+        """
         from orchestrator.backends.agents.holdings import holdings
 
         return holdings(AgentsSettings.of(profile.to_json()), self.pool)
@@ -246,7 +248,9 @@ class AgentsOverSsh(Agents):
 
 @contextlib.contextmanager
 def _sending(run: RunDir) -> Iterator[None]:
-    """Mark a run while its first start is at work. If nobody holds the lock of the mark, the start was killed."""
+    """While the context lasts, keep a locked file that marks the run's first start as in progress. If that file exists
+    but is not locked, the start was killed.
+    """
     from orchestrator.protocol.files import locked
 
     mark = run.path / SENDING

@@ -107,9 +107,9 @@ class Trial:
 
     site: Site
     launch: LaunchPlan
-    check_python: Callable[[], None]  # raises BackendError if the nodes' interpreter, as the site sees it, won't do
+    check_python: Callable[[], None]  # raises BackendError if the nodes' interpreter, as the site sees it, is unusable
     folder: Callable[[], Folder]  # raises BackendError if the site can't be reached
-    on_node: bool = False  # also check what a short job meets on a node
+    on_node: bool = False  # also check a node with a short job
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ class Array:
     """Runs that are the tasks of one array. All of them request the same resources from the scheduler."""
 
     sweep: str
-    folder: str  # of what the runs share: script, pickle, agent
+    folder: str  # the folder of the files that the runs share: script, pickle, agent
     count: int
     parallel: int | None = None  # the most tasks at a time; None if the scheduler decides
 
@@ -186,7 +186,9 @@ class Scheduler(ABC):
     title: ClassVar[str]
     """The scheduler's name in messages."""
     folder: ClassVar[str]
-    """The folder of the job's script and logs in the folder of a run; also the name of the recorded status."""
+    """The folder of the job's script and logs in the folder of a run; also the name of the file with the recorded
+    status.
+    """
     programs: ClassVar[tuple[str, ...]]
     """The programs that a submit needs; the first submits a job."""
     door: ClassVar[str] = "login node"
@@ -254,9 +256,7 @@ class Scheduler(ABC):
 
     @abstractmethod
     def lost(self, job_id: str, name: str) -> Job:
-        """Return a job for a run whose job is unknown to both the server and the accounting. The job counts as
-        ended.
-        """
+        """Return a placeholder for a job that neither the server nor the accounting knows. It counts as ended."""
 
     # -- what an error message means
 
@@ -337,8 +337,8 @@ class Scheduler(ABC):
         return launch, {}
 
     def completed(self, launch: LaunchPlan, site: Callable[[], Site]) -> LaunchPlan:
-        """Return the plan, completed with the values that only the scheduler knows. Raises BackendError if it can't
-        be asked.
+        """Return the plan, completed with the values that only the scheduler knows. Raises BackendError if the
+        scheduler can't be queried.
         """
         return launch
 

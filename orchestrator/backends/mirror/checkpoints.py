@@ -1,4 +1,4 @@
-"""Copies orch's committed checkpoints from a run's machines, and defines their folder there."""
+"""Copies orch's committed checkpoints from a run's machines, and determines their folder on the machines."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from orchestrator.protocol.reading import MOST_RECORD, MOST_WORD, read_regular
 from orchestrator.runs.store import RunDir, write_durably
 from orchestrator.transport.machine import Machine
 
-# -- which of them, and where
+# -- names and folders
 
 
 def newest_checkpoint(folder: Path) -> Path | None:
@@ -35,7 +35,7 @@ def remote_checkpoints(run: RunDir) -> str:
     return folder if folder.startswith(("/", "~")) or not folder else f"{task.code_dir}/{folder}"
 
 
-# -- brought here
+# -- copies to this machine
 
 
 def bring_newest(run: RunDir, session: Machine, folder: str, steps: list[str], most: int | None = None) -> None:

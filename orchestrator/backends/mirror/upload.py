@@ -26,7 +26,7 @@ from orchestrator.specs.resources import Has, lacking
 from orchestrator.transport.machine import Machine
 from orchestrator.transport.node_archive import node_archive
 
-CLOCKS_DIFFER: Final = 2.0  # seconds; what is less may be the way there
+CLOCKS_DIFFER: Final = 2.0  # seconds; a smaller difference may come from the network
 LEAST_FREE: Final = 64 << 20
 SERVER_PYTHON: Final = "python3"
 

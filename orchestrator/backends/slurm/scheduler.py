@@ -163,7 +163,7 @@ class Slurm(Scheduler):
     # -- advice
 
     def would_take(self, launch: LaunchPlan, site: Site) -> CheckResult:
-        """See `Scheduler.would_take`. The answer comes from `sbatch --test-only`."""
+        """Check with `sbatch --test-only` whether Slurm would accept the plan, without a submit."""
         from orchestrator.backends.slurm import partitions
 
         return partitions.would_take(site, launch)

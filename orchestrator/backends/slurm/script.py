@@ -1,4 +1,6 @@
-"""The options of sbatch for a plan, by submitit's names, and the lines before and after the script's one srun. Pure."""
+"""Computes the options of sbatch for a plan, under submitit's names, and the lines of the batch script before and after
+its one srun. This module has no side effects.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ if TYPE_CHECKING:  # a look at runs must not wait for pydantic
 
 FOLDER: Final = "slurm"  # in a run's folder: script, pickle, the logs of batch shell and agents
 ARCHIVE: Final = "submitit.pyz"  # submitit and what it imports, as one program
-WARN_SECONDS: Final = 90  # before the time limit, when the ranks are sent the signal to stop
+WARN_SECONDS: Final = 90  # seconds before the time limit at which the ranks get the signal to stop
 LEAST_WARNING: Final = 10
 GRES_GPUS: Final = re.compile(r"\bgpu(?::[^:,()]+)??(?::(\d{1,5}))?(?=[,(]|$)")
 # An agent that fails ends the step. An agent that succeeds waits for the others, which may be saving.
@@ -209,8 +211,8 @@ def _setup(shell: InShell, *, stays: bool) -> list[str]:
 def _teardown(shell: InShell, *, stays: bool, has_spares: bool) -> list[str]:
     """Return the lines that requeue the job if an agent has requested it. The batch shell runs outside of containers.
 
-    With spares, an agent may request a start that needs no requeue. The exit code of srun shows whether the last agent
-    did.
+    With spares, an agent may also request a start that needs no requeue, so the exit code of srun decides about a
+    requeue.
     """
     word = f'-e {shell.run}/{FOLDER}/again."${{SLURM_RESTART_COUNT:-0}}"'
     asks = f'"$code" = {EXIT_REQUEUE}' if has_spares else word

@@ -42,7 +42,7 @@ SOURCES: Final = (
 
 
 class _Asked(NamedTuple):
-    """The files of two documents, and the options that override them."""
+    """The files of a job and a profile, and the options that override their fields."""
 
     job_file: Path
     profile_file: Path
@@ -130,7 +130,7 @@ def _write(path: str, key: str, loaded: Loaded) -> None:
 def _encoded(value: Any) -> Any:
     """Return a document's value as JSON from which `_decoded` restores it.
 
-    Tuples become lists. Mappings and parts of documents become objects, and a key tells which of both an object was.
+    Tuples become lists. Mappings and parts of documents become objects, and a key shows which of the two an object was.
     """
     if isinstance(value, Spec):
         return {"spec": place_of(type(value)), "given": {name: _encoded(each) for name, each in value.given().items()}}

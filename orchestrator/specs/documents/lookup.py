@@ -15,7 +15,7 @@ SHELL_SUFFIXES: Final = (".sh", ".sbatch", ".slurm")
 
 
 def known_profiles(cwd: Path, job_file: Path | None = None) -> list[tuple[str, Path, str]]:
-    """Return (name, path, origin) of every profile. If several profiles have a name, the first takes precedence.
+    """Return (name, path, origin) of every profile. If several profiles have the same name, the first takes precedence.
 
     Profiles in a job's folder come after the user's own, because another person may have written the job.
     """

@@ -1,4 +1,5 @@
-"""Resolves the name or path of a job or profile to a file, and suggests similar names. Imports no pydantic."""
+"""Resolves the name or path of a job or profile to a file, and suggests similar names. This module imports no pydantic.
+"""
 
 from __future__ import annotations
 

@@ -44,7 +44,9 @@ Scalar = str | int | float | bool | None
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A value, its place, the place of its key, and the text of a scalar that is not a string."""
+    """A value, its place (file:line:column), the place of its key, and the original text of a scalar that is not a
+    string.
+    """
 
     value: dict[str, Node] | list[Node] | Scalar
     where: str
@@ -341,7 +343,7 @@ def plain(node: Node, verbatim: frozenset[str] = frozenset(), top: str = "") -> 
 
 
 def from_value(value: Any, where: str) -> Node:
-    """Return the tree of a Python value (a command-line option); every node has the same place."""
+    """Return the tree of a Python value, such as a command-line option. Every node has the same place."""
     if isinstance(value, dict):
         return Node({str(k): replace(from_value(v, where), key_where=where) for k, v in value.items()}, where)
     if isinstance(value, list | tuple):

@@ -1,4 +1,6 @@
-"""Parses `--sweep KEY=VALUES` into axes, and makes the points of their product. Pure."""
+"""Parses `--sweep KEY=VALUES` into axes, and returns all combinations of the axes' values as points. This module has no
+side effects.
+"""
 
 from __future__ import annotations
 
@@ -69,7 +71,7 @@ Taken = list[tuple[str, str]]  # (field, the option that sets it)
 
 
 def taken_by(sets: Iterable[str], fields: Collection[str]) -> Taken:
-    """Return (field, option) for each --set. A word in `fields` means a field of `training:`."""
+    """Return (field, option) for each --set. A key in `fields` is short for a field of `training:`."""
     words = [(text.partition("=")[0].strip(), f"--set {text}") for text in sets]
     return [(f"job.training.{word}" if word in fields else word, said) for word, said in words]
 

@@ -1,4 +1,4 @@
-"""The position of a run within its training, and the number of its steps. Pure."""
+"""The position of a run within its training, and the number of its steps. This module has no side effects."""
 
 from dataclasses import dataclass
 
