@@ -161,7 +161,7 @@ class Hang(Spec):
 
 
 def _hang(value: object) -> object:
-    """Read `hang: restart` as its action."""
+    """Convert the short form `hang: restart` into a mapping with this action."""
     return {"action": value} if value in ("auto", "restart", "report", "off") else value
 
 
@@ -219,7 +219,7 @@ class Metric(Spec):
 
 
 def _metric(value: object) -> object:
-    """Read `metric: wer` as its name."""
+    """Convert the short form `metric: wer` into a mapping with this name."""
     return {"name": value} if isinstance(value, str) else value
 
 

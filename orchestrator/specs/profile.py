@@ -101,7 +101,7 @@ class Host(Spec):
 
 
 def _host(value: object) -> object:
-    """Read `host`, `user@host` or `user@host:port`."""
+    """Convert the short form `host`, `user@host` or `user@host:port` into a mapping."""
     if not isinstance(value, str):
         return value
     from orchestrator.transport.address import split_port

@@ -16,7 +16,7 @@ from orchestrator.training.errors import UserError
 
 
 def check(backend: str, mode: str, device: torch.device) -> None:
-    """Raise UserError on all ranks if any rank's machine can't compile; collective."""
+    """Raise UserError on all ranks if any rank's machine can't compile. All ranks must call this."""
     if mode != "default" and backend != "inductor":
         raise UserError(f"--compile-mode {mode} needs --compile inductor: add it, or leave --compile-mode out.")
     if backend != "inductor":

@@ -295,7 +295,7 @@ class Trainer:
             self._beat("train", loss=loss.item() * self.strategy.data_ranks)
 
     def _mean_loss(self) -> float:
-        """Return the mean loss of the last step over all ranks; collective.
+        """Return the mean loss of the last step over all ranks. All ranks must call this.
 
         Raises DivergedError on all ranks if the mean is NaN or infinite.
         """
@@ -306,8 +306,8 @@ class Trainer:
         return mean
 
     def _check_weights(self) -> None:
-        """Raise DivergedError if a weight is NaN or infinite; collective. This can happen even if the loss is
-        finite.
+        """Raise DivergedError if a weight is NaN or infinite. All ranks must call this. This can happen even if the
+        loss is finite.
         """
         if group.sum_over_ranks([float(not self.strategy.is_finite())])[0]:
             raise self._diverged("Weights are nan or infinite")

@@ -93,7 +93,7 @@ class Forwarding:
         server = await asyncio.start_server(self._take, sock=self.socket)
         await self.ending.wait()
         server.close()
-        # The tasks are cancelled once and awaited. The loop's end must not cancel a task again while it ends its command.
+        # Cancelled once and awaited, because the loop's end must not cancel a task again while it ends its command.
         if others := asyncio.all_tasks() - {asyncio.current_task()}:
             for task in others:
                 task.cancel()

@@ -1,4 +1,5 @@
-"""The format of checkpoints: a folder for each step, with hashes of its files. It appears as a whole, by a rename.
+"""The format of checkpoints: a folder for each step, with hashes of its files. Each folder appears complete, by a
+rename.
 
     checkpoints/step_00000123/state.pt        torch.save of a dict of tensors and plain values
                               manifest.json   step, epoch, world_size, time, metric; checksum and size of each file
