@@ -1,5 +1,5 @@
-"""The registry of backends. Each kind of profile has a backend, which starts, watches and ends runs. Its module is
-imported at the first use.
+"""The registry of backends. Each kind of profile has a backend, which starts, watches and ends runs. The backend's
+module is imported at the first use.
 """
 
 from __future__ import annotations

@@ -103,8 +103,8 @@ class Ruling(Value):
 
 
 Judge = Callable[[str, bool], Ruling | None]
-"""A function of a run's id and whether one of its agents is alive. It returns the decision about the run's remains;
-None if the run may still be live.
+"""A function that decides whether the remains of a run are removed. It gets the run's id, and True if one of the run's
+agents is alive. It returns None if the run may still be live.
 """
 
 
@@ -118,7 +118,9 @@ class Sight(Value):
     hosts: tuple[str, ...] = ()
     """The names of the nodes' machines in the current start; empty if they are the plan's machines."""
     unreachable: Mapping[int, Unreachable] = field(default_factory=dict)
-    """The nodes whose machines were unreachable at the last observation, with the time since when and the reason."""
+    """The nodes whose machines were unreachable at the last observation, with the time at which that began, and the
+    reason.
+    """
     other_machine: str = ""
     """The machine on which the run was started, if it is not this machine and this machine can't see the run's
     processes.
@@ -130,7 +132,9 @@ class Sight(Value):
 
 
 class Turn(Protocol):
-    """A run's turn in the queue for places on hosts. Every method raises BackendError if a host is unreachable."""
+    """A run's turn in the queue for places (GPUs or slots) on hosts. Every method raises BackendError if a host is
+    unreachable.
+    """
 
     def join(self) -> bool:
         """Enter the queue, or keep the present position. Return True if it is the run's turn."""
@@ -244,16 +248,15 @@ class Backend(ABC):
 
     @abstractmethod
     def reach(self, run: RunDir, node: int, argv: Sequence[str], *, terminal: bool) -> list[str]:
-        """Return the argv of a local command that runs a command on a node. `terminal`: connect this terminal to the
-        command.
+        """Return the local command that runs `argv` on a node. `terminal`: connect this terminal to the command.
 
         Raises BackendError if the node no longer belongs to the run.
         """
 
     @abstractmethod
     def stage_replay(self, run: RunDir, node: int, name: str, checkpoint: Path | None, order: Order) -> list[str]:
-        """Put the files of a replay into a folder of this name on the node. Return the argv that starts the replay
-        on the node.
+        """Put the files for a replay of one rank into a folder of this name on the node. Return the argv that starts
+        the replay on the node.
         """
 
     # -- ending
@@ -269,7 +272,9 @@ class Backend(ABC):
 
     @abstractmethod
     def clean_up(self, run: RunDir) -> list[NodeProof]:
-        """End all remaining processes of the run on its nodes, agents included. Return a proof for each node."""
+        """End all remaining processes of the run on its nodes, agents included. Return a NodeProof, the result, for
+        each node.
+        """
 
     def collect(self, run: RunDir) -> None:
         """Copy all files of an ended run from its nodes to this machine, then remove the run's folders on the nodes."""
@@ -329,8 +334,8 @@ class Backend(ABC):
         raise UsageError("nodes needs a profile of other machines", f"this one is of kind {profile.kind}: -p PROFILE")
 
     def collect_garbage(self, profile: AnyProfile, judge: Judge, *, dry_run: bool) -> list[Finding]:
-        """List the remains of ended runs on a profile's machines, and remove those of each run for which `judge`
-        decides so.
+        """List the remains of ended runs on a profile's machines. Remove the remains of a run if `judge` decides that
+        they can go.
         """
         raise UsageError(
             "gc --profile needs an ssh profile", f"this one is of kind {profile.kind}: leave --profile out"

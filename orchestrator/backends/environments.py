@@ -62,8 +62,8 @@ def with_environment(
     """Install the run's environment on all machines. Return the tasks with the environment's interpreter.
 
     Raises BackendError, which names each machine that can't have the environment; then no machine installs it. With
-    `shared`, the machines have one common workdir, and the environment is installed once. A single machine serves all
-    tasks.
+    `shared`, the machines have one common workdir, and the environment is installed once. If there is only one machine,
+    its environment is for all tasks.
     """
     if run.record().job.get("environment") is None:
         return tasks

@@ -1,6 +1,6 @@
 """Decides from the machines' reports whether their GPUs are fit to train.
 
-The result has rows only for machines with GPUs.
+Machines without GPUs get no results.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Connections from this machine to others, parallel work on several machines, and one error for several machines."""
+"""Opens connections to other machines, does work on several machines in parallel, and combines their errors into one.
+"""
 
 from __future__ import annotations
 

@@ -11,8 +11,8 @@ from orchestrator.protocol.layout import TITLES
 from orchestrator.protocol.reading import MOST_RECORD, read_regular
 
 OWN_WAYS = {"slurm": "srun", "sge": "qrsh", "oar": "oarsh", "lsf": "blaunch"}
-"""By kind of scheduler, the command that starts a program on a machine of the job and connects its standard streams.
-PBS has no such command.
+"""Maps each kind of scheduler to its command that starts a program on a machine of the job and connects the program's
+standard streams. PBS has no such command.
 """
 
 
@@ -25,7 +25,7 @@ def allocation_here() -> Allocation | None:
 
 
 def allocation_key() -> str:
-    """Return a text that is different for each allocation; "" outside of a job."""
+    """Return a text that differs between allocations; "" outside of a job."""
     try:
         return repr(allocation_here() or "")
     except AllocationError as error:

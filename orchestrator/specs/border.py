@@ -70,7 +70,7 @@ def schema_of(spec: type[Spec], handler: GetCoreSchemaHandler) -> CoreSchema:
 
 
 def _tuples(value: Any) -> Any:
-    """Convert lists to tuples, because pydantic's strict mode refuses a list where a field is a tuple."""
+    """Convert lists to tuples, because pydantic's strict mode refuses a list for a field that is a tuple."""
     if isinstance(value, list):
         return tuple(_tuples(item) for item in value)
     return {key: _tuples(item) for key, item in value.items()} if isinstance(value, dict) else value

@@ -46,7 +46,7 @@ class Environment:
     passed: tuple[str, ...] = ()  # names of the variables that came from the shell through pass_env
 
     def masked(self, text: str) -> str:
-        """Return the text with its secrets masked, as well as the values of variables whose names look secret."""
+        """Return the text after masking the secrets, and the values of variables whose names look secret."""
         likely = {name: value for name, value in self.env.items() if looks_secret(name)}
         return mask(mask(text, self.secrets), likely, shortest=LONG)
 
@@ -77,7 +77,7 @@ def set_by_orch(name: str) -> bool:
 def parse_env_options(options: Iterable[str], shell: Mapping[str, str]) -> dict[str, str]:
     """Return the values of the options --env NAME=VALUE and --env NAME. The latter takes the value from the shell.
 
-    Raises UsageError for an invalid or missing name.
+    Raises UsageError if a name is invalid, or if the shell lacks the variable.
     """
     given: dict[str, str] = {}
     absent: list[str] = []

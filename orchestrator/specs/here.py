@@ -1,5 +1,5 @@
-"""Checks at each submit that this machine and the code folder have everything that the job needs. Imports no
-pydantic.
+"""Checks at each submit that this machine and the code folder have everything that the job needs. This module imports
+no pydantic.
 """
 
 from __future__ import annotations

@@ -66,7 +66,7 @@ class Mount(Spec):
 
 
 def _mount(value: object) -> object:
-    """Read `source:target[:ro]` as docker does."""
+    """Convert the short form `source:target[:ro]`, as docker has it, into a mapping."""
     if not isinstance(value, str):
         return value
     parts = value.split(":")
@@ -224,12 +224,12 @@ def _metric(value: object) -> object:
 
 
 def _one_or_many(value: object) -> object:
-    """Read one mapping as a list with that mapping."""
+    """Convert a single mapping into a list with this mapping."""
     return (value,) if isinstance(value, dict) else value
 
 
 def _word_or_list(value: object) -> object:
-    """Read one word as a list with that word."""
+    """Convert a single word into a list with this word."""
     return (value,) if isinstance(value, str) else value
 
 

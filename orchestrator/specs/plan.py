@@ -80,7 +80,7 @@ class LaunchPlan(Frozen):
 
     @property
     def time_limit(self) -> int | None:
-        """Return the time limit of the run in seconds; on Slurm, the limit of each start. None if there is no limit."""
+        """Return the time limit of the run in seconds (on Slurm, of each start); None if there is no limit."""
         asked: int | None = self.job["resources"]["time"] or self.profile.get("time")
         return asked
 
@@ -91,8 +91,8 @@ class LaunchPlan(Frozen):
         return training["global_batch"] if training else None
 
     def to_json(self) -> dict[str, Any]:
-        """Return the plan as JSON types. `shared` has the fields that are equal for all tasks, `tasks` the other
-        fields.
+        """Return the plan as JSON types. `shared` has the fields that are equal for all tasks, and `tasks` has the
+        other fields.
         """
         shared, own = in_common(self.tasks)
         values = {each.name: getattr(self, each.name) for each in dataclasses.fields(self)}

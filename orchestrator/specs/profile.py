@@ -72,7 +72,7 @@ class ProfileBase(Spec):
         return ()
 
     def problems(self, job: Job) -> Sequence[Problem]:
-        """Return the problems of the job on this profile that only this kind of profile can have."""
+        """Return the problems of a job with this profile that depend on the profile's kind."""
         return ()
 
     def with_one_rank(self, nodes: int | None) -> Self:
@@ -81,7 +81,7 @@ class ProfileBase(Spec):
 
 
 class LocalProfile(ProfileBase):
-    """This machine; several nodes become several agents on it."""
+    """This machine. If `nodes` is more than 1, several agents run on it."""
 
     kind: Literal["local"]
     leases: bool = setting("hold GPUs, so that no other run of orch takes them", default=True)
@@ -150,7 +150,7 @@ def _counted(hosts: int) -> str:
 
 
 class SshProfile(ProfileBase):
-    """Machines that are reached over SSH. They need python3 and nothing that orch installs."""
+    """Machines that are reached over SSH. They need python3, and orch installs nothing on them."""
 
     kind: Literal["ssh"]
     hosts: Annotated[

@@ -20,7 +20,7 @@ __all__ = ["FORMAT_VERSION", "Spec", "names_of", "place_of", "setting", "to_json
 
 FORMAT_VERSION: Final = 1
 KNOWN: Final[dict[str, type[Spec]]] = {}
-"""The classes of documents and their parts, by `place_of`."""
+"""The classes of documents and their parts, by the names that `place_of` returns."""
 
 
 class Spec(Frozen):

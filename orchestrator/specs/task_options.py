@@ -65,7 +65,7 @@ def _words(tree: ast.Module) -> Iterator[str]:
 
 
 def _passes_all_on(tree: ast.Module, neighbours: set[str]) -> bool:
-    """Return True if a module uses all options together (not one by its name), so it may read any option."""
+    """Return True if a module uses the options as a whole, and not only single options by their names."""
     parents = {child: node for node in ast.walk(tree) for child in ast.iter_child_nodes(node)}
     known = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.ClassDef)}
     known |= {name for name, module in _origins(tree) if module in (ALSO_OURS, *neighbours)}

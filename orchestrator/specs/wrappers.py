@@ -11,7 +11,7 @@ ASSIGNMENT: Final = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
 
 
 class Wrapper(NamedTuple):
-    """A program that starts the program that follows it."""
+    """A program, such as `nice`, that starts the program named after it on the command line."""
 
     takes_value: frozenset[str] = frozenset()  # the options that take a value
     words: int = 0  # the number of words between the options and the program, such as the duration of `timeout`

@@ -180,7 +180,7 @@ def _watch_once() -> None:
 
 
 def stop_requested() -> bool:
-    """Return whether all ranks stop here. All ranks must call this.
+    """Return whether all ranks stop here.
 
     Every rank must call this once a step. All ranks get True at the same call, about half a second after a signal. Then
     save a checkpoint and call `run.leave(n)`.
@@ -295,7 +295,7 @@ def after_step(
     **objects: Stateful,
 ) -> None:
     """Finish step `n`, counted from 1: send a heartbeat, save if a save is due, and exit with code 95 after a stop
-    signal. Collective.
+    signal. All ranks must call this.
 
     `objects` are saved every `save_every` steps, at the last step of `total`, and before a stop. `metric` describes the
     current weights, such as {"accuracy": 0.93}. If this call saves, rank 0's `metric` is stored in the checkpoint.

@@ -98,7 +98,7 @@ def gather(value: Tensor) -> Tensor:
 
 
 def gather_objects(value: T) -> list[T]:
-    """Return a list of each rank's value on every rank. All ranks must call this.
+    """Return, on every rank, a list with the value of each rank. All ranks must call this.
 
     Raises UserError if a value's type is not in encoding.KINDS.
     """

@@ -60,6 +60,6 @@ def split_port(text: str) -> tuple[str, str | None]:
 
 
 def gateway_of(jump: str) -> Address:
-    """Return the address of the last gateway in `a,user@b:port`. The gateways before it lead to it."""
+    """Return the address of the last gateway in `a,user@b:port`. It is reached through the gateways before it."""
     before, _, last = jump.rpartition(",")
     return parse_address(last, before or None)

@@ -41,8 +41,8 @@ Opened = TypeVar("Opened")
 
 
 class NeedsOpenSshError(BackendError):
-    """Raised if a host is known by a certificate's authority or a program (not by a plain key). paramiko can't check
-    these.
+    """Raised if only a certificate authority or an external program can confirm the host's key. paramiko supports
+    neither.
     """
 
 
@@ -210,8 +210,8 @@ def _why_unreachable(error: Exception, seconds: float) -> str:
 
 
 class Channel:
-    """A command on a machine with its standard streams, over an open connection. If the connection is lost, the
-    methods raise one of LOST.
+    """A command on a machine with its standard streams, over an open connection. If the connection is lost, the methods
+    raise one of the exceptions in LOST.
     """
 
     def __init__(self, connection: Connection, argv: list[str]) -> None:
@@ -234,5 +234,5 @@ class Channel:
         return self.channel.recv_exit_status(), said
 
     def close(self) -> None:
-        """Close the command's standard input. The connection stays open."""
+        """Close the command's channel, and so its standard input. The connection to the machine stays open."""
         self.channel.close()

@@ -136,7 +136,7 @@ class _Way:
 
     @staticmethod
     async def open(command: Command) -> _Way:
-        """Start the command. Raises BackendError with its error output if the command on the node never answers."""
+        """Start the command. Raises BackendError with the command's error output if no answer comes from the node."""
         boundary = secrets.token_hex(16)
         argv = await asyncio.get_running_loop().run_in_executor(None, command, boundary)
         with tempfile.TemporaryFile() as errors:

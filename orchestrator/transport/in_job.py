@@ -30,7 +30,9 @@ SLURMS_OWN: Final = (
 )  # fmt: skip
 """The prefixes of the variables that Slurm's programs read as options."""
 SLURM_NEEDS: Final = ("SLURM_CONF", "SLURM_JWT", "SLURM_SACK_KEY", "SLURM_SACK_JWKS")
-"""The variables with such a prefix that are kept, because they name the cluster or authenticate the user."""
+"""The variables that are kept although they have a prefix in SLURMS_OWN, because they name the cluster or authenticate
+the user.
+"""
 _HIDING: Final = (
     f"for orch_each in $(env|sed -n 's/^\\([A-Z_a-z0-9]*\\)=.*/\\1/p'); do case $orch_each in {'|'.join(SLURM_NEEDS)})"
     f' ;; {"|".join(f"{prefix}*" for prefix in SLURMS_OWN)}) unset $orch_each;; esac; done; exec "$@"'
@@ -167,7 +169,9 @@ class StartedInJob:
         self.alarm.start()
 
     def _give_up(self) -> None:
-        """End the start. A child of the command may hold the other end of the socket open, so the socket is shut."""
+        """Kill the command that starts the program. A child of it may hold the other end of the socket open, so shut
+        the socket.
+        """
         with contextlib.suppress(OSError):  # the command runs as another user
             self.process.kill()
         self._shut()

@@ -99,8 +99,8 @@ class Machine(ABC):
         """Run a program on the machine and return its output.
 
         patience: the program's time limit in seconds. env: environment variables to set. hide: prefixes of environment
-        variables to remove, or a whole name with `=`. keep: variables with such a prefix that are not removed. Raises a
-        transient BackendError at the time limit.
+        variables to remove, or a whole name with `=`. keep: variables that are not removed although they have such a
+        prefix. Raises a transient BackendError at the time limit.
         """
         reply, out = self.call(
             "run_program", stdin, timeout=patience + TRAVEL_SECONDS, argv=list(argv), patience=patience,

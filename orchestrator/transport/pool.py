@@ -207,7 +207,9 @@ class ConnectionPool:
             return self.locks.setdefault(key, threading.Lock())
 
     def _gateway(self, jump: str) -> Connection:
-        """Return the shared connection to the last of the gateways `a,b,c`. The gateways before it lead to it."""
+        """Return the shared connection to the last of the gateways `a,b,c`, which is reached through the gateways
+        before it.
+        """
         with self._own_lock(jump):
             found = self.gateways.get(jump)
             if found is None or not found.is_connected:

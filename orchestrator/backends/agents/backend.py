@@ -38,8 +38,7 @@ class Agents(Backend):
     ) -> tuple[dict[int, T], dict[int, BackendError]]:
         """Call `work` for each machine of the run, with its node number and the run's folder on that machine.
 
-        The node number is None if one call serves all nodes. Return the results and the errors by node, as `on_all`
-        does.
+        The node number is None if one call serves all nodes. Return two dicts by node: the results, and the errors.
         """
 
     # -- starting
@@ -61,10 +60,13 @@ class Agents(Backend):
         self._leave_queue(run)
 
     def _remove_sent(self, run: RunDir) -> None:
-        """Remove the files that a refused start has sent to the machines. No handle records these files."""
+        """If no handle.json was written, remove the files that a refused start has sent to the machines. This default
+        does nothing.
+        """
 
     def turn(self, run: RunDir) -> Turn | None:
-        """Return the run's turn in the queue for places on its machines; None if the run is not queued."""
+        """Return the run's turn in the queue for places (GPUs or slots) on its machines; None if the run is not queued.
+        """
         if queue_place(run) is None:
             return None
         from orchestrator.backends.places.waiting import Waiting
@@ -91,8 +93,8 @@ class Agents(Backend):
         self._on_machines(run, one)
 
     def clean_up(self, run: RunDir) -> list[NodeProof]:
-        """Kill all remaining processes of the run on every node, and take the run out of its queue. The proof of an
-        unreachable node reports the node as unreachable.
+        """Kill all remaining processes of the run on every node, and take the run out of its queue. Return the result
+        for each node, which also tells whether the node was unreachable.
         """
         self._leave_queue(run)
         return self._end_processes(run)

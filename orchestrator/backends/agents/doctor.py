@@ -104,8 +104,8 @@ def examine(profile: AnyProfile, pool: Machines) -> list[Check]:
 def _check_machine(
     session: Machine, host: Host, settings: AgentsSettings, asked: Sequence[int | None], *, is_alone: bool
 ) -> Node:
-    """Make the checks that need only the machine's answer to `hello`. The returned node's `hello` is empty if the
-    machine refused the request.
+    """Make the checks that need only the machine's answer to the request `hello`. The returned node's `hello` is empty
+    if the machine refused the request.
 
     asked: the number of ranks for each node on the machine; None if the machine's GPUs or cores decide it.
     """

@@ -1,5 +1,5 @@
-"""For the machines of an ssh profile, spares included: lists the runs that hold their places (GPUs or slots), and
-removes what ended runs left behind.
+"""Lists the runs that hold the GPUs or slots of an ssh profile's machines (spares included), and removes the remains of
+ended runs.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ if TYPE_CHECKING:  # loads fabric
 
 
 def holdings(settings: AgentsSettings, pool: Machines) -> list[dict[str, Any]]:
-    """List every machine's cores, GPUs and free space, and the run that holds each place. For a machine that did not
-    answer, list the error message.
+    """List every machine's cores, GPUs and free space, and the run that holds each place (GPU or slot). For a machine
+    that did not answer, list the error message.
     """
     machines, nodes = settings.machines, len(settings.hosts)
 
@@ -39,8 +39,8 @@ def holdings(settings: AgentsSettings, pool: Machines) -> list[dict[str, Any]]:
 
 
 def collect_garbage(settings: AgentsSettings, pool: Machines, judge: Judge, *, dry_run: bool) -> list[Finding]:
-    """List the remains of ended runs on every machine, and remove those of each run for which `judge` decides so. Also
-    list the unreachable machines.
+    """List the remains of ended runs on every machine. Remove the remains of a run if `judge` decides that they can go.
+    Also list the unreachable machines.
     """
     machines, workdir = settings.machines, settings.workdir
 
@@ -65,8 +65,8 @@ def collect_garbage(settings: AgentsSettings, pool: Machines, judge: Judge, *, d
 def _end(
     session: Machine, workdir: str, run_id: str, left: dict[str, Any], ruling: Ruling, *, dry_run: bool
 ) -> Finding:
-    """If the ruling orders it, remove the processes and files that one run left on one machine. Return a description of
-    the result.
+    """Remove the processes and files that one run left on one machine, if `ruling.ends` is True. Return a description
+    of the result.
     """
     host, folder, processes = session.name, f"{workdir}/runs/{run_id}", ", ".join(left["processes"])
     what = f"{host}: {folder if left['folder'] else ''}{f' processes {processes}' if processes else ''}"

@@ -58,7 +58,7 @@ class AgentsOverSsh(Agents):
     # -- starting
 
     def place(self, run: RunDir, workdir: str | None, python: str | None) -> Place:
-        """Return the run's folder on the nodes, which is below orch's folder there."""
+        """Return the run's folder on the nodes, which is below the profile's `workdir`."""
         from orchestrator.specs.plan import Place
 
         top = workdir or "~/.orch"
@@ -75,7 +75,7 @@ class AgentsOverSsh(Agents):
             self._start(with_given_checkpoint(tasks), run, AgentsSettings.of(plan.profile))
 
     def _remove_sent(self, run: RunDir) -> None:
-        """Remove the files that a refused start has sent to the machines. No handle records these files."""
+        """If no handle.json was written, remove the files that a refused start has sent to the machines."""
         if read_handle(run) is not None:
             return
         from orchestrator.backends.hosts import on_all
@@ -108,7 +108,9 @@ class AgentsOverSsh(Agents):
         self.watcher(run).relaunch(again)
 
     def reserves(self, run: RunDir) -> Reserves | None:
-        """Return the machines for the next start, by the rules of `relaunch.machines`. No machine is contacted."""
+        """Return the machines that the next start may use: the present hosts, the free machines and those of earlier
+        starts. No machine is contacted.
+        """
         from orchestrator.runs.restarts.recovery import Reserves
 
         settings = AgentsSettings.of(run.record().profile)
@@ -171,7 +173,9 @@ class AgentsOverSsh(Agents):
         return (over_ssh if address.is_by_ssh else in_job)(address, argv, terminal=terminal)
 
     def stage_replay(self, run: RunDir, node: int, name: str, checkpoint: Path | None, order: Order) -> list[str]:
-        """Put the files of a replay onto the node's machine, into a new folder next to the folders of runs."""
+        """Put the files for a replay of one rank onto the node's machine, into a new folder next to the folders of
+        runs.
+        """
         from orchestrator.backends.mirror.upload import stage_replay
 
         handle, workdir = read_handle(run), workdir_of(run.record().profile)
@@ -182,8 +186,8 @@ class AgentsOverSsh(Agents):
     # -- ending
 
     def clean_up(self, run: RunDir) -> list[NodeProof]:
-        """Kill the run's remaining processes on every node, and remove files of a killed start. The proof of an
-        unreachable node reports the node as unreachable.
+        """Kill the run's remaining processes on every node, and remove files of a killed start. Return the result for
+        each node, which also tells whether the node was unreachable.
         """
         self._remove_what_a_killed_start_has_sent(run)
         return super().clean_up(run)

@@ -94,7 +94,7 @@ class NodeFollower(Follower):
         return POLL_SECONDS if self.node == 0 else max(POLL_SECONDS, len(self.handle.hosts) / LOOKS_A_SECOND)
 
     def record_loss(self, error: BackendError) -> None:
-        """Record that the machine is unreachable, and since when."""
+        """Record that the machine is unreachable, and the time at which that began."""
         assert self.handle is not None
         assert self.machine is not None
         alive = False if isinstance(error, JobOverError) else None  # a scheduler ends all processes of its job

@@ -1,5 +1,5 @@
-"""Finds the machines that can't connect to the others, before a new start whose ranks would wait for these machines in
-vain.
+"""Finds, before a new start, the machines that can't connect to the others. The ranks would wait for these machines
+forever.
 
 A way is a network connection from one machine to another.
 """

@@ -195,8 +195,8 @@ class Batch(Backend):
         return site, home
 
     def _tasks_at(self, run: RunDir, tasks: tuple[NodeTask, ...], home: str, machine: Machine) -> tuple[NodeTask, ...]:
-        """Install the run's environment on the site. Return the tasks with its interpreter, and with `~` expanded as
-        on the site.
+        """Install the run's environment on the site. Return the tasks with the environment's interpreter, and with `~`
+        expanded as on the site.
         """
         from orchestrator.protocol.task import at_home
 
@@ -299,8 +299,8 @@ class Batch(Backend):
         return over_ssh(parse_address(site.where), step, terminal=terminal)
 
     def stage_replay(self, run: RunDir, node: int, name: str, checkpoint: Path | None, order: ReplayOrder) -> list[str]:
-        """Put the files of a replay into the run's folder; on a login node, into a new folder next to it, because the
-        run's folder may be removed there.
+        """Put the files for a replay of one rank into the run's folder; on a login node, into a new folder next to it,
+        because the run's folder may be removed there.
         """
         if not self.is_remote:
             from orchestrator.backends.replay_stage import stage_replay as stage
@@ -330,7 +330,7 @@ class Batch(Backend):
                 job.record_status(run, self.scheduler, status)
 
     def cancel_waiting(self, runs: Sequence[RunDir]) -> None:
-        """Take those jobs that have not begun out of the queue, with one command for each array or job."""
+        """Remove those jobs that have not begun from the queue, with one command for each array or job."""
         with self._unless_away():
             job.cancel_waiting(self.site_of(runs[0]), runs)
 

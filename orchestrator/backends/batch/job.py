@@ -212,7 +212,7 @@ def cancel(site: Site, run: RunDir) -> None:
 
 
 def cancel_waiting(site: Site, runs: Sequence[RunDir]) -> None:
-    """Take those jobs that have not begun out of the queue, with one command for each array or job."""
+    """Remove those jobs that have not begun from the queue, with one command for each array or job."""
     for number in {array_of(number) for run in runs if (number := ident_of(run, site).job_id) is not None}:
         site.cancel(site.scheduler.cancel_waiting(number), number)
     site.queue(fresh=True)  # as in `cancel`
@@ -250,9 +250,7 @@ def _newest_start(run: RunDir) -> list[Event]:
 
 
 def wait_for_end(site: Site, run: RunDir) -> tuple[str, Job | None]:
-    """Wait until the job neither waits nor runs, for as long as the scheduler needs to end a job. Return (phase,
-    job).
-    """
+    """Wait until the job has ended, for at most the scheduler's `end_seconds`. Return (phase, job)."""
     stop = time.monotonic() + site.scheduler.end_seconds
     phase, job = job_of(site, run)
     if phase != "ended":  # a job that has ended stays so
@@ -283,7 +281,8 @@ def _handle_of(folder: RunDir) -> Record:
     """Return the handle of a run or an array. It is empty if the file is missing or damaged, because the job can also
     be found by its name.
 
-    The handle is cached, because each look reads it several times, and all runs of an array read the same handle.
+    The handle is cached, because each look at a run reads it several times, and all runs of an array read the same
+    handle.
     """
     try:
         return folder.made_of("handle.json", _read_handle)

@@ -155,7 +155,9 @@ def in_words(by_shell: ByShell) -> str:
 
 
 Put = Callable[[str, bytes], object]
-"""Writes a file with this path and content on the machine that submits a job. Raises BackendError if that fails."""
+"""A function that writes a file with this path and content on the machine that submits a job. It raises BackendError if
+that fails.
+"""
 
 
 class RefusedError(BackendError):
@@ -198,8 +200,8 @@ class Scheduler(ABC):
     hide: ClassVar[tuple[str, ...]] = ()
     """The prefixes of environment variables that the programs would read as options."""
     keep: ClassVar[tuple[str, ...]] = ()
-    """The environment variables with such a prefix that are kept, because they name the cluster or authenticate the
-    user.
+    """The environment variables that are kept although they have a prefix in `hide`, because they name the cluster or
+    authenticate the user.
     """
     plain: ClassVar[Mapping[str, str]] = {"LC_ALL": "C"}
     """The environment variables that make the programs' output the same for every user."""

@@ -1,4 +1,4 @@
-"""A scheduler's programs on one machine. They run as rarely as possible, so one query of the queue serves all runs."""
+"""Runs a scheduler's programs on one machine, as rarely as possible. One query of the queue serves all runs."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class Site:
         return self.machine().call("hello", workdir=self.workdir, shared_parent=self.shared_parent)[0]
 
     def user(self) -> int:
-        """Return the numeric id of the user who owns these jobs."""
+        """Return the numeric id of the user who submits jobs on this machine."""
         if self._user is None:
             self._user = int(self.hello()["uid"])
         return self._user
@@ -108,7 +108,7 @@ class Site:
             raise BackendError(f"there is no {', '.join(missing)} on {self.where}", self.hint)
 
     def missing(self, names: Sequence[str]) -> list[str]:
-        """Return those of these programs that the machine lacks."""
+        """Return the names of the programs that the machine lacks."""
         return list(self.machine().call("missing_programs", names=list(names))[0]["missing"])
 
     def run_submit(self, argv: Sequence[str], hidden: Sequence[str]) -> Output:
@@ -301,9 +301,7 @@ class Site:
 
 
 def array_of(job_id: str) -> str:
-    """Return the number of a job without its task number, which is the array's number if the job is a task of an
-    array.
-    """
+    """Return a job's number without its task number. For a task of an array, this is the array's number."""
     return job_id.partition("_")[0]
 
 

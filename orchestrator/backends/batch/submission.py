@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def plan_at(plan: LaunchPlan, home: str) -> LaunchPlan:
-    """Return the plan with `~` expanded as on the machine."""
+    """Return the plan, in which `~` is replaced by the home folder."""
     return replace(
         plan,
         tasks=tuple(at_home(task, home) for task in plan.tasks),

@@ -52,7 +52,7 @@ class LoginFollower(Follower):
         return Update(self.copies[0].steps, POLL_SECONDS)
 
     def record_loss(self, error: BackendError) -> None:
-        """Record that the scheduler can't be asked."""
+        """Record that the scheduler can't be queried."""
         kind = self.site.scheduler
         self.status = SchedulerStatus("unknown", f"{kind.title} can't be asked: {error.message}")
         job.record_status(self.run, kind, self.status)

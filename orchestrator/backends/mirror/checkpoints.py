@@ -96,8 +96,8 @@ def bring_checkpoint(session: Machine, remote: str, target: Path) -> bool:
 
 
 def _files(manifest: bytes, name: str) -> dict[str, tuple[int, int, Checksum]] | None:
-    """Return (bytes, 0, checksum) of each file of a checkpoint; None if the manifest is damaged or belongs to
-    another checkpoint.
+    """Return (size in bytes, 0 for an unknown time, checksum) of each file of a checkpoint; None if the manifest is
+    damaged or belongs to another checkpoint.
     """
     try:
         found = checkpoint_dir.manifest_of(manifest)

@@ -27,8 +27,8 @@ ROOM: Final = 1 << 20  # bytes by which a file may be larger than it was when it
 
 @dataclass(frozen=True)
 class Wanted:
-    """A file on a machine, and its target `path` on this machine. Between `below` and `path`, no symbolic link is
-    followed.
+    """A file to fetch: its `path` in the folder `below` on a machine, and its path `target` on this machine. In the
+    folder `below`, no symbolic link is followed.
     """
 
     below: str
@@ -114,8 +114,8 @@ def _batches(files: Iterable[Wanted], most: int) -> Iterator[list[Wanted]]:
 
 
 class _Row(NamedTuple):
-    """A machine's answer about a file: the number of bytes that follow, its size and time, and whether its hash was
-    known.
+    """A machine's answer about a file: the number of bytes that follow, its size and time, and whether this machine
+    already has the same contents.
     """
 
     sent: int

@@ -78,7 +78,7 @@ class Copy:
 
     def _keep_all(self, files: list[list[Any]], data: bytes, asked: Mapping[str, int]) -> None:
         """Write the parts that have arrived. Raises ValueError if a node never writes such a file, and OSError if this
-        disk fails.
+        machine's disk fails.
 
         `asked`: the offsets at which the parts begin. A file to which another process has appended meanwhile is
         skipped.

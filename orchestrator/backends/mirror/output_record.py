@@ -151,7 +151,7 @@ class Home:
 
     @property
     def bytes(self) -> int:
-        """Return the number of bytes on this machine."""
+        """Return the number of bytes that these files have on this machine."""
         return sum(kept.size for kept in self.files.values() if not kept.is_same)
 
     def has(self, name: str, entry: Entry) -> bool:

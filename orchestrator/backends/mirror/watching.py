@@ -65,7 +65,7 @@ class Update:
 
 
 class Follower(ABC):
-    """The interface of the work that one thread of a watcher repeats with one machine."""
+    """The interface for the work that a thread of a watcher repeats with one machine."""
 
     @abstractmethod
     def update(self) -> Update:
@@ -129,7 +129,9 @@ class RunWatcher:
             thread.join(JOIN_SECONDS)
 
     def follow(self, follower: Follower) -> None:
-        """Update from one machine until the watcher is stopped. The pauses grow while the machine is unreachable."""
+        """Repeat the follower's `update` until the watcher is stopped. The pauses grow while the machine is
+        unreachable.
+        """
         backoff = FIRST_PAUSE
         while not self.ended.is_set():
             is_news = True
@@ -265,8 +267,8 @@ def finish(
 
     A machine keeps its folder if it is unreachable, or if some of its outputs could not be copied. The events
     `left_behind` and `outputs_left` record that. The nodes in `unreachable`, and `former` (machines of earlier starts),
-    are not contacted, because the verdict does not wait for them. Raises BackendError if a vital machine is
-    unreachable.
+    are not contacted, because the verdict does not wait for them. Raises BackendError if a vital machine (a login node)
+    is unreachable.
     """
     with locked(run.path / "collect.lock"):
         if not (run.path / "verdict.json").exists():

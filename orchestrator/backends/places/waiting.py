@@ -75,7 +75,7 @@ class Waiting:
         """Put the run into the queue, or keep its position. Return True if its turn has come.
 
         Either all tickets of the run are renewed or none. So the run delays no other run while one of its hosts is
-        unreachable. If a ticket is missing, or has an earlier time than it should, all tickets are replaced.
+        unreachable. If a ticket is missing or is dated too early, all tickets are replaced.
         """
         if not (self.run.path / QUEUE).exists():  # the wait is recorded before the first ticket is created
             self._record({"position": None, "before": [], "held_by": [], "why": "waits for a free place"})
@@ -107,7 +107,7 @@ class Waiting:
             (self.run.path / QUEUE).unlink(missing_ok=True)
 
     def _draw(self, number: int) -> None:
-        """Create a ticket on every host. All of them have the same number."""
+        """Create a ticket with the same number on every host."""
 
         def one(node: int, session: Machine) -> None:
             self._ask(session, "take_ticket", count=self.needs[node].count, number=number)

@@ -156,7 +156,7 @@ def parse_reason(text: str) -> str:
 
 def parse_qacct(text: str) -> list[JobLine]:
     """Return the ended jobs in the output of `qacct -j`, the newest last. A record after which the job was started
-    again is no end.
+    again does not count.
     """
     return [_ended(record) for record in records(text) if not _is_to_continue(record)]
 
@@ -170,7 +170,7 @@ def records(text: str) -> Iterator[Mapping[str, str]]:
 
 
 def _code(record: Mapping[str, str]) -> int | None:
-    """Return the exit code of the script. If signal N ended the script, the code is 128 + N, followed by the
+    """Return the exit code of the script from a record. If signal N ended the script, the record has 128 + N and the
     signal's name.
     """
     word = record.get("exit_status", "").partition(" ")[0]

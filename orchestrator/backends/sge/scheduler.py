@@ -38,7 +38,7 @@ REFUSALS: Final = Refusals("Grid Engine", "qconf -sss says if it is up; nothing 
 
 
 class GridEngine(Scheduler):
-    """Son of Grid Engine 8.1, and its relatives since Sun Grid Engine 6.2."""
+    """Describes Son of Grid Engine 8.1, and other versions of Grid Engine since Sun's 6.2."""
 
     title = "Grid Engine"
     folder = FOLDER

@@ -75,8 +75,8 @@ def examine(trial: Trial) -> list[Check]:
 
 
 def _grace(site: Site, settings: SlurmSettings) -> CheckResult:
-    """Check that a preempted rank has enough time for a checkpoint. The time of the newest checkpoint of a run with
-    this profile is the measure.
+    """Check that a preempted rank has enough time for a checkpoint. It is assumed to take as long as the newest
+    checkpoint of a run with this profile.
     """
     config = site.call("scontrol", "show", "config").out
     shown = site.call("scontrol", "show", "partition", "-o", *filter(None, [settings.partition])).out

@@ -1,8 +1,8 @@
 """Decides which environment variables of the shell may affect Slurm's programs, and which options they may set. This
 module has no side effects.
 
-A site's modules set such variables. The profile takes precedence, so they may set only options that the profile leaves
-empty.
+A site's modules set such variables. The profile takes precedence, so variables may set only options that the profile
+leaves empty.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ MAY_DIFFER: Final = ("job_name", "comment", "setup", "teardown")  # between the 
 
 
 class Slurm(Scheduler):
-    """Slurm since 20.02. Only formats that are the same in all versions are used."""
+    """Describes Slurm 20.02 and later. Only formats that are the same in all these versions are used."""
 
     title = "Slurm"
     folder = "slurm"

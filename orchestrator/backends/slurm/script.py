@@ -171,8 +171,8 @@ def warning(time_limit: int | None) -> int:
 
 
 def step(launch: LaunchPlan, array: Array | None = None) -> str:
-    """Return the shell command that starts submitit's part of each task. It is one srun, whose logs no other start
-    uses.
+    """Return the shell command that starts submitit's part of each task. The command is one srun with log files that no
+    other start uses.
 
     submitit's part is an archive in the agent's folder, so the nodes need no submitit. Python imports from the archive,
     not from the folder of the submit, in which srun starts.

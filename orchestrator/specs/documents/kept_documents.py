@@ -63,7 +63,7 @@ class _Asked(NamedTuple):
 def _bytes_of(path: Path) -> bytes:
     """Return the content of a file.
 
-    Raises OSError if it can't be a document, such as a pipe, a device or a checkpoint.
+    Raises OSError if the file can't be a job or profile, because it is a pipe, a device or too large.
     """
     return read_regular(os.path.realpath(path), kept.MOST_BYTES)
 
@@ -77,8 +77,8 @@ def load(
     flags: Mapping[str, Any],
     allow_code_dir: bool,
 ) -> Loaded:
-    """Load both documents. If nothing has changed, they come from the cache in the state folder `root`; otherwise
-    from the loader.
+    """Load the job and the profile. If nothing has changed, they come from the cache in the state folder `root`;
+    otherwise from the loader.
     """
     asked, key = None, ""
     if isinstance(job, str):

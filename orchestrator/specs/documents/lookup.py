@@ -45,7 +45,9 @@ def users_profiles() -> Path:
 
 
 def known_jobs(cwd: Path) -> list[tuple[str, Path]]:
-    """Return (name, path) of every job that has a name. The first job with a name takes precedence."""
+    """Return (name, path) of every job in ./jobs and of those shipped with orch. If several jobs have the same name,
+    the first takes precedence.
+    """
     found = [(path.stem, path) for folder in (cwd / "jobs", shipped("jobs")) for path in documents(folder)]
     return list(reversed(dict(reversed(found)).items()))
 

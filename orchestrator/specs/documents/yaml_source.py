@@ -161,7 +161,7 @@ class _Open:
 
 @dataclass(slots=True)
 class _Composer:
-    """Builds the tree from the parser's events. It has its own stack, so deep input can't overflow Python's."""
+    """Builds the tree from the parser's events. It has its own stack, so deep input can't overflow Python's stack."""
 
     name: str
     what: str
@@ -328,7 +328,7 @@ def nested(path: Iterable[str], leaf: Node) -> Node:
 
 
 def plain(node: Node, verbatim: frozenset[str] = frozenset(), top: str = "") -> Any:
-    """Return the tree as JSON types. Numbers under a top-level key in `verbatim` stay texts in their original
+    """Return the tree as JSON types. Numbers under a top-level key in `verbatim` become texts in their original
     spelling.
     """
     value = node.value

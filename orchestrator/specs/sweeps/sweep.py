@@ -77,7 +77,9 @@ def taken_by(sets: Iterable[str], fields: Collection[str]) -> Taken:
 
 
 def take(field: str, where: str, taken: Taken) -> None:
-    """Append a field to `taken`. Raises UsageError if `taken` has the same field, or a field inside or around it."""
+    """Append a field to `taken`. Raises UsageError if `taken` has the same field, a part of it, or a field that
+    contains it.
+    """
     for other, said in taken:
         if field == other or field.startswith(f"{other}.") or other.startswith(f"{field}."):
             raise UsageError(f"{where}: {said} sets the same field, {min(field, other, key=len)}", "leave one out")

@@ -53,8 +53,8 @@ def find(places: Places, report: Report) -> Path | None:
 
 
 def path_for_all(places: Places, report: Report) -> Path | None:
-    """Call `find` on rank 0, and return its result on all ranks. All ranks must call this. Its errors are raised as
-    UserError on all ranks.
+    """Call `find` on rank 0, and return its result on all ranks. All ranks must call this. Errors of `find` are raised
+    as UserError on all ranks.
     """
     found, problem = None, ""
     if group.leads():
@@ -69,7 +69,7 @@ def path_for_all(places: Places, report: Report) -> Path | None:
 
 
 def load_for_all(places: Places, report: Report) -> Loaded | None:
-    """Load the checkpoint to resume from on all ranks. All ranks must call this. Return None if there is none."""
+    """Load the checkpoint to resume from on all ranks, or return None if there is none. All ranks must call this."""
     path = path_for_all(places, report)
     if path is None:
         return None

@@ -78,7 +78,7 @@ class Resident(Source):
         self.looked_up_on = device
 
     def batches(self, shares: Iterable[Share], epoch: int = 0) -> Iterator[tuple[Tensors, Share]]:
-        """Yield all samples with each share, which is unchanged."""
+        """Yield the same tensors, which have all samples, with each share."""
         for share in shares:
             yield self.tensors, share
 

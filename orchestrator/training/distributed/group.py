@@ -145,8 +145,8 @@ def sum_over_ranks(values: Sequence[float]) -> list[float]:
 
 
 def everyones(value: object, members: dist.ProcessGroup | None = None) -> list[Any]:
-    """Return a list of each rank's `value` on all ranks. All ranks must call this. The value's type must be in
-    encoding.KINDS.
+    """Return, on every rank, a list with the `value` of each rank. All ranks must call this. The value's type must be
+    in encoding.KINDS.
     """
     if not is_joined():
         return [value]
@@ -157,7 +157,7 @@ def everyones(value: object, members: dist.ProcessGroup | None = None) -> list[A
 
 
 def gathered(value: object) -> list[Any] | None:
-    """Return a list of each rank's `value` on rank 0, and None on the others. All ranks must call this.
+    """Return, on rank 0, a list with the `value` of each rank. Return None on other ranks. All ranks must call this.
 
     The type of the value must be in encoding.KINDS.
     """
@@ -219,6 +219,6 @@ def file_from_main(file: IO[bytes], *, keeps: bool) -> None:
 
 
 def barrier() -> None:
-    """Wait for all ranks. All ranks must call this."""
+    """Wait until all ranks have called this."""
     if is_joined():
         sum_over_ranks([0.0])

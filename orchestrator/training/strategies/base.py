@@ -137,8 +137,9 @@ class Strategy:
     def backward(self, data: Tensors, share: Share) -> Tensor:
         """Compute the gradients of the mean loss over the global batch. Return this rank's part of the mean loss.
 
-        The share is split into --accumulate parts, and gradients are exchanged after the last part. All ranks have the
-        same number of parts. For an empty part, a dummy sample is computed, and its loss is multiplied by 0.
+        The rank's share of the batch is split into --accumulate parts, and gradients are exchanged after the last part.
+        All ranks have the same number of parts. For an empty part, a dummy sample is computed, and its loss is
+        multiplied by 0.
         """
         parts = cut(share, self.setup.options.accumulate)
         losses = []
