@@ -124,7 +124,7 @@ def _open(
     connection = Connection(
         resolved.hostname, user=resolved.user, port=resolved.port, gateway=gateway,
         connect_timeout=resolved.reach_seconds,
-        config=Config(ssh_config=SSHConfig(), lazy=True),  # `ssh -G` has read it
+        config=Config(ssh_config=SSHConfig(), lazy=True),  # `ssh -G` has read the configuration
         connect_kwargs={
             "key_filename": list(resolved.keys), "allow_agent": resolved.agent, "look_for_keys": False,
             "banner_timeout": CONNECT_SECONDS, "auth_timeout": CONNECT_SECONDS, "channel_timeout": CONNECT_SECONDS,
@@ -196,7 +196,7 @@ def _in_words(address: Address, resolved: Resolved, through: str, error: Excepti
 
 def _why_unreachable(error: Exception, seconds: float) -> str:
     """Return the operating system's reason why the connection to the machine, or to its gateway, failed."""
-    if isinstance(error, NoValidConnectionsError):  # one for each address of the name
+    if isinstance(error, NoValidConnectionsError):  # one error for each address of the host
         return " or ".join(dict.fromkeys(each.strerror or str(each) for each in error.errors.values()))
     if isinstance(error, paramiko.ChannelException):
         return f"{error.text}, says the host to go through"

@@ -112,7 +112,7 @@ class Forwarding:
             if self.reported != error.message:
                 self.say(error.message)
             self.reported = error.message
-        except asyncio.CancelledError:  # the port is closed; passed on, Python 3.11 would call it an error
+        except asyncio.CancelledError:  # the port is closed; Python 3.11 would report a raised exception as an error
             writer.transport.abort()
 
     async def _open(self) -> _Way:

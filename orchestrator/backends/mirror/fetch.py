@@ -37,7 +37,7 @@ class Wanted:
     size: int
     mtime_ns: int = 0
     checksum: Checksum | None = None  # from a manifest
-    known: str = ""  # the sha256 of a file that is here; a file with this hash is not sent
+    known: str = ""  # the sha256 of a file on this machine; a file with this hash is not sent
     executable: bool = False
 
     @property

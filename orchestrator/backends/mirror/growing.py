@@ -86,7 +86,7 @@ class Copy:
         offset, now = 0, self._sizes()
         others = {
             name for name, *_ in files if now.get(name, 0) != asked.get(name, 0)
-        }  # a file that was rotated here is gone
+        }  # a file that was rotated meanwhile is missing, and counts as empty
         for name, size, at, stamp, rotated in files:
             if size < 0 or offset + size > len(data) or (at is not None and at < 0):
                 raise ValueError(f"it sends less than it says of {name!r}")

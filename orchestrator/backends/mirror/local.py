@@ -12,7 +12,7 @@ from orchestrator.protocol.checkpoints.checksum import Algorithm, Checksum, Hash
 from orchestrator.protocol.reading import opened
 
 TRIES: Final = 3  # for a file that is rewritten during the copy
-USERS: Final = 0o666  # the mode of a new file, of which the user's umask takes bits away
+USERS: Final = 0o666  # the mode of a new file, before the user's umask applies
 
 
 def copy_latest(source: Path, target: Path, below: Path | None = None) -> tuple[int, str, str]:

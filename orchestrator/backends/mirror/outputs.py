@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from orchestrator.transport.machine import Machine
 
 MANY_FILES: Final = 5000  # after so many copied files, the record is written
-MANY_BYTES: Final = 1 << 16  # a file counts as one more for each of these amounts
+MANY_BYTES: Final = 1 << 16  # bytes that count as one more file
 ROOM_AT_ONCE: Final = 16 << 20  # bytes for which the free space is looked up once
 MOST_LISTED: Final = 64 << 20  # bytes of the names of a machine's outputs
 LIST_SECONDS: Final = 600.0
@@ -77,7 +77,7 @@ class Outputs:
         found, host = _Listing.of(session, self.run, self.node), session.name
         if (
             found.is_empty and not Home.read(self.run, self.node, host).files
-        ):  # most of many nodes have no outputs, and need not wait
+        ):  # most nodes have no outputs, so they need not wait for the lock
             return Left()
         with locked(self.run.path / "outputs.lock"):
             home = Home.read(self.run, self.node, host)
@@ -85,7 +85,7 @@ class Outputs:
                 home.forget_lost()
             for number in range(ROUNDS if final else 1):
                 found = _Listing.of(session, self.run, self.node) if number else found
-                beside = sizes.beside(self.node) if sizes and self.node else 0  # node 0 comes first
+                beside = sizes.beside(self.node) if sizes and self.node else 0  # node 0 has priority
                 most = self.run.plan().outputs.max_size - beside
                 wanted = chosen(found.files, most) if limited else set(found.files)
                 try:
@@ -164,7 +164,7 @@ class Outputs:
                     if above == self.folder:
                         break
                     above.rmdir()
-            except OSError:  # a folder that holds more
+            except OSError:  # the folder has other files
                 pass
 
     def _remove_old_parts(self, home: Home, missing: Collection[str]) -> None:
@@ -251,7 +251,7 @@ class Outputs:
         name = landed.wanted.target[len(str(self.folder)) + 1 :]
         if landed.problem is not None:
             with contextlib.suppress(OSError):
-                Path(partial_of(landed.wanted.target, landed.wanted.version)).unlink()  # gives its room back
+                Path(partial_of(landed.wanted.target, landed.wanted.version)).unlink()  # frees its disk space
             self._refuse(name, landed.problem)
         elif landed.sha256:
             entry = found.files[name] = found.files[name]._replace(size=landed.size, mtime_ns=landed.mtime_ns)

@@ -61,7 +61,7 @@ class Update:
 
     steps: list[str] | None = None  # the committed checkpoints on the machine; None if it does not report them
     pause: float = 0.0  # seconds until the next look; 0 if the machine delays its answer until something is new
-    is_news: bool = True  # False if nothing can follow from it, because each pass over a run is expensive
+    is_news: bool = True  # False if nothing follows from it, because each pass over a run reads the files of all nodes
 
 
 class Follower(ABC):

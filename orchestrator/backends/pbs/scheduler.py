@@ -21,7 +21,7 @@ if TYPE_CHECKING:  # `orch status` must not wait for pydantic
     from orchestrator.specs.plan import LaunchPlan
     from orchestrator.transport.machine import Output
 
-# qstat -f has no option for the jobs of one user, and without a job it would print everybody's.
+# qstat -f has no option for the jobs of one user, and without a job's number it prints the jobs of all users.
 MINE: Final = 'ids=$(qselect -u "$(id -un)") || exit; [ -z "$ids" ] || exec qstat -t -f -F json $ids'
 # qdel has no option for waiting subjobs alone: it also ends those that run.
 CANCEL_WAITING: Final = (

@@ -35,7 +35,7 @@ if TYPE_CHECKING:  # `orch status` must not wait for pydantic
     from orchestrator.transport.machine import Output
 
 AFTER_REQUEUE: Final = 5  # seconds
-MAY_DIFFER: Final = ("job_name", "comment", "setup", "teardown")  # between the tasks of an array
+MAY_DIFFER: Final = ("job_name", "comment", "setup", "teardown")  # parameters that tasks of an array need not share
 
 
 class Slurm(Scheduler):

@@ -95,7 +95,7 @@ def parameters(launch: LaunchPlan, array: Array | None = None) -> dict[str, Any]
     again = {"no-requeue": True} if stays_ended(launch) else {"requeue": True}
     extras = {name: value for name, value in extras.items() if not (name == "requeue" and stays_ended(launch))}
     tasks = {"array": f"0-{array.count - 1}{f'%{array.parallel}' if array.parallel else ''}"} if array else {}
-    survives = {"no-kill": True} if settings.spares else {}  # the loss of a node
+    survives = {"no-kill": True} if settings.spares else {}  # the job continues after the loss of a node
     return {**asked, "additional_parameters": {**again, **extras, **tasks, **survives}}
 
 

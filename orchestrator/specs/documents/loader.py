@@ -93,7 +93,7 @@ def load(
     notes = _notes_on_times([profile_root.get("time"), resources.get("time")])
     notes += _notes_on_sizes([profile_root.get("mem"), resources.get("mem")])
     notes += tuple(f"{shown(where, cwd)}: {note}" for note in loaded_profile.notes())
-    is_scheduled = bool(kind_named(loaded_profile.kind).scheduler)  # other kinds know no minutes
+    is_scheduled = bool(kind_named(loaded_profile.kind).scheduler)  # only schedulers count in minutes and MiB
     return Loaded(loaded_job, loaded_profile, job_file, where, code_dir, notes if is_scheduled else ())
 
 
