@@ -293,7 +293,7 @@ class Backend(ABC):
         return ""
 
     def would_take(self, launch: LaunchPlan) -> CheckResult:
-        """Ask the scheduler whether it would accept the plan, without a submit. Raises UsageError if there is no
+        """Check whether the scheduler would accept the plan, without a submit. Raises UsageError if there is no
         scheduler.
         """
         name, kind = launch.profile["name"], launch.profile["kind"]

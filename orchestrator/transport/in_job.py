@@ -205,8 +205,8 @@ class StartedInJob:
         )  # fmt: skip
 
     def close(self) -> None:
-        """Close the program's standard input, which ends the server on the machine. The command itself runs until
-        the agents there end.
+        """Close the program's standard input, which ends the server on the machine. The command itself runs until the
+        agents on the machine end.
         """
         self.alarm.cancel()
         self._shut()

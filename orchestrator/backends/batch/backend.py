@@ -224,7 +224,7 @@ class Batch(Backend):
     def scheduler_status(self, run: RunDir, ident: job.Ident | None = None) -> SchedulerStatus:
         """Return the scheduler's report on the run's job. If the scheduler can't be queried, the report says so.
 
-        With a login node, return the report that the supervisor has recorded. Ask the scheduler only if a submit was
+        With a login node, return the report that the supervisor has recorded. Query the scheduler only if a submit was
         interrupted before a report was recorded.
         """
         if self.is_remote:
@@ -353,7 +353,7 @@ class Batch(Backend):
         return [replace(proof, is_unreachable=True) for proof in proofs] if status.phase == "unknown" else proofs
 
     def collect(self, run: RunDir) -> None:
-        """Copy the files that are only on the login node, then remove the run's folder there."""
+        """Copy the files that are only on the login node, then remove the run's folder on the login node."""
         with self._lock:
             watcher = self._watchers.pop(run.run_id, None)
         if watcher is not None:
@@ -371,7 +371,8 @@ class Batch(Backend):
             finish(run, [source_of(run, site)])
 
     def bring_outputs(self, run: RunDir) -> None:
-        """Copy the outputs that are only on the login node. If the run has ended, remove its folder there."""
+        """Copy the outputs that are only on the login node. If the run has ended, remove its folder on the login node.
+        """
         if self.is_remote and _was_begun(run):
             from orchestrator.backends.batch.watcher import source_of
             from orchestrator.backends.mirror.watching import bring_outputs
@@ -389,7 +390,7 @@ class Batch(Backend):
         return self.scheduler.filled(launch, os.environ)[0] if by_shell and not self.is_remote else launch
 
     def would_take(self, launch: LaunchPlan) -> CheckResult:
-        """Ask the scheduler whether it would accept the plan, without a submit. Raises BackendError if the scheduler
+        """Check whether the scheduler would accept the plan, without a submit. Raises BackendError if the scheduler
         can't be queried.
         """
         site = self.site(launch.profile)

@@ -354,7 +354,7 @@ class Scheduler(ABC):
     # -- advice
 
     def would_take(self, launch: LaunchPlan, site: Site) -> CheckResult:
-        """Ask the scheduler whether it would accept the plan, without a submit."""
+        """Check whether the scheduler would accept the plan, without a submit."""
         raise UsageError(f"{self.title} can't be asked whether it would take a job")
 
     def unsaid(self, record: RunRecord, by_shell: ByShell) -> str:

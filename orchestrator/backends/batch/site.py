@@ -132,7 +132,7 @@ class Site:
     # -- the queue
 
     def queue(self, *, fresh: bool = False, since: float = 0.0) -> QueueSnapshot:
-        """Return this user's jobs by number, from a snapshot that is two seconds old at most. `fresh`: ask the
+        """Return this user's jobs by number, from a snapshot that is two seconds old at most. `fresh`: query the
         scheduler now.
 
         since: the snapshot must have been taken after this time.

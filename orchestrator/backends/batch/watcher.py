@@ -37,8 +37,8 @@ class LoginFollower(Follower):
         self.status = SchedulerStatus("unknown")
 
     def update(self) -> Update:
-        """Copy new files, then ask the scheduler. If the scheduler's answer is new, copy again to get the last lines of
-        the logs.
+        """Copy new files, then query the scheduler. If the scheduler's answer is new, copy again to get the last lines
+        of the logs.
 
         So the recorded answer is always older than the last copy. In the other order, the job could have ended after
         the copy, and its last lines would be missing on this machine.

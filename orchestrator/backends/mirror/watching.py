@@ -334,7 +334,8 @@ def _record_left_behind(run: RunDir, source: Source, why: str) -> None:
 
 
 def bring_outputs(run: RunDir, sources: Iterable[Source]) -> None:
-    """Copy the outputs that are only on the machines, of any size. If the run has ended, remove its folders there.
+    """Copy the outputs that are only on the machines, of any size. If the run has ended, remove its folders on the
+    machines.
 
     While the run continues, only files that do not change are copied. Raises BackendError if a machine is unreachable.
     """
