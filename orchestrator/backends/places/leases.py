@@ -18,7 +18,7 @@ from orchestrator.errors import BackendError, PlacesTakenError
 from orchestrator.runs.store import RunDir
 from orchestrator.transport.machine import Machines
 
-LOOK_SECONDS: Final = 20.0  # how long a request waits on one host before the places that are held on other hosts are checked
+LOOK_SECONDS: Final = 20.0  # how long a request waits on one host before the places on other hosts are checked
 HINT: Final = "orch nodes shows who holds them; without --no-wait the run waits; with leases: false it uses any"
 
 
