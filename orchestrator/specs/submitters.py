@@ -86,7 +86,7 @@ def _imports(tree: ast.Module, path: Path, code_dir: Path) -> Iterator[_Import]:
 
 
 def _absolute(node: ast.ImportFrom, path: Path, code_dir: Path) -> str:
-    """Return the full name of the module in `from .module import name`, starting at the code folder."""
+    """Return the full name of the module in `from .module import name`, relative to the code folder."""
     if not node.level:
         return node.module or ""
     package = path.resolve().parents[node.level - 1] if node.level <= len(path.resolve().parents) else code_dir

@@ -190,7 +190,9 @@ class StartedInJob:
         self.socket.sendall(data)
 
     def last_words(self) -> tuple[int, str]:
-        """Raise BackendError with the reason why the program did not start, such as the end of its error output."""
+        """Raise BackendError with the reason why the program did not start, from the command's exit code and error
+        output.
+        """
         self.alarm.cancel()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(LEAVING_SECONDS)

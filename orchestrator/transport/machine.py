@@ -1,4 +1,4 @@
-"""The interface to a computer that carries out orch's requests, the class Machine.
+"""The class Machine, which is the interface to a computer that carries out orch's requests.
 
 There are three implementations: `LocalMachine` (this process), `orchestrator.transport.rpc.Session` (orch's server on
 another computer, over SSH or a scheduler's command), and `tests.machines.FakeMachine`. httpx's transports are the

@@ -41,10 +41,11 @@ def _by(way: str, address: Address) -> Address:
 
 
 class Handshake:
-    """Limits how many handshakes are made at the same time. One object is one machine's turn.
+    """Limits the number of SSH handshakes that are in progress at the same time. Each object is the turn of one
+    machine.
 
-    The turn begins when the machine has accepted the connection, and ends with the block. A machine that does not
-    answer takes no turn. Otherwise many dead machines would delay all others.
+    The turn begins when the machine has accepted the connection, and ends with the `with` block. A machine that does
+    not answer takes no turn. Otherwise many dead machines would delay all others.
     """
 
     def __init__(self, pool: ConnectionPool, host: str) -> None:

@@ -288,7 +288,7 @@ class Batch(Backend):
 
     def reach(self, run: RunDir, node: int, argv: Sequence[str], *, terminal: bool) -> list[str]:
         """Return the argv that runs the command in the run's job, which must be active. With a login node, the argv
-        begins with ssh to it.
+        begins with ssh to the login node.
         """
         site = self.site_of(run)
         step = job.step_argv(site, run, node, argv, terminal=terminal)

@@ -227,32 +227,35 @@ class Scheduler(ABC):
 
     @abstractmethod
     def queue(self, user: int) -> Query[Sequence[Job]]:
-        """List the jobs of a user, including those that ended a short time ago. Each task of an array is a job of
-        its own.
+        """Return the query that lists the jobs of a user, including those that ended a short time ago. Each task of an
+        array is a job of its own.
         """
 
     def details(self, job_id: str) -> Query[Job | None] | None:
-        """Show one job with details that the queue lacks. The parser returns None if the output has no job.
+        """Return the query that shows one job with details that the queue lacks. The parser returns None if the output
+        has no job.
 
-        Return None instead of a query if the queue shows all details, and a job that is not in the queue has ended.
+        Return None instead of a query if the queue shows all details, and lacks only jobs that have ended.
         """
         return None
 
     def reason(self, job_id: str) -> Query[str] | None:
-        """Show the reason why a job waits, as a sentence; None if the queue shows it already."""
+        """Return the query that shows, as a sentence, why a job waits; None if the queue shows the reason already."""
         return None
 
     @abstractmethod
     def accounting(self, job_id: str) -> Query[Sequence[Job]]:
-        """List the jobs in the accounting that had this number, the newest last."""
+        """Return the query that lists the jobs in the accounting that had this number, the newest last."""
 
     @abstractmethod
     def use(self, user: int, job_id: str, name: str) -> Query[JobUse | None]:
-        """Show the resources that a job was allocated and those that it used; None if the accounting lacks the job."""
+        """Return the query that shows the resources that a job was allocated and those that it used. The parser returns
+        None if the accounting lacks the job.
+        """
 
     def ping(self) -> Query[str] | None:
-        """Check quickly whether the scheduler's server is up. The parser returns the problem, or "" if there is
-        none.
+        """Return the query that checks quickly whether the scheduler's server is up. The parser returns the problem, or
+        "" if there is none. Return None if the scheduler has no such command.
         """
         return None
 

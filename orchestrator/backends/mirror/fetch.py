@@ -66,7 +66,8 @@ def fetch(machine: Machine, files: Iterable[Wanted], policy: Policy, count: int)
     """Fetch files, which have `count` bytes in total, and yield the result for each. The folders of their targets must
     exist.
 
-    Raises BackendError if the machine is unreachable. The next fetch resumes after the bytes that have arrived.
+    Raises BackendError if the machine is unreachable. After an error, the next fetch resumes after the bytes that have
+    arrived.
     """
     with machine.bulk(count) as fast:
         sent: deque[_Request] = deque()
