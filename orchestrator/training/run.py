@@ -182,8 +182,8 @@ def _watch_once() -> None:
 def stop_requested() -> bool:
     """Return whether all ranks stop here.
 
-    Every rank must call this once a step. All ranks get True at the same call, about half a second after a signal. Then
-    save a checkpoint and call `run.leave(n)`.
+    Every rank must call this once a step. All ranks get True at the same call, about half a second after a signal. The
+    script then saves a checkpoint and calls `run.leave(n)`.
     """
     watch_signals()
     return _session().agreement()

@@ -450,7 +450,7 @@ class Batch(Backend):
         )
 
     def _runs_folder(self, site: Site, launch: LaunchPlan) -> Folder:
-        """Return the folder of all runs. If it is missing, its free space and permissions are those of the nearest
+        """Return the folder of all runs. If the folder is missing, free space and permissions are those of the nearest
         existing parent.
         """
         from orchestrator.backends.batch.scheduler import Folder

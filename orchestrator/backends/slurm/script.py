@@ -163,7 +163,8 @@ def leaves_cores_open(profile: Mapping[str, Any], job: Mapping[str, Any]) -> boo
 
 
 def warning(time_limit: int | None) -> int:
-    """Return how many seconds before the time limit the ranks are signalled. It is less if the limit itself is short.
+    """Return how many seconds before the time limit the ranks are signalled. The time is shorter if the limit itself is
+    short.
 
     Slurm checks its limits every 30 s, and may send the signal up to 60 s early.
     """

@@ -208,7 +208,7 @@ def _dimensions(setup: Setup) -> dict[str, int]:
 
 def _like(value: Any, own: Any) -> Any:
     """Return this rank's part of a whole tensor if the tensor `own`, which it replaces, is sharded. Otherwise return
-    it unchanged.
+    the whole tensor unchanged.
     """
     if isinstance(own, DTensor) and isinstance(value, Tensor) and value.dim() and value.shape == own.shape:
         return tensor_parallel.part_of(value, own)
