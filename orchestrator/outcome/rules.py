@@ -124,7 +124,7 @@ _HINT_SHARED_MEMORY = (
 # The ends that a leader, an agent, the supervisor or a scheduler reports, without an exit report of a rank. The report
 # has the error message, and the hint follows from its text.
 SMALL_PACKETS = Rule(
-    "a path between two nodes passes small packets only (another MTU on the way)", Cause.INFRA, Party.NODE,
+    "a path between two nodes passes small packets only (a smaller MTU on the way)", Cause.INFRA, Party.NODE,
     "give all interfaces on the way the same MTU (ip link), and let ICMP's `fragmentation needed` pass",
     pattern=r"is the MTU smaller on the way",
 )  # fmt: skip
@@ -147,14 +147,14 @@ LOST = Rule(
 VANISHED = LOST._replace(what="node 0's agent is killed")
 SLEPT = Rule("node 0's agent is frozen for longer than `limits.link`, and runs again", Cause.INFRA, Party.NODE)
 SILENT = Rule(
-    "nothing gets from one node to another, in one direction or both, and this machine reaches both",
+    "two nodes can't reach each other, in one direction or both, but the submitting machine reaches both",
     Cause.INFRA, Party.NODE,
 )  # fmt: skip
 REFUSED = Rule("a machine refuses another start (disk, interpreter, python3, key, memory)", Cause.INFRA, Party.MACHINE)
 NOT_JOINED = Rule("a node does not join", Cause.INFRA, Party.NODE)
 NO_LAUNCHER = Rule("the launcher's Python, a setup line or a warm import fails", Cause.USER_ERROR, Party.USER)
 NO_ROOM = Rule(
-    "a node has no room for another attempt's files (inodes, quota, read-only), no open files or processes left",
+    "a node has no space (inodes, quota, read-only), open files or processes left for another attempt",
     Cause.INFRA, Party.MACHINE,
 )  # fmt: skip
 NO_INPUT = Rule(
@@ -170,7 +170,7 @@ UNPROVED = Rule("", Cause.INFRA, Party.NODE)  # the key of an agent, or a messag
 UNFIT = Rule("", Cause.USER_ERROR, Party.USER)  # a node can run no rank, lacks a module, or has a different image
 CANCELLED = Rule("`orch cancel`", Cause.CANCELLED, Party.USER)
 STOPPED = Rule("TERM, INT or USR2 to an agent", Cause.PREEMPTED, Party.SCHEDULER)
-ASKED_FOR_REQUEUE = Rule("a rank ends with 95, none failed", Cause.PREEMPTED, Party.RANK)
+ASKED_FOR_REQUEUE = Rule("a rank exits with 95, and no rank failed", Cause.PREEMPTED, Party.RANK)
 OUT_OF_TIME = Rule("`resources.time` is over, restarts included", Cause.TIMEOUT, Party.USER)
 IDLE = Rule("", Cause.IDLE, Party.USER)
 NO_PROGRESS = Rule("", Cause.NO_PROGRESS, Party.RANK)

@@ -78,7 +78,7 @@ _AGAIN: Final = (Where.SSH, Where.SCHEDULER)
 _LOST: Final = r"node \d+ \(.+\) was lost: its agent closed the connection|vanished without a word"
 _SILENT: Final = r"(was lost|lost node 0): no heartbeat for \d+ s"
 
-_NOBODY_ASKS: Final = "no other agent is there to ask Slurm for another start; the run ends"
+_NOBODY_ASKS: Final = "no other agent can request another start from Slurm; the run ends"
 _ENDED: Final = r"Slurm job \d+: its batch script failed with exit code 137"
 
 PROMISES: Final = (
@@ -87,24 +87,28 @@ PROMISES: Final = (
         r"rank \d+ on node \d+ \(.+\) ended with SIGKILL$",
     ),
     Promise(
-        Fault.LAUNCHER, _ALL, Outcome.SUCCEEDED, 1, "its ranks die with it; the rest as above",
+        Fault.LAUNCHER, _ALL, Outcome.SUCCEEDED, 1,
+        "its ranks die with it; the same agents start all ranks again, from the newest checkpoint",
         r"ended with SIGKILL: LauncherLost: the launcher of this node was killed by SIGKILL",
     ),
     Promise(Fault.AGENT, (Where.LOCAL,), Outcome.FAILED, 0, "its launcher and ranks die; the run ends", _LOST),
     Promise(
         Fault.AGENT, _AGAIN, Outcome.SUCCEEDED, 1,
-        "its launcher and ranks die; new agents go on from the newest checkpoint", _LOST,
+        "its launcher and ranks die; new agents continue from the newest checkpoint", _LOST,
     ),
     Promise(Fault.NODE, (Where.LOCAL,), Outcome.FAILED, 0, "the run ends", _LOST),
-    Promise(Fault.NODE, _AGAIN, Outcome.SUCCEEDED, 1, "new agents go on from the newest checkpoint", _LOST),
+    Promise(Fault.NODE, _AGAIN, Outcome.SUCCEEDED, 1, "new agents continue from the newest checkpoint", _LOST),
     Promise(Fault.AGENT, (Where.SCHEDULER,), Outcome.FAILED, 0, _NOBODY_ASKS, _ENDED, alone=True),
     Promise(Fault.NODE, (Where.SCHEDULER,), Outcome.FAILED, 0, _NOBODY_ASKS, _ENDED, alone=True),
-    Promise(Fault.SUPERVISOR, _ALL, Outcome.SUCCEEDED, 0, "the run continues; the next command starts another"),
+    Promise(
+        Fault.SUPERVISOR, _ALL, Outcome.SUCCEEDED, 0, "the run continues; the next command starts another supervisor"
+    ),
     Promise(Fault.FREEZE, _ALL, Outcome.SUCCEEDED, 0, "the run continues where it was", freeze=Freeze.SHORT),
     Promise(Fault.FREEZE, _ALL, Outcome.SUCCEEDED, 0, "the run continues where it was", freeze=Freeze.ALL),
     Promise(Fault.FREEZE, (Where.LOCAL,), Outcome.FAILED, 0, "the run ends", _SILENT, Freeze.LONG),
     Promise(
-        Fault.FREEZE, _AGAIN, Outcome.SUCCEEDED, 1, "new agents go on from the newest checkpoint", _SILENT, Freeze.LONG
+        Fault.FREEZE, _AGAIN, Outcome.SUCCEEDED, 1,
+        "new agents continue from the newest checkpoint", _SILENT, Freeze.LONG,
     ),
 )  # fmt: skip
 
