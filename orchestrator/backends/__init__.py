@@ -1,5 +1,5 @@
-"""The registry of backends. Each kind of profile has a backend, which starts, watches and ends runs. Its module is
-imported at the first use.
+"""The registry of backends. Each kind of profile has a backend, which starts, watches and ends runs. The backend's
+module is imported at the first use.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def _path_of(kind: str) -> str:
 
 def backend(kind: str) -> Backend:
     """Return this process's backend for runs of this kind. Raises UsageError if the kind has no backend."""
-    with _making:  # the supervisor's threads ask at once, and each backend would have connections of its own
+    with _making:  # the supervisor's threads call this in parallel, and a second backend would open its own connections
         if kind not in _made:
             if not (path := _path_of(kind)):
                 said = f"no installed package has a backend for profiles of kind {kind}"

@@ -36,8 +36,8 @@ class NodeProof(Value):
     host: str
     ended: int
     survivors: tuple[str, ...] = ()
-    is_unreachable: bool = False  # its machine could not be looked at
-    why: str = ""  # why it could not, if the node is not the cause
+    is_unreachable: bool = False  # its machine could not be checked
+    why: str = ""  # why the machine could not be checked, if the machine is not the cause
 
     @property
     def is_clean(self) -> bool:
@@ -103,7 +103,9 @@ class Ruling(Value):
 
 
 Judge = Callable[[str, bool], Ruling | None]
-"""Returns the ruling on a run, given its id and whether one of its agents lives; None if the run may still be live."""
+"""A function that decides whether the remains of a run are removed. It gets the run's id, and True if one of the run's
+agents is alive. It returns None if the run may still be live.
+"""
 
 
 class Sight(Value):
@@ -116,19 +118,23 @@ class Sight(Value):
     hosts: tuple[str, ...] = ()
     """The names of the nodes' machines in the current start; empty if they are the plan's machines."""
     unreachable: Mapping[int, Unreachable] = field(default_factory=dict)
-    """The nodes whose machines were unreachable at the last observation, with the time since when and the reason."""
+    """The nodes whose machines were unreachable at the last observation, with the time at which that began, and the
+    reason.
+    """
     other_machine: str = ""
     """The machine on which the run was started, if it is not this machine and this machine can't see the run's
     processes.
     """
     job: str | None = None
-    """The job's number; None until a scheduler has given the run a job."""
+    """The number of the scheduler's job; None if the run has no job yet."""
     scheduler: SchedulerStatus | None = None
     """The scheduler's report on the job; None if the backend has no scheduler."""
 
 
 class Turn(Protocol):
-    """A run's turn in the queue for places on hosts. Every method raises BackendError if a host is unreachable."""
+    """A run's turn in the queue for places (GPUs or slots) on hosts. Every method raises BackendError if a host is
+    unreachable.
+    """
 
     def join(self) -> bool:
         """Enter the queue, or keep the present position. Return True if it is the run's turn."""
@@ -143,15 +149,15 @@ class Turn(Protocol):
 class Backend(ABC):
     """Starts, watches and ends runs. A new backend implements the abstract methods; every other method has a default.
 
-    One instance serves all runs of a kind in this process, from any thread. What a backend knows of a run is in the
-    run's folder, because the process that watches a run is seldom the process that started it.
+    One instance serves all runs of a kind in this process, from any thread. Everything that a backend knows about a run
+    is stored in the run's folder, because the process that watches a run is seldom the process that started it.
 
     - **Repeats.** Every method may be called again, by this process or another, after a call that was killed half way.
-      A start must not start an agent twice, and whatever ends something must accept that it has ended.
+      A start must not start an agent twice, and a method that ends something must accept that it has already ended.
     - **Recorded before it is done.** `submit` writes `handle.json` (state: intent) before anything can be started, and
-      again (state: submitted) when everything was. Without a handle, nothing of the run exists on any machine.
+      again (state: submitted) when everything has started. Without a handle, nothing of the run is on any machine.
     - **Gone.** An agent counts as gone (`False`) only if somebody has seen that it is gone and all that it wrote is in
-      the run's folder. A machine that does not answer makes it unknown (`None`), never gone.
+      the run's folder. If its machine does not answer, the agent is unknown (`None`), never gone.
     - **Blocking.** `look` and `place` are quick: commands such as `orch status` call `look` for hundreds of runs.
       `wait` blocks for at most its time-out. All other methods may take as long as the machines take.
     - **Errors.** A method raises BackendError (transient if the same call may succeed later) if a machine or scheduler
@@ -159,8 +165,8 @@ class Backend(ABC):
     """
 
     pool: ConnectionPool | None = None
-    """The connections to other machines; None if the backend needs none. Only a process that has these connections
-    can watch the runs.
+    """The connections to other machines; None if the backend needs no connections. Only a process that has these
+    connections can watch the runs.
     """
     is_remote: bool = False
     """True if the run's folder is on other machines, so that its files must be copied to this machine."""
@@ -210,8 +216,8 @@ class Backend(ABC):
         """Raise UsageError if these plans can't be submitted together as one array."""
 
     def relaunch(self, run: RunDir, again: Relaunch) -> None:
-        """In a thread, complete the new start that was recorded for the run. Steps that were finished are not
-        repeated.
+        """Complete, in a background thread, the new start that was recorded for the run. Finished parts of that start
+        are not repeated.
         """
         raise NotImplementedError  # called only if `relaunches`
 
@@ -242,16 +248,15 @@ class Backend(ABC):
 
     @abstractmethod
     def reach(self, run: RunDir, node: int, argv: Sequence[str], *, terminal: bool) -> list[str]:
-        """Return the argv of a local command that runs a command on a node. `terminal`: connect this terminal to the
-        command.
+        """Return the local command that runs `argv` on a node. `terminal`: connect this terminal to the command.
 
         Raises BackendError if the node no longer belongs to the run.
         """
 
     @abstractmethod
     def stage_replay(self, run: RunDir, node: int, name: str, checkpoint: Path | None, order: Order) -> list[str]:
-        """Put the files of a replay into a folder of this name on the node. Return the argv that starts the replay
-        on the node.
+        """Put the files for a replay of one rank into a folder of this name on the node. Return the argv that starts
+        the replay on the node.
         """
 
     # -- ending
@@ -263,11 +268,13 @@ class Backend(ABC):
         """
 
     def cancel_waiting(self, runs: Sequence[RunDir]) -> None:
-        """Take those of these runs that have not begun out of the scheduler's queue, with as few calls as possible."""
+        """Remove those runs that have not begun from the scheduler's queue, with as few commands as possible."""
 
     @abstractmethod
     def clean_up(self, run: RunDir) -> list[NodeProof]:
-        """End all remaining processes of the run on its nodes, agents included. Return a proof for each node."""
+        """End all remaining processes of the run on its nodes, agents included. Return a NodeProof, the result, for
+        each node.
+        """
 
     def collect(self, run: RunDir) -> None:
         """Copy all files of an ended run from its nodes to this machine, then remove the run's folders on the nodes."""
@@ -286,7 +293,7 @@ class Backend(ABC):
         return ""
 
     def would_take(self, launch: LaunchPlan) -> CheckResult:
-        """Ask the scheduler whether it would accept the plan, without a submit. Raises UsageError if there is no
+        """Check whether the scheduler would accept the plan, without a submit. Raises UsageError if there is no
         scheduler.
         """
         name, kind = launch.profile["name"], launch.profile["kind"]
@@ -327,7 +334,9 @@ class Backend(ABC):
         raise UsageError("nodes needs a profile of other machines", f"this one is of kind {profile.kind}: -p PROFILE")
 
     def collect_garbage(self, profile: AnyProfile, judge: Judge, *, dry_run: bool) -> list[Finding]:
-        """List what runs left on a profile's machines, and remove what the judge rules to remove."""
+        """List the remains of ended runs on a profile's machines. Remove the remains of a run if `judge` decides that
+        they can go.
+        """
         raise UsageError(
             "gc --profile needs an ssh profile", f"this one is of kind {profile.kind}: leave --profile out"
         )

@@ -62,8 +62,8 @@ def with_environment(
     """Install the run's environment on all machines. Return the tasks with the environment's interpreter.
 
     Raises BackendError, which names each machine that can't have the environment; then no machine installs it. With
-    `shared`, the machines have one common workdir, and the environment is installed once. A single machine serves all
-    tasks.
+    `shared`, the machines have one common workdir, and the environment is installed once. If there is only one machine,
+    its environment is for all tasks.
     """
     if run.record().job.get("environment") is None:
         return tasks
@@ -71,7 +71,7 @@ def with_environment(
         return _with_environment(run, tasks, machines, workdir, shared=shared)
     except BackendError:
         raise
-    except OrchError as error:  # its wheels can't be had here
+    except OrchError as error:  # this machine can't get the wheels
         raise BackendError(error.message, error.hint) from error
 
 
@@ -99,7 +99,7 @@ def _with_environment(
             want = wanted[node]
             return _install(machine, workdir, store, want, uvs[want.interpreter.key])
 
-        # Where they share the folder, the first one's is everybody's: the others only look at it.
+        # If the machines share the folder, the first machine installs the environment, and the others only check it.
         for group in [lacking[:1], lacking[1:]] if shared else [lacking]:
             found |= on_each(install, {node: machines[node] for node in group})
     for node, each in sorted(found.items()):
@@ -151,7 +151,7 @@ def _find(machine: Machine, workdir: str, want: Wanted) -> Found:
 
 
 def _supplies(run: RunDir, wanted: Iterable[Wanted]) -> dict[str, str]:
-    """Download all wheels and programs to send. Return the uv program for each kind of interpreter.
+    """Download all wheels and programs to send. Return the sha256 of the uv program for each kind of interpreter.
 
     Raises WheelError or LockError.
     """

@@ -1,6 +1,6 @@
 """Decides from the machines' reports whether their GPUs are fit to train.
 
-The result has rows only for machines with GPUs.
+Machines without GPUs get no results.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ Rows = dict[str, CheckResult]
 
 
 def rows_of(said: Mapping[str, Any], tried: Mapping[str, Any] | str) -> Rows:
-    """Return the rows of one machine. `tried` has the test results of its training interpreter, or the reason why
-    there are none.
+    """Return the check results of one machine from its report, `said`. `tried` has the results of a test in its
+    training interpreter, or the reason why there are none.
     """
     gpus: Sequence[Mapping[str, Any]] = said["gpus"]
     rows = {
@@ -43,8 +43,8 @@ def rows_of(said: Mapping[str, Any], tried: Mapping[str, Any] | str) -> Rows:
 
 
 def ask(machine: Machine, python: str | None) -> Rows:
-    """Ask the machine, and return its rows. `python` is its training interpreter; None if a container image has the
-    interpreter.
+    """Query the machine, and return its check results. `python` is its training interpreter; None if a container image
+    has the interpreter.
     """
     try:
         said = machine.call("examine_gpus")[0]
@@ -63,7 +63,9 @@ def ask(machine: Machine, python: str | None) -> Rows:
 
 
 def as_checks(whats: Iterable[str], by_node: Mapping[int, Rows], names: Mapping[int, str]) -> list[Check]:
-    """Return the rows of all machines as one check per name. If a machine lacks a row, its result is unknown."""
+    """Return the results of all machines as checks, in the order of their names in `whats`. A missing result is shown
+    as unknown.
+    """
     unknown, rows = CheckResult(Level.UNKNOWN), [(node, what) for what in whats for node in sorted(names)]
     return [Check(node, names[node], what, *by_node.get(node, {}).get(what, unknown)) for node, what in rows]
 

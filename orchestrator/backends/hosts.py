@@ -1,4 +1,5 @@
-"""Connections from this machine to others, parallel work on several machines, and one error for several machines."""
+"""Opens connections to other machines, does work on several machines in parallel, and combines their errors into one.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +27,9 @@ class MachinesError(BackendError):
 
 
 def connections() -> ConnectionPool:
-    """Return a connection pool. It sends the node archive to the machines from the cache in the state folder."""
+    """Return a connection pool. The node archive (node.pyz), which it sends to the machines, comes from the cache in
+    the state folder.
+    """
     from orchestrator.runs.store import state_root
     from orchestrator.transport.pool import ConnectionPool
 
@@ -41,7 +44,7 @@ def connections() -> ConnectionPool:
 def on_all(work: Callable[[int, M], T], machines: Mapping[int, M]) -> tuple[dict[int, T], dict[int, BackendError]]:
     """Do the work on every machine in parallel. Return (results, errors), each by the machine's number.
 
-    An unexpected exception counts as an error of that machine. An error of files on this machine is raised.
+    An unexpected exception counts as an error of that machine. An error with files of this machine is raised.
     """
     done: dict[int, T] = {}
     failed: dict[int, BackendError] = {}

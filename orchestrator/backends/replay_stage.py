@@ -13,8 +13,8 @@ from orchestrator.runs.store import RunDir, write_durably
 from orchestrator.transport.node_archive import node_archive
 
 Order = Callable[[str, str], bytes]
-"""Returns the order to replay a rank as bytes, given its folder and the checkpoint to resume from ("never" for
-none).
+"""A function that returns the content of order.json, which describes the replay of a rank. It gets the rank's folder
+and the checkpoint to resume from ("never" for none).
 """
 
 
@@ -40,8 +40,8 @@ def _lay_ignored(run: RunDir, copy: Path) -> None:
 
 
 def replay_argv(folder: str, python: str) -> list[str]:
-    """Return the command that replays the rank of this folder. The path may be relative, because commands on a node
-    start in its home folder.
+    """Return the command that replays the rank whose files are in this folder. The path may be relative, because
+    commands on a node start in its home folder.
     """
     archive, order = (f"{folder}/{name}".removeprefix("~/") for name in ("node.pyz", "order.json"))
     return [python, "-I", "-S", archive, "replay", order]

@@ -51,8 +51,8 @@ class AgentsSettings(Value):
     python: str | None = None
     shared: bool = False
     slots: int | None = None
-    leases: bool = True  # are GPUs and slots held?
-    shared_parent: bool = False  # may others write into the folders above workdir?
+    leases: bool = True  # whether runs hold GPUs and slots for themselves
+    shared_parent: bool = False  # whether other users may write into the folders above workdir
     min_nodes: int | None = None
     node_wait: float = 0.0
     ports: str | None = None
@@ -65,7 +65,7 @@ class AgentsSettings(Value):
 
     @staticmethod
     def of(profile: Mapping[str, Any]) -> AgentsSettings:
-        """Return the settings of a profile. If a host has no value of its own, it gets the profile's.
+        """Return the settings of a profile. If a host does not set a field, the profile's value is used.
 
         A local profile has this machine as the host of each of its nodes.
         """

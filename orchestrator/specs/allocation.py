@@ -11,8 +11,8 @@ from orchestrator.protocol.layout import TITLES
 from orchestrator.protocol.reading import MOST_RECORD, read_regular
 
 OWN_WAYS = {"slurm": "srun", "sge": "qrsh", "oar": "oarsh", "lsf": "blaunch"}
-"""The command of each kind of scheduler that starts a program with connected standard streams. PBS has no such
-command.
+"""Maps each kind of scheduler to its command that starts a program on a machine of the job and connects the program's
+standard streams. PBS has no such command.
 """
 
 
@@ -25,7 +25,7 @@ def allocation_here() -> Allocation | None:
 
 
 def allocation_key() -> str:
-    """Return a text that is different for each allocation; "" outside of a job."""
+    """Return a text that differs between allocations; "" outside of a job."""
     try:
         return repr(allocation_here() or "")
     except AllocationError as error:
@@ -35,9 +35,9 @@ def allocation_key() -> str:
 def with_allocation(profile: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of an ssh profile, with the machines of the allocation as its hosts.
 
-    If `spares` is a number, the last machines are the spares. `start_by` is ssh, then the scheduler's own command. If
-    the profile does not set the number of ranks of a node, each slot counts as a rank. Raises ValueError if there is no
-    allocation, or if it is too small.
+    If `spares` is a number, the last machines are the spares. `start_by` lists ssh, then the scheduler's own command.
+    If the profile does not set the number of ranks of a node, each slot counts as a rank. Raises ValueError if there is
+    no allocation, or if it is too small.
     """
     try:
         found = allocation_here()

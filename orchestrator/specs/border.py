@@ -21,14 +21,16 @@ BOUNDS: Final = {"least": "ge", "above": "gt", "matches": "pattern"}
 
 
 def read(spec: type[S], text: str) -> S:
-    """Return the document in a JSON text. Raises pydantic's ValidationError, which `diagnostics` explains."""
+    """Return the document (such as a job or a profile) that a JSON text describes. Raises pydantic's ValidationError,
+    which `diagnostics` turns into sentences.
+    """
     key: Any = spec  # mypy does not accept a class as hashable if its instances define __hash__
     made: S = _adapter(key).validate_json(text)
     return made
 
 
 def valid(spec: type[S], values: Mapping[str, Any]) -> S:
-    """Return the document with these values (JSON types). Raises pydantic's ValidationError."""
+    """Return the document with these values (JSON types). Raises pydantic's ValidationError if a value is invalid."""
     return read(spec, json.dumps(values))
 
 
@@ -68,15 +70,15 @@ def schema_of(spec: type[Spec], handler: GetCoreSchemaHandler) -> CoreSchema:
 
 
 def _tuples(value: Any) -> Any:
-    """Convert lists to tuples, because pydantic's strict mode refuses a list where a field is a tuple."""
+    """Convert lists to tuples, because pydantic's strict mode refuses a list for a field that is a tuple."""
     if isinstance(value, list):
         return tuple(_tuples(item) for item in value)
     return {key: _tuples(item) for key, item in value.items()} if isinstance(value, dict) else value
 
 
 def _annotated(hint: Any, about: Mapping[str, Any], *, is_mapping: bool) -> Any:
-    """Return a field's type with its bounds. If its default is an empty mapping, the type also has the default for
-    the schema.
+    """Return a field's type with its bounds. If the field's default is an empty mapping, the type also has the default
+    that the JSON Schema shows.
     """
     bounds = {BOUNDS[word]: value for word, value in about.items() if word in BOUNDS}
     hint = _bounded(hint, bounds) if bounds else hint

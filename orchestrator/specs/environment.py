@@ -33,7 +33,7 @@ _SESSION = (
     "MASTER_*", "LOCAL_*", "TORCHELASTIC_*", "SLURM_*", "SLURMD_*", "SBATCH_*", "SRUN_*", "PMI_*", "PMIX_*",
     "OMPI_*", "PWD", "OLDPWD", "SHLVL", "_", "TERM", "SSH_*", "DISPLAY", "XDG_*", "TMPDIR", "HOSTNAME",
 )  # fmt: skip
-# These are folders of the submitting machine; an image has its own.
+# These describe the submitting machine, and a container image has its own values.
 _MACHINE = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LD_LIBRARY_PATH", "LD_PRELOAD", "PYTHONPATH", "PYTHONHOME")
 
 
@@ -46,7 +46,7 @@ class Environment:
     passed: tuple[str, ...] = ()  # names of the variables that came from the shell through pass_env
 
     def masked(self, text: str) -> str:
-        """Return the text with its secrets masked, as well as the values of variables whose names look secret."""
+        """Return the text after masking the secrets, and the values of variables whose names look secret."""
         likely = {name: value for name, value in self.env.items() if looks_secret(name)}
         return mask(mask(text, self.secrets), likely, shortest=LONG)
 
@@ -77,7 +77,7 @@ def set_by_orch(name: str) -> bool:
 def parse_env_options(options: Iterable[str], shell: Mapping[str, str]) -> dict[str, str]:
     """Return the values of the options --env NAME=VALUE and --env NAME. The latter takes the value from the shell.
 
-    Raises UsageError for an invalid or missing name.
+    Raises UsageError if a name is invalid, or if the shell lacks the variable.
     """
     given: dict[str, str] = {}
     absent: list[str] = []

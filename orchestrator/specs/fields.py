@@ -1,4 +1,4 @@
-"""The types of fields in both documents, such as checked text and numbers with units, with pydantic's validators."""
+"""The types of fields in jobs and profiles, such as checked text and numbers with units, with pydantic's validators."""
 
 from __future__ import annotations
 

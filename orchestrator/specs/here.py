@@ -1,5 +1,5 @@
-"""Checks at each submit that this machine and the code folder have everything that the job needs. Imports no
-pydantic.
+"""Checks at each submit that this machine and the code folder have everything that the job needs. This module imports
+no pydantic.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ MOST_FILES: Final = 50  # how many files beside a program are searched for its o
 
 
 def check_here(job: Job, profile: AnyProfile, code_dir: Path, job_file: Path, *, allowed: bool) -> list[Problem]:
-    """Return a problem for each resource that the job needs and this machine lacks, and for each file that the code
-    folder lacks.
+    """Return a problem for each resource that the job needs and this machine lacks, and for each file that the job
+    names and the code folder lacks.
 
     `allowed` permits a code folder outside of the job file's folder and repository.
     """

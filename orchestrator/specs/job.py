@@ -66,7 +66,7 @@ class Mount(Spec):
 
 
 def _mount(value: object) -> object:
-    """Read `source:target[:ro]` as docker does."""
+    """Convert the short form `source:target[:ro]`, as docker has it, into a mapping."""
     if not isinstance(value, str):
         return value
     parts = value.split(":")
@@ -161,7 +161,7 @@ class Hang(Spec):
 
 
 def _hang(value: object) -> object:
-    """Read `hang: restart` as its action."""
+    """Convert the short form `hang: restart` into a mapping with this action."""
     return {"action": value} if value in ("auto", "restart", "report", "off") else value
 
 
@@ -219,17 +219,17 @@ class Metric(Spec):
 
 
 def _metric(value: object) -> object:
-    """Read `metric: wer` as its name."""
+    """Convert the short form `metric: wer` into a mapping with this name."""
     return {"name": value} if isinstance(value, str) else value
 
 
 def _one_or_many(value: object) -> object:
-    """Read one mapping as a list with that mapping."""
+    """Convert a single mapping into a list with this mapping."""
     return (value,) if isinstance(value, dict) else value
 
 
 def _word_or_list(value: object) -> object:
-    """Read one word as a list with that word."""
+    """Convert a single word into a list with this word."""
     return (value,) if isinstance(value, str) else value
 
 

@@ -1,4 +1,4 @@
-"""The JSON Schemas of the two documents, for editors and other tools."""
+"""The JSON Schemas of jobs and profiles, for editors and other tools."""
 
 from __future__ import annotations
 

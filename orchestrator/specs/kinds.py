@@ -30,7 +30,7 @@ class Nodes(Value):
     pythons: tuple[str | None, ...]
     """The Python interpreter of each node; None if the node uses the profile's interpreter."""
     leader_addresses: tuple[str, ...]
-    """The addresses at which the other nodes may reach node 0, in order; empty if they are known later."""
+    """The addresses at which the other nodes may reach node 0, in order; empty if they are not known yet."""
     master: str
     """The value of MASTER_ADDR. If it is not known yet, a description of it."""
 

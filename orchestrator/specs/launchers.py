@@ -27,7 +27,7 @@ _LAUNCHER: Final = re.compile(
 
 @dataclass(frozen=True)
 class Launcher:
-    """A launcher that a command starts. If the launcher is in a script, also the script and the line."""
+    """A launcher that a command starts, and the place (script and line) if the launcher is started by a script."""
 
     name: str
     script: str = ""

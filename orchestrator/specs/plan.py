@@ -1,4 +1,6 @@
-"""Makes the LaunchPlan of a job and a profile: every rank, address and command, before anything is started. Pure."""
+"""Makes the LaunchPlan of a job and a profile: every rank, address and command, before anything is started. This module
+has no side effects.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ if TYPE_CHECKING:  # a submit of cached documents must not load pydantic
     from orchestrator.specs.profiles import AnyProfile
 
 PLAN_VERSION = 2
-READABLE = (1, 2)  # format versions; in version 1 every task repeated what all nodes share
+READABLE = (1, 2)  # format versions; in version 1, every task repeated the values that all nodes share
 ON_THE_NODES = "decided on the nodes"
 BOUND_LATER = "bound on node 0 at start"
 
@@ -78,7 +80,7 @@ class LaunchPlan(Frozen):
 
     @property
     def time_limit(self) -> int | None:
-        """Return the time limit of the run in seconds; on Slurm, the limit of each start. None if there is no limit."""
+        """Return the time limit of the run in seconds (on Slurm, of each start); None if there is no limit."""
         asked: int | None = self.job["resources"]["time"] or self.profile.get("time")
         return asked
 
@@ -89,8 +91,8 @@ class LaunchPlan(Frozen):
         return training["global_batch"] if training else None
 
     def to_json(self) -> dict[str, Any]:
-        """Return the plan as JSON types. `shared` has the fields that are equal for all tasks, `tasks` the other
-        fields.
+        """Return the plan as JSON types. `shared` has the fields that are equal for all tasks, and `tasks` has the
+        other fields.
         """
         shared, own = in_common(self.tasks)
         values = {each.name: getattr(self, each.name) for each in dataclasses.fields(self)}
@@ -177,8 +179,8 @@ def plan(job: Job, profile: AnyProfile, run_id: str, place: Place, env: Mapping[
 
 
 def _uses_gpus(job: Job, profile: AnyProfile) -> bool:
-    """Return True if the ranks compute on GPUs on nodes that have GPUs. If gloo is the only backend, they compute on
-    CPUs.
+    """Return True if the ranks compute on GPUs on nodes that have GPUs. If the profile's backend is gloo alone, they
+    compute on CPUs.
     """
     device = getattr(job.training, "device", "auto")
     return bool(device == "cuda" or (device == "auto" and profile.backend != "gloo"))
@@ -213,7 +215,7 @@ def nproc_by_node(profile: AnyProfile) -> list[int | None]:
 
 
 def port_range(ports: str | None) -> tuple[int, int]:
-    """Return the first and the last port that the run's ranks may use."""
+    """Return the first and the last port of a range such as `20000-20100`; orch's default range for None."""
     if ports is None:
         return GANG_PORT_RANGE
     low, high = (int(part) for part in ports.split("-"))
@@ -259,7 +261,7 @@ def own_variables(launch: LaunchPlan) -> list[str]:
 
 
 def rehearsal(profile: AnyProfile) -> LocalProfile:
-    """Return a local profile with as many nodes and ranks. Each node becomes an agent on this machine.
+    """Return a local profile with the same number of nodes and ranks. Each node becomes an agent on this machine.
 
     If a node would decide its number of ranks itself, the number is the profile's GPUs per node, or 1.
     """

@@ -72,7 +72,7 @@ class ProfileBase(Spec):
         return ()
 
     def problems(self, job: Job) -> Sequence[Problem]:
-        """Return the problems of the job on this profile that are specific to its kind."""
+        """Return the problems of a job with this profile that depend on the profile's kind."""
         return ()
 
     def with_one_rank(self, nodes: int | None) -> Self:
@@ -81,7 +81,7 @@ class ProfileBase(Spec):
 
 
 class LocalProfile(ProfileBase):
-    """This machine; several nodes become several agents on it."""
+    """This machine. If `nodes` is more than 1, several agents run on it."""
 
     kind: Literal["local"]
     leases: bool = setting("hold GPUs, so that no other run of orch takes them", default=True)
@@ -101,7 +101,7 @@ class Host(Spec):
 
 
 def _host(value: object) -> object:
-    """Read `host`, `user@host` or `user@host:port`."""
+    """Convert the short form `host`, `user@host` or `user@host:port` into a mapping."""
     if not isinstance(value, str):
         return value
     from orchestrator.transport.address import split_port
@@ -150,7 +150,7 @@ def _counted(hosts: int) -> str:
 
 
 class SshProfile(ProfileBase):
-    """Machines that are reached over SSH. They need python3 and nothing that orch installs."""
+    """Machines that are reached over SSH. They need python3, and orch installs nothing on them."""
 
     kind: Literal["ssh"]
     hosts: Annotated[

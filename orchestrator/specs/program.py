@@ -1,4 +1,6 @@
-"""The program that each rank of a job runs, and the training strategies that use one process. Pure."""
+"""The program that each rank of a job runs, and the training strategies that use one process. This module has no side
+effects.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Compares the resources that a job requests with those of a machine on which orch itself starts it. Pure."""
+"""Compares the resources that a job requests with those of a machine on which orch itself starts it. This module has no
+side effects.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ class Has:
 
 
 def lacking(resources: Mapping[str, Any], has: Has) -> dict[str, str]:
-    """Return an error message for each of the requested `resources` that the machine lacks, by the field's name.
+    """Return an error message for each of a job's `resources` that the machine lacks, by the field's name.
 
     The caller puts the machine's name in front of the message.
     """

@@ -1,5 +1,5 @@
-"""Describes the container of a job, from its image and the profile's runtime. Pure. node/container builds the
-commands.
+"""Describes the container of a job, from its image and the profile's runtime. This module has no side effects.
+node/container builds the commands.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Knows which options of sbatch a profile may set under `sbatch:`, and which have a field of their own. Pure."""
+"""Checks the options of sbatch that a profile sets under `sbatch:`, because some have a field of their own or belong to
+orch. This module has no side effects.
+"""
 
 from __future__ import annotations
 

@@ -51,7 +51,9 @@ class SlurmProfile(ProfileBase):
             raise ValueError("spares replace other nodes than the first, which runs the batch script, but nodes is 1")
 
     def with_one_rank(self, nodes: int | None) -> Self:
-        """Return the profile with one rank per node, without spares if one node is left, which they can't replace."""
+        """Return the profile with one rank per node. A profile with only one node gets no spares, because they can't
+        replace the first node.
+        """
         profile = super().with_one_rank(nodes)
         return replace(profile, spares=None) if profile.nodes == 1 else profile
 

@@ -32,8 +32,8 @@ class Spawning:
 
 
 def spawning_in(text: bytes, script: str) -> Spawning | None:
-    """Return the call with which a program of this text starts its ranks; None if orch may start the program for
-    every rank.
+    """Return the call with which a program with this source text starts its ranks; None if orch may start the program
+    for every rank.
     """
     try:
         tree = ast.parse(text)

@@ -20,7 +20,7 @@ __all__ = ["FORMAT_VERSION", "Spec", "names_of", "place_of", "setting", "to_json
 
 FORMAT_VERSION: Final = 1
 KNOWN: Final[dict[str, type[Spec]]] = {}
-"""The classes of documents and their parts, by `place_of`."""
+"""The classes of documents and their parts, by the names that `place_of` returns."""
 
 
 class Spec(Frozen):
@@ -61,7 +61,7 @@ class Spec(Frozen):
 
 
 def place_of(spec: type[Spec]) -> str:
-    """Return the place where a part of a document is defined, as `module:Name`."""
+    """Return the name of the class of a document, or of a part of it, as `module:Name`."""
     return f"{spec.__module__}:{spec.__qualname__}"
 
 

@@ -20,9 +20,7 @@ _EXECUTORS: Final = frozenset({"AutoExecutor", "SlurmExecutor", "LocalExecutor",
 
 @dataclass(frozen=True)
 class Submitter:
-    """A script that submits jobs, its line that submits, and the training script that it imports (empty if that is
-    unknown).
-    """
+    """A script that submits jobs, the line that does so, and the training script that it imports (empty if unknown)."""
 
     script: str
     line: int
@@ -88,7 +86,7 @@ def _imports(tree: ast.Module, path: Path, code_dir: Path) -> Iterator[_Import]:
 
 
 def _absolute(node: ast.ImportFrom, path: Path, code_dir: Path) -> str:
-    """Return the full name of the module in `from .module import name`, starting at the code folder."""
+    """Return the full name of the module in `from .module import name`, relative to the code folder."""
     if not node.level:
         return node.module or ""
     package = path.resolve().parents[node.level - 1] if node.level <= len(path.resolve().parents) else code_dir
@@ -97,7 +95,7 @@ def _absolute(node: ast.ImportFrom, path: Path, code_dir: Path) -> str:
 
 
 def _file_of(module: str, path: Path, code_dir: Path) -> Path | None:
-    """Return the file of a module beside the script or in the code folder."""
+    """Return the file of a module beside the script or in the code folder; None if there is none."""
     for folder in (path.parent, code_dir):
         below = folder.joinpath(*module.split("."))
         for file in (below.with_name(f"{below.name}.py"), below / "__init__.py"):

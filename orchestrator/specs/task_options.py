@@ -16,8 +16,8 @@ MOST_FILES: Final = 50
 def words_of_task(task: Path) -> frozenset[str] | None:
     """Return all words in a task and in the files of its folder that it imports.
 
-    An option whose name is not among the words is never read. The result is None if any option may be read, because the
-    task passes on all options, or because its source can't be read.
+    An option whose name is not among the words is never read. Return None if the task may read any option, because it
+    passes on all options, or if its source can't be read.
     """
     trees: dict[Path, ast.Module] = {}
     waiting = [task]
@@ -65,7 +65,7 @@ def _words(tree: ast.Module) -> Iterator[str]:
 
 
 def _passes_all_on(tree: ast.Module, neighbours: set[str]) -> bool:
-    """Return True if a module uses the options as a whole instead of looking up each option by its name."""
+    """Return True if a module uses the options as a whole, and not only single options by their names."""
     parents = {child: node for node in ast.walk(tree) for child in ast.iter_child_nodes(node)}
     known = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.ClassDef)}
     known |= {name for name, module in _origins(tree) if module in (ALSO_OURS, *neighbours)}

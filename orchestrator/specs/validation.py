@@ -1,4 +1,4 @@
-"""Checks the rules within a job, and between a job and its profile. Pure."""
+"""Checks the rules within a job, and between a job and its profile. This module has no side effects."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def _check_strategy(job: Job) -> list[Problem]:
 
 
 def fit(job: Job, profile: AnyProfile) -> AnyProfile:
-    """Return the part of the profile that the job uses. A one-process strategy uses one rank on one node."""
+    """Return the profile, reduced to one rank on one node if the job's training strategy uses a single process."""
     if job.training is None or job.training.strategy not in ONE_PROCESS:
         return profile
     return profile.with_one_rank(1)

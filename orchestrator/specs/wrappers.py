@@ -11,10 +11,10 @@ ASSIGNMENT: Final = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
 
 
 class Wrapper(NamedTuple):
-    """A program that starts the program that follows it."""
+    """A program, such as `nice`, that starts the program named after it on the command line."""
 
     takes_value: frozenset[str] = frozenset()  # the options that take a value
-    words: int = 0  # the number of words between its options and the program, such as the duration of `timeout`
+    words: int = 0  # the number of words between the options and the program, such as the duration of `timeout`
     verb: str = ""  # the word that must follow its name, such as `run` of `uv run`
     advice: str = ""  # what to do instead; empty if orch can ignore the wrapper
 
@@ -74,7 +74,7 @@ _WRAPPERS: Final[dict[str, Wrapper]] = {
 
 
 def peel(words: Sequence[str]) -> Peeled | None:
-    """Split the first wrapper off a command; None if the command does not begin with a wrapper."""
+    """Split the first wrapper off a command. Return None if the command does not begin with a wrapper."""
     name = PurePosixPath(words[0]).name if words else ""
     wrapper = _WRAPPERS.get(name)
     if wrapper is None or (wrapper.verb and list(words[1:2]) != [wrapper.verb]):

@@ -16,7 +16,7 @@ from orchestrator.training.errors import UserError
 
 
 def check(backend: str, mode: str, device: torch.device) -> None:
-    """Raise UserError on all ranks if any rank's machine can't compile; collective."""
+    """Raise UserError on all ranks if any rank's machine can't compile. All ranks must call this."""
     if mode != "default" and backend != "inductor":
         raise UserError(f"--compile-mode {mode} needs --compile inductor: add it, or leave --compile-mode out.")
     if backend != "inductor":
@@ -29,8 +29,8 @@ def check(backend: str, mode: str, device: torch.device) -> None:
 
 
 def lacking(device: torch.device) -> str:
-    """Return a sentence on the program or package that this machine needs to compile for the device, and how to
-    install it. "" if nothing is missing.
+    """Return a sentence on the program or package that this machine lacks to compile for the device, and how to install
+    it; "" if nothing is missing.
     """
     if device.type == "cuda":
         return "" if find_spec("triton") else "Triton, which writes the code for GPUs: pip install triton"

@@ -4,7 +4,8 @@
     ...
     trainer = Trainer(..., callbacks=[OrchCallback()])
 
-The callback does nothing if orch has not started the process. It needs transformers; nodes need no installed orch.
+The callback does nothing if orch has not started the process. It needs the package transformers. orch need not be
+installed on the nodes.
 """
 
 from pathlib import Path
@@ -124,8 +125,8 @@ class OrchCallback(TrainerCallback):  # type: ignore[misc] # transformers is no 
 
 
 def _saves_if_main(is_main_process: bool) -> bool:
-    """Return Trainer's own answer, which respects save_on_each_node. It replaces the answer that the model would
-    use.
+    """Return `is_main_process`, in which Trainer respects save_on_each_node. This function replaces a method of the
+    model that lets only rank 0 save.
     """
     return is_main_process
 

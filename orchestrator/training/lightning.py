@@ -4,8 +4,8 @@
     ...
     trainer = Trainer(..., callbacks=[OrchCallback()])
 
-The callback does nothing if orch has not started the process. It needs lightning or pytorch_lightning; nodes need no
-installed orch.
+The callback does nothing if orch has not started the process. It needs the package lightning or pytorch_lightning. orch
+need not be installed on the nodes.
 """
 
 import os

@@ -18,7 +18,7 @@ from orchestrator.protocol.training_options import TrainingOptions, not_taken
 from orchestrator.training.distributed.ranks import whole_number
 from orchestrator.training.errors import UserError
 
-LENGTH: Final = ("epochs", "steps")  # for an option that takes either of them
+LENGTH: Final = ("epochs", "steps")  # the options that exclude each other
 
 
 class Options(TrainingOptions):

@@ -180,10 +180,10 @@ def _watch_once() -> None:
 
 
 def stop_requested() -> bool:
-    """Return whether all ranks stop here; collective.
+    """Return whether all ranks stop here.
 
-    Every rank must call this once a step. All ranks get True at the same call, about half a second after a signal. Then
-    save a checkpoint and call `run.leave(n)`.
+    Every rank must call this once a step. All ranks get True at the same call, about half a second after a signal. The
+    script then saves a checkpoint and calls `run.leave(n)`.
     """
     watch_signals()
     return _session().agreement()
@@ -209,7 +209,7 @@ def save(state: Mapping[str, Any], step: int, *, epoch: int = 0, metric: Mapping
 def latest() -> Path | None:
     """Return rank 0's path of the checkpoint to resume from (see ORCH_RESUME), or None if there is none.
 
-    Collective if there is a process group.
+    If there is a process group, all ranks must call this.
     """
     session = _repaired()
     return path_for_all(session.places, session.report.warn)
@@ -218,7 +218,7 @@ def latest() -> Path | None:
 def load_latest() -> dict[str, Any] | None:
     """Return the contents of the checkpoint to resume from, on every rank's CPU, or None if there is none.
 
-    Collective if there is a process group.
+    If there is a process group, all ranks must call this.
     """
     loaded = _load()
     if loaded is None:
@@ -230,7 +230,7 @@ def load_latest() -> dict[str, Any] | None:
 
 
 def _repaired() -> _Session:
-    """Return the session. First, its saver restores a checkpoint that a killed writer had renamed."""
+    """Return the session, after its saver has restored a checkpoint that a killed writer had renamed."""
     session = _session()
     assert session.saver is not None  # the saver is created here, and cleans its folder at first
     return session
@@ -255,8 +255,8 @@ def resume(**objects: Stateful) -> int:
     """Load the checkpoint to resume from into `objects` (model=..., optimizer=...). Return its step, or 0 if there is
     no checkpoint.
 
-    Random generators are restored too. Call this when the model is on its device. Collective if there is a process
-    group.
+    Random generators are restored too. Call this when the model is on its device. If there is a process group, all
+    ranks must call this.
     """
     watch_signals()
     loaded = _load()
@@ -295,7 +295,7 @@ def after_step(
     **objects: Stateful,
 ) -> None:
     """Finish step `n`, counted from 1: send a heartbeat, save if a save is due, and exit with code 95 after a stop
-    signal. Collective.
+    signal. All ranks must call this.
 
     `objects` are saved every `save_every` steps, at the last step of `total`, and before a stop. `metric` describes the
     current weights, such as {"accuracy": 0.93}. If this call saves, rank 0's `metric` is stored in the checkpoint.
@@ -311,7 +311,9 @@ def after_step(
 
 
 def leave(n: int) -> NoReturn:
-    """Exit with code 95 after a stop at step `n`; collective. The checkpoint of this step must have been saved."""
+    """Exit with code 95 after a stop at step `n`. All ranks must call this. The checkpoint of this step must have been
+    saved.
+    """
     _session().report.say(f"stopped by a signal at step {n}; start again to resume from there")
     phase("done")
     group.barrier()
@@ -320,7 +322,7 @@ def leave(n: int) -> NoReturn:
 
 
 def _save_objects(n: int, objects: Mapping[str, Stateful], metric: Mapping[str, float] | None) -> None:
-    """Save the objects' states with every rank's random generators; collective.
+    """Save the objects' states with every rank's random generators. All ranks must call this.
 
     All ranks are in the phase `save` until rank 0 has written. Otherwise the other ranks would seem to hang in their
     next step.

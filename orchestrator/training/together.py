@@ -3,8 +3,8 @@
     from orchestrator.training import together
     together.print(f"loss {together.reduce_mean(loss):.4f}")       # the mean of all ranks, printed once
 
-Without a process group all functions work for the single process. Functions marked collective must be called by
-every rank, equally often.
+Without a process group all functions work for the single process. If all ranks must call a function, each rank must
+call it equally often.
 """
 
 import builtins
@@ -49,7 +49,9 @@ def print(*values: object, force: bool = False, **how: Any) -> None:
 
 
 def print_all(*values: object) -> None:
-    """Print every rank's values on global rank 0, one line for each rank, in the order of ranks; collective."""
+    """Print every rank's values on global rank 0, one line for each rank, in the order of ranks. All ranks must call
+    this.
+    """
     lines = group.gathered(" ".join(str(value) for value in values))
     for number, line in enumerate(lines or []):
         _print(f"[{number}] {line}", flush=True)
@@ -69,7 +71,7 @@ def reduce_mean(value: Tensor) -> Tensor: ...
 
 
 def reduce_mean(value: float | Tensor) -> float | Tensor:
-    """Return the mean over all ranks of a number, or of tensors with equal shapes; collective."""
+    """Return the mean over all ranks of a number, or of tensors with equal shapes. All ranks must call this."""
     if not isinstance(value, Tensor):
         return group.sum_over_ranks([float(value)])[0] / world_size()
     if not group.is_joined():
@@ -80,7 +82,8 @@ def reduce_mean(value: float | Tensor) -> float | Tensor:
 
 
 def gather(value: Tensor) -> Tensor:
-    """Return all ranks' tensors on every rank, concatenated along dimension 0 in the order of ranks; collective.
+    """Return all ranks' tensors on every rank, concatenated along dimension 0 in the order of ranks. All ranks must
+    call this.
 
     Lengths may differ and may be 0; the other dimensions and the type must agree.
     """
@@ -95,7 +98,7 @@ def gather(value: Tensor) -> Tensor:
 
 
 def gather_objects(value: T) -> list[T]:
-    """Return a list of each rank's value on every rank; collective.
+    """Return, on every rank, a list with the value of each rank. All ranks must call this.
 
     Raises UserError if a value's type is not in encoding.KINDS.
     """
@@ -103,13 +106,15 @@ def gather_objects(value: T) -> list[T]:
 
 
 def broadcast_object(value: T) -> T:
-    """Return rank 0's value on every rank; collective. Raises UserError if its type is not in encoding.KINDS."""
+    """Return rank 0's value on every rank. All ranks must call this. Raises UserError if its type is not in
+    encoding.KINDS.
+    """
     found: T = group.from_main(value)
     return found
 
 
 def in_step(batches: Iterable[T]) -> Iterator[T]:
-    """Yield batches as long as every rank has another batch; collective.
+    """Yield batches as long as every rank has another batch. All ranks must call this.
 
     All ranks stop when one of them has no batch left, and rank 0 prints how many ranks still had a batch. Without this
     function, ranks with more batches would wait forever in a collective for ranks that have finished.

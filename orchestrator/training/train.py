@@ -76,7 +76,8 @@ def _chosen(options: Options, places: Places, ranks: Ranks) -> Choice | UserErro
 def _choose_algorithms(deterministic: bool, cudnn_benchmark: bool) -> None:
     """If requested, let torch use only deterministic algorithms, and raise an error for operations that have none.
 
-    Otherwise that setting is undone. With `cudnn_benchmark`, cuDNN may time its algorithms and choose the fastest.
+    If not requested, that setting is undone. With `cudnn_benchmark`, cuDNN may time its algorithms and choose the
+    fastest.
     """
     if deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS reads this variable at its first use
@@ -295,7 +296,7 @@ class Trainer:
             self._beat("train", loss=loss.item() * self.strategy.data_ranks)
 
     def _mean_loss(self) -> float:
-        """Return the mean loss of the last step over all ranks; collective.
+        """Return the mean loss of the last step over all ranks. All ranks must call this.
 
         Raises DivergedError on all ranks if the mean is NaN or infinite.
         """
@@ -306,8 +307,8 @@ class Trainer:
         return mean
 
     def _check_weights(self) -> None:
-        """Raise DivergedError if a weight is NaN or infinite; collective. This can happen even if the loss is
-        finite.
+        """Raise DivergedError if a weight is NaN or infinite, which can happen even if the loss is finite. All ranks
+        must call this.
         """
         if group.sum_over_ranks([float(not self.strategy.is_finite())])[0]:
             raise self._diverged("Weights are nan or infinite")
@@ -373,7 +374,7 @@ class Trainer:
         self.meter.reset()
 
     def _metric(self) -> dict[str, float]:
-        """Return the metrics of the present weights. Empty if these weights have not been evaluated."""
+        """Return the metrics of the present weights; empty if these weights have not been evaluated."""
         latest = self.evaluation
         return latest.values if latest is not None and latest.step == self.position.step else {}
 

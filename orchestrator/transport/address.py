@@ -8,19 +8,20 @@ from typing import Final
 from orchestrator.protocol.frozen import Value
 
 NO_CONNECTION: Final = 255  # the exit code of ssh if the command did not run
-SSH: Final = "ssh"  # the one way of starting a program on a machine that needs no scheduler
+SSH: Final = "ssh"  # the only command for starting programs on a machine that needs no scheduler
 HERE: Final = "this machine"  # the name of the computer that this process runs on
 
 
 class Address(Value):
-    """A machine, and the ways to start programs there. SSH's configuration decides the fields that are None."""
+    """A machine, and the commands that can start programs on it. SSH's configuration decides the fields that are None.
+    """
 
     host: str
     user: str | None = None
     port: int | None = None
     key: str | None = None
     jump: str | None = None
-    by: tuple[str, ...] = ()  # the ways of starting a program there, in the order of their trial; () for ssh alone
+    by: tuple[str, ...] = ()  # the commands to try for starting a program on it, in order; () for ssh
     job: str = ""  # the scheduler's job that has the machine, as KIND:NUMBER; "" if the machine belongs to no job
 
     @property
@@ -48,8 +49,8 @@ def parse_address(text: str, jump: str | None = None) -> Address:
 
 
 def split_port(text: str) -> tuple[str, str | None]:
-    """Return (host, port) of `host`, `host:port`, `fd00::2`, `[fd00::2]` or `[fd00::2]:port`. The port is None if it
-    is missing.
+    """Return (host, port) of `host`, `host:port`, `fd00::2`, `[fd00::2]` or `[fd00::2]:port`. The port is None if the
+    text has none.
     """
     if text.startswith("[") and ":" in text and "]" in text:
         host, _, rest = text[1:].partition("]")
@@ -59,6 +60,6 @@ def split_port(text: str) -> tuple[str, str | None]:
 
 
 def gateway_of(jump: str) -> Address:
-    """Return the address of the last gateway in `a,user@b:port`. The gateways before it lead to it."""
+    """Return the address of the last gateway in `a,user@b:port`. It is reached through the gateways before it."""
     before, _, last = jump.rpartition(",")
     return parse_address(last, before or None)

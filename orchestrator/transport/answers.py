@@ -1,4 +1,6 @@
-"""Checks the form of each answer from a machine's server, because the machine may be broken or hostile. Pure."""
+"""Checks the form of each answer from a machine's server, because the machine may be broken or hostile. This module has
+no side effects.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +15,8 @@ _SHAPES: Final = {verb: shape for verbs in ANSWERS.values() for verb, shape in v
 
 
 def data_of(host: str, do: str, data: bytes) -> Any:
-    """Return the JSON value in the bytes after an answer. Raises BackendError, which names the host, if they are no
-    valid JSON.
+    """Return the JSON value in the bytes that follow a machine's answer to the request `do`. Raises BackendError, which
+    names the host, if they are not the JSON that this request promises.
     """
     try:
         value = parse_json(data)
@@ -26,7 +28,7 @@ def data_of(host: str, do: str, data: bytes) -> Any:
 
 
 def is_answer(values: Any, do: str) -> bool:
-    """Return True if the value has the form of the server's answer to such a request, or of a refusal."""
+    """Return True if the value has the form of a server's answer to the request `do`, or of a refusal."""
     if isinstance(values, dict) and "error" in values:
         return isinstance(values["error"], str)
     return _fits(values, _SHAPES[do])

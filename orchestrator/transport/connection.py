@@ -1,4 +1,4 @@
-"""Connections to machines over SSH. The only importer of fabric.
+"""Connections to machines over SSH. Only this module imports fabric.
 
 OpenSSH itself (`ssh -G`) reads the user's configuration, and fabric connects with the result. Host keys are checked
 against the known_hosts files and are never learned. Only the system's `ssh` can check a certificate.
@@ -31,7 +31,7 @@ from orchestrator.transport.openssh import BUFFER, CONNECT_SECONDS, KEEPALIVE_SE
 TRIES: Final = 3
 QUICK_SECONDS: Final = 2.0
 REFUSED: Final = os.strerror(errno.ECONNREFUSED)
-LOST: Final = (OSError, EOFError, paramiko.SSHException)  # how a connection that breaks shows itself
+LOST: Final = (OSError, EOFError, paramiko.SSHException)  # the exceptions of a connection that breaks
 
 
 # paramiko's messages about a server that stops answering before, during and after the handshake.
@@ -41,8 +41,8 @@ Opened = TypeVar("Opened")
 
 
 class NeedsOpenSshError(BackendError):
-    """Raised if a host is known by a certificate's authority or a program (not by a plain key). paramiko can't check
-    these.
+    """Raised if only a certificate authority or an external program can confirm the host's key. paramiko supports
+    neither.
     """
 
 
@@ -103,7 +103,9 @@ def connect(
 
 
 def patiently(begin: Callable[[], Opened]) -> Opened:
-    """Return the result of `begin`. If a busy sshd has dropped the connection, `begin` is called again."""
+    """Call `begin` and return its result. If a busy sshd has dropped the connection, call `begin` again, TRIES times in
+    total.
+    """
     for attempt in range(1, TRIES + 1):
         begun = time.monotonic()
         try:
@@ -112,7 +114,7 @@ def patiently(begin: Callable[[], Opened]) -> Opened:
             is_slow = time.monotonic() - begun > QUICK_SECONDS  # a time-out, not an sshd that is too busy to listen
             if not error.transient or is_slow or attempt == TRIES:
                 raise
-            time.sleep(random.uniform(0.2, 1.0) * attempt)  # noqa: S311 (an sshd that drops some of many at once)
+            time.sleep(random.uniform(0.2, 1.0) * attempt)  # noqa: S311 (sshd drops some of many connections)
     raise AssertionError
 
 
@@ -122,7 +124,7 @@ def _open(
     connection = Connection(
         resolved.hostname, user=resolved.user, port=resolved.port, gateway=gateway,
         connect_timeout=resolved.reach_seconds,
-        config=Config(ssh_config=SSHConfig(), lazy=True),  # `ssh -G` has read it
+        config=Config(ssh_config=SSHConfig(), lazy=True),  # `ssh -G` has read the configuration
         connect_kwargs={
             "key_filename": list(resolved.keys), "allow_agent": resolved.agent, "look_for_keys": False,
             "banner_timeout": CONNECT_SECONDS, "auth_timeout": CONNECT_SECONDS, "channel_timeout": CONNECT_SECONDS,
@@ -194,7 +196,7 @@ def _in_words(address: Address, resolved: Resolved, through: str, error: Excepti
 
 def _why_unreachable(error: Exception, seconds: float) -> str:
     """Return the operating system's reason why the connection to the machine, or to its gateway, failed."""
-    if isinstance(error, NoValidConnectionsError):  # one for each address of the name
+    if isinstance(error, NoValidConnectionsError):  # one error for each address of the host
         return " or ".join(dict.fromkeys(each.strerror or str(each) for each in error.errors.values()))
     if isinstance(error, paramiko.ChannelException):
         return f"{error.text}, says the host to go through"
@@ -208,8 +210,8 @@ def _why_unreachable(error: Exception, seconds: float) -> str:
 
 
 class Channel:
-    """A command on a machine with its standard streams, over an open connection. If the connection is lost, the
-    methods raise one of LOST.
+    """A command on a machine with its standard streams, over an open connection. If the connection is lost, the methods
+    raise one of the exceptions in LOST.
     """
 
     def __init__(self, connection: Connection, argv: list[str]) -> None:
@@ -227,10 +229,10 @@ class Channel:
         self.channel.sendall(data)
 
     def last_words(self) -> tuple[int, str]:
-        """Return (exit code, standard error) of the ended command."""
+        """Return the exit code and the beginning of the standard error of the ended command."""
         said = self.channel.makefile_stderr("rb").read(4096).decode("utf-8", "replace").strip()
         return self.channel.recv_exit_status(), said
 
     def close(self) -> None:
-        """Close the command's standard input. The connection stays open."""
+        """Close the command's channel, and so its standard input. The connection to the machine stays open."""
         self.channel.close()

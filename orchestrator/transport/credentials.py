@@ -50,7 +50,7 @@ def credentials_for(nnodes: int) -> str:
 
 
 def entrusted(tasks: tuple[NodeTask, ...], credentials: str, secrets: Mapping[str, str]) -> tuple[NodeTask, ...]:
-    """Return the tasks with the start's credentials and the values of the secrets. Only the nodes may receive these
-    tasks.
+    """Return the tasks, completed with the start's credentials and the values of the secrets. Only the nodes may
+    receive these tasks.
     """
     return tuple(replace(task, credentials=credentials, secrets=dict(secrets)) for task in tasks)

@@ -1,4 +1,5 @@
-"""A port of 127.0.0.1 on this machine whose connections are forwarded, by a running command, to a port on a node.
+"""Forwards the connections to a port of 127.0.0.1 on this machine to a port on a node, through a running command such
+as ssh.
 
 Every user of this machine can connect to such a port. So a connection is accepted only if the kernel reports that it
 comes from a program of this user.
@@ -25,8 +26,8 @@ BANNER_LINES: Final = 200
 LEAVING_SECONDS: Final = 2.0
 LOOK_SECONDS: Final = 0.2
 Command = Callable[[str], Sequence[str]]
-"""Returns the command to start on this machine, given a boundary. The forwarded streams begin after the output line
-that starts with the boundary.
+"""A function that gets a random text, the boundary, and returns the command to start on this machine. The forwarded
+streams begin after the output line that starts with the boundary.
 """
 
 
@@ -73,8 +74,8 @@ class Forwarding:
         self.thread.join()
 
     def reach(self, is_over: Callable[[], bool] = lambda: False) -> dict[str, Any] | None:
-        """Return what the command on the node reports about itself once it answers; None if `is_over` becomes true
-        earlier.
+        """Wait until the command on the node answers, and return its report about itself; None if `is_over` returns
+        True before.
 
         Raises BackendError if the node is unreachable.
         """
@@ -92,7 +93,7 @@ class Forwarding:
         server = await asyncio.start_server(self._take, sock=self.socket)
         await self.ending.wait()
         server.close()
-        # Once, and waited for: a task that is ending its command must not be cancelled there by the loop's end.
+        # Cancelled once and awaited, because the loop's end must not cancel a task again while it ends its command.
         if others := asyncio.all_tasks() - {asyncio.current_task()}:
             for task in others:
                 task.cancel()
@@ -111,7 +112,7 @@ class Forwarding:
             if self.reported != error.message:
                 self.say(error.message)
             self.reported = error.message
-        except asyncio.CancelledError:  # the port is closed; passed on, Python 3.11 would call it an error
+        except asyncio.CancelledError:  # the port is closed; Python 3.11 would report a raised exception as an error
             writer.transport.abort()
 
     async def _open(self) -> _Way:
@@ -135,7 +136,7 @@ class _Way:
 
     @staticmethod
     async def open(command: Command) -> _Way:
-        """Start the command. Raises BackendError with its error output if the command on the node never answers."""
+        """Start the command. Raises BackendError with the command's error output if no answer comes from the node."""
         boundary = secrets.token_hex(16)
         argv = await asyncio.get_running_loop().run_in_executor(None, command, boundary)
         with tempfile.TemporaryFile() as errors:
@@ -149,14 +150,14 @@ class _Way:
             assert process.stdout is not None
             assert process.stdin is not None
             try:
-                for _ in range(BANNER_LINES):  # what a login prints stands before the boundary
+                for _ in range(BANNER_LINES):  # the login may print lines before the boundary
                     line = await process.stdout.readline()
                     if line.startswith(f"{boundary} ".encode()):
                         told = dict(parse_json(line.partition(b" ")[2]))
                         return _Way(process, Streams(process.stdout, process.stdin), told)
                     if not line:
                         break
-            except (OSError, ValueError, TypeError, RecursionError):  # whatever it is, it is not orch
+            except (OSError, ValueError, TypeError, RecursionError):  # the output is not orch's
                 pass
             except asyncio.CancelledError:
                 await _end(process)
@@ -168,10 +169,10 @@ class _Way:
 
     async def _serve(self) -> None:
         try:
-            with contextlib.suppress(ValueError):  # not orch: nothing of it is taken
+            with contextlib.suppress(ValueError):  # the stream is not orch's, so it is closed
                 await self.streams.serve()
         finally:
-            await _end(self.process)  # its program on the node sees the end of its input
+            await _end(self.process)  # this closes the input of the program on the node, which then ends
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:

@@ -1,7 +1,7 @@
 """Finds a host's key in known_hosts files and RevokedHostKeys, by OpenSSH's rules (sshd(8), SSH_KNOWN_HOSTS).
 
-The lines are read here, because a machine may lack OpenSSH. RevokedHostKeys may be binary, so `ssh-keygen` reads it.
-Certificates are not checked here, because only the system's `ssh` can check them.
+This module parses the files itself, because a machine may lack OpenSSH. RevokedHostKeys may be binary, so `ssh-keygen`
+reads it. Certificates are not checked, because only the system's `ssh` can check them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from orchestrator.errors import BackendError
 from orchestrator.transport.openssh import Resolved
 
 KRL_MAGIC: Final = b"SSHKRL\n\0"
-NOT_REVOKED, REVOKED = 0, 1  # what `ssh-keygen -Q` ends with
+NOT_REVOKED, REVOKED = 0, 1  # exit codes of `ssh-keygen -Q`
 
 
 class Mark(StrEnum):
@@ -48,7 +48,7 @@ class KnownKey:
 class KnownHost:
     """The known keys and the revoked keys of one host."""
 
-    name: str  # as the keys are filed: HOST, [HOST]:PORT or its HostKeyAlias
+    name: str  # the name in known_hosts: HOST, [HOST]:PORT or its HostKeyAlias
     keys: tuple[KnownKey, ...] = ()
     authorities: tuple[KnownKey, ...] = ()
     revoked: tuple[KnownKey, ...] = ()
@@ -63,7 +63,7 @@ def known_host(resolved: Resolved) -> KnownHost:
     """Return the host's keys in the known_hosts files. A file that can't be read is skipped, as ssh does."""
     names = _names(resolved)
     lines = [(name, key) for name in names for path in resolved.known_hosts for key in _lines(path, name)]
-    # As with ssh, a key that is filed without a port counts where none is filed with it.
+    # As with ssh, a key that is listed without a port counts only if no key is listed with the port.
     name = next((name for name, key in lines if key.mark is Mark.KEY), names[0])
     return KnownHost(
         names[0],
@@ -134,7 +134,7 @@ def revoked_by(path: str, kind: str, blob: bytes) -> bool:
                 is_list = file.read(len(KRL_MAGIC)) != KRL_MAGIC
         except OSError as error:
             raise _unreadable(path, error.strerror or str(error)) from error
-        if is_list:  # which `ssh-keygen -Q` does not read by itself
+        if is_list:  # `ssh-keygen -Q` reads only a KRL, so the list is converted
             krl = f"{folder}/krl"
             made = _ssh_keygen("-q", "-k", "-f", krl, path)
             if made.returncode != 0:

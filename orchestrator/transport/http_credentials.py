@@ -11,7 +11,7 @@ from urllib.parse import unquote, urlsplit
 
 @dataclass(frozen=True)
 class HttpAddress:
-    """An address without credentials, which may be shown, and the credentials that it contained."""
+    """An http address without its credentials, which may be shown, and the credentials."""
 
     url: str
     user: str = ""

@@ -1,7 +1,7 @@
 """The schedulers' own commands that start a program on a machine of a job and connect the program's standard streams.
 
 The scheduler authenticates the user to the machine. It kills all processes that such a command has started as soon as
-the first of them ends. So the first process is node.pyz's verb `stay`, which ends last.
+the first of them ends. So the first process is `node.pyz stay`, which ends last.
 """
 
 from __future__ import annotations
@@ -30,7 +30,9 @@ SLURMS_OWN: Final = (
 )  # fmt: skip
 """The prefixes of the variables that Slurm's programs read as options."""
 SLURM_NEEDS: Final = ("SLURM_CONF", "SLURM_JWT", "SLURM_SACK_KEY", "SLURM_SACK_JWKS")
-"""The variables with such a prefix that are kept, because they name the cluster or authenticate the user."""
+"""The variables that are kept although they have a prefix in SLURMS_OWN, because they name the cluster or authenticate
+the user.
+"""
 _HIDING: Final = (
     f"for orch_each in $(env|sed -n 's/^\\([A-Z_a-z0-9]*\\)=.*/\\1/p'); do case $orch_each in {'|'.join(SLURM_NEEDS)})"
     f' ;; {"|".join(f"{prefix}*" for prefix in SLURMS_OWN)}) unset $orch_each;; esac; done; exec "$@"'
@@ -57,8 +59,8 @@ class Starter:
     plain: tuple[str, ...] = ()
     terminal: tuple[str, ...] = ()
     end: tuple[str, ...] = ()
-    is_slurms: bool = False  # its program follows as words, and the shell's variables are hidden from it
-    skips_first: bool = False  # on this machine itself, no command is needed
+    is_slurms: bool = False  # the program is passed as separate words, and Slurm's own variables are hidden from srun
+    skips_first: bool = False  # a program on this machine is started without the command
 
 
 STARTERS: Final[Mapping[str, Starter]] = {
@@ -80,7 +82,7 @@ STARTERS: Final[Mapping[str, Starter]] = {
 
 
 def in_job(address: Address, argv: Sequence[str], *, terminal: bool = False) -> list[str]:
-    """Return the argv that runs a program on a machine of a job, in the first way that the machine's address lists.
+    """Return the argv that runs a program on a machine of a job, by the first command that the machine's address lists.
 
     As over SSH, the program starts in the home folder.
     """
@@ -93,7 +95,7 @@ def in_job(address: Address, argv: Sequence[str], *, terminal: bool = False) -> 
 
 
 def by_hand(address: Address) -> str:
-    """Return a command line to which a person appends a program."""
+    """Return the command line to which a person can append a program to run it on the machine."""
     return shlex.join(_words(address, ()))
 
 
@@ -102,7 +104,7 @@ def _words(address: Address, view: tuple[str, ...]) -> list[str]:
     return [word.format(host=address.host, job=number) for word in (*starter.words, *view, *starter.end)]
 
 
-# For each kind of scheduler: the command that shows a job, and what it prints of a job that has ended. A job that waits
+# For each kind of scheduler: the command that shows a job, and its output for a job that has ended. A job that waits
 # again has lost its machines.
 _JOB_STATES: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
     "slurm": (("squeue", "--noheader", "--format=%T", "--jobs={job}"), r"|PENDING|COMPLETING|.*Invalid job id.*"),
@@ -116,7 +118,7 @@ LOOK_SECONDS: Final = 10.0
 
 def is_over(job: str) -> bool:
     """Return True if the scheduler answers that a job has ended; False otherwise, also if the scheduler can't be
-    asked.
+    queried.
     """
     kind, _, number = job.partition(":")
     words, pattern = _JOB_STATES[kind]
@@ -167,13 +169,15 @@ class StartedInJob:
         self.alarm.start()
 
     def _give_up(self) -> None:
-        """End the start. A child of the command may hold the other end of the socket open, so the socket is shut."""
+        """Kill the command that starts the program. A child of it may hold the other end of the socket open, so shut
+        the socket.
+        """
         with contextlib.suppress(OSError):  # the command runs as another user
             self.process.kill()
         self._shut()
 
     def _shut(self) -> None:
-        """End all reading and writing of the socket, also that of threads which wait for it."""
+        """Shut the socket down, which also wakes the threads that wait to read from it."""
         with contextlib.suppress(OSError):  # it is shut already
             self.socket.shutdown(socket.SHUT_RDWR)
 
@@ -186,7 +190,9 @@ class StartedInJob:
         self.socket.sendall(data)
 
     def last_words(self) -> tuple[int, str]:
-        """Raise BackendError with the reason why the program did not start."""
+        """Raise BackendError with the reason why the program did not start, from the command's exit code and error
+        output.
+        """
         self.alarm.cancel()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(LEAVING_SECONDS)
@@ -201,12 +207,12 @@ class StartedInJob:
         )  # fmt: skip
 
     def close(self) -> None:
-        """Close the program's standard input, which ends the server on the machine. The command itself runs until
-        the agents there end.
+        """Close the program's standard input, which ends the server on the machine. The command itself runs until the
+        agents on the machine end.
         """
         self.alarm.cancel()
         self._shut()
         for file in (self.stream, self.socket, self.errors):
-            with contextlib.suppress(OSError):  # what could not be sent any more
+            with contextlib.suppress(OSError):  # data could not be sent any more
                 file.close()
         threading.Thread(target=self.process.wait, daemon=True).start()

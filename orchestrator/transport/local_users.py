@@ -1,4 +1,5 @@
-"""Decides which users of this machine may connect to a port, and names the users whose programs listen at a port."""
+"""Decides which users of this machine may connect to a port, and reports other users whose programs connect or listen.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +16,8 @@ MOST_NAMED: Final = 100  # one user may have 65,536 subordinate uids
 
 
 def check_owners_are_told(option: str) -> None:
-    """Raise UsageError if the kernel does not report which user a connection comes from. `option` is the option that
-    admits all users.
+    """Raise UsageError if the kernel does not report which user a connection comes from. `option` is the command-line
+    option that admits all users, for the error's hint.
     """
     if not can_tell_owners():
         raise UsageError(
@@ -55,7 +56,7 @@ class Guard:
 
 
 def words_of(uid: int | None) -> str:
-    """Return a phrase with a user's name and id."""
+    """Return a phrase with a user's name and id, for a message."""
     if uid is None:
         return "a user whom the kernel does not tell"
     name = user_name(uid)

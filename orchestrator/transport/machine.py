@@ -1,4 +1,4 @@
-"""Machine: the interface to a computer that carries out orch's requests.
+"""The class Machine, which is the interface to a computer that carries out orch's requests.
 
 There are three implementations: `LocalMachine` (this process), `orchestrator.transport.rpc.Session` (orch's server on
 another computer, over SSH or a scheduler's command), and `tests.machines.FakeMachine`. httpx's transports are the
@@ -18,10 +18,10 @@ from orchestrator.errors import BackendError
 from orchestrator.transport.address import HERE, Address
 
 CALL_SECONDS: Final = 60.0
-TRAVEL_SECONDS: Final = 10.0  # added to a program's own time limit, for the way there and back
+TRAVEL_SECONDS: Final = 10.0  # added to a program's own time limit, for the transfer in both directions
 SLOWEST: Final = 50_000  # bytes a second of a connection that is still worth waiting for
 MOST_BYTES: Final = 1 << 20  # the default limit of the bytes that follow an answer
-MOST_WORDS: Final = 2000  # letters of a machine's own words in an error
+MOST_WORDS: Final = 2000  # characters of a machine's own message in an error
 MOST_OUTPUT: Final = 64 << 20  # bytes that a program may print
 
 Answer = tuple[dict[str, Any], bytes]
@@ -51,14 +51,14 @@ class Output:
 class Machine(ABC):
     """A computer that carries out orch's requests.
 
-    A verb is a function of `orchestrator.node.server`; `values` are its arguments. Any thread may call any method.
-    Every method raises BackendError, which begins with the machine's name, if the machine refuses a request. The error
-    is transient if the machine can't be reached or does not answer in time.
+    The verb of a request names a function of `orchestrator.node.server`, and `values` are its arguments. Any thread may
+    call any method. Every method raises BackendError, which begins with the machine's name, if the machine refuses a
+    request. The error is transient if the machine can't be reached or does not answer in time.
     """
 
     name: str = HERE
-    way: str = ""  # how programs are started there and why not by other ways, if there are several ways
-    is_own: bool = False  # True if no other thread waits for an answer on this connection
+    way: str = ""  # the command that starts programs on it, and why others failed; "" if there is only one
+    is_own: bool = False  # True if no other thread uses this connection
 
     @abstractmethod
     def ask(
@@ -99,8 +99,8 @@ class Machine(ABC):
         """Run a program on the machine and return its output.
 
         patience: the program's time limit in seconds. env: environment variables to set. hide: prefixes of environment
-        variables to remove, or a whole name with `=`. keep: variables with such a prefix that are not removed. Raises a
-        transient BackendError at the time limit.
+        variables to remove, or a whole name with `=`. keep: variables that are not removed although they have such a
+        prefix. Raises a transient BackendError at the time limit.
         """
         reply, out = self.call(
             "run_program", stdin, timeout=patience + TRAVEL_SECONDS, argv=list(argv), patience=patience,

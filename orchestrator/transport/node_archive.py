@@ -1,5 +1,5 @@
-"""The node archive: one zip file with agent, launcher and training library, for a node on which only python3 is
-installed.
+"""Builds the node archive (node.pyz): one zip file with agent, launcher and training library, for nodes that only have
+python3.
 
 It has the source of each module, and the bytecode of the Python version that made the archive. A node's python3 of the
 same version uses the bytecode, because compiling takes half the time of every import. Other versions use the source.
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 
 from orchestrator.node.system import kept
 
-if TYPE_CHECKING:  # an archive that is kept must not wait for what makes one
+if TYPE_CHECKING:  # the import is slow, and a cached archive does not need it
     from importlib.resources.abc import Traversable
 
 _MAIN = b"import sys\nfrom orchestrator.node.__main__ import main\nsys.exit(main())\n"
@@ -27,8 +27,8 @@ _OF_SUBMITIT: Final = ("submitit", "cloudpickle", "typing_extensions")
 _PARTS: Final = ("protocol", "outcome", "node", "training")
 _ROOT: Final = ("__init__.py", "version.py")
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # the same sources, and the same Python, give the same bytes
-_UNCHECKED_HASH = (1).to_bytes(4, "little")  # PEP 552: what kind of .pyc it is
-_WITHOUT_REFERENCES = 2  # marshal's format in which the bytes do not follow from how often an object is used elsewhere
+_UNCHECKED_HASH = (1).to_bytes(4, "little")  # PEP 552: this .pyc has a hash, which is not checked
+_WITHOUT_REFERENCES = 2  # marshal's format whose bytes do not depend on how often an object is used elsewhere
 
 
 @cache
@@ -52,7 +52,7 @@ def _modules(root: Path) -> Iterator[Path]:
 
 def _bytecode(path: Path, name: str, source: bytes) -> bytes | None:
     """Return a module as the content of a .pyc file, under its name in the archive; None if it can't be compiled."""
-    code = SourceFileLoader(path.stem, str(path)).get_code(path.stem)  # as Python keeps it beside the source
+    code = SourceFileLoader(path.stem, str(path)).get_code(path.stem)  # from Python's own cache, if it is there
     assert code is not None, "only a namespace package has none"
     try:
         body = marshal.dumps(_of(code, name), _WITHOUT_REFERENCES)
@@ -62,7 +62,7 @@ def _bytecode(path: Path, name: str, source: bytes) -> bytes | None:
 
 
 def _of(code: CodeType, name: str) -> CodeType:
-    """Return the code object with this file name, because a path of this machine would be useless in a node's
+    """Return the code object with the archive's file name, because a path of this machine would be useless in a node's
     traceback.
     """
     constants = tuple(_of(each, name) if isinstance(each, CodeType) else each for each in code.co_consts)

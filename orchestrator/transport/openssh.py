@@ -1,7 +1,7 @@
 """The system's own `ssh`: resolves addresses, and opens fast channels for large transfers.
 
-It is several times as fast as paramiko. It uses the same configuration, user, port, key, gateways and known_hosts as a
-session. It never prompts, and refuses an unknown host key.
+`ssh` is several times as fast as paramiko. It gets the same configuration, user, port, key, gateways and known_hosts as
+orch's sessions over paramiko. It never prompts, and refuses an unknown host key.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Final
 from orchestrator.errors import BackendError
 from orchestrator.transport.address import NO_CONNECTION, Address, gateway_of
 
-REACH_SECONDS: Final = 5.0  # for a machine to take a connection at all, unless the user's ConnectTimeout says otherwise
+REACH_SECONDS: Final = 5.0  # for a machine to accept a connection, unless the user's ConnectTimeout differs
 CONNECT_SECONDS: Final = 15.0  # for what follows: greeting, keys, a command
 KEEPALIVE_SECONDS: Final = 5
 BUFFER: Final = 1 << 16
@@ -34,7 +34,7 @@ OPTIONS: Final = {
     "StrictHostKeyChecking": "yes",
     "ConnectTimeout": f"{CONNECT_SECONDS:.0f}",
     "ServerAliveInterval": str(KEEPALIVE_SECONDS),
-    "ControlPath": "none",  # a connection of its own: one that is shared has the cipher of whoever opened it
+    "ControlPath": "none",  # a separate connection: a shared one has the cipher of the process that opened it
     "RemoteCommand": "none",
     "PermitLocalCommand": "no",
     "ClearAllForwardings": "yes",
@@ -44,7 +44,7 @@ OPTIONS: Final = {
 
 @dataclass(frozen=True)
 class Resolved:
-    """An address as OpenSSH resolves it."""
+    """The settings for an address, as OpenSSH's configuration resolves them."""
 
     hostname: str
     user: str | None = None
@@ -61,8 +61,8 @@ class Resolved:
 
 
 def resolve(address: Address) -> Resolved:
-    """Return the address as `ssh -G` resolves it; unchanged if this machine has no ssh, or if the address has other
-    ways than ssh.
+    """Return the settings for an address from `ssh -G`, or defaults if this machine has no ssh. If a scheduler's
+    command starts programs on the machine, return only the host.
     """
     if not address.is_by_ssh:
         return Resolved(address.host)
@@ -107,9 +107,11 @@ def _unless_none(value: str | None) -> str | None:
 
 
 def ssh_argv(address: Address) -> list[str]:
-    """Return the `ssh` command, without the host, that connects to the machine with the same settings as a session.
+    """Return the `ssh` command, without the host, that connects to the machine with the same settings as orch's
+    sessions.
 
-    If the user's configuration allows the fast cipher, it comes first. Raises BackendError as `resolve` does.
+    If the user's configuration allows FAST_CIPHER, that cipher comes first. Raises BackendError if ssh can't read its
+    configuration.
     """
     resolved = resolve(address)
     ciphers = sorted(resolved.ciphers, key=lambda name: name != FAST_CIPHER)
@@ -126,11 +128,11 @@ def ssh_argv(address: Address) -> list[str]:
 
 
 def over_ssh(address: Address, argv: Sequence[str], *, terminal: bool) -> list[str]:
-    """Return the argv that runs a command on a machine by the user's own ssh. If this process has a terminal, the
-    command gets it.
+    """Return the argv that runs a command on a machine by the user's own ssh. With `terminal`, the command gets this
+    process's terminal.
 
     The user's whole ssh configuration applies, except that the host key must already be known. The command starts in
-    the home folder of the machine. Pure.
+    the home folder of the machine.
     """
     return [*_own_ssh(address), "-t" if terminal else "-T", "--", address.host, shlex.join(argv)]
 
@@ -140,7 +142,7 @@ def _own_ssh(address: Address) -> list[str]:
     words += ["-l", address.user] if address.user else []
     words += ["-p", str(address.port)] if address.port else []
     words += ["-i", address.key] if address.key else []
-    if address.jump:  # ssh's own -J would take any host key of a gateway where the configuration says so
+    if address.jump:  # ssh's own -J would accept any host key of a gateway if the configuration says so
         gateway = gateway_of(address.jump)
         through = [each.replace("%", "%%") for each in _own_ssh(gateway)]
         words.append("-oProxyCommand=" + shlex.join([*through, "-W", "[%h]:%p", "--", gateway.host]))
@@ -156,7 +158,7 @@ class SshProcess:
         self.process = subprocess.Popen(
             [*ssh_argv(address), "--", address.host, shlex.join(argv)],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.errors, bufsize=BUFFER,
-            start_new_session=True,  # a Ctrl-C at the terminal is for this process, which may have more to say there
+            start_new_session=True,  # a Ctrl-C at the terminal must reach only this process, which may still need ssh
         )  # fmt: skip
         assert self.process.stdin is not None
         assert self.process.stdout is not None
@@ -194,7 +196,7 @@ class SshProcess:
         self.process.terminate()
         self.process.wait()
         for file in (self.stdin, self.stream, self.errors):
-            with contextlib.suppress(OSError):  # what could not be sent any more
+            with contextlib.suppress(OSError):  # data could not be sent any more
                 file.close()
 
 

@@ -24,9 +24,9 @@ if TYPE_CHECKING:  # fabric is loaded with the first connection
 
     from orchestrator.transport.rpc import Session
 
-AT_ONCE: Final = 32  # handshakes; of more, each would take longer than its time-out
-FILES_EACH: Final = 4  # that a machine may need open here
-RETRY_SECONDS: Final = 5.0  # for so long a machine that could not be reached is not tried again
+AT_ONCE: Final = 32  # handshakes at a time; with more, each would exceed its time-out
+FILES_EACH: Final = 4  # files that a connection to a machine may keep open
+RETRY_SECONDS: Final = 5.0  # seconds until a machine that could not be reached is tried again
 
 
 def _new_archive() -> bytes:
@@ -36,22 +36,23 @@ def _new_archive() -> bytes:
 
 
 def _by(way: str, address: Address) -> Address:
-    """Return the address with only this way of starting programs."""
+    """Return the address with only this command for starting programs on the machine, such as ssh or srun."""
     return replace(address, by=() if way == SSH else (way,))
 
 
 class Handshake:
-    """Limits how many handshakes are made at the same time. One object is one machine's turn.
+    """Limits the number of SSH handshakes that are in progress at the same time. Each object is the turn of one
+    machine.
 
-    The turn begins when the machine has accepted the connection, and ends with the block. A machine that does not
-    answer takes no turn, because many dead machines would delay all others.
+    The turn begins when the machine has accepted the connection, and ends with the `with` block. A machine that does
+    not answer takes no turn. Otherwise many dead machines would delay all others.
     """
 
     def __init__(self, pool: ConnectionPool, host: str) -> None:
         self.pool, self.host, self.has_turn = pool, host, False
 
     def begin(self) -> None:
-        """Wait for the turn. Return at once if the machine has it already, because several tries count as one
+        """Wait for the turn. Return at once if the machine already has its turn, because several tries count as one
         handshake.
         """
         if not self.has_turn:
@@ -79,8 +80,8 @@ class ConnectionPool:
     make_archive: Callable[[], bytes] = _new_archive
     sessions: dict[Address, Session] = field(default_factory=dict)
     gateways: dict[str, Connection] = field(default_factory=dict)
-    found: dict[tuple[tuple[str, ...], str], str] = field(default_factory=dict)  # the way that works in a job
-    jobs: dict[str, tuple[float, bool]] = field(default_factory=dict)  # when a job was looked at; whether it has ended
+    found: dict[tuple[tuple[str, ...], str], str] = field(default_factory=dict)  # the command that works in a job
+    jobs: dict[str, tuple[float, bool]] = field(default_factory=dict)  # when a job was checked; whether it has ended
     failures: dict[Address, tuple[float, BackendError]] = field(default_factory=dict)
     opening: set[str] = field(default_factory=set)  # the machines whose answer is awaited now
     locks: dict[Any, threading.Lock] = field(default_factory=dict)
@@ -128,8 +129,8 @@ class ConnectionPool:
             return session
 
     def way(self, address: Address, workdir: str) -> Address:
-        """Return the address with only the way of starting programs that works. If it has several ways, connect to
-        find out.
+        """Return the address with only the command that can start programs on the machine, such as ssh or srun. If the
+        address lists several commands, connect to find the one that works.
         """
         of_job = address.by, address.job
         if len(address.by) < 2 or of_job in self.found:
@@ -138,8 +139,8 @@ class ConnectionPool:
         return self.sessions[address].address
 
     def _open(self, address: Address, workdir: str, handshake: Handshake) -> Session:
-        """Open a connection by trying the ways of the address in order. The first way that works is used for the
-        job's other machines.
+        """Open a connection by trying the commands of the address (such as ssh, then srun) in order. The first command
+        that works is also used for the job's other machines.
         """
         if address.job:
             self._check_job(address)
@@ -147,7 +148,7 @@ class ConnectionPool:
         for way in [self.found[of_job]] if of_job in self.found else address.by or (SSH,):
             try:
                 session = self._open_by(_by(way, address), workdir, handshake)
-            except PythonMissingError:  # the way works
+            except PythonMissingError:  # the command itself works
                 raise
             except BackendError as error:
                 failed[way] = error
@@ -155,7 +156,7 @@ class ConnectionPool:
                 if address.by:
                     from orchestrator.transport.in_job import is_here
 
-                    if not is_here(address.host):  # this machine may allow what the others don't
+                    if not is_here(address.host):  # this machine may allow a command that others refuse
                         self.found[of_job] = way
                     session.way = "; ".join([way, *(f"not by {each}: {failed[each].message}" for each in failed)])
                 return session
@@ -169,7 +170,7 @@ class ConnectionPool:
         )
 
     def _check_job(self, address: Address) -> None:
-        """Raise JobOverError if the machine's job has ended. The scheduler is asked at most once in a few seconds."""
+        """Raise JobOverError if the machine's job has ended. The scheduler is queried at most once in a few seconds."""
         from orchestrator.transport.in_job import ended, is_over
 
         with self._own_lock(address.job):
@@ -189,11 +190,11 @@ class ConnectionPool:
 
             handshake.begin()
             return Session(address, lambda argv: StartedInJob(address, argv), workdir, archive=self.archive)
-        with contextlib.suppress(OSError):  # where the hard limit is too low, the system says so at its time
+        with contextlib.suppress(OSError):  # if the hard limit is too low, a later connection reports that
             allow_connections(0, FILES_EACH * (len(self.sessions) + len(self.opening) + AT_ONCE))
         try:
             connection = self._connect(address, handshake.begin)
-        except NeedsOpenSshError:  # of this machine, or of a gateway
+        except NeedsOpenSshError:  # for the machine itself, or for a gateway
             if shutil.which("ssh") is None:
                 raise
             handshake.begin()
@@ -207,7 +208,9 @@ class ConnectionPool:
             return self.locks.setdefault(key, threading.Lock())
 
     def _gateway(self, jump: str) -> Connection:
-        """Return the shared connection to the last of the gateways `a,b,c`. The gateways before it lead to it."""
+        """Return the shared connection to the last of the gateways `a,b,c`, which is reached through the gateways
+        before it.
+        """
         with self._own_lock(jump):
             found = self.gateways.get(jump)
             if found is None or not found.is_connected:

@@ -36,9 +36,10 @@ MANY: Final = 16 << 20  # bytes for which a connection of the system's ssh is wo
 MOST_LINE: Final = 4 << 20  # bytes of an answer's first line
 _GREETING: Final = re.compile(r"(\d{1,3}\.\d{1,3}) (have|need|error)(?: (.*))?", re.DOTALL)
 
-# One line without `!`, so that every login shell passes it on as it is: says whether the server is here already, takes
-# it from the standard input where it is not, or is torn, and becomes it. What is run are the very bytes that
-# were hashed, in memory: the file is a cache, and nobody who may write there can put anything in their place.
+# The bootstrap is one line without `!`, so that every login shell passes it on unchanged. It reports whether the machine
+# has the server's archive, reads the archive from the standard input if it is missing or incomplete, and then runs it.
+# The bytes that were hashed are run from memory. The file is only a cache, so a user who can write the file can't change
+# what is run.
 _BOOTSTRAP: Final = (
     "import hashlib,os,sys\\nb,p,h,n,a=sys.argv[1:]\\np=os.path.expanduser(p)\\nn=int(n)\\nd=t=b''\\n"
     "v='.'.join(map(str,sys.version_info[:2]))\\n"
@@ -71,13 +72,13 @@ _BOOTSTRAP: Final = (
     "    f.flush()\\n"
     "    os.fsync(f.fileno())\\n"
     "    os.rename(t,p)\\n"
-    "  except OSError: os.unlink(t)\\n"  # its disk is full, which the first request finds out
+    "  except OSError: os.unlink(t)\\n"  # the disk is full, which the first request reports
     "os.umask(u)\\n"
     "try: m=os.memfd_create('node.pyz',0)\\n"
-    "except OSError: m=os.memfd_create('node.pyz',8)\\n"  # where the kernel allows memory that is no program alone
+    "except OSError: m=os.memfd_create('node.pyz',8)\\n"  # a kernel may require MFD_NOEXEC_SEAL
     "with open(m,'wb',closefd=False) as f: f.write(d)\\n"
     "d=b''\\n"
-    "sys.argv=['/proc/self/fd/%d'%m,a]\\n"  # in this very interpreter: another one would start for nothing
+    "sys.argv=['/proc/self/fd/%d'%m,a]\\n"  # in this interpreter, because starting another one takes time
     "sys.path.insert(0,sys.argv[0])\\n"
     "from orchestrator.node.__main__ import main\\n"
     "sys.exit(main())"
@@ -147,7 +148,7 @@ class Session(Machine):
         """Yield this session. For many bytes, yield a faster session over the system's own ssh, if ssh can connect."""
         fast = None
         if count >= MANY and self.address.is_by_ssh:
-            with contextlib.suppress(BackendError):  # no ssh here, or it has no key for there: this one does as well
+            with contextlib.suppress(BackendError):  # if ssh is missing or has no key, this session is used
                 fast = Session(
                     self.address, lambda argv: SshProcess(self.address, argv), self.workdir, archive=self.archive
                 )
@@ -184,7 +185,9 @@ class Session(Machine):
         return channel
 
     def _greet(self, channel: AnyChannel, boundary: str, archive: bytes) -> None:
-        """Send the archive if the machine lacks it. Requests may be sent afterwards."""
+        """Read the first line of the bootstrap, and send the archive if the machine lacks it. Requests may be sent
+        afterwards.
+        """
         version, word, rest = self._boundary(channel, boundary)
         if word == "error":
             raise BackendError(f"{self.name}: {self.workdir} can't be used: {rest}", "set workdir in the profile")
@@ -195,8 +198,8 @@ class Session(Machine):
         channel.settle()
 
     def _boundary(self, channel: AnyChannel, boundary: str) -> tuple[str, str, str]:
-        """Return the words of the bootstrap's first line. Earlier lines, from a login banner or a .bashrc, are
-        skipped.
+        """Return the three parts of the bootstrap's first line: Python's version, a word (have, need or error), and the
+        rest. Earlier lines, from a login banner or a .bashrc, are skipped.
         """
         seen = []
         for _ in range(BANNER_LINES):
@@ -233,7 +236,7 @@ class Session(Machine):
                 self._take(line)
         except LOST as error:
             problem = str(error) or problem
-        except Exception as error:  # noqa: BLE001 (no text, no JSON, too deep, too large: whatever it is)
+        except Exception as error:  # noqa: BLE001 (an invalid answer can raise any error)
             problem = f"it does not answer as orch's server would: {str(error)[:MOST_WORDS] or type(error).__name__}"
         self._fail(problem)
 
@@ -263,7 +266,7 @@ class Session(Machine):
 
     def _fail(self, problem: str) -> None:
         self.problem = self.problem or problem
-        with contextlib.suppress(Exception):  # what is broken already can't be closed in order
+        with contextlib.suppress(Exception):  # a broken connection may fail to close
             self.channel.close()
         with contextlib.suppress(Exception):
             self.hang_up()

@@ -38,8 +38,7 @@ class Agents(Backend):
     ) -> tuple[dict[int, T], dict[int, BackendError]]:
         """Call `work` for each machine of the run, with its node number and the run's folder on that machine.
 
-        The node number is None if one call serves all nodes. Return the results and the errors by node, as `on_all`
-        does.
+        The node number is None if one call serves all nodes. Return two dicts by node: the results, and the errors.
         """
 
     # -- starting
@@ -53,18 +52,21 @@ class Agents(Backend):
             Start(self.machines, run, settings, hosts).begin(tasks, tuple(hosts))
         except BackendError as error:
             handle = run.path / "handle.json"
-            if isinstance(error, PlacesTakenError) and handle.exists():  # an interrupted start has left it
-                self._end_processes(run)  # nothing is held while the run waits
+            if isinstance(error, PlacesTakenError) and handle.exists():  # an interrupted start has left the handle
+                self._end_processes(run)  # a run that waits holds no places
                 handle.unlink()
             self._remove_sent(run)
             raise
         self._leave_queue(run)
 
     def _remove_sent(self, run: RunDir) -> None:
-        """Remove the files that a refused start has sent to the machines. No handle records these files."""
+        """If no handle.json was written, remove the files that a refused start has sent to the machines. This default
+        does nothing.
+        """
 
     def turn(self, run: RunDir) -> Turn | None:
-        """Return the run's turn in the queue for places on its machines; None if the run is not queued."""
+        """Return the run's turn in the queue for places (GPUs or slots) on its machines; None if the run is not queued.
+        """
         if queue_place(run) is None:
             return None
         from orchestrator.backends.places.waiting import Waiting
@@ -81,7 +83,7 @@ class Agents(Backend):
         """Record the cancel on every node and send TERM to every agent. An unreachable node gets the cancel later.
 
         If a local run was started on another machine that shares the state folder, that machine's supervisor cancels
-        it.
+        the run.
         """
         agents, recorded = _recorded_agents(run), (run.read("cancel.json") or {}) if self.is_remote else None
 
@@ -91,8 +93,8 @@ class Agents(Backend):
         self._on_machines(run, one)
 
     def clean_up(self, run: RunDir) -> list[NodeProof]:
-        """Kill all remaining processes of the run on every node, and take the run out of its queue. The proof of an
-        unreachable node says so.
+        """Kill all remaining processes of the run on every node, and take the run out of its queue. Return the result
+        for each node, which also tells whether the node was unreachable.
         """
         self._leave_queue(run)
         return self._end_processes(run)

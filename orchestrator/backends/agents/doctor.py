@@ -63,7 +63,7 @@ def examine(profile: AnyProfile, pool: Machines) -> list[Check]:
     settings, asked = AgentsSettings.of(profile.to_json()), nproc_by_node(profile)
     is_here, on_host = profile.kind == "local", profile.runtime == "none"  # in a container, torch is in the image
     hosts = dict(enumerate(settings.hosts[:1] if is_here else settings.hosts))
-    if is_here:  # `shared_parent`: as for a submit, only the state folder itself has to be the user's alone
+    if is_here:  # `shared_parent`: only the state folder itself is checked, as for a submit
         settings = replace(settings, workdir=str(state_root()), shared_parent=True)
 
     def one(number: int, host: Host) -> Node:
@@ -104,8 +104,8 @@ def examine(profile: AnyProfile, pool: Machines) -> list[Check]:
 def _check_machine(
     session: Machine, host: Host, settings: AgentsSettings, asked: Sequence[int | None], *, is_alone: bool
 ) -> Node:
-    """Make the checks that need only the machine's answer to `hello`. The answer is empty if the machine refused to
-    give it.
+    """Make the checks that need only the machine's answer to the request `hello`. The returned node's `hello` is empty
+    if the machine refused the request.
 
     asked: the number of ranks for each node on the machine; None if the machine's GPUs or cores decide it.
     """

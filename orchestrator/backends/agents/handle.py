@@ -15,16 +15,16 @@ from orchestrator.runs.state import HandleStatus
 from orchestrator.runs.store import RunDir
 from orchestrator.transport.address import HERE, Address
 
-SENDING: Final = "sending"  # exists from before anything is sent to the hosts until the agents have been started
+SENDING: Final = "sending"  # this file exists while a first start sends files to the hosts and starts the agents
 SECRETS: Final = "secrets.json"  # the secrets for another start; mode 0600, removed with the verdict
-NOBODY: Final = Process(0, 0)  # an agent that was started and whose record is damaged
+NOBODY: Final = Process(0, 0)  # a placeholder for an agent that was started, but whose record is damaged
 
 
 class Handle(Value):
     """The machines and agents of one start of a run.
 
-    Node numbers of the plan are the same in all starts. A start has its own numbers besides: the machine with the
-    newest checkpoint is node 0, and a lost node has no number.
+    The plan's node numbers are the same in all starts. In addition, each start numbers its own nodes: the machine with
+    the newest checkpoint is node 0, and a lost node gets no number.
     """
 
     state: HandleStatus
@@ -67,8 +67,8 @@ class Handle(Value):
 
     @property
     def other_machine(self) -> str:
-        """Return the other machine on which a local run was started (the machines may share a state folder); "" if
-        it was this one.
+        """Return the name of the machine that started a local run, if that was not this machine (both may share a state
+        folder); otherwise "".
         """
         is_local = any(host.is_here for host in self.hosts)
         return self.here if is_local and self.here not in ("", os.uname().nodename) else ""

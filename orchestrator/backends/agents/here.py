@@ -30,8 +30,9 @@ T = TypeVar("T")
 class AgentsHere(Agents):
     """Agents on this machine.
 
-    The agents write into the run's folder directly, so no file is copied, and `look` asks the kernel whether they live.
-    They are not started again after a loss, because whatever ends them (such as a reboot) ends the supervisor too.
+    The agents write into the run's folder directly, so no file is copied, and `look` asks the kernel whether the agents
+    live. The agents are not started again after a loss, because a loss of this machine, such as a reboot, ends the
+    supervisor too.
     """
 
     @property
@@ -53,7 +54,7 @@ class AgentsHere(Agents):
         self._start(tasks, run, replace(AgentsSettings.of(plan.profile), workdir=str(run.root)))
 
     def look(self, run: RunDir, *, recorded: bool = False) -> Sight:
-        """Determine from its pid and start time whether each recorded agent lives.
+        """Determine for each recorded agent, from its pid and start time, whether it lives.
 
         If the run was started on another machine that shares the state folder, its pids mean nothing on this machine.
         """
@@ -66,7 +67,7 @@ class AgentsHere(Agents):
         return Sight({node: is_alive(process) for node, process in agents.items()})
 
     def wait(self, run: RunDir, timeout: float) -> None:
-        """Wait on the agents' pidfds until the first of them ends."""
+        """Wait on the pidfd of one living agent until that agent ends, for at most `timeout` seconds."""
         handle = read_handle(run)
         agents = () if handle is not None and handle.other_machine else agents_here(run, handle).values()
         if living := [process for process in agents if is_alive(process)]:
@@ -79,7 +80,7 @@ class AgentsHere(Agents):
         return list(argv)
 
     def stage_replay(self, run: RunDir, node: int, name: str, checkpoint: Path | None, order: Order) -> list[str]:
-        """Put the files of a replay into a folder below the run's folder."""
+        """Put the files for a replay of one rank into a folder below the run's folder."""
         from orchestrator.backends import replay_stage
 
         return replay_stage.stage_replay(run, name, checkpoint, order, sys.executable)

@@ -1,5 +1,5 @@
-"""The machines of an ssh profile, spares included: which runs hold their places (GPUs or slots), and what ended runs
-left there.
+"""Lists the runs that hold the GPUs or slots of an ssh profile's machines (spares included), and removes the remains of
+ended runs.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ if TYPE_CHECKING:  # loads fabric
 
 
 def holdings(settings: AgentsSettings, pool: Machines) -> list[dict[str, Any]]:
-    """List every machine's cores, GPUs, free space and the holder of each place. If a machine did not answer, list
-    why.
+    """List every machine's cores, GPUs and free space, and the run that holds each place (GPU or slot). For a machine
+    that did not answer, list the error message.
     """
     machines, nodes = settings.machines, len(settings.hosts)
 
@@ -39,14 +39,14 @@ def holdings(settings: AgentsSettings, pool: Machines) -> list[dict[str, Any]]:
 
 
 def collect_garbage(settings: AgentsSettings, pool: Machines, judge: Judge, *, dry_run: bool) -> list[Finding]:
-    """List what ended runs left on every machine, and remove what the judge rules to remove. Also return the
-    unreachable machines.
+    """List the remains of ended runs on every machine. Remove the remains of a run if `judge` decides that they can go.
+    Also list the unreachable machines.
     """
     machines, workdir = settings.machines, settings.workdir
 
     def one(_: int, host: Host) -> list[Finding]:
         session = pool.session(host.address, workdir)
-        # `hello` refuses a folder that others can write into, because their records must not be believed.
+        # `hello` refuses a folder that others can write into, because records that others wrote can't be trusted.
         session.call("hello", workdir=workdir, shared_parent=settings.shared_parent)
         runs = session.call("leftovers", workdir=workdir)[0]["runs"]
         named = {run_id_from(each, session.name): left for each, left in runs.items()}
@@ -65,7 +65,9 @@ def collect_garbage(settings: AgentsSettings, pool: Machines, judge: Judge, *, d
 def _end(
     session: Machine, workdir: str, run_id: str, left: dict[str, Any], ruling: Ruling, *, dry_run: bool
 ) -> Finding:
-    """Remove what one run left on one machine, if the ruling says so. Return a sentence about the removal."""
+    """Remove the processes and files that one run left on one machine, if `ruling.ends` is True. Return a description
+    of the result.
+    """
     host, folder, processes = session.name, f"{workdir}/runs/{run_id}", ", ".join(left["processes"])
     what = f"{host}: {folder if left['folder'] else ''}{f' processes {processes}' if processes else ''}"
     if not ruling.ends or dry_run:

@@ -27,8 +27,8 @@ class Seen:
     why: str = ""
 
     def after(self, before: Seen | None) -> Seen:
-        """Return this observation. If the machine was unreachable in the earlier observation too, keep the time
-        since when.
+        """Return this observation. If the machine was already unreachable in the earlier observation, keep the time at
+        which that began.
         """
         if before is None or (before.start, before.machine) != (self.start, self.machine):
             return self
@@ -88,7 +88,7 @@ def alive_agents(run: RunDir) -> Mapping[int, bool | None]:
     """
     handle, decided = read_handle(run), pending_start(read_events(read_lines(run.path / "events.jsonl")))
     if handle is None or (decided is not None and decided.start > handle.start):
-        return {}  # the records are about the agents of the start before
+        return {}  # the records are about the agents of the previous start
     seen = seen_now(run, handle)
     found: dict[int, bool | None] = {}
     for node in range(len(handle.hosts)):

@@ -58,7 +58,7 @@ class AgentsOverSsh(Agents):
     # -- starting
 
     def place(self, run: RunDir, workdir: str | None, python: str | None) -> Place:
-        """Return the run's folder on the nodes, which is below orch's folder there."""
+        """Return the run's folder on the nodes, which is below the profile's `workdir`."""
         from orchestrator.specs.plan import Place
 
         top = workdir or "~/.orch"
@@ -75,7 +75,7 @@ class AgentsOverSsh(Agents):
             self._start(with_given_checkpoint(tasks), run, AgentsSettings.of(plan.profile))
 
     def _remove_sent(self, run: RunDir) -> None:
-        """Remove the files that a refused start has sent to the machines. No handle records these files."""
+        """If no handle.json was written, remove the files that a refused start has sent to the machines."""
         if read_handle(run) is not None:
             return
         from orchestrator.backends.hosts import on_all
@@ -86,7 +86,7 @@ class AgentsOverSsh(Agents):
             session = self.pool.session(host.address, settings.workdir)
             session.call("remove", run_dir=remote_folder(run), run_id=run.run_id)
 
-        on_all(one, dict(enumerate(settings.hosts)))  # gc removes them on a host that is out of reach
+        on_all(one, dict(enumerate(settings.hosts)))  # on an unreachable host, `orch gc` removes them
 
     def _remove_what_a_killed_start_has_sent(self, run: RunDir) -> None:
         """Remove the files of a start whose process was killed. A start whose process is alive removes its files
@@ -108,7 +108,9 @@ class AgentsOverSsh(Agents):
         self.watcher(run).relaunch(again)
 
     def reserves(self, run: RunDir) -> Reserves | None:
-        """Return the machines for the next start, by the rules of `relaunch.machines`. No machine is contacted."""
+        """Return the machines that the next start may use: the present hosts, the free machines and those of earlier
+        starts. No machine is contacted.
+        """
         from orchestrator.runs.restarts.recovery import Reserves
 
         settings = AgentsSettings.of(run.record().profile)
@@ -145,8 +147,8 @@ class AgentsOverSsh(Agents):
 
     def wait(self, run: RunDir, timeout: float) -> None:
         """Copy files until one of them has changed, or until the time is over."""
-        if read_handle(run) is None:  # its submit is still at work, for as long as an image is pulled
-            time.sleep(timeout)  # nothing tells when another process has written its handle
+        if read_handle(run) is None:  # the submit may still be pulling an image
+            time.sleep(timeout)  # no event reports that another process has written the handle
         else:
             self.watcher(run).wait(timeout)
 
@@ -171,7 +173,9 @@ class AgentsOverSsh(Agents):
         return (over_ssh if address.is_by_ssh else in_job)(address, argv, terminal=terminal)
 
     def stage_replay(self, run: RunDir, node: int, name: str, checkpoint: Path | None, order: Order) -> list[str]:
-        """Put the files of a replay onto the node's machine, into a new folder next to the folders of runs."""
+        """Put the files for a replay of one rank onto the node's machine, into a new folder next to the folders of
+        runs.
+        """
         from orchestrator.backends.mirror.upload import stage_replay
 
         handle, workdir = read_handle(run), workdir_of(run.record().profile)
@@ -182,8 +186,8 @@ class AgentsOverSsh(Agents):
     # -- ending
 
     def clean_up(self, run: RunDir) -> list[NodeProof]:
-        """Kill the run's remaining processes on every node, and remove files of a killed start. The proof of an
-        unreachable node says so.
+        """Kill the run's remaining processes on every node, and remove files of a killed start. Return the result for
+        each node, which also tells whether the node was unreachable.
         """
         self._remove_what_a_killed_start_has_sent(run)
         return super().clean_up(run)
@@ -232,7 +236,9 @@ class AgentsOverSsh(Agents):
     # -- a profile's machines
 
     def holdings(self, profile: AnyProfile) -> list[dict[str, Any]]:
-        """List every machine, spares included: cores, GPUs, free space, and who holds which place."""
+        """List every machine, spares included: its cores, GPUs and free space, and the run that holds each place (GPU
+        or slot).
+        """
         from orchestrator.backends.agents.holdings import holdings
 
         return holdings(AgentsSettings.of(profile.to_json()), self.pool)
@@ -246,7 +252,9 @@ class AgentsOverSsh(Agents):
 
 @contextlib.contextmanager
 def _sending(run: RunDir) -> Iterator[None]:
-    """Mark a run while its first start is at work. If nobody holds the lock of the mark, the start was killed."""
+    """While the context lasts, keep a locked file that marks the run's first start as in progress. If that file exists
+    but is not locked, the start was killed.
+    """
     from orchestrator.protocol.files import locked
 
     mark = run.path / SENDING

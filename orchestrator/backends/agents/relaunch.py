@@ -1,4 +1,4 @@
-"""Another start of a run on other machines: chooses the machines, node 0 among them, and each node's task."""
+"""Starts a run's agents again after a loss: chooses a machine for each node, and builds each node's task."""
 
 from __future__ import annotations
 
@@ -77,9 +77,9 @@ def machines(
     """Return the machine of each of the plan's nodes for the next start; None while the run waits for a machine.
 
     A machine is lost if it is out of reach, if the others can't reach it, if `check` raises BackendError for it, or if
-    it has `refused` this start. Another machine takes its place, and also the place of a machine whose GPU failed.
-    If no other machine is free, the start has fewer nodes if the profile's `min_nodes` allows that, and a machine
-    whose GPU failed takes part. A machine that was left out before and is back takes part again.
+    it has `refused` this start. A free machine replaces each lost machine and each machine whose GPU failed. If no
+    machine is free, the start has fewer nodes if the profile's `min_nodes` allows that, and uses the machine whose GPU
+    failed. A machine that an earlier start left out takes part again once it is reachable.
     """
     handle = read_handle(run)
     assert handle is not None
@@ -130,8 +130,8 @@ def machines(
 def in_order(plan_nodes: Collection[int], newest: Mapping[int, Progress], here: Progress) -> list[int]:
     """Return the plan's nodes in the order of the next start: the machine with the newest checkpoint comes first.
 
-    The order is the plan's if no machine has a checkpoint, or if this machine has a newer one and gives it to node 0.
-    Pure.
+    Keep the plan's order if no machine has a checkpoint, or if the submitting machine has a newer checkpoint, which it
+    then sends to node 0.
     """
     found = max(plan_nodes, key=lambda number: (newest.get(number, Progress()), -number))
     if newest.get(found, Progress()) < here or found not in newest or newest[found] == Progress():
@@ -142,18 +142,24 @@ def in_order(plan_nodes: Collection[int], newest: Mapping[int, Progress], here: 
 def _newest_of_each(
     run: RunDir, pool: Machines, settings: AgentsSettings, by_plan_node: Mapping[int, Host]
 ) -> dict[int, Progress]:
-    """Return how far the newest checkpoint of the run is on each machine."""
+    """Return the progress (such as the step) of the run's newest checkpoint on each machine, by the plan's node
+    numbers.
+    """
     found, _ = on_all(lambda _, host: newest_there(pool.session(host.address, settings.workdir), run), by_plan_node)
     return found
 
 
 def _said(run: RunDir, kind: type[Said], again: Relaunch) -> list[Said]:
-    """Return the events of this kind for this start. A start that is tried again records no event twice."""
+    """Return the events of this kind that are already recorded for this start, so that another try records no event
+    twice.
+    """
     return [each for each in of(run.events(), kind) if each.start == again.start]
 
 
 def _wait_for(run: RunDir, again: Relaunch, lost: Mapping[str, str], limit: float) -> None:
-    """Record which machines the run waits for and why, each reason once. End the run after the profile's node_wait."""
+    """Record the machines for which the run waits and the reasons, if they are new. End the run once the profile's
+    `node_wait` is over.
+    """
     said, hosts = _said(run, WaitingForHosts, again), tuple(sorted(lost))
     why = tuple(lost[host] for host in hosts)
     if not any(each.hosts == hosts and _alike(each.why, why) for each in said):
@@ -170,7 +176,9 @@ def _alike(said: Sequence[str], why: Sequence[str]) -> bool:
 
 
 def _bring_logs_of_renumbered(run: RunDir, pool: Machines, settings: AgentsSettings, order: list[int]) -> None:
-    """Copy all logs of machines that get another number, because later only logs of the new number are copied."""
+    """Copy all logs of machines that get another node number in this start, because later only logs of the new number
+    are copied.
+    """
     handle = read_handle(run)
     assert handle is not None
     numbers = {plan_node: node for node, plan_node in enumerate(order)}
@@ -195,7 +203,7 @@ def _tasks(
     order: list[int],
     hosts: Mapping[int, Host],
 ) -> tuple[NodeTask, ...]:
-    """Return the nodes' tasks, with the credentials of this start and the remaining budgets."""
+    """Return the nodes' tasks, with the credentials of this start and the remaining retry budgets."""
     kept, taken = run.read(SECRETS) or {}, set(hosts.values())
     retry, has_spares = budget_left(planned[0].retry, run.events()), any(each not in taken for each in settings.spares)
     tasks = tuple(
@@ -221,7 +229,9 @@ def _python_of(host: Host, settings: AgentsSettings) -> str:
 
 
 def credentials_of(run: RunDir, kept: Mapping[str, Any], again: Relaunch, nnodes: int) -> str:
-    """Return the start's credentials, which are kept with the secrets: an interrupted start continues with them."""
+    """Return the start's credentials. They are stored with the secrets, so that an interrupted start continues with the
+    same credentials.
+    """
     if kept.get("start") == again.start and bool(kept["credentials"]) == (nnodes > 1):
         return str(kept["credentials"])
     credentials = credentials_for(nnodes)

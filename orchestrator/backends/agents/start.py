@@ -1,4 +1,6 @@
-"""One start of a run's agents: every machine is prepared, and then the agents of all nodes are started, or no agent."""
+"""One start of a run's agents: prepares every machine, then starts the agents of all nodes. If a machine can't take
+part, no agent is started.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ from orchestrator.transport.machine import Machine, Machines
 
 Tasks = tuple[NodeTask, ...]
 Hellos = dict[int, dict[str, Any]]
-"""A description of each machine, by the number of its first node. This machine has all nodes of its runs."""
+"""A description of each machine (its answer to `hello`), by the number of its first node. One machine has all nodes of
+a local run.
+"""
 
 
 @dataclass(frozen=True)
@@ -45,15 +49,15 @@ class Start:
     def begin(self, tasks: Tasks, plan_nodes: tuple[int, ...]) -> None:
         """Prepare every machine and start all agents.
 
-        plan_nodes: the number of each host in the plan. No agent is started while a host can't take part. If an agent
-        can't be started, the other agents of this start are ended, unless it is the run's first start. Raises
+        plan_nodes: the number of each host in the plan. No agent is started if a host can't take part. If an agent
+        can't be started, the other agents of this start are ended, unless this is the run's first start. Raises
         MachinesError, which names each host that can't take part.
         """
         start, before = tasks[0].start, read_handle(self.run)
         hellos = self._prepare_here() if self.is_here else self._prepare_others(tasks, before)
         tasks = self._with_environment(tasks, hellos)
         with self.with_places(tasks, hellos, began=before is not None) as (found, places):
-            told = found if self.is_here else self._with_addresses(found, hellos)  # the plan has this machine's
+            told = found if self.is_here else self._with_addresses(found, hellos)  # a local plan has them already
             handle = Handle.of_start(before, start, tuple(self.hosts[node] for node in sorted(self.hosts)), plan_nodes)
             handle.write(self.run)
             # A cancel is recorded before its sender looks for this handle, so either side notices the other.
@@ -75,7 +79,7 @@ class Start:
                 raise all_of(failed)
 
     def _prepare_here(self) -> Hellos:
-        """Write the agents' program into the run's folder, which has all their other files."""
+        """Write the agents' program (node.pyz) into the run's folder, which already has all their other files."""
         from orchestrator.node.system.gpus.devices import machine_devices
         from orchestrator.transport.node_archive import kept_archive
 
@@ -111,10 +115,11 @@ class Start:
 
     @contextmanager
     def with_places(self, tasks: Tasks, hellos: Hellos, *, began: bool) -> Iterator[tuple[Tasks, dict[int, list[str]]]]:
-        """Hold the places (GPUs or slots) of all nodes. Yield the tasks with each node's GPUs, and the places of each
-        node.
+        """Hold the places (GPUs or slots) of all nodes. Yield the tasks, in which each node's GPUs are set, and the
+        places of each node.
 
-        Raises PlacesTakenError if the run was put into the queue. began: see `leased`.
+        Raises PlacesTakenError if the run was put into the queue. began: an earlier start was interrupted, so its
+        agents may already hold their places.
         """
         nodes_of: dict[int, Sequence[int]] = {
             node: [node] if len(hellos) > 1 else sorted(self.hosts) for node in hellos
@@ -156,7 +161,7 @@ class Start:
 
 
 def listed_twice(hosts: Mapping[int, Host], hellos: Mapping[int, Mapping[str, Any]]) -> dict[int, BackendError]:
-    """Return an error for each machine that the profile's hosts name twice, at its second entry. Pure.
+    """Return an error for each machine that the profile lists twice, by the node number of its second entry.
 
     Two entries are the same machine if its name and all its addresses are equal. The machine's id proves nothing,
     because copied disk images and containers share it.
@@ -179,8 +184,8 @@ def is_cancelled(run: RunDir) -> bool:
 
 
 def leader_addresses(host: Host, hello: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the addresses at which the other nodes reach node 0: the profile's `addr`. Without `addr`, return the
-    name that ssh resolves and the machine's own addresses.
+    """Return the addresses at which the other nodes try to reach node 0: the profile's `addr`, or else the host name
+    from ssh's configuration and the machine's own addresses.
     """
     from orchestrator.transport.openssh import resolve
 

@@ -25,8 +25,8 @@ from orchestrator.transport.machine import Machines
 if TYPE_CHECKING:
     from orchestrator.transport.machine import Machine
 
-WAITING_PAUSE: Final = 2.0  # seconds between two looks at machines that a start waits for
-LOOKS_A_SECOND: Final = 128  # looks at all nodes of a run together; with more nodes, each request is held for longer
+WAITING_PAUSE: Final = 2.0  # seconds between two tries of a start that waits for machines
+LOOKS_A_SECOND: Final = 128  # to all nodes of a run together; with more nodes, each machine holds a request for longer
 
 
 class AgentsWatcher(RunWatcher):
@@ -35,7 +35,7 @@ class AgentsWatcher(RunWatcher):
     def __init__(self, run: RunDir, pool: Machines) -> None:
         self.pool = pool
         self.starting: threading.Thread | None = None
-        # All of the plan's: this start may have fewer than the next one, and a submit may still be at its first.
+        # All nodes of the plan, because this start may have fewer nodes than the next, or no handle may be written yet.
         handle, planned = read_handle(run), run.record().nnodes
         nodes = range(max(planned, len(handle.hosts) if handle else 0))
         followers = [NodeFollower(run, node, pool) for node in nodes]
@@ -94,7 +94,7 @@ class NodeFollower(Follower):
         return POLL_SECONDS if self.node == 0 else max(POLL_SECONDS, len(self.handle.hosts) / LOOKS_A_SECOND)
 
     def record_loss(self, error: BackendError) -> None:
-        """Record that the machine is unreachable, and since when."""
+        """Record that the machine is unreachable, and the time at which that began."""
         assert self.handle is not None
         assert self.machine is not None
         alive = False if isinstance(error, JobOverError) else None  # a scheduler ends all processes of its job
@@ -123,7 +123,9 @@ def sources(run: RunDir, pool: Machines) -> list[Source]:
 
 
 def current_sources(run: RunDir, pool: Machines) -> list[Source]:
-    """Return a source for each node. It always uses the node's current machine, which another start may change."""
+    """Return a source for each node. Each source always uses the node's current machine, which another start may
+    change.
+    """
 
     def session(node: int) -> Machine:
         handle = read_handle(run)
@@ -139,8 +141,8 @@ def current_sources(run: RunDir, pool: Machines) -> list[Source]:
 def former_sources(run: RunDir, pool: Machines) -> list[Source]:
     """Return the machines of earlier starts that take no part in the current start.
 
-    Their outputs get node numbers after those of the plan. If the machines share the folder, they have no outputs of
-    their own.
+    Their outputs get node numbers after those of the plan. If all machines share one folder, return an empty list,
+    because no machine has outputs of its own.
     """
     handle, settings = read_handle(run), AgentsSettings.of(run.record().profile)
     if handle is None or settings.shared:

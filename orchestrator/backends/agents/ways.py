@@ -1,5 +1,5 @@
-"""Finds the machines that can't connect to the others, before a new start whose ranks would wait for these machines in
-vain.
+"""Finds, before a new start, the machines that can't connect to the others. The ranks would wait for these machines
+forever.
 
 A way is a network connection from one machine to another.
 """
@@ -49,10 +49,10 @@ def _broken(pool: Machines, settings: AgentsSettings, hosts: Mapping[int, Host])
 
 def blamed(broken: Iterable[tuple[int, int]]) -> dict[int, tuple[int, int]]:
     """Return the smallest set of machines that explains all failed connections, each with one of its failed
-    connections. Pure.
+    connections.
 
-    The machine with the most failed connections comes first. Of two machines with equally many, the later is blamed,
-    because the earlier may be node 0.
+    The machine with the most failed connections comes first. If several machines have equally many, the one with the
+    highest number is blamed, because the lowest may be node 0.
     """
     left, found = sorted(broken), dict[int, tuple[int, int]]()
     while left:

@@ -2,8 +2,9 @@
 which becomes the agent.
 
 The scheduler's programs run either on this machine or on a login node. On this machine, the run's folder is on a file
-system that this machine and the nodes share. With a login node, the login node and the nodes share it. Then the
-supervisor copies the files to this machine and records the scheduler's reports, so that `look` contacts no machine.
+system that this machine and the nodes share. With a login node, the run's folder is on a file system that the login
+node and the nodes share. The supervisor then copies the files to this machine and records the scheduler's reports, so
+that `look` contacts no machine.
 """
 
 from __future__ import annotations
@@ -88,9 +89,9 @@ class Batch(Backend):
         return self.site(run.record().profile if self.is_remote else {})
 
     def check_python(self, site: Site, python: str, *, is_alone: bool = True) -> None:
-        """Raise BackendError if the nodes' Python interpreter can't run the job's tasks, judged on the login node.
+        """Raise BackendError if the nodes' Python interpreter can't run the job's tasks, as checked on the login node.
 
-        Without a login node the interpreter is orch's own.
+        Without a login node nothing is checked, because the nodes use orch's own interpreter.
         """
         if not self.is_remote:
             return
@@ -161,7 +162,7 @@ class Batch(Backend):
         top = f"{orchs_folder(first.tasks[0])}/sweeps"
         array = Array(sweep.name, f"{top}/{sweep.name}", len(runs), parallel) if sweep else None
         order, handle = Order(first, array), RunDir(sweep) if sweep else runs[0]
-        # From here on something may be on the site, which has to be fetched or removed.
+        # From here on the site may have files of the run, which must be fetched or removed later.
         named = {"array": str(sweep)} if sweep else {}
         for run in runs:
             run.write("handle.json", {"state": HandleStatus.INTENT, **named})
@@ -184,8 +185,7 @@ class Batch(Backend):
                 )
 
     def _ready(self, plan: LaunchPlan) -> tuple[Site, str]:
-        """Return the site and the user's home folder there. Raises BackendError if a submit is impossible on the
-        site.
+        """Return the site and the user's home folder on it. Raises BackendError if a submit is impossible on the site.
         """
         site = self.site(plan.profile)
         home = str(site.hello()["home"]) if self.is_remote else os.path.expanduser("~")
@@ -195,8 +195,8 @@ class Batch(Backend):
         return site, home
 
     def _tasks_at(self, run: RunDir, tasks: tuple[NodeTask, ...], home: str, machine: Machine) -> tuple[NodeTask, ...]:
-        """Install the run's environment on the site. Return the tasks with its interpreter, and with `~` expanded as
-        on the site.
+        """Install the run's environment on the site. Return the tasks with the environment's interpreter, and with `~`
+        expanded as on the site.
         """
         from orchestrator.protocol.task import at_home
 
@@ -222,9 +222,9 @@ class Batch(Backend):
         return Sight(status.alive(max(1, run.record().nnodes)), job=ident.job_id, scheduler=status)
 
     def scheduler_status(self, run: RunDir, ident: job.Ident | None = None) -> SchedulerStatus:
-        """Return the scheduler's report on the run's job. If the scheduler can't be asked, the report says so.
+        """Return the scheduler's report on the run's job. If the scheduler can't be queried, the report says so.
 
-        With a login node, return the report that the supervisor has recorded. Ask the scheduler only if a submit was
+        With a login node, return the report that the supervisor has recorded. Query the scheduler only if a submit was
         interrupted before a report was recorded.
         """
         if self.is_remote:
@@ -259,9 +259,10 @@ class Batch(Backend):
             return self._watchers[run.run_id]
 
     def _phase_in_queue(self, site: Site, run: RunDir) -> str | None:
-        """Return the phase of a job that has never begun, and record the scheduler's report; None if the job has begun.
+        """Record the scheduler's report on a job that has never begun, and return the job's phase; None if the job has
+        begun.
 
-        The end of a job is recorded only after all files that the job wrote have been copied.
+        The end of a job that has begun is recorded elsewhere, after all files that the job wrote have been copied.
         """
         status = job.scheduler_status(site, run)
         if job.may_be_requeued(site, run) or (status.phase == "ended" and self._has_begun(site, run)):
@@ -287,7 +288,7 @@ class Batch(Backend):
 
     def reach(self, run: RunDir, node: int, argv: Sequence[str], *, terminal: bool) -> list[str]:
         """Return the argv that runs the command in the run's job, which must be active. With a login node, the argv
-        begins with ssh to it.
+        begins with ssh to the login node.
         """
         site = self.site_of(run)
         step = job.step_argv(site, run, node, argv, terminal=terminal)
@@ -298,8 +299,8 @@ class Batch(Backend):
         return over_ssh(parse_address(site.where), step, terminal=terminal)
 
     def stage_replay(self, run: RunDir, node: int, name: str, checkpoint: Path | None, order: ReplayOrder) -> list[str]:
-        """Use the run's folder for the replay. On a login node use a new folder next to it, because the run's folder
-        may be removed.
+        """Put the files for a replay of one rank into the run's folder; on a login node, into a new folder next to it,
+        because the run's folder may be removed there.
         """
         if not self.is_remote:
             from orchestrator.backends.replay_stage import stage_replay as stage
@@ -329,7 +330,7 @@ class Batch(Backend):
                 job.record_status(run, self.scheduler, status)
 
     def cancel_waiting(self, runs: Sequence[RunDir]) -> None:
-        """Take those jobs that have not begun out of the queue, with one command for each array or job."""
+        """Remove those jobs that have not begun from the queue, with one command for each array or job."""
         with self._unless_away():
             job.cancel_waiting(self.site_of(runs[0]), runs)
 
@@ -352,7 +353,7 @@ class Batch(Backend):
         return [replace(proof, is_unreachable=True) for proof in proofs] if status.phase == "unknown" else proofs
 
     def collect(self, run: RunDir) -> None:
-        """Copy the files that are only on the login node, then remove the run's folder there."""
+        """Copy the files that are only on the login node, then remove the run's folder on the login node."""
         with self._lock:
             watcher = self._watchers.pop(run.run_id, None)
         if watcher is not None:
@@ -370,7 +371,8 @@ class Batch(Backend):
             finish(run, [source_of(run, site)])
 
     def bring_outputs(self, run: RunDir) -> None:
-        """Copy the outputs that are only on the login node. If the run has ended, remove its folder there."""
+        """Copy the outputs that are only on the login node. If the run has ended, remove its folder on the login node.
+        """
         if self.is_remote and _was_begun(run):
             from orchestrator.backends.batch.watcher import source_of
             from orchestrator.backends.mirror.watching import bring_outputs
@@ -388,8 +390,8 @@ class Batch(Backend):
         return self.scheduler.filled(launch, os.environ)[0] if by_shell and not self.is_remote else launch
 
     def would_take(self, launch: LaunchPlan) -> CheckResult:
-        """Ask the scheduler whether it would accept the plan, without a submit. Raises BackendError if it can't be
-        asked.
+        """Check whether the scheduler would accept the plan, without a submit. Raises BackendError if the scheduler
+        can't be queried.
         """
         site = self.site(launch.profile)
         site.need(self.scheduler.programs[0])
@@ -402,7 +404,8 @@ class Batch(Backend):
         return job.after(self.site_of(runs[0]), launch, runs, succeeds=succeeds)
 
     def used(self, run: RunDir) -> JobUse | None:
-        """Return the accounting's report on the run's job; None before the run has a job."""
+        """Return the resources that the run's job used, from the scheduler's accounting; None before the run has a job.
+        """
         site = self.site_of(run)
         ident = job.ident_of(run, site)
         return None if ident.job_id is None else site.used(ident.job_id, ident.name)
@@ -412,7 +415,9 @@ class Batch(Backend):
         return self.scheduler.unsaid(run.record(), job.given_by_shell(run, self.site_of(run)))
 
     def excess(self, run: RunDir) -> str:
-        """Return, in numbers, what the run requests beyond its queue's limits; "" if the scheduler can't be asked."""
+        """Return, in numbers, what the run requests beyond its queue's limits; "" if it requests no more, or if the
+        scheduler can't be queried.
+        """
         site = self.site_of(run)
         try:
             return self.scheduler.excess(run.record(), job.given_by_shell(run, site), site)
@@ -445,7 +450,7 @@ class Batch(Backend):
         )
 
     def _runs_folder(self, site: Site, launch: LaunchPlan) -> Folder:
-        """Return the folder of all runs. If it is missing, its free space and permissions are those of the nearest
+        """Return the folder of all runs. If the folder is missing, free space and permissions are those of the nearest
         existing parent.
         """
         from orchestrator.backends.batch.scheduler import Folder
@@ -455,7 +460,7 @@ class Batch(Backend):
             return Folder(f"{hello['workdir']}/runs", hello["workdir"], hello["free"])
         top = Path(launch.tasks[0].run_dir)
         path = str(top.parent)
-        while not os.path.exists(top):  # or not to be seen, as in another user's folder
+        while not os.path.exists(top):  # or is hidden in another user's folder
             top = top.parent
         return Folder(path, str(top), shutil.disk_usage(top).free, is_writable=os.access(top, os.W_OK))
 
@@ -464,7 +469,9 @@ class Batch(Backend):
         return self.scheduler.holdings(self.site(profile.to_json()))
 
     def collect_garbage(self, profile: AnyProfile, judge: Judge, *, dry_run: bool) -> list[Finding]:
-        """Remove cached files in orch's folder that were not used for a long time. The scheduler itself ends jobs."""
+        """Remove cached files in orch's folder that were not used for a long time. Jobs are not touched, because the
+        scheduler itself ends them.
+        """
         from orchestrator.backends.environments import tidy_cache
 
         place = self.place(RunDir(state_root() / "runs" / "cache"), profile.workdir, profile.python)
@@ -475,7 +482,7 @@ class Batch(Backend):
 
 
 def orchs_folder(task: NodeTask) -> str:
-    """Return orch's folder on the machine on which a task's files are."""
+    """Return orch's folder on the machine that has a task's files."""
     return str(PurePosixPath(task.run_dir).parents[1])
 
 

@@ -24,8 +24,8 @@ def examine(
 ) -> list[Check]:
     """Make the common checks, then the scheduler's `own` checks, which `add_own` adds one by one.
 
-    If the scheduler can't be asked, the first of the `own` checks fails. unseen: a hint about the limits of these
-    checks; "" if they cover everything. more: checks that are listed only if they were made. `add_own` raises
+    If the scheduler can't be queried, the first of the `own` checks fails. unseen: a hint on what these checks can't
+    detect; "" if they cover everything. more: checks that are listed only if they were made. `add_own` raises
     BackendError at the first check that can't be made.
     """
     found: Found = {}

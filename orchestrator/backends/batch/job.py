@@ -1,6 +1,7 @@
-"""Finds, judges, signals and ends a run's job by the scheduler of a site.
+"""Finds a run's job in the scheduler, determines the job's state, and signals or ends the job.
 
-The run's own files are read from its folder on this machine. With a login node they were copied to that folder.
+The run's own files are read from its folder on this machine. With a login node, they were copied into that folder
+before.
 """
 
 from __future__ import annotations
@@ -30,15 +31,15 @@ if TYPE_CHECKING:  # commands that only read runs must not wait for pydantic
     from orchestrator.protocol.events import Event
     from orchestrator.specs.plan import LaunchPlan
 
-ROUNDS: Final = 5  # in which a job in the queue is looked at once, because hundreds may wait
+ROUNDS: Final = 5  # how often a waiting job is looked at before the caller continues
 TICK: Final = 0.1  # seconds: file timestamps can lag the write by this much
-LAST_BYTES: Final = 1 << 20  # of a log, in which its last line is searched
+LAST_BYTES: Final = 1 << 20  # at the end of a log, in which the last line is searched
 
 
 class Ident(NamedTuple):
     """The identity of a run's job, read from the run's folder."""
 
-    folder: RunDir  # of the job's handle: the run's own, or that of its sweep
+    folder: RunDir  # the folder with the job's handle: the run's own folder, or that of its sweep
     name: str
     task: str  # the run's number in the array of that name; "" if the run belongs to no array
     job_id: str | None  # None if the answer of the submit was lost
@@ -61,8 +62,8 @@ def ident_of(run: RunDir, site: Site) -> Ident:
     return known._replace(task=task, job_id=f"{known.job_id}_{task}" if known.job_id is not None else None)
 
 
-def _left(run: RunDir) -> float:
-    """Return the time at which the last agent of the newest start has ended; infinity unless all of them have."""
+def _end_of_agents(run: RunDir) -> float:
+    """Return the time at which the last agent of the newest start ended; infinity if an agent has not ended."""
     now = _newest_start(run)
     begun, ended = of(now, AgentStarted), of(now, AgentEnded)
     if not ended or {event.node for event in begun} - {event.node for event in ended}:
@@ -71,7 +72,8 @@ def _left(run: RunDir) -> float:
 
 
 def job_of(site: Site, run: RunDir, *, fresh: bool = False, ident: Ident | None = None) -> tuple[str, Job | None]:
-    """Return (phase, job). The phases are those of SchedulerStatus. The job is None if it is not known."""
+    """Return the phase of the run's job (one of those in SchedulerStatus) and the job itself, which is None if unknown.
+    """
     snapshot = site.queue(fresh=fresh)
     if snapshot.jobs is None:
         return "unknown", None
@@ -85,7 +87,7 @@ def job_of(site: Site, run: RunDir, *, fresh: bool = False, ident: Ident | None 
             return "ended", None
     if job is None and job_id is not None:
         try:
-            job = site.ended(job_id, name, None, lambda: _left(run))
+            job = site.ended(job_id, name, None, lambda: _end_of_agents(run))
         except BackendError as error:
             snapshot.problem = error.message
             return "unknown", None
@@ -123,7 +125,7 @@ def scheduler_status(site: Site, run: RunDir, ident: Ident | None = None) -> Sch
         return SchedulerStatus(phase, outcome="cancelled")
     if job is None or job.ending is JobEnd.COMPLETED:
         return SchedulerStatus(phase)
-    with contextlib.suppress(BackendError):  # without more details, the queue's word counts
+    with contextlib.suppress(BackendError):  # without more details, the state in the queue is used
         job = site.ended(job.job_id, ident.name, job) or job
     reason = job.how_it_ended(site.user_name(job.by))
     if job.ending is JobEnd.FAILED:
@@ -210,7 +212,7 @@ def cancel(site: Site, run: RunDir) -> None:
 
 
 def cancel_waiting(site: Site, runs: Sequence[RunDir]) -> None:
-    """Take those jobs that have not begun out of the queue, with one command for each array or job."""
+    """Remove those jobs that have not begun from the queue, with one command for each array or job."""
     for number in {array_of(number) for run in runs if (number := ident_of(run, site).job_id) is not None}:
         site.cancel(site.scheduler.cancel_waiting(number), number)
     site.queue(fresh=True)  # as in `cancel`
@@ -248,9 +250,7 @@ def _newest_start(run: RunDir) -> list[Event]:
 
 
 def wait_for_end(site: Site, run: RunDir) -> tuple[str, Job | None]:
-    """Wait until the job neither waits nor runs, for as long as the scheduler needs to end a job. Return (phase,
-    job).
-    """
+    """Wait until the job has ended, for at most the scheduler's `end_seconds`. Return (phase, job)."""
     stop = time.monotonic() + site.scheduler.end_seconds
     phase, job = job_of(site, run)
     if phase != "ended":  # a job that has ended stays so
@@ -261,7 +261,7 @@ def wait_for_end(site: Site, run: RunDir) -> tuple[str, Job | None]:
     return phase, job
 
 
-# -- what the run's folder says of its job
+# -- facts about the job in the run's folder
 
 
 def submitted_as(job_id: str, by_shell: ByShell) -> Record:
@@ -281,7 +281,8 @@ def _handle_of(folder: RunDir) -> Record:
     """Return the handle of a run or an array. It is empty if the file is missing or damaged, because the job can also
     be found by its name.
 
-    The handle is cached, because each look reads it several times, and all runs of an array read the same handle.
+    The handle is cached, because each look at a run reads it several times, and all runs of an array read the same
+    handle.
     """
     try:
         return folder.made_of("handle.json", _read_handle)
@@ -360,7 +361,7 @@ def _proof(node: int, own: Sequence[Event], left: str, *, unknown: str) -> NodeP
     return NodeProof(node, host, ended, tuple(survivors), bool(unknown) and end is None, unknown)
 
 
-# -- what the scheduler reported last of a run behind a login node, so that `orch status` asks no machine
+# -- the scheduler's last report on a run behind a login node, recorded so that `orch status` contacts no machine
 
 
 def record_status(run: RunDir, kind: Scheduler, status: SchedulerStatus) -> None:
@@ -371,8 +372,8 @@ def record_status(run: RunDir, kind: Scheduler, status: SchedulerStatus) -> None
 
 
 def recorded_status(run: RunDir, kind: Scheduler) -> SchedulerStatus | None:
-    """Return the last recorded report; None if there is none, or if it reports from before the submit that there is
-    no job.
+    """Return the last recorded report; None if there is none, or if the report is older than the submit and says that
+    there is no job.
     """
     seen = run.read(f"{kind.folder}.json")
     if seen is None or (seen["phase"] == "none" and _is_submitted_since(run, seen["time"])):

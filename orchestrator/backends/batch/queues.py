@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Partition:
-    """The nodes of one partition or queue. In Slurm, one row has only nodes of equal size."""
+    """The nodes of one partition or queue. A Slurm partition whose nodes differ in size has several such rows."""
 
     name: str
     is_default: bool
@@ -21,7 +21,7 @@ class Partition:
     memory: str  # MiB of a node
     gres: str
     hosts: str = ""  # the nodes' names, as `n[1-3]`
-    what: str = "partition"  # the scheduler's own word for it
+    what: str = "partition"  # partition or queue
 
     def to_json(self) -> dict[str, Any]:
         """Return the partition as JSON types."""

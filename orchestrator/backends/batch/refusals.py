@@ -1,4 +1,6 @@
-"""Turns the error message of a qsub that refused a job into a sentence that names the field to change. Pure."""
+"""Turns the error message of a qsub that refused a job into a sentence that names the field to change. This module has
+no side effects.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ class Refusals:
     table: Sequence[tuple[str, str, str]]
 
     def error(self, said: str, profile: Mapping[str, Any], *, is_unreachable: bool) -> BackendError:
-        """Return the error for the output of qsub. The output itself is the message if it is unknown."""
+        """Return the error for the output of qsub. If the output is unknown, it becomes the message."""
         lines = [line.strip() for line in said.splitlines() if line.strip() and line.strip() != "Exiting."]
         last = "; ".join(line.removeprefix("Unable to run job: ").removeprefix("qsub: ") for line in lines)
         last = last or "it did not say why"

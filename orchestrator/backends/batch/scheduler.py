@@ -107,9 +107,9 @@ class Trial:
 
     site: Site
     launch: LaunchPlan
-    check_python: Callable[[], None]  # raises BackendError if the nodes' interpreter, as the site sees it, won't do
+    check_python: Callable[[], None]  # raises BackendError if the nodes' interpreter, as the site sees it, is unusable
     folder: Callable[[], Folder]  # raises BackendError if the site can't be reached
-    on_node: bool = False  # also check what a short job meets on a node
+    on_node: bool = False  # also check a node with a short job
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ class Array:
     """Runs that are the tasks of one array. All of them request the same resources from the scheduler."""
 
     sweep: str
-    folder: str  # of what the runs share: script, pickle, agent
+    folder: str  # the folder of the files that the runs share: script, pickle, agent
     count: int
     parallel: int | None = None  # the most tasks at a time; None if the scheduler decides
 
@@ -155,7 +155,9 @@ def in_words(by_shell: ByShell) -> str:
 
 
 Put = Callable[[str, bytes], object]
-"""Writes a file with this path and content on the machine that submits a job. Raises BackendError if that fails."""
+"""A function that writes a file with this path and content on the machine that submits a job. It raises BackendError if
+that fails.
+"""
 
 
 class RefusedError(BackendError):
@@ -186,7 +188,9 @@ class Scheduler(ABC):
     title: ClassVar[str]
     """The scheduler's name in messages."""
     folder: ClassVar[str]
-    """The folder of the job's script and logs in the folder of a run; also the name of the recorded status."""
+    """The folder of the job's script and logs in the folder of a run; also the name of the file with the recorded
+    status.
+    """
     programs: ClassVar[tuple[str, ...]]
     """The programs that a submit needs; the first submits a job."""
     door: ClassVar[str] = "login node"
@@ -196,8 +200,8 @@ class Scheduler(ABC):
     hide: ClassVar[tuple[str, ...]] = ()
     """The prefixes of environment variables that the programs would read as options."""
     keep: ClassVar[tuple[str, ...]] = ()
-    """The environment variables with such a prefix that are kept, because they name the cluster or authenticate the
-    user.
+    """The environment variables that are kept although they have a prefix in `hide`, because they name the cluster or
+    authenticate the user.
     """
     plain: ClassVar[Mapping[str, str]] = {"LC_ALL": "C"}
     """The environment variables that make the programs' output the same for every user."""
@@ -223,40 +227,41 @@ class Scheduler(ABC):
 
     @abstractmethod
     def queue(self, user: int) -> Query[Sequence[Job]]:
-        """List the jobs of a user, including those that ended a short time ago. Each task of an array is a job of
-        its own.
+        """Return the query that lists the jobs of a user, including those that ended a short time ago. Each task of an
+        array is a job of its own.
         """
 
     def details(self, job_id: str) -> Query[Job | None] | None:
-        """Show one job with details that the queue lacks. The parser returns None if the output has no job.
+        """Return the query that shows one job with details that the queue lacks. The parser returns None if the output
+        has no job.
 
-        Return None instead of a query if the queue shows all details, and a job that is not in the queue has ended.
+        Return None instead of a query if the queue shows all details, and lacks only jobs that have ended.
         """
         return None
 
     def reason(self, job_id: str) -> Query[str] | None:
-        """Show the reason why a job waits, as a sentence; None if the queue shows it already."""
+        """Return the query that shows, as a sentence, why a job waits; None if the queue shows the reason already."""
         return None
 
     @abstractmethod
     def accounting(self, job_id: str) -> Query[Sequence[Job]]:
-        """List the jobs in the accounting that had this number, the newest last."""
+        """Return the query that lists the jobs in the accounting that had this number, the newest last."""
 
     @abstractmethod
     def use(self, user: int, job_id: str, name: str) -> Query[JobUse | None]:
-        """Show the resources that a job was allocated and those that it used; None if the accounting lacks the job."""
+        """Return the query that shows the resources that a job was allocated and those that it used. The parser returns
+        None if the accounting lacks the job.
+        """
 
     def ping(self) -> Query[str] | None:
-        """Check quickly whether the scheduler's server is up. The parser returns the problem, or "" if there is
-        none.
+        """Return the query that checks quickly whether the scheduler's server is up. The parser returns the problem, or
+        "" if there is none. Return None if the scheduler has no such command.
         """
         return None
 
     @abstractmethod
     def lost(self, job_id: str, name: str) -> Job:
-        """Return a job for a run whose job is unknown to both the server and the accounting. The job counts as
-        ended.
-        """
+        """Return a placeholder for a job that neither the server nor the accounting knows. It counts as ended."""
 
     # -- what an error message means
 
@@ -337,8 +342,8 @@ class Scheduler(ABC):
         return launch, {}
 
     def completed(self, launch: LaunchPlan, site: Callable[[], Site]) -> LaunchPlan:
-        """Return the plan, completed with the values that only the scheduler knows. Raises BackendError if it can't
-        be asked.
+        """Return the plan, completed with the values that only the scheduler knows. Raises BackendError if the
+        scheduler can't be queried.
         """
         return launch
 
@@ -352,7 +357,7 @@ class Scheduler(ABC):
     # -- advice
 
     def would_take(self, launch: LaunchPlan, site: Site) -> CheckResult:
-        """Ask the scheduler whether it would accept the plan, without a submit."""
+        """Check whether the scheduler would accept the plan, without a submit."""
         raise UsageError(f"{self.title} can't be asked whether it would take a job")
 
     def unsaid(self, record: RunRecord, by_shell: ByShell) -> str:

@@ -1,5 +1,5 @@
-"""The batch script for a scheduler that starts one process per job. That process starts the others (`agent.job`).
-Pure.
+"""Renders the batch script for a scheduler that starts one process per job. That process (node/agent/job.py) starts all
+agents. This module has no side effects.
 """
 
 from __future__ import annotations

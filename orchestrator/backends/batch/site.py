@@ -1,4 +1,4 @@
-"""A scheduler's programs on one machine. They run as rarely as possible, so one query of the queue serves all runs."""
+"""Runs a scheduler's programs on one machine, as rarely as possible. One query of the queue serves all runs."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ REASON_SECONDS: Final = 20.0  # one query for each job that waits, so it is repe
 
 @dataclass
 class QueueSnapshot:
-    """The queue at one time. If the scheduler could not be asked, `jobs` is None and `problem` is the reason."""
+    """The queue at one time. If the scheduler could not be queried, `jobs` is None and `problem` is the reason."""
 
     at: float = float("-inf")  # monotonic clock, when the answer arrived
-    asked: float = float("-inf")  # wall clock, when the question was sent
+    asked: float = float("-inf")  # wall clock, when the query was sent
     jobs: dict[str, Job] | None = None
     problem: str = ""
     ended: dict[str, Job] = field(default_factory=dict)  # details of jobs that have ended
-    reasons: dict[str, tuple[float, str]] = field(default_factory=dict)  # when and why a job was seen to wait
+    reasons: dict[str, tuple[float, str]] = field(default_factory=dict)  # why a job waits, and when that was read
 
 
 class Site:
@@ -74,7 +74,7 @@ class Site:
         return self.machine().call("hello", workdir=self.workdir, shared_parent=self.shared_parent)[0]
 
     def user(self) -> int:
-        """Return the numeric id of the user who owns these jobs."""
+        """Return the numeric id of the user who submits jobs on this machine."""
         if self._user is None:
             self._user = int(self.hello()["uid"])
         return self._user
@@ -108,7 +108,7 @@ class Site:
             raise BackendError(f"there is no {', '.join(missing)} on {self.where}", self.hint)
 
     def missing(self, names: Sequence[str]) -> list[str]:
-        """Return those of these programs that the machine lacks."""
+        """Return the names of the programs that the machine lacks."""
         return list(self.machine().call("missing_programs", names=list(names))[0]["missing"])
 
     def run_submit(self, argv: Sequence[str], hidden: Sequence[str]) -> Output:
@@ -119,7 +119,7 @@ class Site:
         return self.machine().run(argv, patience=SUBMIT_SECONDS, hide=hide, keep=self.scheduler.keep)
 
     def _ask(self, query: Query[T]) -> T | None:
-        """Return the parsed output; None if the program is missing, fails or does not answer."""
+        """Run a query and return its parsed output; None if the program is missing, fails or does not answer."""
         answer = self._answer(query.argv)
         return query.parse(answer.out) if answer is not None and answer.code == 0 else None
 
@@ -132,7 +132,7 @@ class Site:
     # -- the queue
 
     def queue(self, *, fresh: bool = False, since: float = 0.0) -> QueueSnapshot:
-        """Return this user's jobs by number, from a snapshot that is two seconds old at most. `fresh`: ask the
+        """Return this user's jobs by number, from a snapshot that is two seconds old at most. `fresh`: query the
         scheduler now.
 
         since: the snapshot must have been taken after this time.
@@ -156,7 +156,9 @@ class Site:
         self.snapshot.at = time.monotonic()
 
     def _call_soon(self, argv: Sequence[str]) -> Output:
-        """Run a program as `call` does, but with fewer retries while the server is down."""
+        """Run a program as `call` does. Raises BackendError after QUICK_SECONDS if the program does not answer and a
+        ping shows that the server is down.
+        """
         ping = self.scheduler.ping()
         if ping is not None and not self.is_slow:
             try:
@@ -224,9 +226,10 @@ class Site:
         return found
 
     def _wait_for_record(self, job_id: str, left: float) -> None:
-        """Raise a transient BackendError while the record of an ended job may still be missing in the accounting.
+        """Raise a transient BackendError as long as the accounting may still get the missing record of an ended job.
 
-        The time counts from the end of the run's agents, so that all processes come to the same answer at one time.
+        The time is measured from the end of the run's agents, so that all processes change their answer at the same
+        moment.
         """
         missed = self._missed.setdefault(job_id, time.monotonic())
         waited = max(time.monotonic() - missed, time.time() - left)
@@ -234,8 +237,8 @@ class Site:
             raise BackendError(f"job {job_id} has ended, and the accounting does not have its end yet", transient=True)
 
     def with_reason(self, job: Job) -> Job:
-        """Return a waiting job with the reason for its wait, if a program other than the queue's must be asked for
-        it.
+        """Return a waiting job with the reason for its wait. If the queue does not show the reason, another of the
+        scheduler's programs is run.
         """
         number = array_of(job.job_id)
         query = self.scheduler.reason(number)
@@ -253,8 +256,8 @@ class Site:
         return next((job for job in reversed(listed or ()) if job.is_named(name)), None)
 
     def used(self, job_id: str, name: str) -> JobUse | None:
-        """Return the accounting's report on a job's use of resources; None if the job is missing. Raises
-        BackendError if the accounting can't be asked.
+        """Return the accounting's report on a job's use of resources; None if the job is missing. Raises BackendError
+        if the accounting can't be queried.
         """
         query = self.scheduler.use(self.user(), job_id, name)
         self.need(query.argv[0])
@@ -265,8 +268,8 @@ class Site:
         return query.parse(answer.out)
 
     def _cancelled_by(self, job_id: str, name: str) -> str:
-        """Return the id of the user who cancelled a job. Only the accounting knows the user, and only some seconds
-        after the end.
+        """Return the id of the user who cancelled a job. Only the accounting records this user, some seconds after the
+        end.
         """
         end = time.monotonic() + ACCOUNTING_LAG
         while not self.missing(self.scheduler.accounting(job_id).argv[:1]):
@@ -298,9 +301,7 @@ class Site:
 
 
 def array_of(job_id: str) -> str:
-    """Return the number of a job without its task number, which is the array's number if the job is a task of an
-    array.
-    """
+    """Return a job's number without its task number. For a task of an array, this is the array's number."""
     return job_id.partition("_")[0]
 
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def plan_at(plan: LaunchPlan, home: str) -> LaunchPlan:
-    """Return the plan with `~` expanded as on the machine."""
+    """Return the plan, in which `~` is replaced by the home folder."""
     return replace(
         plan,
         tasks=tuple(at_home(task, home) for task in plan.tasks),
@@ -54,7 +54,7 @@ def lay(
             "prepare_array_run", payload, run_dir=its[0].run_dir, folder=site.scheduler.folder, archive=archive
         )
 
-    one(0, runs[0])  # after this the code is there, and is copied for the other runs
+    one(0, runs[0])  # after this the machine has the code, and copies it for the other runs
     on_each(one, dict(list(enumerate(runs))[1:]))
 
 

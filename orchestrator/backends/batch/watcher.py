@@ -37,8 +37,8 @@ class LoginFollower(Follower):
         self.status = SchedulerStatus("unknown")
 
     def update(self) -> Update:
-        """Copy new files, then ask the scheduler. If the scheduler's answer is new, copy again to get the last lines of
-        the logs.
+        """Copy new files, then query the scheduler. If the scheduler's answer is new, copy again to get the last lines
+        of the logs.
 
         So the recorded answer is always older than the last copy. In the other order, the job could have ended after
         the copy, and its last lines would be missing on this machine.
@@ -52,7 +52,7 @@ class LoginFollower(Follower):
         return Update(self.copies[0].steps, POLL_SECONDS)
 
     def record_loss(self, error: BackendError) -> None:
-        """Record that the scheduler can't be asked."""
+        """Record that the scheduler can't be queried."""
         kind = self.site.scheduler
         self.status = SchedulerStatus("unknown", f"{kind.title} can't be asked: {error.message}")
         job.record_status(self.run, kind, self.status)

@@ -1,4 +1,4 @@
-"""Copies orch's committed checkpoints from a run's machines, and defines their folder there."""
+"""Copies orch's committed checkpoints from a run's machines, and determines their folder on the machines."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from orchestrator.protocol.reading import MOST_RECORD, MOST_WORD, read_regular
 from orchestrator.runs.store import RunDir, write_durably
 from orchestrator.transport.machine import Machine
 
-# -- which of them, and where
+# -- names and folders
 
 
 def newest_checkpoint(folder: Path) -> Path | None:
@@ -35,7 +35,7 @@ def remote_checkpoints(run: RunDir) -> str:
     return folder if folder.startswith(("/", "~")) or not folder else f"{task.code_dir}/{folder}"
 
 
-# -- brought here
+# -- copies to this machine
 
 
 def bring_newest(run: RunDir, session: Machine, folder: str, steps: list[str], most: int | None = None) -> None:
@@ -96,8 +96,8 @@ def bring_checkpoint(session: Machine, remote: str, target: Path) -> bool:
 
 
 def _files(manifest: bytes, name: str) -> dict[str, tuple[int, int, Checksum]] | None:
-    """Return (bytes, 0, checksum) of each file of a checkpoint; None if the manifest is damaged or belongs to
-    another checkpoint.
+    """Return (size in bytes, 0 for an unknown time, checksum) of each file of a checkpoint; None if the manifest is
+    damaged or belongs to another checkpoint.
     """
     try:
         found = checkpoint_dir.manifest_of(manifest)

@@ -17,7 +17,7 @@ from orchestrator.protocol.checkpoints.checksum import Algorithm, Checksum, NotI
 from orchestrator.transport.machine import CALL_SECONDS, SLOWEST, Machine
 
 ON_THE_WAY: Final = 3  # requests that are sent before the first of them is answered
-BATCH: Final = 16 << 20  # bytes of one request over a connection of its own; else others wait behind it for answers
+BATCH: Final = 16 << 20  # bytes of one request over a separate connection; a shared one would be blocked for others
 MOST_FILES: Final = 200  # in one request: the machine has all of them open
 HASH_SLOWEST: Final = 20 << 20  # bytes a second
 MOST: Final = 1 << 40  # bytes of a file
@@ -27,8 +27,8 @@ ROOM: Final = 1 << 20  # bytes by which a file may be larger than it was when it
 
 @dataclass(frozen=True)
 class Wanted:
-    """A file on a machine, and its target `path` on this machine. Between `below` and `path`, no symbolic link is
-    followed.
+    """A file to fetch: its `path` in the folder `below` on a machine, and its path `target` on this machine. In the
+    folder `below`, no symbolic link is followed.
     """
 
     below: str
@@ -37,7 +37,7 @@ class Wanted:
     size: int
     mtime_ns: int = 0
     checksum: Checksum | None = None  # from a manifest
-    known: str = ""  # the sha256 of a file that is here; a file with this hash is not sent
+    known: str = ""  # the sha256 of a file on this machine; a file with this hash is not sent
     executable: bool = False
 
     @property
@@ -48,10 +48,10 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Landed:
-    """The result for one file: its hash, size and time if it was fetched or was already here. If writing it failed, the
-    error of this disk.
+    """The result for one file: its hash, size and time if it was fetched or was already on this machine. If it could
+    not be written, `problem` is the error.
 
-    Without a hash and an error, the file was changed or removed on the machine during the fetch.
+    If there is neither a hash nor an error, the file was changed or removed on the other machine during the fetch.
     """
 
     wanted: Wanted
@@ -63,9 +63,11 @@ class Landed:
 
 
 def fetch(machine: Machine, files: Iterable[Wanted], policy: Policy, count: int) -> Iterator[Landed]:
-    """Fetch files of `count` bytes together, and yield the result for each. The folders of their targets must exist.
+    """Fetch files, which have `count` bytes in total, and yield the result for each. The folders of their targets must
+    exist.
 
-    Raises BackendError if the machine is unreachable. The next fetch resumes after the bytes that have arrived.
+    Raises BackendError if the machine is unreachable. After an error, the next fetch resumes after the bytes that have
+    arrived.
     """
     with machine.bulk(count) as fast:
         sent: deque[_Request] = deque()
@@ -113,8 +115,8 @@ def _batches(files: Iterable[Wanted], most: int) -> Iterator[list[Wanted]]:
 
 
 class _Row(NamedTuple):
-    """A machine's answer about a file: the number of bytes that follow, its size and time, and whether its hash was
-    known.
+    """A machine's answer about a file: the number of bytes that follow, its size and time, and whether this machine
+    already has the same contents.
     """
 
     sent: int
@@ -131,7 +133,7 @@ class _File:
 
     def __init__(self, wanted: Wanted, policy: Policy) -> None:
         self.wanted, self.policy, self.is_right, self.count = wanted, policy, True, 0
-        self.row = _Row(0, wanted.size, wanted.mtime_ns)  # the machine's last answer about it
+        self.row = _Row(0, wanted.size, wanted.mtime_ns)  # the machine's last answer about the file
         self.facts = None if wanted.checksum or not policy.continued else (wanted.size, wanted.mtime_ns)
         algorithm = wanted.checksum.algorithm if wanted.checksum else Algorithm.SHA256
         self.most = wanted.size + ROOM * (not policy.continued)
@@ -155,7 +157,7 @@ class _File:
         return may_come and self.arriving.size < self.row.size
 
     def asked(self, folder: int, most: int) -> list[Any]:
-        """Return the file's entry in a request."""
+        """Return the file's entry for the next request, which asks for at most `most` bytes."""
         size = self.most if self.facts is None else self.facts[0]
         self.count = max(0, min(size - self.arriving.size, most))
         return [folder, self.wanted.path, self.arriving.size, self.count, self.facts, self.wanted.known]

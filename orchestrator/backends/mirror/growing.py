@@ -18,8 +18,8 @@ from orchestrator.runs.store import RunDir
 if TYPE_CHECKING:
     from orchestrator.transport.machine import Machine
 
-WRITING: Final = "logs.lock"  # held while growing files are looked at or added to
-ANSWER_SECONDS: Final = 8.0  # a machine that takes longer to say that nothing is new is out of reach
+WRITING: Final = "logs.lock"  # this lock is held while growing files are measured or appended to
+ANSWER_SECONDS: Final = 8.0  # a machine that takes longer to report that nothing is new counts as unreachable
 
 
 class Copy:
@@ -32,14 +32,14 @@ class Copy:
         self.run, self.node, self.remote, self.ranks = run, node, remote, ranks
         self.checkpoints = checkpoints if node == 0 else ""
         self.stamps: dict[str, str] = {}
-        self.start: int | None = None  # the start whose agent is looked at; None: the newest
-        self.agent: tuple[int, int] | None = None  # pid and start time, where they are recorded here
+        self.start: int | None = None  # the start whose agent is checked; None: the newest
+        self.agent: tuple[int, int] | None = None  # pid and start time, if they are recorded on this machine
         self.alive: bool | None = None
         self.steps: list[str] = []
-        self.has_news = False  # did the last look bring more than beats, samples and the ranks' words?
+        self.has_news = False  # whether the last update brought more than the ranks' progress and logs
 
     def update(self, session: Machine, wait: float, *, only_logs: bool = False) -> bool:
-        """Copy new parts, after waiting up to `wait` seconds for them. Return True if the machine has more."""
+        """Copy new parts, after waiting up to `wait` seconds for them. Return True if the machine has more to copy."""
         try:
             with locked(self.run.path / WRITING):
                 sizes = self._sizes()
@@ -78,7 +78,7 @@ class Copy:
 
     def _keep_all(self, files: list[list[Any]], data: bytes, asked: Mapping[str, int]) -> None:
         """Write the parts that have arrived. Raises ValueError if a node never writes such a file, and OSError if this
-        disk fails.
+        machine's disk fails.
 
         `asked`: the offsets at which the parts begin. A file to which another process has appended meanwhile is
         skipped.
@@ -86,7 +86,7 @@ class Copy:
         offset, now = 0, self._sizes()
         others = {
             name for name, *_ in files if now.get(name, 0) != asked.get(name, 0)
-        }  # a file that was rotated here is gone
+        }  # a file that was rotated meanwhile is missing, and counts as empty
         for name, size, at, stamp, rotated in files:
             if size < 0 or offset + size > len(data) or (at is not None and at < 0):
                 raise ValueError(f"it sends less than it says of {name!r}")

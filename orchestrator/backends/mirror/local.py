@@ -12,14 +12,14 @@ from orchestrator.protocol.checkpoints.checksum import Algorithm, Checksum, Hash
 from orchestrator.protocol.reading import opened
 
 TRIES: Final = 3  # for a file that is rewritten during the copy
-USERS: Final = 0o666  # the mode of a new file, of which the user's umask takes bits away
+USERS: Final = 0o666  # the mode of a new file, before the user's umask applies
 
 
 def copy_latest(source: Path, target: Path, below: Path | None = None) -> tuple[int, str, str]:
     """Copy the present contents of a file. If the target has the beginning of these contents, copy only the rest.
 
     Return the size, the sha256, and "kept", "continued" or "copied". If the file is rewritten during the copy, it is
-    copied again, up to TRIES times. Raises OSError.
+    copied again, up to TRIES times. Raises OSError if a file can't be read or written.
     """
     os.makedirs(target.parent, exist_ok=True)
     for _ in range(TRIES):
@@ -83,7 +83,9 @@ def _append(reading: BinaryIO, writing: Any, count: int, digest: Hasher) -> None
 
 
 def _arrive(reading: BinaryIO, arriving: Arriving, size: int) -> int:
-    """Copy the missing rest of a file. Return how many bytes the target had before. Raises OSError."""
+    """Copy the missing rest of a file. Return how many bytes the target had before. Raises OSError if a file can't be
+    read.
+    """
     begun = reading.seek(arriving.size)
     try:
         arriving.fill(reading, size - begun)
@@ -98,7 +100,7 @@ def _arrive(reading: BinaryIO, arriving: Arriving, size: int) -> int:
 def copy_committed(source: Path, target: Path, checksum: Checksum) -> str:
     """Copy a file of a checkpoint. Return "kept", "continued" or "copied", or "" if the target is a different file.
 
-    Raises OSError, also if this disk is full. The next copy then resumes after the bytes that have arrived.
+    Raises OSError if a file can't be read or written. The next copy then resumes after the bytes that have arrived.
     """
     if target.exists() and checksum.is_of(target.resolve()):
         return "kept"

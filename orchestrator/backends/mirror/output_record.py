@@ -18,11 +18,11 @@ from orchestrator.runs.reducer import left_outputs
 from orchestrator.runs.store import RunDir
 
 STATE: Final = "outputs.json"
-MOST_NEWER: Final = 10  # checkpoints that were not copied yet and are named
+MOST_NEWER: Final = 10  # the most checkpoints that are named as not copied yet
 
 
 class Kept(NamedTuple):
-    """A file at the time of its copy. `is_same`: it equals node 0's file, so it is not stored again."""
+    """An output file at the time of its copy. `is_same`: the file equals node 0's, so it is not stored again."""
 
     root: str
     path: str
@@ -47,7 +47,9 @@ class Left:
 
 
 def record_left(run: RunDir, left: Mapping[int, Left], hosts: Mapping[int, str], folder: str) -> None:
-    """Record the outputs of each node that were not copied, unless there are none now and there were none before."""
+    """Record the outputs of each node that were not copied. If a node now has none, but an earlier record names some,
+    record that they were copied.
+    """
     before = {each.node for each in left_outputs(run.events())}
     for node, each in left.items():
         if each.is_something:
@@ -68,7 +70,7 @@ class Sizes:
 
     def __init__(self, run: RunDir, nodes: Iterable[int]) -> None:
         self.run, self.nodes = run, nodes
-        self.known: dict[int, int] | None = None  # until it is asked for
+        self.known: dict[int, int] | None = None  # None until the first use
 
     def beside(self, node: int) -> int:
         """Return the number of bytes on this machine that belong to the other nodes."""
@@ -83,8 +85,7 @@ class Sizes:
 
 
 def newest_of(there: Mapping[str, Entry], lacking: Iterable[str]) -> dict[str, float]:
-    """Return the newest checkpoints among these files, with their times. One checkpoint may consist of several
-    files. Pure.
+    """Return the newest checkpoints among these files, with their times. One checkpoint may consist of several files.
     """
     times: dict[str, float] = {}
     for name in lacking:
@@ -104,15 +105,17 @@ class Home:
     node: int
     host: str
     files: dict[str, Kept] = field(default_factory=dict)
-    passed_over: list[str] = field(default_factory=list)  # links that lead out there, and what is no file
+    passed_over: list[str] = field(default_factory=list)  # links that lead out of the outputs, and non-files
     lacking: list[str] = field(
         default_factory=list
-    )  # files that are there and not here; incomplete checkpoints are not used
+    )  # files of the node that were not copied yet; checkpoints that need them are not used
     newer: dict[str, float] = field(default_factory=dict)  # the time of each checkpoint that was not copied whole yet
 
     @staticmethod
     def read(run: RunDir, node: int, host: str = "") -> Home:
-        """Return the record of the files from this host. Files from an earlier host of the node are never changed."""
+        """Return the record of the files from this host. Files from an earlier host of the node are left out, so they
+        are never changed.
+        """
         try:
             known = run.read(f"nodes/{node}/{STATE}") or {}
             files = {str(name): Kept(*values) for name, values in known["files"].items()}
@@ -148,7 +151,7 @@ class Home:
 
     @property
     def bytes(self) -> int:
-        """Return the number of bytes on this machine."""
+        """Return the number of bytes that these files have on this machine."""
         return sum(kept.size for kept in self.files.values() if not kept.is_same)
 
     def has(self, name: str, entry: Entry) -> bool:

@@ -42,8 +42,8 @@ from orchestrator.transport.answers import data_of
 if TYPE_CHECKING:
     from orchestrator.transport.machine import Machine
 
-MANY_FILES: Final = 5000  # after so many files, the files that are here are recorded
-MANY_BYTES: Final = 1 << 16  # a file counts as one more for each so many of its bytes
+MANY_FILES: Final = 5000  # after so many copied files, the record is written
+MANY_BYTES: Final = 1 << 16  # bytes that count as one more file
 ROOM_AT_ONCE: Final = 16 << 20  # bytes for which the free space is looked up once
 MOST_LISTED: Final = 64 << 20  # bytes of the names of a machine's outputs
 LIST_SECONDS: Final = 600.0
@@ -51,7 +51,7 @@ ROUNDS: Final = 3  # at the end: files that changed during the copy are copied a
 LEAST_FREE: Final = 64 << 20
 MOST_NAMED: Final = 3
 LOOKS_IN_VAIN: Final = 1  # a file that changed in so many looks in a row is copied between two changes
-SMALL: Final = 1 << 18  # files up to here come first
+SMALL: Final = 1 << 18  # bytes: smaller files are copied first
 _PART: Final = re.compile(r"\..+\.\d+--?\d+\.partial", re.DOTALL)  # the name of a file while it arrives
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)  # the other files won't fit either
 
@@ -64,7 +64,7 @@ class Outputs:
         self.folder = Path(output_folder(str(run.path)))
         self.seen: dict[str, Entry] = {}  # the files at the last look
         self.changed: dict[str, int] = {}  # by name: the number of looks in a row at which the file had changed
-        self.problems: dict[str, str] = {}  # why files can't be written here, by name
+        self.problems: dict[str, str] = {}  # why files can't be written on this machine, by name
 
     def bring(self, session: Machine, *, final: bool, limited: bool = True, sizes: Sizes | None = None) -> Left:
         """Copy new files. While the run continues (not `final`), files that changed since the last call are skipped.
@@ -77,7 +77,7 @@ class Outputs:
         found, host = _Listing.of(session, self.run, self.node), session.name
         if (
             found.is_empty and not Home.read(self.run, self.node, host).files
-        ):  # most of many nodes have no outputs, and need not wait
+        ):  # most nodes have no outputs, so they need not wait for the lock
             return Left()
         with locked(self.run.path / "outputs.lock"):
             home = Home.read(self.run, self.node, host)
@@ -85,7 +85,7 @@ class Outputs:
                 home.forget_lost()
             for number in range(ROUNDS if final else 1):
                 found = _Listing.of(session, self.run, self.node) if number else found
-                beside = sizes.beside(self.node) if sizes and self.node else 0  # node 0 comes first
+                beside = sizes.beside(self.node) if sizes and self.node else 0  # node 0 has priority
                 most = self.run.plan().outputs.max_size - beside
                 wanted = chosen(found.files, most) if limited else set(found.files)
                 try:
@@ -125,7 +125,7 @@ class Outputs:
         }
         home.note(found.files)
         if lacking:
-            home.write()  # before anything of it is here
+            home.write()  # before the first of these files arrives
         try:
             self._fetch(session, home, found, lacking, final)
         finally:
@@ -141,7 +141,8 @@ class Outputs:
         return self.changed.get(name, 0) >= LOOKS_IN_VAIN and checkpoint_of(name) in (None, name)
 
     def _why(self, missing: Collection[str], wanted: Collection[str], found: _Listing) -> str:
-        """Return the reasons why files were not copied, as words that follow the number of files."""
+        """Return the reasons why files were not copied, as the end of a sentence that begins with the number of files.
+        """
         over = len([name for name in missing if name not in wanted])
         refused = sorted(name for name in missing if name in wanted and name in self.problems)
         changing = sorted(name for name in missing if name in wanted and name not in self.problems)
@@ -153,7 +154,7 @@ class Outputs:
         }
         return "; ".join(words for words, applies in reasons.items() if applies)
 
-    # -- here
+    # -- files on this machine
 
     def _delete(self, home: Home, name: str) -> None:
         if not home.files.pop(name).is_same:
@@ -164,7 +165,7 @@ class Outputs:
                     if above == self.folder:
                         break
                     above.rmdir()
-            except OSError:  # a folder that holds more
+            except OSError:  # the folder has other files
                 pass
 
     def _remove_old_parts(self, home: Home, missing: Collection[str]) -> None:
@@ -179,7 +180,7 @@ class Outputs:
                 if part.removeprefix(f"{self.folder}/") not in home.files and stem_of(part) not in kept:
                     os.unlink(part)
 
-    # -- from there
+    # -- files from the other machine
 
     def _fetch(self, session: Machine, home: Home, found: _Listing, lacking: Mapping[str, Entry], final: bool) -> None:
         first = Home.read(self.run, 0).files if self.node else {}
@@ -251,7 +252,7 @@ class Outputs:
         name = landed.wanted.target[len(str(self.folder)) + 1 :]
         if landed.problem is not None:
             with contextlib.suppress(OSError):
-                Path(partial_of(landed.wanted.target, landed.wanted.version)).unlink()  # gives its room back
+                Path(partial_of(landed.wanted.target, landed.wanted.version)).unlink()  # frees its disk space
             self._refuse(name, landed.problem)
         elif landed.sha256:
             entry = found.files[name] = found.files[name]._replace(size=landed.size, mtime_ns=landed.mtime_ns)
@@ -310,7 +311,9 @@ class _Listing:
 
 
 def _checked(entry: Entry, roots: Collection[str]) -> Entry:
-    """Return a file that another machine names. Raises ValueError if its path leads out of the run's outputs."""
+    """Return an entry of a machine's list of outputs unchanged. Raises ValueError if it is invalid, or if its path
+    leads out of the run's folders.
+    """
     if entry.root not in roots or not 0 <= entry.size < 1 << 62 or abs(entry.mtime_ns) >= 1 << 62:
         raise ValueError(f"{entry!r} is no file")
     if leads_out(entry.path):

@@ -1,4 +1,4 @@
-"""The rules for copying each kind of file between a run's machines and this one. Pure."""
+"""The rules for copying each kind of file between a run's machines and this one. This module has no side effects."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ class Policy:
     """The rule for fetching whole files of one kind."""
 
     hashed: bool  # the machine hashes what it sends; otherwise the hashes are known from a manifest
-    continued: bool  # an interrupted copy is continued, because the file never changes under its version
+    continued: bool  # an interrupted copy is continued, because a file of one version never changes
     durable: bool  # each file is on the disk before it has its name; otherwise all files are synced together at the end
     still: float = 0.0  # seconds for which a file must have been unchanged when it is read
 
@@ -23,6 +23,6 @@ STANDING: Final = Policy(hashed=True, continued=True, durable=False)
 CHANGING: Final = Policy(hashed=True, continued=False, durable=False)
 """An output that changes all the time. Its present version is copied, unless it changes during the copy."""
 REWRITTEN: Final = Policy(hashed=True, continued=False, durable=False, still=1.0)
-"""Weights that a program overwrites again and again. The rule is that of CHANGING, but nothing is copied while a
-program may be writing.
+"""Weights that a program overwrites again and again. They are copied as in CHANGING, but not while a program may be
+writing.
 """

@@ -26,7 +26,7 @@ from orchestrator.specs.resources import Has, lacking
 from orchestrator.transport.machine import Machine
 from orchestrator.transport.node_archive import node_archive
 
-CLOCKS_DIFFER: Final = 2.0  # seconds; what is less may be the way there
+CLOCKS_DIFFER: Final = 2.0  # seconds; a smaller difference may come from the network
 LEAST_FREE: Final = 64 << 20
 SERVER_PYTHON: Final = "python3"
 
@@ -84,7 +84,7 @@ def stage_replay(
 def prepare_node(
     session: Machine, run: RunDir, task: NodeTask, workdir: str, given: Given | None, *, is_new: bool
 ) -> dict[str, Any]:
-    """Send the machine the files that its agent needs. Return the machine's answer to `hello`.
+    """Send the machine the files that its agent needs. Return the machine's answer to the request `hello`.
 
     Raises BackendError if the machine can't take part.
 
@@ -126,7 +126,8 @@ def _record_clock(run: RunDir, task: NodeTask, host: str, ahead: float) -> None:
 
 
 def check_machine(session: Machine, run: RunDir, task: NodeTask, workdir: str) -> dict[str, Any]:
-    """Return the machine's answer to `hello`, and the time at which it arrived on this machine (`answered`).
+    """Return the machine's answer to the request `hello`, and the time at which it arrived on this machine
+    (`answered`).
 
     No file is sent to the machine. Raises BackendError if the machine can't take part.
     """

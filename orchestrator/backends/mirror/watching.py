@@ -45,27 +45,27 @@ class Source:
     name: str  # the name for people
     nodes: tuple[int, ...]
     session: Callable[[], Machine]
-    is_vital: bool = False  # nothing is concluded of the run while it is out of reach
+    is_vital: bool = False  # the run gets no verdict while this machine is unreachable
 
     def copies(self, run: RunDir, ranks: list[int] | None) -> list[Copy]:
         """Return a copy for each node. `ranks` are the ranks whose logs are copied; None for all."""
         return [Copy(run, node, remote_folder(run), remote_checkpoints(run), ranks) for node in self.nodes]
 
 
-# -- while it goes on
+# -- while the run continues
 
 
 @dataclass(frozen=True)
 class Update:
     """The result of one look at a machine."""
 
-    steps: list[str] | None = None  # the committed checkpoints there; None where this machine doesn't tell
-    pause: float = 0.0  # seconds until the next look; 0 where the machine holds a look until something is new
-    is_news: bool = True  # may something follow from it? Each pass over a run looks at all of its nodes
+    steps: list[str] | None = None  # the committed checkpoints on the machine; None if it does not report them
+    pause: float = 0.0  # seconds until the next look; 0 if the machine delays its answer until something is new
+    is_news: bool = True  # False if nothing follows from it, because each pass over a run reads the files of all nodes
 
 
 class Follower(ABC):
-    """The interface of the work that one thread of a watcher repeats with one machine."""
+    """The interface for the work that a thread of a watcher repeats with one machine."""
 
     @abstractmethod
     def update(self) -> Update:
@@ -122,14 +122,16 @@ class RunWatcher:
         self.changed.clear()
 
     def stop(self) -> None:
-        """Stop the threads. A copy that is in progress is cut short."""
+        """Stop the threads. A copy that is in progress is interrupted."""
         self.ended.set()
         self.new_step.set()
         for thread in self.threads:
             thread.join(JOIN_SECONDS)
 
     def follow(self, follower: Follower) -> None:
-        """Update from one machine until the watcher is stopped. The pauses grow while the machine is unreachable."""
+        """Repeat the follower's `update` until the watcher is stopped. The pauses grow while the machine is
+        unreachable.
+        """
         backoff = FIRST_PAUSE
         while not self.ended.is_set():
             is_news = True
@@ -139,8 +141,8 @@ class RunWatcher:
                 if found.steps is not None and found.steps != self.steps:
                     self.steps = found.steps
                     self.new_step.set()
-            except Exception as error:  # noqa: BLE001 (a full disk here, whatever a machine sends: the thread goes on)
-                with contextlib.suppress(Exception):  # no room for that either, for example: it is tried again
+            except Exception as error:  # noqa: BLE001 (after any error, such as a full disk, the thread continues)
+                with contextlib.suppress(Exception):  # for example, the disk is full; the next update tries again
                     follower.record_loss(_in_words(error))
                 pause, backoff = backoff, min(LONGEST_PAUSE, backoff * 2)
             if is_news:
@@ -255,7 +257,7 @@ class _LogWatch:
                 self.ended.wait(POLL_SECONDS)
 
 
-# -- after its end
+# -- after the end of the run
 
 
 def finish(
@@ -265,8 +267,8 @@ def finish(
 
     A machine keeps its folder if it is unreachable, or if some of its outputs could not be copied. The events
     `left_behind` and `outputs_left` record that. The nodes in `unreachable`, and `former` (machines of earlier starts),
-    are not contacted, because the verdict does not wait for them. Raises BackendError if a vital machine is
-    unreachable.
+    are not contacted, because the verdict does not wait for them. Raises BackendError if a vital machine (a login node)
+    is unreachable.
     """
     with locked(run.path / "collect.lock"):
         if not (run.path / "verdict.json").exists():
@@ -278,7 +280,9 @@ def finish(
 def bring_home(
     run: RunDir, sources: Iterable[Source], unreachable: Collection[int] = (), *, limited: bool = True
 ) -> None:
-    """Do the same as `finish`, even if the run has its verdict. Not `limited`: copy outputs of any size."""
+    """Copy all files of a run and remove its folders on the other machines, even if the run already has its verdict. If
+    `limited` is False, copy outputs of any size.
+    """
     checkpoints, remote = remote_checkpoints(run), remote_folder(run)
     machines = {source.nodes[0]: source for source in sources}
 
@@ -295,7 +299,7 @@ def bring_home(
             if error.transient:
                 raise
             return Left(None, 0, error.message)
-        except OSError as error:  # an error of the records here
+        except OSError as error:  # an error with the records on this machine
             return Left(None, 0, f"{error.filename or run.path}: {error.strerror or error}")
 
     def remove(_: int, source: Source) -> None:
@@ -309,7 +313,7 @@ def bring_home(
                for node in machines.keys() & set(unreachable)}  # fmt: skip
     left: dict[int, Left] = {}
     sizes = Sizes(run, machines)
-    # Node 0's first, for the others' are held against them; of nodes that share a folder, node 0's are all.
+    # Node 0's outputs come first: the others are compared with them. In a shared folder, node 0 has all outputs.
     stages = [{0}] if run.record().profile.get("shared") else [{0}, set(machines) - {0}]
     for stage in stages:
         found, lost = on_all(outputs, {node: each for node, each in of_those(failed).items() if node in stage})
@@ -330,7 +334,8 @@ def _record_left_behind(run: RunDir, source: Source, why: str) -> None:
 
 
 def bring_outputs(run: RunDir, sources: Iterable[Source]) -> None:
-    """Copy the outputs that are only on the machines, of any size. If the run has ended, remove its folders there.
+    """Copy the outputs that are only on the machines, of any size. If the run has ended, remove its folders on the
+    machines.
 
     While the run continues, only files that do not change are copied. Raises BackendError if a machine is unreachable.
     """

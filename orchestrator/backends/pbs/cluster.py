@@ -40,9 +40,7 @@ def examine(trial: Trial, chunk: Mapping[str, Any]) -> list[Check]:
 
 
 def fits_queue(wanted: str | None, queues: Mapping[str, Entry], time_limit: int | None) -> CheckResult:
-    """Check that the profile's queue (or the default queue) accepts jobs, starts them and permits the time limit.
-    Pure.
-    """
+    """Check that the profile's queue (or the default queue) accepts jobs, starts them and permits the time limit."""
     queue = queues.get(wanted or "")
     if queue is None:
         what = f"there is no queue {wanted}" if wanted else "no queue is the default"
@@ -59,7 +57,7 @@ def fits_queue(wanted: str | None, queues: Mapping[str, Entry], time_limit: int 
 
 
 def fits_hosts(nodes: Mapping[str, Entry], wanted: int, chunk: Mapping[str, Any]) -> CheckResult:
-    """Check that enough hosts have the cores, GPUs and memory that the profile requests on each node. Pure."""
+    """Check that enough hosts have the cores, GPUs and memory that the profile requests on each node."""
     asked = {name: amount for name in ("ncpus", "ngpus", "mem") if (amount := _amount(chunk.get(name))) is not None}
     fit = [node for node in nodes.values() if all((_of(node, each) or 0) >= most for each, most in asked.items())]
     words = ", ".join(f"{each} {chunk[each]}" for each in asked)
@@ -79,7 +77,7 @@ def queues(site: Site) -> list[Partition]:
 
 
 def parse_queues(default: str, queues: Mapping[str, Entry], nodes: Mapping[str, Entry]) -> list[Partition]:
-    """Return the queues that run jobs, with the hosts that each may use. Pure."""
+    """Return the queues that run jobs, with the hosts that each may use."""
     return [
         _queue(name, queue, _of_queue(nodes, name), is_default=name == default)
         for name, queue in queues.items()

@@ -1,5 +1,5 @@
 """Parses the output of qstat and qsub of OpenPBS and PBS Professional, and describes each state and end in a sentence.
-Pure.
+This module has no side effects.
 
 In orch, a job's number is 17, or 17_3 for the subjob that PBS calls 17[3].
 """

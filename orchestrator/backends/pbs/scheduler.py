@@ -21,13 +21,13 @@ if TYPE_CHECKING:  # `orch status` must not wait for pydantic
     from orchestrator.specs.plan import LaunchPlan
     from orchestrator.transport.machine import Output
 
-# qstat -f has no option for the jobs of one user, and without a job it would print everybody's.
+# qstat -f has no option for the jobs of one user, and without a job's number it prints the jobs of all users.
 MINE: Final = 'ids=$(qselect -u "$(id -un)") || exit; [ -z "$ids" ] || exec qstat -t -f -F json $ids'
-# qdel has no option for it, and ends subjobs that run too.
+# qdel has no option for waiting subjobs alone: it also ends those that run.
 CANCEL_WAITING: Final = (
     'qselect -T -s QHW -u "$(id -un)" | while read -r id; do case $id in "$1".*|"$1["*"]"*) qdel "$id";; esac; done'
 )
-# A user may rerun a job only if the site allows it to everybody, so the refusal is said in the job's log.
+# A user may rerun a job only if the site allows that to everybody, so a refusal is written into the job's log.
 AGAIN: Final = ('qrerun "$PBS_JOBID" || echo "orch: this PBS lets only its operators start a job again (qrerun)"',)
 REFUSALS: Final = Refusals("PBS", "qstat -B says if it is up; nothing was queued under this run's name", (
     ("Unknown queue", "PBS has no queue '{queue}'", "qstat -Q lists the queues; set queue:"),
@@ -131,7 +131,7 @@ def _qstat(job_id: str) -> Sequence[str]:
 
 
 def chunk_of(launch: LaunchPlan) -> dict[str, Any]:
-    """Return the resources that a plan requests on each node. Pure."""
+    """Return the resources that a plan requests on each node."""
     profile, resources = launch.profile, launch.job["resources"]
     counts = [task.nproc for task in launch.tasks if task.nproc is not None]
     mem = resources["mem"] or profile.get("mem")
@@ -145,7 +145,7 @@ def chunk_of(launch: LaunchPlan) -> dict[str, Any]:
 
 
 def options(launch: LaunchPlan, array: Array | None) -> list[str]:
-    """Return the options of qsub for a plan. Each node is one chunk on a host of its own. Pure."""
+    """Return the options of qsub for a plan. Each node is one chunk on a host of its own."""
     profile = launch.profile
     select = ":".join([str(launch.nnodes), *(f"{name}={value}" for name, value in chunk_of(launch).items())])
     pairs: list[tuple[str, object]] = [

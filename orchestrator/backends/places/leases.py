@@ -18,7 +18,7 @@ from orchestrator.errors import BackendError, PlacesTakenError
 from orchestrator.runs.store import RunDir
 from orchestrator.transport.machine import Machines
 
-LOOK_SECONDS: Final = 20.0  # how long one host waits before the hosts that hold places already are asked again
+LOOK_SECONDS: Final = 20.0  # how long a request waits on one host before the places on other hosts are checked
 HINT: Final = "orch nodes shows who holds them; without --no-wait the run waits; with leases: false it uses any"
 
 
@@ -84,7 +84,7 @@ def _take_all(hosts: Mapping[int, _Host], needs: Mapping[int, Need]) -> dict[int
     """Take the places of all machines, one machine after the other, as they become free.
 
     A host holds its places as long as its connection is open. If a host loses its connection while another host is
-    awaited, its places are released, and all hosts are asked again.
+    awaited, its places are released, and the places of all hosts are requested again.
     """
     places: dict[int, list[str]] = {}
     left = deque(hosts)

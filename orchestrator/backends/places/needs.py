@@ -51,8 +51,8 @@ def needs_of(
 
 
 def need_of(task: NodeTask, hello: Mapping[str, Any], slots: int | None) -> Need:
-    """Return the number of GPUs or slots that one node's ranks hold, and the GPUs they may use. Raises ValueError for a
-    contradiction.
+    """Return the number of GPUs or slots that one node's ranks hold, and the GPUs they may use. Raises ValueError if
+    the job contradicts itself or the machine.
 
     Ranks that train on the CPU of a machine with GPUs hold no place.
     """
@@ -72,7 +72,7 @@ def need_of(task: NodeTask, hello: Mapping[str, Any], slots: int | None) -> Need
 
 
 def divided(places: Sequence[str], tasks: Sequence[NodeTask]) -> list[list[str]]:
-    """Return the places of each node, as a part of the places that are held on its machine."""
+    """Divide the places that are held on one machine among the nodes of these tasks."""
     if len(tasks) == 1:
         return [list(places)]
     parts, rest = [], list(places)

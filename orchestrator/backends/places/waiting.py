@@ -1,4 +1,5 @@
-"""The wait of a run for places (GPUs or slots). While it waits, the run has a ticket on each of its hosts.
+"""The wait of a run for places (GPUs or slots). While it waits, the run has a ticket (its entry in the queue) on each
+of its hosts.
 
 orchestrator.protocol.places.tickets defines the order of tickets, and which tickets count. The answers of the hosts are
 recorded in the run's folder, so `orch status` contacts no machine.
@@ -59,7 +60,7 @@ class Waiting:
     def obstacle(self) -> str:
         """Return why it is not the run's turn, in a sentence about one host; "" if it is the run's turn.
 
-        A host whose places are too few even if all are free is ignored, because its server refuses the request later.
+        A host that has too few places even if all are free is ignored, because it refuses the request later.
         """
         for number, answer in sorted(self._look().items()):
             queue, count = host_queue(answer, self.run.run_id), self.needs[number].count
@@ -74,9 +75,9 @@ class Waiting:
         """Put the run into the queue, or keep its position. Return True if its turn has come.
 
         Either all tickets of the run are renewed or none. So the run delays no other run while one of its hosts is
-        unreachable. If a ticket is missing, or has an earlier time than it should, all tickets are replaced.
+        unreachable. If a ticket is missing or is dated too early, all tickets are replaced.
         """
-        if not (self.run.path / QUEUE).exists():  # recorded before it is done
+        if not (self.run.path / QUEUE).exists():  # the wait is recorded before the first ticket is created
             self._record({"position": None, "before": [], "held_by": [], "why": "waits for a free place"})
         try:
             seen = self._look()
@@ -106,7 +107,7 @@ class Waiting:
             (self.run.path / QUEUE).unlink(missing_ok=True)
 
     def _draw(self, number: int) -> None:
-        """Create a ticket on every host. All of them have the same number."""
+        """Create a ticket with the same number on every host."""
 
         def one(node: int, session: Machine) -> None:
             self._ask(session, "take_ticket", count=self.needs[node].count, number=number)
@@ -114,7 +115,7 @@ class Waiting:
         self._on_all(one)
 
     def _look(self) -> dict[int, Any]:
-        """Return each host's answer. It is reduced to the places that this run may use."""
+        """Return each host's report on its places and its queue, reduced to the places that this run may use."""
 
         def one(number: int, session: Machine) -> Any:
             answer = self._ask(session, "look_at_queue", slots=self.settings.slots)

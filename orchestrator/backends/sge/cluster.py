@@ -47,9 +47,7 @@ def asked(site: Site, *argv: str) -> str:
 
 
 def fits_queue(wanted: str | None, queues: list[str]) -> CheckResult:
-    """Check that the profile's queue exists. A pattern or a list of queues is not checked, because qsub checks it.
-    Pure.
-    """
+    """Check that the profile's queue exists. A pattern or a list of queues is not checked, because qsub checks it."""
     if wanted is None:
         return CheckResult(Level.OK, f"any of {', '.join(queues)}")
     if wanted.partition("@")[0] in ("", *queues) or re.search(PATTERN, wanted):
@@ -75,7 +73,7 @@ def _pe(site: Site, launch: LaunchPlan, slots: int) -> CheckResult:
 
 
 def fits_pe(name: str, pe: Mapping[str, str], nodes: int, slots: int) -> CheckResult:
-    """Check that a parallel environment allows this number of hosts and slots, and lets orch start the agents. Pure."""
+    """Check that a parallel environment allows this number of hosts and slots, and lets orch start the agents."""
     rule, total = pe.get("allocation_rule", ""), pe.get("slots", "")
     if total.isdecimal() and int(total) < nodes * slots:
         return CheckResult(
@@ -98,9 +96,7 @@ def fits_pe(name: str, pe: Mapping[str, str], nodes: int, slots: int) -> CheckRe
 
 
 def fields_of(text: str) -> dict[str, str]:
-    """Return the values in qconf's output, whose lines are `NAME VALUE`. A backslash at the end continues a line.
-    Pure.
-    """
+    """Return the values in qconf's output, whose lines are `NAME VALUE`. A backslash at the end continues a line."""
     lines = (line.split(None, 1) for line in text.replace("\\\n", " ").splitlines())
     return {words[0]: words[1].strip() for words in lines if len(words) == 2}
 
@@ -112,7 +108,7 @@ def queues(site: Site) -> list[Partition]:
 
 
 def parse_queues(instances: str, hosts: str, configuration: str) -> list[Partition]:
-    """Return the queues from the outputs of `qstat -f -xml`, `qhost -xml` and `qconf -sq`. Pure."""
+    """Return the queues from the outputs of `qstat -f -xml`, `qhost -xml` and `qconf -sq`."""
     memory = {
         name: value for name, body in re.findall(r"<host name='([^']*)'>(.*?)</host>", hosts, re.DOTALL)
         if (value := bytes_of("".join(re.findall(r"<hostvalue name='mem_total'>([^<]*)<", body)[:1])))

@@ -1,4 +1,5 @@
-"""Parses the output of qstat, qacct, qsub and qselect, and describes each state and end in a sentence. Pure.
+"""Parses the output of qstat, qacct, qsub and qselect, and describes each state and end in a sentence. This module has
+no side effects.
 
 Grid Engine counts the tasks of an array from 1. In orch, a job's number is 17, or 17_3 for the task that Grid Engine
 calls 17.4.
@@ -17,7 +18,7 @@ from orchestrator.backends.batch.scheduler import Job
 from orchestrator.outcome.scheduler import JobEnd
 from orchestrator.runs.job_use import JobUse
 
-NAME: Final = re.compile(r"[A-Za-z]")  # with which a job's name has to begin
+NAME: Final = re.compile(r"[A-Za-z]")  # the first character of a job's name
 RESCHEDULED: Final = 99  # the exit code by which a job asks for another start
 UNREACHABLE: Final = ("commlib error", "unable to contact qmaster", "unable to send message to qmaster",
                       "got send error", "cannot connect to", "can't resolve", "not yet connected")  # fmt: skip
@@ -56,7 +57,7 @@ class JobLine(Job):
     """One job in the output of one of Grid Engine's programs."""
 
     code: int | None = None
-    failed: str = ""  # the accounting's own words for an end that the script has not brought about
+    failed: str = ""  # the accounting's own words for an end that the script did not cause
 
     def is_named(self, name: str) -> bool:
         return self.name == job_name(name)
@@ -155,7 +156,7 @@ def parse_reason(text: str) -> str:
 
 def parse_qacct(text: str) -> list[JobLine]:
     """Return the ended jobs in the output of `qacct -j`, the newest last. A record after which the job was started
-    again is no end.
+    again does not count.
     """
     return [_ended(record) for record in records(text) if not _is_to_continue(record)]
 
@@ -169,7 +170,7 @@ def records(text: str) -> Iterator[Mapping[str, str]]:
 
 
 def _code(record: Mapping[str, str]) -> int | None:
-    """Return the exit code of the script. If signal N ended the script, the code is 128 + N, followed by the
+    """Return the exit code of the script from a record. If signal N ended the script, the record has 128 + N and the
     signal's name.
     """
     word = record.get("exit_status", "").partition(" ")[0]
@@ -196,8 +197,8 @@ def _ended(record: Mapping[str, str]) -> JobLine:
 
 
 def parse_use(text: str, name: str) -> JobUse | None:
-    """Return the resources in the newest record of a job. If the site's accounting adds up all hosts, they are for
-    all hosts.
+    """Return the resources in the newest record of a job. They cover all hosts only if the site's accounting adds them
+    up.
     """
     found = None
     for record in records(text):

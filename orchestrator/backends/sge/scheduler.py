@@ -23,7 +23,7 @@ if TYPE_CHECKING:  # `orch status` must not wait for pydantic
     from orchestrator.transport.machine import Output
 
 MINE: Final = 'exec qstat -u "$(id -un)" "$@"'  # qstat knows users by their names only
-# qdel has no option for it, and ends tasks that run too.
+# qdel has no option for waiting tasks alone: it also ends those that run.
 CANCEL_WAITING: Final = (
     'qstat -u "$(id -un)" -s p -g d | awk -v job="$1" \'$1 == job { print NF > 8 ? $NF : "" }\' | '
     'while read -r task; do qdel "$1" ${task:+-t "$task"}; done'
@@ -38,7 +38,7 @@ REFUSALS: Final = Refusals("Grid Engine", "qconf -sss says if it is up; nothing 
 
 
 class GridEngine(Scheduler):
-    """Son of Grid Engine 8.1, and its relatives since Sun Grid Engine 6.2."""
+    """Describes Son of Grid Engine 8.1, and other versions of Grid Engine since Sun's 6.2."""
 
     title = "Grid Engine"
     folder = FOLDER
@@ -114,7 +114,7 @@ class GridEngine(Scheduler):
         return {"options of qsub": [word for word in options(launch, None) if word != parse.job_name(launch.run_id)]}
 
     def would_take(self, launch: LaunchPlan, site: Site) -> CheckResult:
-        """See `Scheduler.would_take`. The answer comes from `qsub -w v`."""
+        """Check with `qsub -w v` whether Grid Engine would accept the plan, without a submit."""
         answer = site.call("qsub", "-w", "v", *options(launch, None), stdin=self.script(launch))
         said = answer.err.strip() or answer.out.strip()
         if answer.code == 0 and "found suitable queue" in answer.out + answer.err:
@@ -139,13 +139,13 @@ def _qacct(job_id: str) -> Sequence[str]:
 
 
 def slots_of(launch: LaunchPlan) -> int:
-    """Return the number of slots that a plan requests on each node. Pure."""
+    """Return the number of slots that a plan requests on each node."""
     counts = [task.nproc for task in launch.tasks if task.nproc is not None]
     return int(launch.job["resources"]["cpus"] or launch.profile.get("slots") or max(counts, default=1))
 
 
 def options(launch: LaunchPlan, array: Array | None) -> list[str]:
-    """Return the options of qsub for a plan. Pure."""
+    """Return the options of qsub for a plan."""
     profile = launch.profile
     slots = slots_of(launch)
     limit = {} if launch.time_limit is None else {"h_rt": launch.time_limit}

@@ -42,7 +42,7 @@ LOOK_MINUTES: Final = 2
 JOB_NAME: Final = "orch-doctor"
 RUNS: Final = 20
 GPU_LINE: Final = '{"said": '
-# One task runs this on a node. It checks that the login node's file is there, the interpreter, and the GPUs.
+# One task runs this script on a node. It checks that the node sees the login node's file, the interpreter and the GPUs.
 LOOK: Final = """
 echo orch-look
 hostname
@@ -75,8 +75,8 @@ def examine(trial: Trial) -> list[Check]:
 
 
 def _grace(site: Site, settings: SlurmSettings) -> CheckResult:
-    """Check that a preempted rank has enough time for a checkpoint. The newest checkpoint of a run with this profile
-    is the measure.
+    """Check that a preempted rank has enough time for a checkpoint. It is assumed to take as long as the newest
+    checkpoint of a run with this profile.
     """
     config = site.call("scontrol", "show", "config").out
     shown = site.call("scontrol", "show", "partition", "-o", *filter(None, [settings.partition])).out
@@ -201,8 +201,8 @@ def _script(launch: LaunchPlan, out: str, words: Sequence[str]) -> str:
 
 
 def gpus_there(lines: Sequence[str], asked: int | None) -> gpu_checks.Rows:
-    """Return the rows of a node's GPUs from the lines that the node printed; empty if the profile requests no GPUs.
-    Pure.
+    """Return the check results of a node's GPUs from the lines that the node printed; empty if the profile requests no
+    GPUs.
     """
     if not asked or not lines:
         return {}
@@ -214,8 +214,8 @@ def gpus_there(lines: Sequence[str], asked: int | None) -> gpu_checks.Rows:
 
 
 def seen_there(out: str, folder: str, python: str) -> CheckResult:
-    """Return the check from the output of the command LOOK. Lines of the batch shell and srun may precede that
-    output. Pure.
+    """Return the check result from the output of the script LOOK on a node. Lines of the batch shell and srun may
+    precede that output.
     """
     before, begun, own = out.partition("orch-look\n")
     host, shared, *rest = [*(line.strip() for line in own.splitlines() if line.strip()), "", ""]

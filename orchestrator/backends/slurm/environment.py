@@ -1,7 +1,8 @@
-"""Decides which environment variables of the shell may affect Slurm's programs, and which options they may set. Pure.
+"""Decides which environment variables of the shell may affect Slurm's programs, and which options they may set. This
+module has no side effects.
 
-A site's modules set such variables. The profile takes precedence, so they may set only options that the profile leaves
-empty.
+A site's modules set such variables. The profile takes precedence, so variables may set only options that the profile
+leaves empty.
 """
 
 from __future__ import annotations
@@ -36,8 +37,8 @@ def fills_in(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def filled(launch: LaunchPlan, environ: Mapping[str, str]) -> tuple[LaunchPlan, ByShell]:
-    """Return the plan with the options that variables of the shell set, and the names of these variables. The
-    profile leaves these options empty.
+    """Return the plan, in which variables of the shell have set options that the profile leaves empty, and the names of
+    these variables.
     """
     profile: dict[str, Any] = dict(launch.profile)
     sbatch = dict(profile.get("sbatch") or {})

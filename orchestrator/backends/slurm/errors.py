@@ -1,4 +1,6 @@
-"""Turns the error message of an sbatch that refused a job into a sentence that names the field to change. Pure."""
+"""Turns the error message of an sbatch that refused a job into a sentence that names the field to change. This module
+has no side effects.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Parses the output of squeue, scontrol and sacct, and describes each state and reason in a sentence. Pure.
+"""Parses the output of squeue, scontrol and sacct, and describes each state and reason in a sentence. This module has
+no side effects.
 
 It reads only formats that are the same in every Slurm since 20.02: `-o` of squeue, `-o` of scontrol, `-P` of sacct. The
 JSON output differs between versions.
@@ -275,8 +276,8 @@ def job_id_of(answer: str) -> str | None:
 
 
 def wait_seconds(start: str, now: float) -> float:
-    """Return how many seconds remain until a time of Slurm, such as `2026-03-01T10:00:00` in this machine's time
-    zone; 0 without a time.
+    """Return how many seconds remain until a time in Slurm's format, such as `2026-03-01T10:00:00` in this machine's
+    time zone; 0 for any other text.
     """
     try:
         return time.mktime(time.strptime(start, "%Y-%m-%dT%H:%M:%S")) - now
@@ -285,7 +286,7 @@ def wait_seconds(start: str, now: float) -> float:
 
 
 def is_unreachable(said: str) -> bool:
-    """Return True if an error message says that the controller could not be asked."""
+    """Return True if an error message says that the controller could not be reached."""
     return any(words.lower() in said.lower() for words in UNREACHABLE)
 
 

@@ -58,7 +58,7 @@ def partitions(site: Site) -> list[Partition]:
 
 
 def cores_per_gpu(settings: SlurmSettings, rows: list[Partition], shown: str) -> int | None:
-    """Return the number of cores per GPU in the profile's partition; None if it is unknown. Pure.
+    """Return the number of cores per GPU in the profile's partition; None if it is unknown.
 
     It is the number that Slurm gives by default. Without such a default, it is a node's number of cores (or the
     partition's limit) divided by the node's number of GPUs. shown: the output of `scontrol show partition -o`.
@@ -149,7 +149,7 @@ def refused(said: str, site: Site, launch: LaunchPlan) -> BackendError:
 
 
 def would_take(site: Site, launch: LaunchPlan) -> CheckResult:
-    """Return the output of `sbatch --test-only` for a plan's batch script. No job is queued."""
+    """Check with `sbatch --test-only` whether Slurm would accept a plan's batch script. No job is queued."""
     script = site.scheduler.script(launch)
     answer = site.call("sbatch", "--test-only", *options_in(script), stdin=script)
     said = answer.err.strip() or answer.out.strip()

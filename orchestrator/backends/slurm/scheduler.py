@@ -35,11 +35,11 @@ if TYPE_CHECKING:  # `orch status` must not wait for pydantic
     from orchestrator.transport.machine import Output
 
 AFTER_REQUEUE: Final = 5  # seconds
-MAY_DIFFER: Final = ("job_name", "comment", "setup", "teardown")  # between the tasks of an array
+MAY_DIFFER: Final = ("job_name", "comment", "setup", "teardown")  # parameters that tasks of an array need not share
 
 
 class Slurm(Scheduler):
-    """Slurm since 20.02. Only formats that are the same in all versions are used."""
+    """Describes Slurm 20.02 and later. Only formats that are the same in all these versions are used."""
 
     title = "Slurm"
     folder = "slurm"
@@ -163,7 +163,7 @@ class Slurm(Scheduler):
     # -- advice
 
     def would_take(self, launch: LaunchPlan, site: Site) -> CheckResult:
-        """See `Scheduler.would_take`. The answer comes from `sbatch --test-only`."""
+        """Check with `sbatch --test-only` whether Slurm would accept the plan, without a submit."""
         from orchestrator.backends.slurm import partitions
 
         return partitions.would_take(site, launch)

@@ -1,4 +1,6 @@
-"""The options of sbatch for a plan, by submitit's names, and the lines before and after the script's one srun. Pure."""
+"""Computes the options of sbatch for a plan, under submitit's names, and the lines of the batch script before and after
+its one srun. This module has no side effects.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ if TYPE_CHECKING:  # a look at runs must not wait for pydantic
 
 FOLDER: Final = "slurm"  # in a run's folder: script, pickle, the logs of batch shell and agents
 ARCHIVE: Final = "submitit.pyz"  # submitit and what it imports, as one program
-WARN_SECONDS: Final = 90  # before the time limit, when the ranks are sent the signal to stop
+WARN_SECONDS: Final = 90  # seconds before the time limit at which the ranks get the signal to stop
 LEAST_WARNING: Final = 10
 GRES_GPUS: Final = re.compile(r"\bgpu(?::[^:,()]+)??(?::(\d{1,5}))?(?=[,(]|$)")
 # An agent that fails ends the step. An agent that succeeds waits for the others, which may be saving.
@@ -93,7 +95,7 @@ def parameters(launch: LaunchPlan, array: Array | None = None) -> dict[str, Any]
     again = {"no-requeue": True} if stays_ended(launch) else {"requeue": True}
     extras = {name: value for name, value in extras.items() if not (name == "requeue" and stays_ended(launch))}
     tasks = {"array": f"0-{array.count - 1}{f'%{array.parallel}' if array.parallel else ''}"} if array else {}
-    survives = {"no-kill": True} if settings.spares else {}  # the loss of a node
+    survives = {"no-kill": True} if settings.spares else {}  # the job continues after the loss of a node
     return {**asked, "additional_parameters": {**again, **extras, **tasks, **survives}}
 
 
@@ -161,7 +163,8 @@ def leaves_cores_open(profile: Mapping[str, Any], job: Mapping[str, Any]) -> boo
 
 
 def warning(time_limit: int | None) -> int:
-    """Return how many seconds before the time limit the ranks are signalled. It is less if the limit itself is short.
+    """Return how many seconds before the time limit the ranks are signalled. The time is shorter if the limit itself is
+    short.
 
     Slurm checks its limits every 30 s, and may send the signal up to 60 s early.
     """
@@ -169,8 +172,8 @@ def warning(time_limit: int | None) -> int:
 
 
 def step(launch: LaunchPlan, array: Array | None = None) -> str:
-    """Return the shell command that starts submitit's part of each task. It is one srun, whose logs no other start
-    uses.
+    """Return the shell command that starts submitit's part of each task. The command is one srun with log files that no
+    other start uses.
 
     submitit's part is an archive in the agent's folder, so the nodes need no submitit. Python imports from the archive,
     not from the folder of the submit, in which srun starts.
@@ -209,8 +212,8 @@ def _setup(shell: InShell, *, stays: bool) -> list[str]:
 def _teardown(shell: InShell, *, stays: bool, has_spares: bool) -> list[str]:
     """Return the lines that requeue the job if an agent has requested it. The batch shell runs outside of containers.
 
-    With spares, an agent may request a start that needs no requeue. The exit code of srun shows whether the last agent
-    did.
+    With spares, an agent may also request a start that needs no requeue, so the exit code of srun decides about a
+    requeue.
     """
     word = f'-e {shell.run}/{FOLDER}/again."${{SLURM_RESTART_COUNT:-0}}"'
     asks = f'"$code" = {EXIT_REQUEUE}' if has_spares else word

@@ -22,7 +22,7 @@ class SlurmSettings:
     gpus_per_node: int | None = None
     cpus_per_gpu: int | None = None
     cpus_per_task: int | None = None
-    mem: int | None = None  # bytes a node
+    mem: int | None = None  # bytes per node
     constraint: str | None = None
     exclude: str | None = None
     sbatch: Mapping[str, str | int | bool] = field(default_factory=dict)

@@ -1,4 +1,6 @@
-"""Chooses the profile if the user names none. Imports no pydantic, and imports YAML only if there is a config file."""
+"""Chooses the profile if the user names none. This module imports no pydantic, and imports YAML only if there is a
+config file.
+"""
 
 from __future__ import annotations
 
@@ -27,9 +29,9 @@ class Choice:
 def default_profile(job: str, cwd: Path, environ: Mapping[str, str], job_file: Path | None = None) -> Choice:
     """Return the default profile for a job of this name ("" for a job without a name) in the folder `cwd`.
 
-    The first of these that exists is chosen: ORCH_PROFILE, the profile in the user's config file, the profile with the
-    job's name, the only profile that is not shipped with orch, `local`. A profile in the folder of `job_file` counts
-    only if it has the job's name. Raises SpecError if the config file has a mistake.
+    The first of these that exists is chosen: the variable ORCH_PROFILE, the profile in the user's config file, the
+    profile with the job's name, the only profile that is not shipped with orch, and last the profile `local`. A profile
+    in the folder of `job_file` counts only if it has the job's name. Raises SpecError if the config file has a mistake.
     """
     if named := environ.get("ORCH_PROFILE"):
         return Choice(named, "from ORCH_PROFILE")

@@ -58,7 +58,7 @@ _SHORT_FORM_PARTS: Final = frozenset(("host", "user", "port", "source", "target"
 
 @dataclass(frozen=True)
 class _Finding:
-    """A pydantic error with its path, from which the names of union branches are removed."""
+    """A pydantic error, and its path without the names of union branches."""
 
     path: tuple[str | int, ...]
     union: tuple[str | int, ...] | None

@@ -42,7 +42,7 @@ SOURCES: Final = (
 
 
 class _Asked(NamedTuple):
-    """The files of two documents, and the options that override them."""
+    """The files of a job and a profile, and the options that override their fields."""
 
     job_file: Path
     profile_file: Path
@@ -63,7 +63,7 @@ class _Asked(NamedTuple):
 def _bytes_of(path: Path) -> bytes:
     """Return the content of a file.
 
-    Raises OSError if it can't be a document, such as a pipe, a device or a checkpoint.
+    Raises OSError if the file can't be a job or profile, because it is a pipe, a device or too large.
     """
     return read_regular(os.path.realpath(path), kept.MOST_BYTES)
 
@@ -77,8 +77,8 @@ def load(
     flags: Mapping[str, Any],
     allow_code_dir: bool,
 ) -> Loaded:
-    """Load both documents. If nothing has changed, they come from the cache in the state folder `root`; otherwise
-    from the loader.
+    """Load the job and the profile. If nothing has changed, they come from the cache in the state folder `root`;
+    otherwise from the loader.
     """
     asked, key = None, ""
     if isinstance(job, str):
@@ -130,7 +130,7 @@ def _write(path: str, key: str, loaded: Loaded) -> None:
 def _encoded(value: Any) -> Any:
     """Return a document's value as JSON from which `_decoded` restores it.
 
-    Tuples become lists. Mappings and parts of documents become objects, and a key tells which of both an object was.
+    Tuples become lists. Mappings and parts of documents become objects, and a key shows which of the two an object was.
     """
     if isinstance(value, Spec):
         return {"spec": place_of(type(value)), "given": {name: _encoded(each) for name, each in value.given().items()}}

@@ -1,4 +1,4 @@
-"""The result of loading two documents. Imports no pydantic."""
+"""The result of loading a job and a profile. This module imports no pydantic."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ def load(
     cwd: Path | None = None,
     allow_code_dir: bool = False,
 ) -> Loaded:
-    """Read both documents, apply --set and flags, and check them.
+    """Read the job and the profile, apply --set and flags, and check both.
 
     `job` may be a Document that orch built; its path decides the code folder. The precedence is, lowest first: built-in
     values, the profile's `defaults`, the job, `sets`, `flags` (dotted path -> value; None counts as not given). A code
@@ -93,7 +93,7 @@ def load(
     notes = _notes_on_times([profile_root.get("time"), resources.get("time")])
     notes += _notes_on_sizes([profile_root.get("mem"), resources.get("mem")])
     notes += tuple(f"{shown(where, cwd)}: {note}" for note in loaded_profile.notes())
-    is_scheduled = bool(kind_named(loaded_profile.kind).scheduler)  # other kinds know no minutes
+    is_scheduled = bool(kind_named(loaded_profile.kind).scheduler)  # only schedulers count in minutes and MiB
     return Loaded(loaded_job, loaded_profile, job_file, where, code_dir, notes if is_scheduled else ())
 
 
@@ -131,7 +131,7 @@ def load_profile(profile: str | Path, *, sets: Iterable[str] = (), cwd: Path | N
 
 
 def _check_defaults(defaults: Node, path: Path) -> None:
-    """Raise SpecError if the profile's `defaults` have a mistake. They may lack the fields that a job must have."""
+    """Raise SpecError if the profile's `defaults` have a mistake. The defaults may lack fields that a job must have."""
     try:
         valid(Job, plain(_named(defaults, path), _VERBATIM))
     except ValidationError as error:

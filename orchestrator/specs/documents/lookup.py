@@ -15,7 +15,7 @@ SHELL_SUFFIXES: Final = (".sh", ".sbatch", ".slurm")
 
 
 def known_profiles(cwd: Path, job_file: Path | None = None) -> list[tuple[str, Path, str]]:
-    """Return (name, path, origin) of every profile. If several profiles have a name, the first takes precedence.
+    """Return (name, path, origin) of every profile. If several profiles have the same name, the first takes precedence.
 
     Profiles in a job's folder come after the user's own, because another person may have written the job.
     """
@@ -45,7 +45,9 @@ def users_profiles() -> Path:
 
 
 def known_jobs(cwd: Path) -> list[tuple[str, Path]]:
-    """Return (name, path) of every job that has a name. The first job with a name takes precedence."""
+    """Return (name, path) of every job in ./jobs and of those shipped with orch. If several jobs have the same name,
+    the first takes precedence.
+    """
     found = [(path.stem, path) for folder in (cwd / "jobs", shipped("jobs")) for path in documents(folder)]
     return list(reversed(dict(reversed(found)).items()))
 

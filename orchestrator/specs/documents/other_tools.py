@@ -1,4 +1,4 @@
-"""Maps names and forms of other tools' files to those of a job or profile. Pure."""
+"""Maps names and notations of other tools' files to those of jobs and profiles. This module has no side effects."""
 
 from __future__ import annotations
 

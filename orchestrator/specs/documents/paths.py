@@ -1,4 +1,5 @@
-"""Resolves the name or path of a job or profile to a file, and suggests similar names. Imports no pydantic."""
+"""Resolves the name or path of a job or profile to a file, and suggests similar names. This module imports no pydantic.
+"""
 
 from __future__ import annotations
 
@@ -74,8 +75,8 @@ def job_path(ref: str | Path, cwd: Path) -> Path:
 
 
 def profile_path(ref: str | Path, cwd: Path, job_file: Path | None = None) -> Path:
-    """Return the file of a profile, which is given by its path or by a name in `known_profiles`. Raises UsageError
-    if there is none.
+    """Return the file of a profile, which is given by its path or by a name in `known_profiles`. Raises UsageError if
+    there is no such profile.
     """
     name = str(ref)
     if "/" in name or name.endswith(SUFFIXES):

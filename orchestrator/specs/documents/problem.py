@@ -1,4 +1,4 @@
-"""The class of mistakes in documents."""
+"""The class that describes one mistake in a job or profile."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Problem:
-    """One mistake in a document, at a path of keys and list indices."""
+    """One mistake in a job or profile. `path` has the keys and list indices that lead to it."""
 
     path: tuple[str | int, ...]
     message: str

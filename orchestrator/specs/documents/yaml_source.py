@@ -44,7 +44,9 @@ Scalar = str | int | float | bool | None
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A value, its place, the place of its key, and the text of a scalar that is not a string."""
+    """A value, its place (file:line:column), the place of its key, and the original text of a scalar that is not a
+    string.
+    """
 
     value: dict[str, Node] | list[Node] | Scalar
     where: str
@@ -159,7 +161,7 @@ class _Open:
 
 @dataclass(slots=True)
 class _Composer:
-    """Builds the tree from the parser's events. It has its own stack, so deep input can't overflow Python's."""
+    """Builds the tree from the parser's events. It has its own stack, so deep input can't overflow Python's stack."""
 
     name: str
     what: str
@@ -326,7 +328,7 @@ def nested(path: Iterable[str], leaf: Node) -> Node:
 
 
 def plain(node: Node, verbatim: frozenset[str] = frozenset(), top: str = "") -> Any:
-    """Return the tree as JSON types. Numbers under a top-level key in `verbatim` stay texts in their original
+    """Return the tree as JSON types. Numbers under a top-level key in `verbatim` become texts in their original
     spelling.
     """
     value = node.value
@@ -341,7 +343,7 @@ def plain(node: Node, verbatim: frozenset[str] = frozenset(), top: str = "") -> 
 
 
 def from_value(value: Any, where: str) -> Node:
-    """Return the tree of a Python value (a command-line option); every node has the same place."""
+    """Return the tree of a Python value, such as a command-line option. Every node has the same place."""
     if isinstance(value, dict):
         return Node({str(k): replace(from_value(v, where), key_where=where) for k, v in value.items()}, where)
     if isinstance(value, list | tuple):

@@ -1,4 +1,6 @@
-"""Builds a Search from `--search` and the job's `search` section, and the points that check its space. Pure."""
+"""Builds a Search from `--search` and the job's `search` section, and the sweep points with which its space is checked.
+This module has no side effects.
+"""
 
 from __future__ import annotations
 

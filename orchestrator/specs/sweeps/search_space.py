@@ -66,7 +66,7 @@ class Range(Spec):
 
 
 def _choices(value: object) -> object:
-    """Read a list as choices."""
+    """Convert a list into a mapping with this list as its `choices`."""
     return {"choices": value} if isinstance(value, list | tuple) else value
 
 

@@ -1,4 +1,6 @@
-"""Parses `--sweep KEY=VALUES` into axes, and makes the points of their product. Pure."""
+"""Parses `--sweep KEY=VALUES` into axes, and returns all combinations of the axes' values as points. This module has no
+side effects.
+"""
 
 from __future__ import annotations
 
@@ -69,13 +71,15 @@ Taken = list[tuple[str, str]]  # (field, the option that sets it)
 
 
 def taken_by(sets: Iterable[str], fields: Collection[str]) -> Taken:
-    """Return (field, option) for each --set. A word in `fields` means a field of `training:`."""
+    """Return (field, option) for each --set. A key in `fields` is short for a field of `training:`."""
     words = [(text.partition("=")[0].strip(), f"--set {text}") for text in sets]
     return [(f"job.training.{word}" if word in fields else word, said) for word, said in words]
 
 
 def take(field: str, where: str, taken: Taken) -> None:
-    """Append a field to `taken`. Raises UsageError if `taken` has the same field, or a field inside or around it."""
+    """Append a field to `taken`. Raises UsageError if `taken` has the same field, a part of it, or a field that
+    contains it.
+    """
     for other, said in taken:
         if field == other or field.startswith(f"{other}.") or other.startswith(f"{field}."):
             raise UsageError(f"{where}: {said} sets the same field, {min(field, other, key=len)}", "leave one out")

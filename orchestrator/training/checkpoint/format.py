@@ -1,4 +1,5 @@
-"""The format of checkpoints: a folder for each step, with hashes of its files. It appears as a whole, by a rename.
+"""The format of checkpoints: a folder for each step, with hashes of its files. Each folder appears complete, by a
+rename.
 
     checkpoints/step_00000123/state.pt        torch.save of a dict of tensors and plain values
                               manifest.json   step, epoch, world_size, time, metric; checksum and size of each file
@@ -58,7 +59,9 @@ class Found:
 
 
 def save(folder: Path, state: Mapping[str, Any], manifest: Manifest, *, keep: int = 3) -> Path:
-    """Write a checkpoint, then delete all but the newest `keep`. Raises CheckpointError if it can't be written."""
+    """Write a checkpoint, then delete all but the newest `keep`. Raises CheckpointError if the checkpoint can't be
+    written.
+    """
     path = write(folder, state, manifest)
     prune(folder, path, keep)
     return path
@@ -83,8 +86,8 @@ def begin(folder: Path, step: int) -> Path:
 def commit(temp: Path, state: Mapping[str, Any], manifest: Manifest) -> Path:
     """Write the state into the folder that `begin` returned, and rename the folder to its final name.
 
-    The checkpoint is on the disk when this returns. If it fails, the folder is removed. `manifest.files` maps the name
-    of each file that is already in the folder to its checksum and "bytes"; these files must be on the disk.
+    The checkpoint is on the disk when this returns. If `commit` fails, the folder is removed. `manifest.files` maps the
+    name of each file that is already in the folder to its checksum and "bytes"; these files must be on the disk.
     """
     path = temp.with_name(name_of(manifest.step))
     try:

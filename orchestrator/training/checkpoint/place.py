@@ -8,7 +8,7 @@ from orchestrator.training.errors import CheckpointError
 
 
 def is_shared(folder: Path) -> bool:
-    """Return whether all ranks see rank 0's folder of checkpoints; collective."""
+    """Return whether all ranks see rank 0's folder of checkpoints. All ranks must call this."""
     probe: Path | None = None
     if group.leads():
         try:

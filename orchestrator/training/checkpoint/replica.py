@@ -8,7 +8,7 @@ from pathlib import Path
 from orchestrator.protocol.checkpoints.checkpoint_dir import COMMIT
 from orchestrator.training.progress.report import Reporter
 
-MOST_SECONDS = 5.0  # in addition to the time since the last save; ten times as long would count as a hang
+MOST_SECONDS = 5.0  # in addition to the time since the last save; ten times this limit would count as a hang
 LOOK_SECONDS = 0.02  # seconds between two readings of the agent's report
 
 
@@ -57,7 +57,9 @@ class SecondCopy:
         self._answers, self._commit = None, ""
 
     def _read(self) -> dict[str, object] | None:
-        """Return the agent's last report. It is empty while the agent is writing it. None if the file was removed."""
+        """Return the agent's last report, which is empty while the agent is writing it. Return None if the file was
+        removed.
+        """
         try:
             answer = json.loads((self._answers or Path()).read_text())
         except FileNotFoundError:

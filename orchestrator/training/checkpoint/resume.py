@@ -53,8 +53,8 @@ def find(places: Places, report: Report) -> Path | None:
 
 
 def path_for_all(places: Places, report: Report) -> Path | None:
-    """Call `find` on rank 0, and return its result on all ranks; collective. Its errors are raised as UserError on
-    all ranks.
+    """Call `find` on rank 0, and return its result on all ranks. All ranks must call this. Errors of `find` are raised
+    as UserError on all ranks.
     """
     found, problem = None, ""
     if group.leads():
@@ -69,7 +69,7 @@ def path_for_all(places: Places, report: Report) -> Path | None:
 
 
 def load_for_all(places: Places, report: Report) -> Loaded | None:
-    """Load the checkpoint to resume from on all ranks; collective. Return None if there is none."""
+    """Load the checkpoint to resume from on all ranks, or return None if there is none. All ranks must call this."""
     path = path_for_all(places, report)
     if path is None:
         return None
@@ -88,7 +88,9 @@ def load_for_all(places: Places, report: Report) -> Loaded | None:
 
 @contextmanager
 def _host_file() -> Iterator[tuple[IO[bytes], bool]]:
-    """Yield (a file in memory that the ranks of a host share, whether this rank has to fill the file); collective."""
+    """Yield (a file in memory that the ranks of a host share, whether this rank has to fill the file). All ranks must
+    call this.
+    """
     own = checkpoints.memory_file()
     # Processes that see the same /proc can open each other's files through it, whoever started the processes.
     there = f"{Path('/proc/sys/kernel/random/boot_id').read_text()} {os.readlink('/proc/self/ns/pid')}"
@@ -110,8 +112,8 @@ def _opened(path: str) -> IO[bytes] | None:
 
 
 def whole(loaded: Loaded) -> dict[str, Any]:
-    """Return a state with the entries "model" and "optimizer"; collective. A sharded checkpoint is assembled to
-    whole tensors.
+    """Return a state with the entries "model" and "optimizer". All ranks must call this. A sharded checkpoint is
+    assembled to whole tensors.
     """
     if not loaded.state.get(SHARDED):
         return loaded.state

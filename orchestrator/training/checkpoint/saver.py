@@ -28,8 +28,8 @@ class Saver:
     """Writes the checkpoints of a run into its folder, one at a time."""
 
     def __init__(self, places: Places, report: Reporter, heartbeats: HeartbeatFile, *, aside: bool = False) -> None:
-        """Clean the folder. With `aside`, the state is first copied in memory, and the copy is written in the
-        background.
+        """Remove unfinished checkpoints from the folder. With `aside`, a save first copies the state in memory, and the
+        copy is written in the background.
         """
         self.last_step = -1
         self._places = places
@@ -119,8 +119,8 @@ class Saver:
 
     @functools.cached_property
     def is_shared(self) -> bool:
-        """Return whether all ranks see the folder of checkpoints, so that each rank can write its own part. The
-        first access is collective.
+        """Return whether all ranks see the folder of checkpoints, so that each rank can write its own part. All ranks
+        must make the first access together.
         """
         seen = is_shared(self._places.checkpoints)
         if not seen:

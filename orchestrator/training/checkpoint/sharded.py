@@ -60,7 +60,7 @@ def write(
     manifest: Manifest,
     members: dist.ProcessGroup | None = None,
 ) -> Path:
-    """Write and commit a checkpoint with the `shards` of all ranks and the state of rank 0; collective.
+    """Write and commit a checkpoint with the `shards` of all ranks and the state of rank 0. All ranks must call this.
 
     `members` is the group for the collectives, if this thread can't use the default group. The checkpoint is on the
     disk when this returns. If a rank fails, CheckpointError is raised on all ranks.
@@ -196,7 +196,9 @@ def _reasons(error: CheckpointException) -> str:
 
 
 def read_whole(path: Path) -> dict[str, Tensor]:
-    """Return all sharded tensors of a checkpoint as whole tensors on this rank's CPU. Collective in a process group."""
+    """Return all sharded tensors of a checkpoint as whole tensors on this rank's CPU. In a process group, all ranks
+    must call this.
+    """
     whole: dict[str, Tensor] = {
         name: torch.empty(entry.size, dtype=entry.properties.dtype) for name, entry in index(path).items()
     }

@@ -10,7 +10,9 @@ from orchestrator.training.data.samples import Data
 from orchestrator.training.errors import UserError
 
 RECORD_BYTES = 1 + 3 * 32 * 32
-"""A record of the binary version: a class, then the red, green and blue pixels row by row."""
+"""The size of a record in CIFAR-10's binary version: a byte for the class, then the red, green and blue pixels row by
+row.
+"""
 TRAIN = tuple(f"data_batch_{number}.bin" for number in range(1, 6))
 TEST = ("test_batch.bin",)
 

@@ -40,8 +40,8 @@ class Source:
     """The device on which the samples are indexed, so their indices must be on it too."""
 
     def batches(self, shares: Iterable[Share], epoch: int = 0) -> Iterator[tuple[Tensors, Share]]:
-        """Yield (tensors on the device, share) for each of the shares. The yielded share's indices refer to these
-        tensors.
+        """Yield (tensors on the device, share) for each share, which is this rank's part of a batch. The yielded
+        share's indices refer to these tensors.
 
         If a share is empty, the tensors contain a dummy sample that does not count. Raises DataError if a sample can't
         be read.
@@ -78,7 +78,7 @@ class Resident(Source):
         self.looked_up_on = device
 
     def batches(self, shares: Iterable[Share], epoch: int = 0) -> Iterator[tuple[Tensors, Share]]:
-        """Yield all samples with each share, which is unchanged."""
+        """Yield the same tensors, which have all samples, with each share."""
         for share in shares:
             yield self.tensors, share
 
@@ -151,7 +151,7 @@ class Loaded(Source):
         self._keys = _Keys()
         self._loader = DataLoader(
             _Reader(task, dataset, options.seed),
-            batch_size=None,  # the reader itself makes whole batches
+            batch_size=None,  # the reader makes whole batches
             sampler=self._keys,
             collate_fn=_as_it_is,
             num_workers=workers,

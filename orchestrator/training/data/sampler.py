@@ -51,8 +51,8 @@ class ExactSampler:
     """Splits a seeded permutation of all samples into global batches, and each batch into one share for each rank.
 
     `samples` is the number of samples per epoch over all ranks. Each epoch has another permutation, which depends only
-    on seed and epoch. So a position in it stays valid if the number of ranks changes. The last global batch of an epoch
-    may be smaller, so its shares may differ by one sample or be empty.
+    on seed and epoch. So a position in the permutation stays valid if the number of ranks changes. The last global
+    batch of an epoch may be smaller, so its shares may differ by one sample or be empty.
     """
 
     def __init__(self, samples: int, global_batch: int, *, rank: int, world_size: int, seed: int) -> None:
@@ -68,7 +68,9 @@ class ExactSampler:
         self.epoch = epoch
 
     def shares(self, offset: int = 0, device: torch.device = CPU) -> Iterator[Share]:
-        """Yield this rank's share of each global batch, from `offset` samples into the epoch. `device` gets indices."""
+        """Yield this rank's share of each global batch, from `offset` samples into the epoch. The indices are on
+        `device`.
+        """
         generator = torch.Generator().manual_seed(self.seed * 1_000_003 + self.epoch)
         # The order is copied once per epoch, because each copy waits for the device's computations.
         order = torch.randperm(self.samples, generator=generator).to(device)

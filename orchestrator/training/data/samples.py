@@ -47,8 +47,8 @@ class Data:
     too large for memory is a map-style Dataset instead. Each of its items is a tuple of tensors, arrays or numbers for
     one sample, with the target last.
 
-    `name` and `unit` (the plural noun for samples) appear in logs and results. If other data is used than the task is
-    for, `note` explains why. `tokens` is the number of tokens per sample, from which the speed in tokens follows.
+    `name` and `unit` (the plural noun for samples) appear in logs and results. `stand_in` is True if substitute data is
+    used, and `note` explains why. `tokens` is the number of tokens per sample, from which the speed in tokens follows.
     """
 
     train: Samples
@@ -164,8 +164,8 @@ def _download_mnist() -> tuple[Path | None, str]:
 
 
 def _why_no_download(error: Exception) -> str:
-    """Return the reason of a failed download from torchvision's message. The message lists every address; the reason
-    is that of the last.
+    """Return the reason of a failed download from torchvision's message. The message lists the error of each address,
+    and the last error is returned.
     """
     text = " ".join(str(error).split()).rstrip(".:") or type(error).__name__
     failures: list[str] = re.findall(r"<urlopen error (?:\[Errno -?\d+\] )?([^>]+)>", text)

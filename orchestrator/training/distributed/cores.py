@@ -30,7 +30,7 @@ def stay_near(device: torch.device, ranks: Ranks, folder: Path = PCI) -> str:
 
 
 def near_cores(address: str, folder: Path = PCI) -> set[int]:
-    """Return the cores that sysfs reports as near to the device at a PCI address. Empty if sysfs reports none."""
+    """Return the cores that sysfs reports as near to the device at a PCI address; empty if sysfs reports none."""
     try:
         listed = (folder / address / "local_cpulist").read_text().strip() if address else ""
         ranges = [part.partition("-") for part in listed.split(",") if part]

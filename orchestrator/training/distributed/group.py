@@ -28,8 +28,8 @@ PATIENCE = 1800.0  # seconds; torch's own default for collectives of gloo
 def joined(
     ranks: Ranks, choice: Choice | UserError, init_method: str = "env://", timeout: float = PATIENCE
 ) -> Iterator[Choice]:
-    """Join the process group during the block, and yield the choice on which all ranks agree. `timeout` is that of
-    collectives, in seconds.
+    """Join the process group during the block, and yield the choice on which all ranks agree. `timeout` is the time
+    limit of collectives, in seconds.
 
     If a rank has an error or another choice, UserError is raised on all ranks, because the ranks would otherwise wait
     for each other forever.
@@ -117,7 +117,8 @@ def _from_environ(name: str, default: int) -> int:
 
 
 def beside() -> dist.ProcessGroup | None:
-    """Create a gloo group of all ranks for background work; collective. Return None without a process group.
+    """Create a gloo group of all ranks for background work. All ranks must call this. Return None without a process
+    group.
 
     A background thread needs its own group. If two threads of a rank shared a group, a collective of one thread could
     be matched with a collective of the other thread on another rank.
@@ -135,7 +136,7 @@ def device(members: dist.ProcessGroup | None = None) -> torch.device:
 
 
 def sum_over_ranks(values: Sequence[float]) -> list[float]:
-    """Return the sums of `values` over all ranks, with the same bits on every rank; collective."""
+    """Return the sums of `values` over all ranks, with the same bits on every rank. All ranks must call this."""
     if not is_joined():
         return list(values)
     tensor = torch.tensor(values, dtype=torch.float64, device=device())
@@ -144,7 +145,9 @@ def sum_over_ranks(values: Sequence[float]) -> list[float]:
 
 
 def everyones(value: object, members: dist.ProcessGroup | None = None) -> list[Any]:
-    """Return a list of each rank's `value` on all ranks; collective. The value's type must be in encoding.KINDS."""
+    """Return, on every rank, a list with the `value` of each rank. All ranks must call this. The value's type must be
+    in encoding.KINDS.
+    """
     if not is_joined():
         return [value]
     mine, sizes = _padded(value, members)
@@ -154,7 +157,7 @@ def everyones(value: object, members: dist.ProcessGroup | None = None) -> list[A
 
 
 def gathered(value: object) -> list[Any] | None:
-    """Return a list of each rank's `value` on rank 0, and None on the others; collective.
+    """Return, on rank 0, a list with the `value` of each rank. Return None on other ranks. All ranks must call this.
 
     The type of the value must be in encoding.KINDS.
     """
@@ -167,7 +170,9 @@ def gathered(value: object) -> list[Any] | None:
 
 
 def _padded(value: object, members: dist.ProcessGroup | None = None) -> tuple[torch.Tensor, list[int]]:
-    """Return this rank's encoded value, padded to the longest, and the length of each rank's value; collective."""
+    """Return this rank's encoded value, padded to the longest, and the length of each rank's value. All ranks must call
+    this.
+    """
     content = encode(value)
     mine = torch.tensor([len(content)], dtype=torch.int64, device=device(members))
     sizes = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
@@ -179,7 +184,7 @@ def _padded(value: object, members: dist.ProcessGroup | None = None) -> tuple[to
 
 
 def from_main(value: object, members: dist.ProcessGroup | None = None) -> Any:
-    """Return rank 0's `value` on all ranks; collective. The value's type must be in encoding.KINDS."""
+    """Return rank 0's `value` on all ranks. All ranks must call this. The value's type must be in encoding.KINDS."""
     if not is_joined():
         return value
     content = encode(value if leads() else None)
@@ -193,7 +198,8 @@ def from_main(value: object, members: dist.ProcessGroup | None = None) -> Any:
 
 
 def file_from_main(file: IO[bytes], *, keeps: bool) -> None:
-    """Copy the content of rank 0's file to the files of the ranks that have `keeps`, in chunks of 64 MiB; collective.
+    """Copy the content of rank 0's file to the files of the ranks that have `keeps`, in chunks of 64 MiB. All ranks
+    must call this.
 
     All copies are complete when this returns, because ranks also read each other's files.
     """
@@ -213,6 +219,6 @@ def file_from_main(file: IO[bytes], *, keeps: bool) -> None:
 
 
 def barrier() -> None:
-    """Wait for all ranks; collective."""
+    """Wait until all ranks have called this."""
     if is_joined():
         sum_over_ranks([0.0])

@@ -28,8 +28,8 @@ def _on_signal(signum: int, _frame: FrameType | None) -> None:
 
 
 def install() -> bool:
-    """Catch SIGTERM and SIGUSR2 from now on. Return False outside of the main thread, in which alone Python allows
-    handlers.
+    """Catch SIGTERM and SIGUSR2 from now on. Return False outside of the main thread, because Python allows handlers
+    only in the main thread.
 
     If a signal is ignored, it stays ignored, because the process that started this one converts that signal to SIGTERM.
     Worker processes with an interpreter of their own inherit ignored signals but no handlers, so an ignored signal does
@@ -113,7 +113,7 @@ class Agreement:
         self._since = time.monotonic()
 
     def __call__(self) -> bool:
-        """Return whether all ranks stop at this call; collective."""
+        """Return whether all ranks stop at this call. All ranks must call this."""
         if self.stopping:
             return True
         self._calls += 1
@@ -122,7 +122,9 @@ class Agreement:
         return self.stopping
 
     def now(self) -> bool:
-        """Agree at this call, without waiting for the interval. Return whether all ranks stop; collective."""
+        """Agree at this call, without waiting for the interval. Return whether all ranks stop. All ranks must call
+        this.
+        """
         if not self.stopping:
             self._calls += 1
             self._agree()

@@ -21,8 +21,8 @@ class Evaluation:
 
 
 def evaluate(strategy: Strategy, test: Source, count: int, stop: Callable[[], bool]) -> dict[str, float] | None:
-    """Return the means of loss and metrics over all `count` test samples; collective. None if `stop` returned True
-    meanwhile.
+    """Return the means of loss and metrics over all `count` test samples. All ranks must call this. Return None if
+    `stop` returned True meanwhile.
 
     If each rank takes a part of the data, rank r takes the samples r, r + ranks, r + 2 * ranks, ...
     """

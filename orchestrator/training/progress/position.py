@@ -1,4 +1,4 @@
-"""The position of a run within its training, and the number of its steps. Pure."""
+"""The position of a run within its training, and the number of its steps. This module has no side effects."""
 
 from dataclasses import dataclass
 
@@ -7,8 +7,8 @@ from orchestrator.training.options import Options
 
 @dataclass(frozen=True)
 class Position:
-    """A position in the training: `step` optimizer steps are done, and `offset` samples of `epoch` and `samples` in
-    total have been used.
+    """A position in the training: the number of finished optimizer steps (`step`), the epoch, the number of samples
+    that were used in this epoch (`offset`) and in all epochs (`samples`).
     """
 
     step: int = 0

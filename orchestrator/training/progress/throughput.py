@@ -30,7 +30,8 @@ def peak(name: str, precision: str) -> float | None:
 
 
 def forward_flops(strategy: Strategy, tensors: Tensors) -> int:
-    """Return the FLOPs of the forward pass for one sample, summed over the ranks that share the sample; collective.
+    """Return the FLOPs of the forward pass for one sample, summed over the ranks that share the sample. All ranks must
+    call this.
 
     The FLOPs are counted while the first sample is evaluated without compilation, which changes no state.
     """
@@ -60,7 +61,7 @@ class Utilization:
         return self._peak is not None
 
     def measure(self, strategy: Strategy, tensors: Tensors) -> None:
-        """Count the FLOPs of one sample; collective."""
+        """Count the FLOPs of one sample. All ranks must call this."""
         if strategy.setup.options.tensor_ranks == 1:  # otherwise a rank sees only its part of a sample
             self._flops = forward_flops(strategy, tensors)
 

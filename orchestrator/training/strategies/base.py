@@ -137,8 +137,9 @@ class Strategy:
     def backward(self, data: Tensors, share: Share) -> Tensor:
         """Compute the gradients of the mean loss over the global batch. Return this rank's part of the mean loss.
 
-        The share is split into --accumulate parts, and gradients are exchanged after the last part. All ranks have the
-        same number of parts. For an empty part, a dummy sample is computed, and its loss is multiplied by 0.
+        The rank's share of the batch is split into --accumulate parts, and gradients are exchanged after the last part.
+        All ranks have the same number of parts. For an empty part, a dummy sample is computed, and its loss is
+        multiplied by 0.
         """
         parts = cut(share, self.setup.options.accumulate)
         losses = []
@@ -194,7 +195,7 @@ class Strategy:
         nn.utils.clip_grad_norm_(self.model.parameters(), norm)
 
     def predict(self, inputs: list[Tensor]) -> Any:
-        """Return the outputs in an evaluation, or None if another rank returns them; collective."""
+        """Return the outputs in an evaluation, or None if another rank returns them. All ranks must call this."""
         return precision.forward(self.model, inputs, self.setup.options.precision)
 
     # -- state
@@ -208,15 +209,17 @@ class Strategy:
         return all(bool(weight.isfinite().all()) for weight in self.own_weights())
 
     def full_state(self) -> dict[str, Any] | None:
-        """Return "model" and "optimizer" as a single process would save them; collective. Return None on ranks other
-        than 0.
+        """Return "model" and "optimizer" as a single process would save them. All ranks must call this. Return None on
+        ranks other than 0.
         """
         if self.setup.ranks.rank:
             return None
         return {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
 
     def load_full(self, saved: Mapping[str, Any], source: str) -> None:
-        """Load a state that `full_state` of any strategy returned; collective. Errors name its checkpoint, `source`."""
+        """Load a state that `full_state` of any strategy returned. All ranks must call this. Errors name its
+        checkpoint, `source`.
+        """
         random_state.load_weights(self.model, random_state.part(saved, "model", source), source)
         random_state.load_optimizer(self.optimizer, random_state.part(saved, "optimizer", source))
 
@@ -225,8 +228,8 @@ class Strategy:
         raise NotImplementedError  # only strategies with `saves_shards` have this method
 
     def load_shards(self, saved: Mapping[str, Any], path: Path) -> None:
-        """Load a sharded checkpoint that any number of ranks wrote; collective. `saved` has the values that are not
-        tensors.
+        """Load a sharded checkpoint that any number of ranks wrote. All ranks must call this. `saved` has the values
+        that are not tensors.
         """
         raise NotImplementedError  # as for `shards`
 

@@ -93,8 +93,7 @@ class Fsdp(Strategy):
 
     @property
     def counts(self) -> bool:
-        """Return whether this rank's loss and outputs count. Of the ranks with the same samples, only the first
-        counts.
+        """Return whether this rank's loss and outputs count. Among ranks with the same samples, only the first counts.
         """
         return self.setup.ranks.rank % self.setup.options.tensor_ranks == 0
 
@@ -189,7 +188,9 @@ def _unsynchronised(model: nn.Module) -> Iterator[None]:
 
 
 def _whole(value: Any) -> Any:
-    """Assemble a whole tensor on rank 0's CPU from all ranks' parts. Collective if the tensor is sharded."""
+    """Assemble a whole tensor on rank 0's CPU from all ranks' parts. If the tensor is sharded, all ranks must call
+    this.
+    """
     if isinstance(value, DTensor):
         value = value.full_tensor()
     return value.cpu() if isinstance(value, Tensor) and group.leads() else value
@@ -207,7 +208,7 @@ def _dimensions(setup: Setup) -> dict[str, int]:
 
 def _like(value: Any, own: Any) -> Any:
     """Return this rank's part of a whole tensor if the tensor `own`, which it replaces, is sharded. Otherwise return
-    it unchanged.
+    the whole tensor unchanged.
     """
     if isinstance(own, DTensor) and isinstance(value, Tensor) and value.dim() and value.shape == own.shape:
         return tensor_parallel.part_of(value, own)

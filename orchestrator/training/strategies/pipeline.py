@@ -68,8 +68,8 @@ class Pipeline(Strategy):
         return loss
 
     def _through(self, data: Tensors, part: Share) -> Tensor:
-        """Pass samples forward and backward through all ranks. Return their part of the loss, which is 0 except on
-        the last rank.
+        """Pass samples forward and backward through all ranks. Return the samples' part of the loss, which is 0 except
+        on the last rank.
         """
         *inputs, targets = pick(data, part.indices)
         if not self.setup.grouped:

@@ -1,4 +1,5 @@
-"""Initial weights of sharded models. Only rank 0 initializes all weights, and each other rank receives its own part.
+"""Initializes the weights of sharded models. Only rank 0 initializes all weights, and each other rank receives its own
+part.
 
 On the other ranks, torch.empty reserves the whole weights, but the kernel provides no memory for pages to which nobody
 writes. torch's meta device would save the memory too, but many models can't be built on it.
@@ -37,7 +38,7 @@ class Undrawn(TorchFunctionMode):
 
 
 def whole(model: nn.Module) -> dict[str, Tensor]:
-    """Return a model's tensors by name on rank 0, and {} on the other ranks; collective.
+    """Return a model's tensors by name on rank 0, and {} on the other ranks. All ranks must call this.
 
     The tensors keep their values when the model is sharded or moved. Raises UserError on all ranks if one of them has
     built another model than rank 0.
@@ -53,8 +54,8 @@ def whole(model: nn.Module) -> dict[str, Tensor]:
 
 
 def take(model: nn.Module, tensors: Mapping[str, Tensor], device: torch.device) -> None:
-    """Fill this rank's parts of the model from rank 0's `tensors`, which rank 0 sends one after the other;
-    collective.
+    """Fill this rank's parts of the model from rank 0's `tensors`, which rank 0 sends one after the other. All ranks
+    must call this.
     """
     with torch.no_grad():
         for name, own in _tensors(model):
