@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 else:
 
     def __getattr__(name):
-        """Import a public name at its first use, because nodes have this file but not the modules behind the names."""
+        """Import a public name at its first use. Nodes have this file, but not the modules that define the names."""
         from importlib import import_module
 
         if name in _FROM_API:

@@ -134,9 +134,11 @@ class Run:
                 yield line
 
     def cancel(self, *, now: bool = False) -> tuple[NodeProof, ...]:
-        """Stop the run at its next step boundary, with a checkpoint, or at once with `now`. Wait until it has ended.
+        """Stop the run at its next step boundary, with a checkpoint, and wait until it has ended. With `now`, stop at
+        once.
 
-        The wait takes little more than limits.grace. A run whose submit still waits for a machine may continue.
+        The wait takes little longer than `limits.grace`. If the submit is still waiting for a machine, the run may not
+        have ended by then.
 
         Return a check of each node: `survivors` are processes that could not be ended, and `is_unreachable` is True if
         the node could not be checked. The result is empty if the run had ended before.
@@ -223,10 +225,10 @@ def submit(
     """Start a run, as `orch submit` does, and return it as soon as its agents are being started.
 
     `job` is a YAML file, the name of a shipped job, or a mapping of a job's fields, whose code is the current folder.
-    `profile` is a name or a file. `sets` overrides fields of both (`{"job.training.lr": 0.1}`). `env` sets variables,
-    where None means this process's own value. With `resume`, the run starts from the newest checkpoint of that run.
-    With `after`, the run starts when that run has succeeded; after "RUN:any", when it has ended. If other runs hold the
-    GPUs of the hosts, the run waits in their queue, or is refused with `no_wait`.
+    `profile` is a name or a file. `sets` overrides fields of both (`{"job.training.lr": 0.1}`). `env` sets variables. A
+    variable that is None gets this process's own value. With `resume`, the run starts from the newest checkpoint of
+    that run. With `after`, the run starts when that run has succeeded; after "RUN:any", when that run has ended. If
+    other runs hold the GPUs of the hosts, the run waits in their queue. With `no_wait`, it is refused instead.
 
     Raises SpecError (with file, line and column) or UsageError before anything is started, and BackendError if a
     machine or a scheduler refuses.
@@ -266,7 +268,7 @@ def find(ref: str) -> Run:
 
 
 def list_runs(limit: int | None = 20) -> list[Run]:
-    """Return the newest runs, newest first, including runs of sweeps. `limit` None returns all runs."""
+    """Return the newest runs, newest first, including runs of sweeps. If `limit` is None, return all runs."""
     return [Run(run.path) for run in newest_runs(state_root(), limit)]
 
 
@@ -281,11 +283,11 @@ def launch(
     name: str | None = None,
     log: Callable[[str], object] | None = None,
 ) -> list[Any]:
-    """Call `function(*args)` on every rank of a profile, as a run, and return the ranks' results in the order of ranks.
+    """Start a run that calls `function(*args)` on every rank, and return the ranks' results in the order of ranks.
 
     Each rank has torchrun's variables, so the function can call `init_process_group()`. The function may be defined in
-    a notebook. cloudpickle pickles it with its arguments and with everything that it uses of your own modules;
-    installed packages must be installed on the nodes too. Pass keyword arguments by `functools.partial`.
+    a notebook. cloudpickle pickles the function with its arguments and with the code of your own modules that it uses.
+    Installed packages that it uses must be installed on the nodes too. Pass keyword arguments by `functools.partial`.
 
     The pickled file is sent with the run's code, over the same authenticated connection and into the same private
     folder, so a rank that loads it runs only your own program. Results are never unpickled: a result is JSON (tuples

@@ -18,8 +18,8 @@ from orchestrator.node.system.private import hold_umask
 
 __all__ = ["main", "orch"]
 
-# The number of new objects between two garbage collections. A command keeps all that it imports, so collections would
-# take a tenth of its time and free nothing.
+# The number of new objects between two garbage collections. Most objects of a command are its imports, which stay, so
+# more frequent collections would take a tenth of its time and free nothing.
 GARBAGE = 50_000
 ROOM = "make room there: df -h shows the space, df -i the files that may still be made"
 # Errors that this machine causes and not a bug in orch, each with advice.
@@ -71,7 +71,7 @@ def main() -> NoReturn:
 def open_closed_streams() -> None:
     """Open /dev/null for each standard stream that is closed (`orch ... >&-`).
 
-    Python sets such a stream to None, and the next opened file would get the stream's descriptor.
+    Otherwise, the next opened file would get the stream's descriptor, and the stream's object in `sys` would be None.
     """
     for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
         if getattr(sys, name) is not None:

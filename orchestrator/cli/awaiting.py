@@ -20,15 +20,16 @@ class Elsewhere:
         self.awaited: frozenset[str] = frozenset()
 
     def hear(self, names: Iterable[str]) -> None:
-        """Replace the list of machines by that of a new report."""
+        """Store the machines that a new report names."""
         self.awaited = frozenset(names)
 
 
 @contextlib.contextmanager
 def naming_awaited_machines(kind: str) -> Iterator[Elsewhere]:
-    """Within the block, print the machines of a kind of backend that have not answered for a second.
+    """Within the block, print the machines that have not answered this process for a second.
 
-    Either this process waits for the machines, or another process waits and reports them to the yielded object.
+    `kind` names the backend that connects to the machines. If another process waits for machines, its reports of them
+    are passed to the yielded object.
     """
     elsewhere = Elsewhere()
     if not sys.stderr.isatty():
@@ -45,7 +46,7 @@ def naming_awaited_machines(kind: str) -> Iterator[Elsewhere]:
 
 
 def _watch(kind: str, elsewhere: Elsewhere, over: threading.Event) -> None:
-    """Print each machine once if it has not answered at two consecutive looks."""
+    """Print each machine once if it has not answered at two consecutive checks."""
     from orchestrator.backends import backend
     from orchestrator.protocol.hostlist import in_words
 

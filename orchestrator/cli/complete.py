@@ -1,4 +1,4 @@
-"""Shell completion of runs, sweeps, profiles and jobs. Only names are read, not the runs themselves."""
+"""Shell completion of runs, sweeps, profiles and jobs. It reads only names, and not the files of runs."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class Complete(Protocol):
 
 
 def _completes(names: Callable[[str], Iterable[str]], *, or_a_file: bool = False) -> Complete:
-    """Return click's completion function for these names. With `or_a_file`, the shell completes file names if no name
-    fits.
+    """Return a completion function for click that offers these names. With `or_a_file`, the shell offers file names if
+    no name matches.
 
     Errors are ignored, because the shell can't show them at its prompt.
     """
@@ -46,7 +46,7 @@ _completes_or_a_file = functools.partial(_completes, or_a_file=True)
 
 @_completes
 def runs(_typed: str) -> Iterable[str]:
-    """Complete a run: `last`, then all runs, the newest first."""
+    """Return the completions of a run's name: `last`, then the ids of all runs, the newest first."""
     from orchestrator.runs.store import newest_runs, state_root
 
     return ["last", *(run.run_id for run in newest_runs(state_root())), *_delegated()]
@@ -54,9 +54,9 @@ def runs(_typed: str) -> Iterable[str]:
 
 @_completes
 def runs_and_sweeps(typed: str) -> Iterable[str]:
-    """Complete a run or a sweep.
+    """Return the completions of the name of a run or a sweep.
 
-    Points of a sweep are listed only after its whole id, because there may be a thousand.
+    The points of a sweep are offered only after the sweep's whole id, because it may have a thousand points.
     """
     from orchestrator.runs.run_id import sweep_of
     from orchestrator.runs.store import newest_runs, state_root
@@ -70,7 +70,7 @@ def runs_and_sweeps(typed: str) -> Iterable[str]:
 
 @_completes
 def sweeps(_typed: str) -> Iterable[str]:
-    """Complete a sweep, the newest first."""
+    """Return the completions of a sweep's name, the newest sweep first."""
     from orchestrator.runs.run_id import sweep_of
     from orchestrator.runs.store import newest_runs, state_root
 
@@ -79,7 +79,7 @@ def sweeps(_typed: str) -> Iterable[str]:
 
 @_completes_or_a_file
 def profiles(_typed: str) -> Iterable[str]:
-    """Complete a profile's name, or the name of a file."""
+    """Return the completions of a profile's name. If none matches, the shell offers files."""
     from orchestrator.specs.documents.lookup import known_profiles
 
     return dict.fromkeys(name for name, _, _ in known_profiles(Path.cwd()))
@@ -87,7 +87,9 @@ def profiles(_typed: str) -> Iterable[str]:
 
 @_completes_or_a_file
 def jobs(_typed: str) -> Iterable[str]:
-    """Complete a job: a file of this folder, or a name in ./jobs or among the shipped jobs."""
+    """Return the completions of a job: files of this folder, names in ./jobs, and names of shipped jobs. If none
+    matches, the shell offers files.
+    """
     from orchestrator.specs.documents.lookup import documents, known_jobs
 
     here = [path.name for path in documents(Path.cwd())]

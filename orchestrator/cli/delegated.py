@@ -9,7 +9,7 @@ from typing import Any
 
 
 def delegated(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorate a command so that it runs on the machine that supervises its RUN."""
+    """Decorate a command so that it runs on the machine that supervises the run in its argument RUN."""
 
     @functools.wraps(command)
     def wrapped(run: str | None, **options: Any) -> Any:
@@ -20,8 +20,8 @@ def delegated(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def passed_on(run: str, words: list[str]) -> int | None:
-    """Run this command line on the machine that supervises the run, and return its exit code; None if that machine
-    is this one.
+    """Run this command line on the machine that supervises the run, and return its exit code. If this machine
+    supervises the run, do nothing and return None.
     """
     from orchestrator.runs.store import state_root
 

@@ -16,7 +16,7 @@ def follow(
     run: Any, *, as_json: bool = False, selection: Any = None, tail: int | None = None, raw: bool = False,
     wanted: Any = None,
 ) -> int:  # fmt: skip
-    """Print log lines until the run has ended, then its outcome. Return the exit code for the outcome."""
+    """Print log lines until the run has ended, then the run's outcome. Return the exit code for the outcome."""
     from orchestrator.cli.render import runs as render
     from orchestrator.looking import run as looking
     from orchestrator.protocol.checkpoints import checkpoint_dir

@@ -31,11 +31,11 @@ ROOMS: Final = {
 """The packages of commands, with their titles in the help, and their commands in the usual order of use."""
 
 ALIASES: Final = {"ls": "status", "ps": "status", "describe": "status"}
-"""Other tools' names for commands."""
+"""Names that other tools have for commands, and the commands of orch that they stand for."""
 
 
 class Orch(click.Group):
-    """Groups the commands by purpose. The file of a command is imported when the command is used."""
+    """The group of all commands, sorted by purpose. A command's file is imported when the command is used."""
 
     unlisted = {"accept": "submission"}  # noqa: RUF012 (click's classes are not frozen)
     rooms = {name: room for room, (_, names) in ROOMS.items() for name in names}  # noqa: RUF012 (as above)
@@ -73,7 +73,7 @@ class Orch(click.Group):
 
 
 def _dashes(name: str) -> str:
-    return name.replace("_", "-")  # click has removed the dashes in front
+    return name.replace("_", "-")  # click has removed the leading dashes of an option
 
 
 @click.group(
@@ -117,23 +117,23 @@ def say(text: str) -> None:
 
 
 def say_all(*lines: str) -> None:
-    """Print each line that is not empty, on stderr."""
+    """Print each line to stderr, except empty lines."""
     for line in filter(None, lines):
         say(line)
 
 
 def say_unless_refused(text: str) -> None:
-    """Hold a line back until the command's next output. `drop_held` discards the line if the command fails first."""
+    """Delay a message until the command's next output. `drop_held` discards the message if the command fails first."""
     _HELD.append(text)
 
 
 def drop_held() -> None:
-    """Discard the lines that `say_unless_refused` holds back."""
+    """Discard the messages that `say_unless_refused` has delayed."""
     _HELD.clear()
 
 
 def release_held() -> None:
-    """Print the lines that `say_unless_refused` holds back."""
+    """Print the messages that `say_unless_refused` has delayed."""
     held = list(_HELD)
     _HELD.clear()
     for line in held:
@@ -141,14 +141,14 @@ def release_held() -> None:
 
 
 def show(text: str, *, err: bool = False) -> None:
-    """Print text for people. Its control characters are escaped, so that they can't control the terminal."""
+    """Print text for people. Control characters in the text are escaped, so that they can't control the terminal."""
     release_held()
     click.echo(escapes.page(text) if colour_is_wanted() else printable(text), err=err)
 
 
 def print_id(name: str) -> None:
-    """Print the id of a new run or sweep on stdout if stdout is not a terminal. On a terminal, a message on stderr
-    has the id.
+    """Print the id of a new run or sweep to stdout if stdout is not a terminal. Users at a terminal read the id in a
+    message on stderr.
     """
     if not sys.stdout.isatty():
         click.echo(name)
@@ -161,7 +161,7 @@ def print_json(value: Any) -> None:
 
 
 def duration(option: str, text: str) -> int:
-    """Return the seconds of an option's value, such as `10m`. Raises UsageError if it is not a duration."""
+    """Convert an option's value, such as `10m`, to seconds. Raises UsageError if the value is not a duration."""
     from orchestrator.specs.units import seconds
 
     try:

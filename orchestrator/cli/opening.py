@@ -41,7 +41,8 @@ def detached_server(root: Path) -> tuple[Server, str]:
 def open_page(root: Path, server: Server, code: str, place: str = "", *, opens: bool = True) -> list[str]:
     """Open the page in a browser if possible, and return lines that tell the user how to open it.
 
-    The secret code is shown only on a terminal. Elsewhere, the lines name a private file that opens the page.
+    If stderr is a terminal, the lines have the address with its secret code. Otherwise they name a private file that
+    opens the page.
     """
     from orchestrator.web import files
 
@@ -63,8 +64,8 @@ def open_page(root: Path, server: Server, code: str, place: str = "", *, opens: 
 
 
 def _start_browser(path: Path) -> None:
-    """Open a private file that leads to the page in the user's browser. The address is not an argument, because
-    other users can see arguments.
+    """Start the user's browser with a private file that redirects to the page. The page's address is not an argument of
+    the browser, because other users can see arguments.
     """
     import subprocess
 
@@ -74,4 +75,4 @@ def _start_browser(path: Path) -> None:
         child = subprocess.Popen(argv, stdin=devnull, stdout=devnull, stderr=devnull, start_new_session=True)
     except OSError as error:
         raise OrchError(f"no browser could be started: {error.strerror}", f"open {path}") from error
-    child.returncode = 0  # nobody waits for this process
+    child.returncode = 0  # prevents a warning of subprocess, because this process does not wait for the browser

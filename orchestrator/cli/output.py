@@ -1,4 +1,4 @@
-"""Text that several commands print."""
+"""Prints texts that several commands have in common, such as plans and logs."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 
 def plan_json(launch: Any) -> dict[str, Any]:
-    """Return the plan as JSON types. It has rank 0 in full, and the names of the variables that differ between
-    ranks.
+    """Return the plan as JSON types, with the command and the variables of rank 0, and with the names of the variables
+    that differ between ranks.
     """
     from orchestrator.specs.plan import bindings_of, own_variables, ranks_of
 
@@ -55,8 +55,8 @@ def show_plan(
 
 
 def say_unknown_secrets(runs: Sequence[RunDir], verb: str, where: str) -> list[str]:
-    """Print and return the names of those secrets of the runs that can't be masked, because their values are unknown
-    here.
+    """Print and return the names of the runs' secrets that can't be masked, because this shell does not have their
+    values.
     """
     from orchestrator.runs.leaving import unknown_secrets
 
@@ -69,7 +69,7 @@ def say_unknown_secrets(runs: Sequence[RunDir], verb: str, where: str) -> list[s
 def print_logs(
     folder: RunDir, selection: Selection, tail: int | None, *, raw: bool, wanted: LineFilter | None = None
 ) -> None:
-    """Print the present contents of the chosen logs."""
+    """Print the present contents of the selected logs."""
     from orchestrator.runs.files.logs import Tail
 
     reader = Tail(folder, selection, wanted)

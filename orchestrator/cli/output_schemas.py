@@ -1,6 +1,6 @@
 """Builds the JSON Schema of each command's --json from the types that the commands print.
 
-The table `OUTPUTS` lists all commands. A field is defined in this module only if no type of orch has it.
+The table `OUTPUTS` has the types of all commands. A field is defined in this module only if no type of orch has it.
 """
 
 from __future__ import annotations
@@ -30,11 +30,14 @@ from orchestrator.specs.json_schema import DIALECT, tidied
 
 Object = dict[str, JsonValue]
 Forms = dict[str, Any]
-"""The JSON types that one command prints, by the way in which it is called."""
+"""The JSON types that one command prints, by the arguments with which it is called."""
 
 
 def _fields(title: str, /, *of: Any, maybe: Collection[str] = (), is_open: bool = False, **more: Any) -> Any:
-    """Return the type of an object with the fields of `of` and `more`. The output may lack the fields in `maybe`."""
+    """Return the type of a JSON object with the fields of the types `of` and the fields `more`.
+
+    A command may omit the fields in `maybe`. With `is_open`, the object may have further fields.
+    """
     hints = {field: hint for each in of for field, hint in _hints(each).items()} | more
     config = ConfigDict(extra="allow") if is_open else None
     fields: Any = {each: (hint, None if each in maybe else ...) for each, hint in hints.items()}
@@ -54,7 +57,7 @@ def _list(of: Any) -> Any:
 
 
 def _mapping(of: Any) -> Any:
-    """Return the type of an object with any keys whose values have this type."""
+    """Return the type of a JSON object with any keys. All values have the given type."""
     return dict[str, of]
 
 
@@ -180,18 +183,18 @@ OUTPUTS: Final[dict[str, Forms]] = {
     "gc": {"": list[base.Finding]},
     "profiles": {"": _list(_PROFILE)},
 }
-"""The output of every command that has --json."""
+"""The types of the output of every command that has --json."""
 
 
 class _AsPrinted(GenerateJsonSchema):
     """Generates the schemas. A field with a default is marked as required, because it is always printed."""
 
     def field_is_required(self, field: Any, total: bool) -> bool:
-        """Return True if a field is always printed."""
+        """Return True if every output has the field."""
         return field["type"] == "dataclass-field" or super().field_is_required(field, total)
 
     def default_schema(self, schema: Any) -> Any:
-        """Leave out the default value, because every field is printed with its actual value."""
+        """Return the field's schema without a default, because every output has the field's actual value."""
         return self.generate_inner(schema["schema"])
 
 

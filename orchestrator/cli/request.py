@@ -17,7 +17,7 @@ _ARGUMENTS = "orch.arguments"
 
 
 class TakesArguments(click.Command):
-    """A command whose words after `--` are arguments of the job's program."""
+    """The class of a command that passes the words after `--` to the job's program."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse the words before `--`, and keep the rest for `request`."""
@@ -40,7 +40,7 @@ profile_option = click.option(
 
 
 def profile_or_default(given: str | None, job: str = "") -> str:
-    """Return the given profile. If none is given, print and return the default profile for a job (a name or a file)."""
+    """Return the given profile. If none is given, return and print the default profile for a job (a name or a file)."""
     if given is not None:
         return given
     choice = default_choice(job)
@@ -102,7 +102,7 @@ def request(
 ) -> Any:
     """Build a request from the options that submit, run and plan share.
 
-    `program` is the launcher or interpreter that the user typed.
+    `program` is the launcher or interpreter in the command line that the user typed for `orch run`.
     """
     from orchestrator.prepare.prepare import Request
 

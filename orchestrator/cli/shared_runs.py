@@ -7,7 +7,7 @@ from orchestrator.errors import EXIT_ORCH_FAILED
 
 
 def show_shared_runs(profile: str, *, as_json: bool) -> int:
-    """Print the runs, and return the exit code."""
+    """Print all users' runs on the hosts of a profile, and return the exit code."""
     import time
 
     from orchestrator.cli.render.shared_hosts import shared_runs_page

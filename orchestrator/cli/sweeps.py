@@ -31,7 +31,7 @@ def submit_points(
     dry_run: bool,
     as_json: bool,
 ) -> int:
-    """Submit the points of --sweep or the trials of --search. With `dry_run`, only print them."""
+    """Submit the points of --sweep or the trials of --search. With `dry_run`, print them and submit nothing."""
     from orchestrator.cli.output import show_plan
     from orchestrator.cli.render import searches, sweeps
     from orchestrator.cli.render.escapes import one_line
@@ -84,7 +84,7 @@ def submit_points(
 
 
 def _say_fields(found: Sweep) -> None:
-    """Print the full field name of each key of the sweep or search."""
+    """Print which field of the job or profile each key of the sweep or search sets."""
     what = "sweep" if found.search is None else "search"
     for axis in found.axes:
         if axis.is_argument:
@@ -94,7 +94,7 @@ def _say_fields(found: Sweep) -> None:
 
 
 def _delegate(root: Path, found: Sweep, *, as_json: bool) -> int:
-    """Have another machine submit and supervise the points."""
+    """Have another machine submit and supervise the runs of a sweep or search."""
     from orchestrator.operations.submission import delegate
 
     pointer = delegate.hand_over(root, found.plain, found.to_json(), say)
@@ -110,7 +110,7 @@ def _delegate(root: Path, found: Sweep, *, as_json: bool) -> int:
 
 
 def status_of(root: Path, sweep: str, *, as_json: bool) -> str:
-    """Return the page of a sweep."""
+    """Return the page of a sweep, as text or as JSON."""
     from orchestrator.cli.render import searches, sweeps
     from orchestrator.looking.run import state_or_why_not
     from orchestrator.runs.searches import search_in
@@ -135,7 +135,7 @@ def status_of(root: Path, sweep: str, *, as_json: bool) -> str:
 def logs_of(
     runs: list[RunDir], selection: Selection, tail: int | None, *, raw: bool, wanted: LineFilter | None = None
 ) -> int:
-    """Print the selected logs of each run with such a log, below its id and values."""
+    """Print the selected logs of each run that has them, below a line with the run's id and values."""
     from orchestrator.cli.output import print_logs
     from orchestrator.cli.render import escapes
     from orchestrator.runs.files.logs import log_files
@@ -173,7 +173,7 @@ def cancel_all(root: Path, runs: list[RunDir], *, now: bool, as_json: bool) -> i
 
 
 def _cancelled_words(runs: int, asked: Sequence[RunState], going: int) -> str:
-    """Return a sentence with the numbers of runs that were cancelled and of runs that had ended before."""
+    """Return a sentence with the number of runs that were cancelled and the number of runs that had ended before."""
     ended = sum(state.state == "cancelled" for state in asked)
     finished = runs - ended - going
     return f"cancelled {ended} run{'s' * (ended != 1)}{f', {finished} had already finished' if finished else ''}"

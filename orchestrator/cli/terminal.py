@@ -14,12 +14,12 @@ from orchestrator.node.system.private import give_back_umask
 
 
 def has_terminal() -> bool:
-    """Return True if stdin and stdout are a terminal."""
+    """Return True if both stdin and stdout are terminals."""
     return sys.stdin.isatty() and sys.stdout.isatty()
 
 
 def speaks_utf8() -> bool:
-    """Return True if the user's locale uses UTF-8. Python's own encoding is always UTF-8, so it proves nothing."""
+    """Return True if the user's locale uses UTF-8. Python's own encoding is no evidence, because it is always UTF-8."""
     said = {name: os.environ.get(name, "") for name in ("LC_ALL", "LC_CTYPE", "LANG")}
     if sys.flags.utf8_mode and said["LC_CTYPE"] == "C.UTF-8":  # Python has set this variable itself
         said["LC_CTYPE"] = ""
@@ -28,9 +28,7 @@ def speaks_utf8() -> bool:
 
 
 def asks(*, yes: bool) -> bool:
-    """Return True if a confirmation is needed: the command runs at a terminal, and the user has not given the option
-    `yes`.
-    """
+    """Return True if a confirmation is needed: the command runs at a terminal, and without the option --yes."""
     return not yes and sys.stdin.isatty() and sys.stderr.isatty()
 
 
@@ -40,7 +38,7 @@ def is_wanted(question: str, *, yes: bool) -> bool:
 
 
 def become(argv: Sequence[str]) -> NoReturn:
-    """Replace this process by the program, so that signals and the exit code are the program's own."""
+    """Replace this process by a program, which then receives all signals and determines the exit code."""
     sys.stdout.flush()
     give_back_umask()
     try:

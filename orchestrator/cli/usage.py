@@ -21,7 +21,7 @@ ANSWERS: Final = {
     "sweep": "orch submit JOB --sweep lr=0.1,0.01 submits a sweep, orch status SWEEP shows it",
     "resume": "orch submit JOB --resume RUN starts from a run's newest checkpoint",
 }
-"""Words that people type as commands, with the commands of orch that they mean."""
+"""Hints for words that people type although orch has no such command."""
 OPTIONS: Final = {
     "--gpus": "--nproc-per-node",
     "--ranks": "--nproc-per-node",
@@ -29,7 +29,7 @@ OPTIONS: Final = {
     "--override": "--set",
     "--limit": "--number",
 }
-"""Other tools' names for options."""
+"""Names that other tools have for options, and the options of orch that they stand for."""
 
 
 def no_command(typed: str, names: Iterable[str]) -> UsageError:
@@ -40,9 +40,9 @@ def no_command(typed: str, names: Iterable[str]) -> UsageError:
 
 
 def refused(error: click.ClickException) -> UsageError:
-    """Return click's usage error as an error of orch."""
+    """Convert click's usage error to an error of orch."""
     context = getattr(error, "ctx", None)
-    if context is None or context.parent is None:  # orch itself and not one of its commands
+    if context is None or context.parent is None:  # the error concerns orch itself and not one of its commands
         return UsageError(_sentence(error), "orch --help lists the commands, orch COMMAND --help the options of one")
     if isinstance(error, click.NoSuchOption):
         return _no_option(error.option_name, context)

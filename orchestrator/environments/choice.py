@@ -1,4 +1,7 @@
-"""Chooses, for each package in a lock, the file that is installed for a node's interpreter. Pure."""
+"""Chooses, for each package in a lock, the file that is installed for a node's interpreter.
+
+This module has no side effects.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ class NoChoiceError(Exception):
 
 @dataclass(frozen=True)
 class Choice:
-    """A package and the file of it that is installed. If this machine built the wheel, there is no URL."""
+    """A package, and the file from which it is installed. The URL is empty if this machine built that file."""
 
     name: str
     version: str
@@ -68,7 +71,7 @@ def choose(
 
 
 def _beside(document: Pylock, interpreter: Interpreter) -> Pylock:
-    """Return the document without the packages that the interpreter can already import in the lock's version."""
+    """Return the lock without the packages that the interpreter can already import in the lock's version."""
     from packaging.utils import canonicalize_name
 
     there = {canonicalize_name(name): _release(version) for name, version in interpreter.packages}
@@ -87,8 +90,8 @@ def _release(version: object) -> str:
 
 
 def _restricted(document: Pylock, allowed: Mapping[str, frozenset[str]]) -> Pylock:
-    """Return the document with only the files whose hashes are allowed. Raises NoChoiceError if a package has no
-    allowed file.
+    """Return the lock with only the files whose hashes are allowed. Raises NoChoiceError if a package has no allowed
+    file.
 
     This is needed because uv, when it resolves a requirements file, does not check its result against the hashes in
     that file.
@@ -110,8 +113,8 @@ def _restricted(document: Pylock, allowed: Mapping[str, frozenset[str]]) -> Pylo
 
 
 def _without_file(document: Pylock, interpreter: Interpreter, lock: Lock) -> Iterator[str]:
-    """Yield a sentence for each needed package that has no file for this interpreter. The sentence lists the files
-    that exist.
+    """Yield an error message for each needed package that has no file for this interpreter. The message names files
+    of the package for other interpreters.
     """
     tags = set(interpreter.tags())
     wants: dict[str, str | frozenset[str]] = {

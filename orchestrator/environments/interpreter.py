@@ -1,4 +1,7 @@
-"""The description of a node's interpreter, and the wheels that the interpreter accepts. Pure."""
+"""The description of a node's interpreter, and the wheels that the interpreter accepts.
+
+This module has no side effects.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ _MOVING: Final = ("platform_release", "platform_version")
 
 @dataclass(frozen=True)
 class Interpreter:
-    """The interpreter for which an environment is installed."""
+    """A node's Python interpreter, for which an environment is installed: its version, its platform, its packages."""
 
     base: str  # absolute path of the real interpreter, not of a shim
     version: str
@@ -32,7 +35,7 @@ class Interpreter:
     libc: str  # "glibc 2.36", "musl 1.2.4"
     free_threaded: bool
     markers: Mapping[str, str]
-    paths: tuple[str, ...] = ()  # folders of the packages that stay visible
+    paths: tuple[str, ...] = ()  # folders of installed packages that the environment can import too
     packages: tuple[tuple[str, str], ...] = ()  # (name, version) of the packages in these folders
 
     @staticmethod

@@ -41,8 +41,8 @@ class Packages:
         return "".join(f"{each.requirement}\n" for each in self.choices)
 
     def key(self, interpreter: Interpreter) -> str:
-        """Return the environment's key: a hash of its packages, its interpreter, and the folders whose packages stay
-        importable.
+        """Return the environment's key: a hash of its packages, its interpreter, and the folders of other packages that
+        it can import.
         """
         parts = ["1", self.requirements, interpreter.key, interpreter.base, interpreter.paths]
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
@@ -80,8 +80,8 @@ def chosen(store: WheelStore, lock: Lock, interpreter: Interpreter) -> tuple[Cho
     """Return the wheels to install from a lock for an interpreter. Raises LockError or WheelError if a wheel is not
     available.
 
-    An earlier choice of this machine for the same lock and interpreter is reused. So a requirements file without hashes
-    keeps the versions of its first resolution.
+    If this machine has chosen wheels for the same lock and interpreter before, it reuses that choice. So a requirements
+    file without hashes keeps the versions of its first resolution.
     """
     settings = {name: text for name, text in os.environ.items() if name.startswith("UV_")}
     where = None if lock.pylock else [lock.folder, settings]
@@ -112,8 +112,8 @@ def _rows(value: Any) -> list[dict[str, Any]]:
 def _compiled(lock: Lock, interpreter: Interpreter) -> str:
     """Resolve a requirements file to pylock.toml.
 
-    If the environment can import packages that the interpreter already has, dependencies that the file does not list
-    are not added.
+    Dependencies that the file does not list are added only if the environment can't import the interpreter's own
+    packages.
     """
     folder, version = Path(lock.folder or NOBODYS), ".".join(map(str, interpreter.minor))
     alone = ["--no-deps"] if interpreter.paths else []

@@ -21,7 +21,7 @@ OLDEST_GLIBC: Final = (2, 17)  # the version of glibc that uv's own wheels need
 
 
 def uv_for(store: WheelStore, interpreter: Interpreter) -> str:
-    """Put a uv program that runs on the interpreter's node into the store of wheels, and return its sha256.
+    """Put a uv program that can run on the interpreter's node into the store of wheels, and return the file's sha256.
 
     Raises LockError or WheelError if no such uv is available.
     """

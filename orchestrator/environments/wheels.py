@@ -34,9 +34,7 @@ class WheelError(OrchError):
 
 
 class WheelStore:
-    """The wheels in the cache of a state folder. The store also contains other files that are sent to nodes, such as
-    uv.
-    """
+    """The cache of wheels in orch's state folder. It also contains other files that are sent to nodes, such as uv."""
 
     def __init__(self, root: Path) -> None:
         self.folder = Path(wheels_folder(str(root / "cache")))
@@ -47,7 +45,7 @@ class WheelStore:
         return self.folder / sha256
 
     def is_whole(self, sha256: str) -> bool:
-        """Return whether the file with this sha256 is stored and intact. This marks the file as just used."""
+        """Return whether the file with this sha256 is stored and intact. The check marks the file as just used."""
         try:
             with self.path(sha256).open("rb") as file:
                 found = digest_of(file) == sha256
@@ -90,14 +88,15 @@ class WheelStore:
                         f"has the sha256 {found}, and the lock names {choice.sha256}",
                         "the file was changed or replaced there since it was locked: lock it again if you trust it",
                     )
-        except (OSError, ValueError) as error:  # errors of http.client have become OSError or ValueError here
+        except (OSError, ValueError) as error:  # _open raises OSError for the errors of http.client
             what = f"{choice.name} {choice.version}: {choice.file} can't be fetched from {where.hostname or where.path}"
             raise WheelError(
                 f"{what}: {error}", "this machine must be able to reach the addresses in the lock"
             ) from None
 
     def built(self, choice: Choice, interpreter: Interpreter) -> Choice:
-        """Return the wheel of a source distribution. For each kind of interpreter, the wheel is built only once.
+        """Build the wheel of a source distribution, or return the wheel of an earlier build for the same kind of
+        interpreter.
 
         Raises WheelError if the build fails.
         """

@@ -31,13 +31,13 @@ class Evidence(Value):
 
     record: RunRecord  # the record, with the hosts of the newest start
     events: tuple[Event, ...] = ()
-    alive: Mapping[int, bool | None] = field(default_factory=dict)  # None: unknown at the moment
+    alive: Mapping[int, bool | None] = field(default_factory=dict)  # whether each node's agent lives; None: unknown
     rank0_done: bool = False
     scheduler: SchedulerStatus | None = None  # None if the backend has no queue of its own
     relaunches: bool = False  # whether the supervisor may start the agents again
-    unreachable: Mapping[int, Unreachable] = field(default_factory=dict)  # by node
-    other_machine: str = ""  # the machine that started the run, if not this one: its processes are unknown
-    job: str | None = None  # the number of its job, if a scheduler has given it one
+    unreachable: Mapping[int, Unreachable] = field(default_factory=dict)  # by the number of the node
+    other_machine: str = ""  # the machine that started the run, if it is not this one; its processes can't be seen here
+    job: str | None = None  # the id of the scheduler's job in which the run is, if any
 
 
 def gather(run: RunDir, record: RunRecord, known: FileCache | None = None) -> Evidence:
@@ -64,8 +64,8 @@ def with_hosts_now(record: RunRecord, sight: Sight) -> RunRecord:
 
 
 def _rank0_is_done(run: RunDir, events: tuple[Event, ...], known: FileCache) -> bool:
-    """Return whether rank 0 has left the file that marks its end in the newest attempt. A file that can't be read
-    counts too.
+    """Return whether the file rank0.done says that rank 0 has finished the newest attempt. If the file exists but can't
+    be read, the result is True too.
     """
     try:
         marker = known.of_file(f"{run.path}/rank0.done", lambda: run.read("rank0.done"), None)
@@ -74,16 +74,16 @@ def _rank0_is_done(run: RunDir, events: tuple[Event, ...], known: FileCache) -> 
     return marker is not None and marker.get("attempt") in (last_attempt(events), None)
 
 
-# -- the state, pure
+# -- the state: these functions have no side effects
 
 
 def state_from(evidence: Evidence) -> RunState:
-    """Return the run's state, with the verdict that the run would get now."""
+    """Return the state that follows from the evidence, with the verdict that the run would get now."""
     return judged(evidence)[0]
 
 
 def judged(evidence: Evidence) -> tuple[RunState, Relaunch | None]:
-    """Return the run's state with the verdict that it would get now, and the start that would follow the run's end."""
+    """Return the run's state, with the verdict that it would get now, and the relaunch that would follow, if any."""
     state = _own_state(evidence)
     if evidence.scheduler is not None:
         from orchestrator.runs.scheduler_status import joined

@@ -47,7 +47,7 @@ def check(run: RunDir, selection: Selection) -> None:
 
 
 def _no_log(state: RunState, selection: Selection) -> OrchError:
-    """Return the error for a selected rank or node, or a run, that has no log."""
+    """Return the error which says that the selected rank or node, or the whole run, has no log."""
     rank, node = selection.rank, selection.node
     which = f"rank {rank} has" if rank is not None else f"node {node} has" if node is not None else "the run has"
     if state.is_final:

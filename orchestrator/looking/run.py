@@ -51,8 +51,8 @@ def bringing_logs(run: RunDir, selection: Selection) -> contextlib.AbstractConte
 
 
 def come_anyway(run: RunDir, selection: Selection) -> bool:
-    """Return whether the selected logs are copied to this machine in any case. Rank 0's logs always are, and after
-    the end all logs are.
+    """Return whether orch copies the selected logs to this machine without a request. It copies rank 0's logs always,
+    and all logs when the run has ended.
     """
     return (run.path / "verdict.json").exists() or (selection.rank in (None, 0) and not selection.takes_several)
 
@@ -68,8 +68,8 @@ def state_or_why_not(run: RunDir, known: FileCache | None = None) -> RunState:
 
 
 def wait(run: RunDir, on_look: Callable[[RunState], None] | None = None, timeout: float | None = None) -> RunState:
-    """Wait until the run has ended or `timeout` seconds have passed, and return its state. `on_look` is called with
-    each state that is read meanwhile.
+    """Wait until the run has ended or `timeout` seconds have passed, and return its state. During the wait, `on_look`
+    is called with each state that is read.
     """
     for state in states(run, timeout):
         if on_look is not None:
@@ -78,7 +78,7 @@ def wait(run: RunDir, on_look: Callable[[RunState], None] | None = None, timeout
 
 
 def states(run: RunDir, timeout: float | None = None) -> Iterator[RunState]:
-    """Yield the run's state until it has ended or `timeout` seconds have passed, at least once."""
+    """Yield the run's present state, at least once, until the run has ended or `timeout` seconds have passed."""
     end = None if timeout is None else time.monotonic() + timeout
     while True:
         state = state_of(run)

@@ -23,9 +23,9 @@ SIGNS_OF_LOSS: Final = (LostNode, GaveUp, StartingAgain)
 
 
 def state_of(run: RunDir, known: FileCache | None = None) -> RunState:
-    """Return the run's state. If the run has its verdict, only its files are read.
+    """Return the run's state. If the run's verdict is recorded, only files of the run are read.
 
-    With a cache, only files of events that have changed are read again.
+    If the cache `known` is given, only event files that have changed are read again.
     """
     record, ending = run.record(), run.ending()
     if record.is_lost and ending is None:
@@ -86,7 +86,7 @@ def _ended(record: RunRecord, run: RunDir, ending: Ending, known: FileCache | No
 
 
 def check_kind(run: RunDir, record: RunRecord) -> None:
-    """Raise StoreError if this version has no backend for the run, because the run's state is unknown then."""
+    """Raise StoreError if this orch has no backend for the run's kind of profile, so that it can't read the state."""
     try:
         known = is_known(record.kind)
     except OrchError as error:  # the package that adds the kind is broken; other runs are shown all the same
@@ -109,6 +109,6 @@ def explained(run: RunDir, verdict: Verdict) -> Verdict:
     code_dir = run.record().code_dir
     told = with_missing_file(run, verdict)
     for explain in (with_nearby_file, with_nearby_module):
-        if told is verdict:  # otherwise a more certain hint was found already
+        if told is verdict:  # otherwise the verdict already has a more certain hint
             told = explain(verdict, code_dir)
     return told

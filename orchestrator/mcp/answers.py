@@ -1,4 +1,4 @@
-"""The tools of `orch mcp`: what the command line shows and does, as bounded and redacted JSON. Nothing prints."""
+"""The tools of `orch mcp`. They do the same as commands of orch, and return bounded and redacted JSON. None prints."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ _OF_A_ROW: Final = (
     "run_id", "name", "profile", "state", "created", "started", "ended", "restarts", "world_size", "sweep", "labels",
     "progress", "last_line", "detail",
 )  # fmt: skip
-_NOT_SHOWN: Final = ("record", "notifications")  # of a run's page: they are long, and repeat the job and the profile
+# fields of a run's page that the tool omits, because they are long and repeat the job and the profile
+_NOT_SHOWN: Final = ("record", "notifications")
 
 Answer = dict[str, Any]
 Run = Annotated[str, Field(description="A run's id, a unique prefix of it, its job's name, or last")]

@@ -1,4 +1,7 @@
-"""Makes an answer safe for another program: masks secrets, marks texts of programs, and limits the size. Pure."""
+"""Makes an answer safe for a coding agent: masks secrets, marks texts that programs wrote, and limits the size.
+
+This module has no side effects.
+"""
 
 from __future__ import annotations
 
@@ -20,16 +23,17 @@ BY_PROGRAMS: Final = frozenset({
 })  # fmt: skip
 """The fields of answers that contain or quote text that a program has written."""
 NEWEST_LAST: Final = frozenset({"lines", "tail"})
-"""The fields whose lists are cut at their beginnings, because their ends count."""
-MOST_CHARACTERS: Final = 200_000  # of an answer
-_STEPS: Final = ((1000, 8000), (100, 2000), (20, 500), (5, 200))  # items of a list, and characters of a text
+"""The fields whose long lists lose their first items, because the last items are the most important."""
+MOST_CHARACTERS: Final = 200_000  # the most characters of an answer
+# (most items of a list, most characters of a text); the first pair that makes the answer small enough is used
+_STEPS: Final = ((1000, 8000), (100, 2000), (20, 500), (5, 200))
 
 
 def answer(value: Any, redaction: Redaction) -> dict[str, Any]:
-    """Return a value as an answer: redacted, marked, limited in size, and with the notice. Raises UsageError if it is
-    too large.
+    """Return a value as an answer: redacted, marked, limited in size, and with the notice on untrusted text.
 
-    Long texts are cut after the redaction, because the redaction does not detect a part of a secret.
+    Long texts are cut after the redaction, because the redaction does not detect a part of a secret. Raises UsageError
+    if the answer is too large even then.
     """
     for items, characters in _STEPS:
         found = {"notice": NOTICE, **_short(_marked(redaction.json(_few(to_json(value), items))), characters)}
@@ -39,7 +43,7 @@ def answer(value: Any, redaction: Redaction) -> dict[str, Any]:
 
 
 def _marked(value: Any, name: str = "", *, is_inside: bool = False) -> Any:
-    """Return the value with each field of BY_PROGRAMS wrapped, and with invisible characters escaped."""
+    """Return the value with the fields in BY_PROGRAMS marked as untrusted, and with invisible characters escaped."""
     if not is_inside and name in BY_PROGRAMS and value not in (None, "", [], {}):
         return {UNTRUSTED: _marked(value, is_inside=True)}
     if isinstance(value, dict):
@@ -55,7 +59,9 @@ def length_of(value: Any) -> int:
 
 
 def _few(value: Any, items: int, name: str = "") -> Any:
-    """Return the value with long lists and objects cut at their ends, or at their beginnings for NEWEST_LAST."""
+    """Return the value with only the first items of long lists and objects, but the last items of a field in
+    NEWEST_LAST.
+    """
     left = max(0, len(value) - items) if isinstance(value, list | dict) else 0
     if isinstance(value, list):
         note = [f"[{left} left out]"] if left else []

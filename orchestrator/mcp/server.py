@@ -26,14 +26,14 @@ def check_package() -> None:
 
 
 def serve(*, allow_actions: bool) -> None:
-    """Serve the tools at stdin and stdout until the client closes them. Without `allow_actions`, the tools only
-    read.
+    """Serve the tools over stdin and stdout until the client closes them. Without `allow_actions`, only the tools that
+    read are served.
     """
     server_with(allow_actions=allow_actions).run("stdio")
 
 
 def server_with(*, allow_actions: bool) -> MCPServer[Any]:
-    """Return the server with its tools."""
+    """Return an MCP server that offers the tools."""
     from mcp.server import MCPServer
     from mcp.server.mcpserver.exceptions import ToolError
     from mcp_types import ToolAnnotations
@@ -41,7 +41,7 @@ def server_with(*, allow_actions: bool) -> MCPServer[Any]:
     from orchestrator.mcp import answers
 
     class Server(MCPServer[Any]):
-        """A server whose error messages are orch's own sentences."""
+        """A server that reports an error of orch by its message and hint."""
 
         async def call_tool(self, name: str, arguments: dict[str, Any], context: Any = None) -> Any:
             try:
@@ -62,8 +62,8 @@ def server_with(*, allow_actions: bool) -> MCPServer[Any]:
 
 
 def sentence(error: BaseException | None) -> str:
-    """Return orch's message and hint without secrets. For invalid arguments, return a sentence about them; for other
-    errors, "".
+    """Return the message for the client: orch's message and hint without secrets, a description of invalid arguments,
+    or "" for any other error.
     """
     from pydantic import ValidationError
 

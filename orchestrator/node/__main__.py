@@ -7,7 +7,7 @@ from importlib import import_module
 
 from orchestrator.node.system.private import hold_umask
 
-# verb: (module and function, which takes the words as text and returns the exit code; the words)
+# verb: (module and function, names of the arguments); the function takes texts and returns the exit code
 VERBS = {
     "agent": ("agent.agent:run_agent", "TASK"),  # a node's agent
     "slurm": ("agent.slurm:run_slurm_agent", "RUN_DIR"),  # a node's agent in a Slurm job
@@ -19,21 +19,21 @@ VERBS = {
     ),  # a node's agent in another scheduler's job
     "launcher": ("launcher.launcher:run_launcher", ""),  # the launcher, a child of the agent
     "serve": ("server.server:serve", ""),  # answers requests that come over SSH
-    "stay": ("server.server:stay", ""),  # like serve, as the first process of a scheduler's step
+    "stay": ("server.server:stay", ""),  # like serve, but as the first process of a step of a scheduler's job
     "replay": ("agent.replay:replay", "ORDER"),  # runs a single rank at a terminal
-    "stacks": ("debug.stacks:print_stacks", "RUN_DIR NODE RUN BOUNDARY"),  # the stacks of this node's ranks
-    # Profiles of the ranks' next steps.
+    "stacks": ("debug.stacks:print_stacks", "RUN_DIR NODE RUN BOUNDARY"),  # prints the stacks of this node's ranks
+    # Lets the ranks record profiles of their next steps.
     "profile": ("debug.profiling:print_profile", "RUN_DIR NODE RUN BOUNDARY STEPS SECONDS"),
     # Forwards streams to a port of this node, or to a rank's debugger.
     "relay": ("debug.relay:relay", "RUN_DIR NODE BOUNDARY TARGET"),
-    "adapter": ("debug.adapter:run_adapter", ""),  # debugpy's adapter for a rank
+    "adapter": ("debug.adapter:run_adapter", ""),  # runs debugpy's adapter for a rank
     "fault": ("server.fault:inject", "RUN_DIR NODE FAULT SECONDS"),  # kills or freezes processes, to test recovery
-    "gpus": ("server.gpus:print_gpus", "PYTHON SECONDS"),  # the state of this machine's GPUs
+    "gpus": ("server.gpus:print_gpus", "PYTHON SECONDS"),  # prints the state of this machine's GPUs
 }
 
 
 def main() -> int:
-    """Run a verb and return its exit code. Files that the verb writes are readable only for this user."""
+    """Run a verb and return its exit code. Files that the verb writes are readable only by this user."""
     verb, words = (sys.argv[1] if len(sys.argv) > 1 else ""), sys.argv[2:]
     if verb != "launcher":  # a launcher may be another user in its container, and sets its own umask
         hold_umask()

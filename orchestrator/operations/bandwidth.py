@@ -1,5 +1,5 @@
-"""orch doctor --bench: measures the bandwidth of all-reduce on a profile's nodes, and compares it with the last
-measurement.
+"""orch doctor --bench: measures the bandwidth of all-reduce on a profile's nodes, and compares the bandwidth with the
+last measurement.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ JOB: Final = {"name": "bandwidth", "module": "orchestrator.training.bandwidth"}
 
 @dataclass(frozen=True)
 class Figure:
-    """One bandwidth in bytes per second, inside a node or between nodes."""
+    """A measured bandwidth, inside a node or between nodes, in bytes per second."""
 
     where: str
     now: float
-    line: float | None = None  # bytes per second of the slowest node's network
-    before: float | None = None  # from the last measurement
+    line: float | None = None  # the rated bandwidth of the slowest node's network
+    before: float | None = None  # the bandwidth in the last measurement
 
 
 def measure(root: Path, profile: str, tell: Callable[[str], None], sets: tuple[str, ...] = ()) -> list[Figure]:
@@ -63,7 +63,7 @@ def measure(root: Path, profile: str, tell: Callable[[str], None], sets: tuple[s
 
 
 def figures_of(result: Mapping[str, Any], before: Mapping[str, float]) -> list[Figure]:
-    """Return the figures in a run's result, together with the figures of the last measurement. Pure."""
+    """Return the figures in a run's result, together with the figures `before` of the last measurement."""
     found = []
     for each in result["nodes"]:
         name = f"node {each['node']}"
@@ -100,7 +100,7 @@ def _file(root: Path, profile: str) -> Path:
 
 
 def in_words(figure: Figure) -> str:
-    """Describe one figure in a line. One GB is 10^9 bytes, as in the data of vendors and nccl-tests."""
+    """Describe one figure in a line. One GB is 10^9 bytes, as in the data sheets of vendors and in nccl-tests."""
     rate = f" of {figure.line / 1e9:.2f} GB/s that the network gives" if figure.line else ""
     before = f"; last time {figure.before / 1e9:.2f}" if figure.before else ""
     return f"all-reduce, {figure.where}: {figure.now / 1e9:.2f} GB/s{rate}{before}"

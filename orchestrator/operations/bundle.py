@@ -30,7 +30,7 @@ from orchestrator.runs.store import RunDir, write_durably
 from orchestrator.version import __version__
 
 LAST_LINES: Final = 200
-MAX_BYTES: Final = 4 << 20  # of each file, counted from its end
+MAX_BYTES: Final = 4 << 20  # the most bytes of a file that are archived; the end of a longer file is taken
 # An archive contains only these files, so that later versions of orch don't add files to it by accident.
 RECORDS: Final = (
     "run.json",

@@ -1,4 +1,4 @@
-"""Compares the documents, code, variables, versions, hosts and outcome of two runs. Read-only."""
+"""Compares the job, profile, code, variables, versions, hosts and outcome of two runs. Nothing is written."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from orchestrator.runs.state import RunState
 from orchestrator.runs.store import RunDir
 from orchestrator.runs.summary import run_record
 
-DIFF_LINES: Final = 40  # for each file
+DIFF_LINES: Final = 40  # the most lines of the diff of a file
 TEXT_BYTES: Final = 256 << 10
 NOTHING: Final = "-"
 
@@ -106,7 +106,7 @@ def _facts(run: RunDir, state: RunState) -> dict[str, dict[str, Any]]:
     record = run.record()
     events = run.events()
     whole = run_record(record, events)
-    # without variables, which are compared below
+    # the variables are left out, because they are compared below
     job = {name: value for name, value in record.job.items() if name != "env"}
     code: Mapping[str, Any] = {} if whole["code"] is None else whole["code"]
     nodes = whole["versions"].pop("nodes")
@@ -155,7 +155,7 @@ def _flat(values: Mapping[str, Any] | None, prefix: str = "") -> dict[str, Any]:
 def _files(one: RunDir, other: RunDir) -> Iterator[FileChange]:
     mine, theirs = one.code_files(), other.code_files()
     if not mine or not theirs:
-        return  # the snapshot of one run is not known, so only its hash is compared
+        return  # the list of one run's files is missing, so only the hashes of the code are compared
     for path in sorted({*mine, *theirs}):
         if mine.get(path) == theirs.get(path):
             continue
@@ -174,7 +174,7 @@ def _text(run: RunDir, path: str, entry: list[str]) -> list[str] | None:
     try:
         if entry[0] not in "fx":
             return None
-        content = read_regular(file, TEXT_BYTES, run.path / "code")  # the runs of a sweep have a link there
+        content = read_regular(file, TEXT_BYTES, run.path / "code")  # in a run of a sweep, the folder code is a link
         return content.decode().splitlines() if hashlib.sha256(content).hexdigest() == entry[1] else None
     except (OSError, ValueError):
         return None

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from orchestrator.specs.profiles import AnyProfile
 
 
-AT_ONCE: Final = 8  # number of profiles
+AT_ONCE: Final = 8  # number of profiles that are examined at the same time
 
 
 def examine(profile: AnyProfile, *, on_node: bool = False) -> list[Check]:
@@ -31,8 +31,8 @@ def examine(profile: AnyProfile, *, on_node: bool = False) -> list[Check]:
 
 
 def holdings_of_all() -> list[tuple[str, list[dict[str, Any]] | OrchError]]:
-    """List the holdings of each profile of the user, by its name, except local profiles. If that fails for a
-    profile, list the error.
+    """Return (name, users and runs on its machines) for each of the user's profiles, except local ones. If a profile's
+    machines can't be listed, the second item is the error.
     """
     from concurrent.futures import ThreadPoolExecutor
 

@@ -141,7 +141,8 @@ def plan_of(run: RunDir) -> LaunchPlan:
 
 
 def launch_of(run: RunDir) -> tuple[LaunchPlan, list[Binding], str]:
-    """Return the plan, the ranks of each node, and node 0's address. Values that the nodes decided take precedence.
+    """Return the plan, the ranks of each node, and node 0's address. If the nodes reported other values than the plan,
+    the reported values are returned.
 
     Raises UsageError if the plan can't be read, or if the nodes have not decided their number of ranks yet.
     """
@@ -197,14 +198,14 @@ def task_by_hand(run: RunDir, task: NodeTask) -> tuple[NodeTask, list[str]]:
     moved = dataclasses.replace(
         task, run_dir=folder, code_dir=f"{folder}/code", checkpoint_dir=f"{folder}/checkpoints", resume="never"
     )
-    with contextlib.suppress(OrchError):  # the run is another user's, or the disk is full: the old archive remains
+    with contextlib.suppress(OrchError):  # if the run is another user's or the disk is full, the old archive remains
         check_own(run.path.parent.parent, run)
         write_durably(run.path / "node.pyz", node_archive())
     own = f"{run.run_id}/{attempt_folder(f'nodes/{task.node_rank}', task.attempt)}"
     source, unpack = shlex.quote(str(run.path)), f"mkdir -p {own} && tar -C {run.run_id} -xf -"
     try:
         there = shlex.join(machine.reach(run, task.node_rank, ["sh", "-c", unpack], terminal=False))
-    except BackendError:  # Slurm's node does not belong to the run any more
+    except BackendError:  # the scheduler's job has ended, so the scheduler's commands do not reach the node any more
         there = f"ssh {shlex.quote(task.host)} {shlex.quote(unpack)}"
     return moved, [
         f"# its folder on {task.host} is gone; from this machine:",

@@ -116,7 +116,7 @@ def _leftovers(root: Path, *, dry_run: bool, unknown: bool) -> Iterator[Finding]
 
 
 def _end(root: Path, run_id: str, left: Leftovers, ruling: Ruling, *, dry_run: bool) -> Iterator[Finding]:
-    """End the leftovers of one run if the ruling says so, and report each process and container."""
+    """If `ruling` says so, end the leftovers of one run. Report each process and container."""
     ends = ruling.ends and not dry_run
     node_dirs = [str(path) for path in (root / "runs" / run_id).glob("nodes/*")]
     stuck = end_run(run_id, [], node_dirs, anywhere=True)[1] if ends else []

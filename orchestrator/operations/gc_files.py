@@ -130,8 +130,8 @@ def _children(folder: Path) -> list[Path]:
 
 
 def _is_abandoned(path: Path) -> bool:
-    """Return True if the process that wrote a temporary file has ended. The file's name tells its pid; without a
-    pid, its age decides.
+    """Return True if the process that wrote a temporary file has ended. The name of the file contains the pid. If it
+    has no pid, the age of the file decides.
     """
     return has_lost_its_writer(path) or (_is_settled(path) and not is_being_written(path))
 

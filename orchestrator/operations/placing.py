@@ -70,7 +70,7 @@ def place(run: RunDir, *, force: bool = False) -> Placed:
 
 
 def _targets(run: RunDir, folder: Path) -> Iterator[tuple[Output, Path | None, str]]:
-    """Yield each output with its target. If it has no target, yield the reason."""
+    """Yield each output with the path to which it is copied or, if it must not be copied, with the reason."""
     for output in outputs_of(run):
         first, _, rest = output.path.partition("/")
         if output.node or first == ASIDE:

@@ -95,9 +95,7 @@ def pull(run: RunDir, target: Path, which: str = "latest", tell: Callable[[str],
 
 
 def _note_folder(run: RunDir, target: Path) -> None:
-    """Record in the run's folder to which folder it was pulled. A later removal of the run reads this list of
-    copies.
-    """
+    """Record in the run's folder that the run was pulled to `target`. A later removal of the run reads this record."""
     with contextlib.suppress(StoreError, RunNotFoundError):  # another user's run, or a run that is removed meanwhile
         check_own(run.root, run)
         folders = [*map(str, folders_pulled_to(run)), str(target.resolve())]
@@ -203,16 +201,16 @@ def _pull_checkpoint(run: RunDir, target: Path, which: str, pulled: Pulled, tell
         chosen, choice = choose(found, which, checkpoint_folder(run), metric)
         if chosen is None:
             if before != checkpoint_dir.step_folders(checkpoint_folder(run)):
-                continue  # the checkpoint was deleted because of a newer one
+                continue  # a newer checkpoint has appeared, for which the program has deleted this one
             return replace(pulled, choice=choice, skipped=notes)
-        if chosen.path.parent != checkpoint_folder(run):  # it is an output
+        if chosen.path.parent != checkpoint_folder(run):  # the checkpoint is one of the outputs
             place = _complete_output(run, target, chosen.path)
             return replace(pulled, choice=f"{chosen.format} {place} ({choice})", step=chosen.step, skipped=notes)
         tell(f"checkpoint step {chosen.step} ({choice})")
         try:
             files = _copy_checkpoint(chosen, target / "checkpoints" / chosen.path.name)
         except _ChangedError as error:
-            # it was not replaced meanwhile, so it is corrupt
+            # the checkpoint was not replaced during the copy, so it is corrupt
             if check(chosen.path, verify=False).files == chosen.files:
                 skipped[chosen.path] = replace(chosen, verdict=CheckpointState.CORRUPT, reason=str(error))
             continue
@@ -224,7 +222,7 @@ def _pull_checkpoint(run: RunDir, target: Path, which: str, pulled: Pulled, tell
 
 
 def _complete_output(run: RunDir, target: Path, checkpoint: Path) -> str:
-    """Copy the files of a checkpoint among the outputs a second time, because they may have grown. Return its path."""
+    """Copy again the files of a checkpoint that is an output, because they may have grown. Return the copy's path."""
     place = checkpoint
     for output in outputs_of(run):
         if output.file.is_relative_to(checkpoint):
@@ -272,14 +270,14 @@ def choose(
 
 
 def _copy_checkpoint(source: Checkpoint, target: Path) -> list[Copied]:
-    """Copy and verify one checkpoint's files, COMMIT last. Raises _ChangedError if the source has changed meanwhile."""
+    """Copy and verify a checkpoint's files, the file COMMIT last. Raises _ChangedError if the source has changed."""
     content = f"{source.files[MANIFEST].hex}\n".encode()
     committed = Checksum(Algorithm.SHA256, hashlib.sha256(content).hexdigest())
     files = {name: checksum for name, checksum in source.files.items() if name != MANIFEST}
     files |= {MANIFEST: source.files[MANIFEST], COMMIT: committed}
     try:
         for checksum in source.files.values():
-            hasher(checksum.algorithm)  # raises before anything is copied if the algorithm is missing
+            hasher(checksum.algorithm)  # raises an error before anything is copied if the algorithm is missing
         target.mkdir(parents=True, exist_ok=True)
         if (target / COMMIT).exists() and read_regular((target / COMMIT).resolve(), MOST_RECORD) != content:
             (target / COMMIT).unlink()  # another save of the same step: the present copy is about to be overwritten

@@ -35,7 +35,7 @@ class Ranking:
 def selected_runs(root: Path, references: Sequence[str], name: str | None = None) -> tuple[str, list[RunDir]]:
     """Return (title, runs): the runs and sweeps in `references`, and all runs of the job called `name`.
 
-    Without both, return the points of the newest sweep. Raises RunNotFoundError if there are no such runs.
+    If neither is given, return the points of the newest sweep. Raises RunNotFoundError if there are no such runs.
     """
     if not references and name is None:
         sweep = newest_sweep(root)

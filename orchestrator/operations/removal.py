@@ -32,7 +32,7 @@ class Removal:
     output_bytes: int = 0
     only_outputs: int = 0
     only_checkpoints: int = 0
-    left: tuple[LeftOutputs, ...] = ()  # on other machines; after the removal only the user knows of them
+    left: tuple[LeftOutputs, ...] = ()  # outputs on other machines; after the removal, orch has no record of them
 
 
 def select(

@@ -27,10 +27,10 @@ AT_ONCE: Final = 16  # number of runs that are cancelled at a time
 
 @dataclass(frozen=True)
 class Cancelled:
-    """The result of a cancel: the run's state after the cancel, and the cleanup proof of each node."""
+    """The result of a cancel: the run's state after the cancel, and what the check of each node found."""
 
     state: RunState
-    proofs: tuple[NodeProof, ...] = ()  # empty if this process never started the run on a machine
+    proofs: tuple[NodeProof, ...] = ()  # empty if this process checked no node
     had_ended: bool = False  # the run had ended before, so the cancel did nothing
     record_is_lost: bool = False  # it is unknown on which machines the run was
 
@@ -82,7 +82,8 @@ def cancel(root: Path, run: RunDir, *, now: bool) -> Cancelled:
     if problem is not None or not queue.drop(run, dependencies.CANCELLED):
         machine.cancel(run)
         scheduler = machine.look(run).scheduler
-        if scheduler is None or scheduler.phase != "ended":  # a job that had not begun has nothing to save
+        # a job that was cancelled before its start has ended already, and has no checkpoint to save
+        if scheduler is None or scheduler.phase != "ended":
             wait(run, timeout=(0.0 if now else record.grace) + CANCEL_MARGIN)
     if host := machine.look(run).other_machine:
         _wait_for_verdict_of(host, run)
@@ -107,7 +108,7 @@ def cancel_all(root: Path, runs: Sequence[RunDir], *, now: bool) -> list[Cancell
     live = [run for run in runs if not state_of(run).is_final]
     check_own(root)
     for run in live:
-        with contextlib.suppress(StoreError):  # on a full disk each run is cancelled all the same
+        with contextlib.suppress(StoreError):  # if the disk is full, each run is still cancelled
             run.record_cancel(now=now)
             run.append_event(Cancel(now))
     left = [run for run in live if not queue.drop(run, dependencies.CANCELLED)]
@@ -125,7 +126,7 @@ def _wait_for_verdict_of(host: str, run: RunDir) -> None:
         if time.monotonic() > end:
             said = f"run {run.run_id} was started on {host}, and orch on that machine has not acted on the cancel yet"
             raise BackendError(said, f"cancel it there: ssh {host} orch cancel {run.run_id}")
-        time.sleep(POLL_SECONDS)  # another machine writes the verdict, which sends no events here
+        time.sleep(POLL_SECONDS)  # another machine writes the verdict, so this machine receives no file event
 
 
 def _record_cancel(run: RunDir, *, now: bool) -> StoreError | None:
@@ -140,7 +141,7 @@ def _record_cancel(run: RunDir, *, now: bool) -> StoreError | None:
 
 
 def deliver_news(root: Path) -> None:
-    """Start the supervisor if notifications or trackers lack news about a run. The supervisor delivers the news."""
+    """If a notification or a tracker has not received all data of a run, start the supervisor, which sends the data."""
     if outbox.entered(root):
         start_supervisor(root)
 
@@ -152,7 +153,7 @@ def remove(root: Path, run: RunDir) -> None:
         state = state_of(run)
     except StoreError:
         with contextlib.suppress(StoreError):
-            backend("local").clean_up(run)  # nothing else can be done, because it is not known where the run was
+            backend("local").clean_up(run)  # the machines of the run are unknown, so only this machine is cleaned
         remove_run(root, run)
         return
     if not state.is_final:

@@ -36,7 +36,8 @@ def lay_out(runs: Sequence[RunDir], folder: Path) -> list[RunDir]:
     """Link each run's event files into a subfolder named after the run. Return the runs whose curves will not be
     updated.
 
-    A run without the tracker `tensorboard` has no event files, so they are written now from its present metrics.
+    If a run has no event files, because it does not have the tracker `tensorboard`, they are written now, from the
+    run's present metrics.
     """
     still = []
     for run in runs:

@@ -25,11 +25,11 @@ class Used:
     runs: int = 0
     hours: float = 0.0  # from the start of the ranks to the end
     rank_hours: float = 0.0
-    gpu_hours: float = 0.0  # of the nodes' GPUs, while the run had them
+    gpu_hours: float = 0.0  # hours of all GPUs that the run held
     gpu_watt_hours: float | None = None  # None if no GPU reports it
 
     def plus(self, other: Used) -> Used:
-        """Return the sum of both."""
+        """Return the sum of this use and `other`."""
         watts = [each for each in (self.gpu_watt_hours, other.gpu_watt_hours) if each is not None]
         return Used(
             self.runs + other.runs, self.hours + other.hours, self.rank_hours + other.rank_hours,

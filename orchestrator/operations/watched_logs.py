@@ -12,11 +12,11 @@ from orchestrator.runs.files.logs import Selection
 from orchestrator.runs.store import RunDir
 
 LEASE_SECONDS: Final = 60.0  # how long a log is copied after the last request
-MOST: Final = 16  # logs at once, because each needs threads and a connection to its node
+MOST: Final = 16  # logs that are copied at a time, because each needs threads and a connection to its node
 
 
 class WatchedLogs:
-    """Copies the logs of live runs for as long as they are requested. Thread-safe."""
+    """Copies the logs of live runs for as long as they are requested. Several threads may call it."""
 
     def __init__(self, seconds: float = LEASE_SECONDS) -> None:
         self._seconds, self._lock = seconds, threading.Lock()

@@ -22,9 +22,9 @@ STOPPED_BY_US = ("SIGTERM", "SIGKILL")
 class Attempt:
     """The facts that the leader has at the end of an attempt."""
 
-    exits: Sequence[Culprit]  # the exits of all ranks, in the order in which the leader heard of them
+    exits: Sequence[Culprit]  # the exits of all ranks, in the order in which the leader received them
     ended_well: bool  # whether every rank of every node ended well
-    stopped: Cause = Cause.NONE  # why the ranks were told to stop, if no failure was the reason
+    stopped: Cause = Cause.NONE  # why the leader stopped the ranks, if no failure was the reason
     lost: str = ""  # the nodes that were lost and why, as text
     folders_lost: str = ""  # the nodes that lost the run's folder, as text
     idle: str = ""  # why an idle run was ended, as text
@@ -36,8 +36,8 @@ class Attempt:
 
 @dataclass(frozen=True)
 class End:
-    """The judgement on an attempt: its outcome, or `again` if another attempt follows. `failure` is the cause of the
-    culprit's end.
+    """The judgement on an attempt: its outcome, or `again` if another attempt follows. `culprit` is the rank to blame,
+    and `failure` the cause of its end.
     """
 
     outcome: str  # an Outcome, or PREEMPTED or TIMEOUT
@@ -53,8 +53,8 @@ def end_of(attempt: Attempt) -> End:
 
     1. If every rank ended well, a later signal, cancel or time limit changes nothing.
     2. If the run was stopped on purpose, no other attempt follows, because it would be stopped as well.
-    3. If a node is lost, the gang can't start the ranks again. A rank that had failed by itself before is still to
-       blame.
+    3. If a node is lost, the gang can't start the ranks again. But if a rank had failed by itself before, this rank is
+       to blame.
     4. Otherwise the earliest failure that another rank did not cause decides the cause. The budget for this cause
        decides whether another attempt follows.
     5. Ranks that exit with code 95 request another start, which a new gang makes.
@@ -92,7 +92,7 @@ def _after(failure: Culprit, attempt: Attempt) -> End:
         reason = f"{attempt.stalled} attempts in a row ended without a new checkpoint"
         return End(Outcome.FAILED, Cause.NO_PROGRESS, reason, failure, cause)
     if no is not None or (attempt.has_spares and is_machines_fault(failure)):
-        # With spares, the controlling side starts the ranks again on one of them, out of the same budget.
+        # With spare machines, the submitting side or the job starts the ranks again on a spare, from the same budget.
         unsaved = f"training is done, and its final weights are on no disk: {failure.unsaved}"
         return End(Outcome.FAILED, cause, unsaved if cause is Cause.CHECKPOINT else "", failure, cause)
     return End(Outcome.FAILED, cause, "", failure, cause, again=True)
@@ -101,9 +101,8 @@ def _after(failure: Culprit, attempt: Attempt) -> End:
 def who_was_lost(lost: Mapping[int, str], deserters: Mapping[int, float], name: Callable[[list[int]], str]) -> str:
     """Return a text that says which nodes were lost and why. Nodes with the same reason are named together.
 
-    `deserters` maps each node that left because it heard nothing from node 0 to a number of seconds, for which the
-    process on node 0 had not run. If this pause is longer than a node may be silent, node 0 is to blame and not the
-    node that left.
+    `deserters` has each node that left because node 0's process was paused for too long, with the length of the pause
+    in seconds. Node 0 is to blame for such an end.
     """
     together: dict[str, list[int]] = {}
     for node, reason in sorted(lost.items()):
@@ -123,7 +122,7 @@ def who_was_lost(lost: Mapping[int, str], deserters: Mapping[int, float], name: 
 
 
 def culprit_of(exits: Sequence[Culprit]) -> Culprit | None:
-    """Return the rank exit that made the attempt fail (the culprit), or None if every rank ended in order.
+    """Return the rank exit that made the attempt fail (the culprit), or None if no rank failed.
 
     An exit that another exit caused does not count. If all failures are such consequences, the culprit is a rank that
     left the others with exit code 0.

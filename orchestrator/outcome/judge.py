@@ -36,21 +36,21 @@ from orchestrator.protocol.typed import to_json
 
 
 class Records(Value):
-    """The facts about a run's newest start. The events of each node are in order; times of different hosts are never
-    compared.
+    """The facts about a run's newest start. The events of each node are in order. Times of different hosts are never
+    compared, because their clocks may differ.
     """
 
     own: Sequence[Event]  # the events of the submitting machine
     by_node: Mapping[int, Sequence[Event]]
     nodes: Sequence[NodeState]
     alive: Collection[int]  # nodes whose agent is or may be alive
-    rank0_done: bool  # whether rank 0 has left its file that marks success in the newest attempt
+    rank0_done: bool  # whether rank 0 has written the file that marks success in the newest attempt
     scheduler: str = ""  # the scheduler's name
     run_id: str = ""
     saved_step: int | None = None  # the step of the run's newest checkpoint, which may be from an earlier start
 
     def of(self, cls: type[Found], node: int | None = None) -> list[Found]:
-        """Return the events of this class that all nodes, or the given nodes, have written."""
+        """Return the events of this class that the node has written. If `node` is None, include all nodes."""
         parts = self.by_node.values() if node is None else [self.by_node.get(node, ())]
         return [event for events in parts for event in of(events, cls)]
 
@@ -61,8 +61,8 @@ class Records(Value):
 
     @property
     def was_given_up(self) -> bool:
-        """Return whether it is recorded that some agents will never report. The processes of the others have been
-        ended by then.
+        """Return whether the submitting machine has recorded that some agents will never report. It then ends all other
+        agents of the run.
         """
         return bool(of(self.own, FoundLost))
 
@@ -85,12 +85,12 @@ class Records(Value):
 def verdict_of(records: Records) -> Verdict | None:
     """Return the verdict on the newest start, or None while a living agent could still change it.
 
-    The functions in `_JUDGES` are asked in order, and the first that returns a verdict decides.
+    The functions in `_JUDGES` are called in order, and the first verdict that is not None is returned.
     """
     if (verdict := _refused(records) or _dropped(records)) is not None or _may_change(records):
         return verdict
     if not records.was_given_up and all(node.state == NodeStatus.WAITING for node in records.nodes):
-        # A cancel ends a start that has no agent yet, as while the run waits for machines.
+        # A cancel ends a start that has no agent yet, for example while the run waits for machines.
         return cancelled(records.own) if records.is_cancelled and of(records.own, StartingAgain) else None
     verdict = next(verdict for judge in _JUDGES if (verdict := judge(records)) is not None)
     return verdict if verdict.hint else replace(verdict, hint=_how_to_resume(verdict, records))
@@ -122,18 +122,18 @@ def what_follows(verdict: Verdict, events: Iterable[Event], retry: Budgets, *, l
 
 
 def cancelled(events: Iterable[Event], verdict: Verdict | None = None) -> Verdict:
-    """Turn the verdict into that of a cancelled run. If a search cancelled the run, its reason is used."""
+    """Return the verdict as that of a cancelled run. If a search cancelled the run, use the reason of the search."""
     reason = next((event.reason for event in of(events, Cancel)), None)
     verdict = verdict or Verdict(Outcome.CANCELLED)
     verdict = replace(verdict, outcome=Outcome.CANCELLED, cause=Cause.NONE, hint="", blames=Party.USER)
     return verdict if reason is None else replace(verdict, cause=Cause.STOPPED_EARLY, reason=reason)
 
 
-# -- before any agent has to be heard
+# -- verdicts that need no report of an agent
 
 
 def of_lost_record(hint: str) -> Verdict:
-    """Return the verdict on a run whose run.json is lost. `hint` names the command that ends its remaining
+    """Return the verdict on a run whose run.json is lost. `hint` names the command that ends the run's remaining
     processes.
     """
     reason = "its record run.json is not there: a submit or an rm was interrupted, or its folder was deleted"
@@ -192,8 +192,8 @@ def _success(records: Records) -> Verdict | None:
 
 
 def _in_vain(records: Records) -> Verdict | None:
-    """Judge a start by Slurm that node 0 ended at once, because earlier starts made no progress. srun then ends the
-    other nodes.
+    """Return the verdict on a start by Slurm that node 0 ended at once, because earlier starts made no progress. In
+    that case srun ends the other nodes.
     """
     gave_up = [event for event in records.of(GaveUp, 0) if event.cause == Cause.NO_PROGRESS]
     return _failed(records, gave_up[-1].reason, Cause.NO_PROGRESS) if gave_up and not records.is_cancelled else None
@@ -221,10 +221,9 @@ def _by_cancel(records: Records) -> Verdict | None:
 
 
 def _by_those_who_left(records: Records) -> Verdict | None:
-    """Judge by the nodes that exited without hearing the leader's result.
+    """Return a verdict from the nodes that exited without the leader's result; None if a lost node explains the end.
 
-    A failure of node 0 itself comes first, because it made the other nodes exit. After that, a lost node explains the
-    most.
+    A failure of node 0 itself comes first, because it made the other nodes exit.
     """
     given_up = records.of(GaveUp)
     in_vain = [event for event in given_up if event.cause == Cause.NO_PROGRESS]
@@ -238,8 +237,8 @@ def _by_those_who_left(records: Records) -> Verdict | None:
 
 
 def _by_what_is_lost(records: Records) -> Verdict | None:
-    """Judge if no node reported a reason: name the lost agents, and the reason of the first node that exited because
-    of them.
+    """Return a verdict that names the lost agents. It is used if no other function of `_JUDGES` returns a verdict. Add
+    the reason of the first node that exited because of the lost agents.
     """
     reasons = [event.reason for event in of(records.own, FoundLost)]
     if reasons:
@@ -261,7 +260,7 @@ _JUDGES = (_success, _in_vain, _by_leader, _by_cancel, _by_those_who_left, _by_w
 
 
 def _failed(records: Records, reason: str, cause: Cause = Cause.INFRA, attempt: int = 0) -> Verdict:
-    from orchestrator.outcome.rules import blamed, hint_for  # the table is large, and a look at live runs needs none
+    from orchestrator.outcome.rules import blamed, hint_for  # the table is large, and status rarely needs it
 
     return Verdict(
         Outcome.FAILED, cause, reason, attempt, hint=hint_for(reason), survivors=records.survivors,
@@ -297,12 +296,12 @@ def _of_rank(records: Records, culprit: Culprit, end: GangEnded) -> Verdict:
 
 
 def _of_no_rank(records: Records, end: GangEnded) -> Verdict:
-    """Return the verdict on an end that no rank caused. The reason is the first of these that exists:
+    """Return the verdict on an end that no rank caused. Its reason is the first of these reasons that exists:
 
-    1. The reason of a node that left because node 0's process was paused (`slept`). Node 0 itself knows only that the
-       node left.
-    2. The reason of a node that never joined. Node 0 knows only that the node is missing.
-    3. The problem of the failed node, with all other nodes that reported the same problem.
+    1. The reason of a node that left because node 0's process was paused. Node 0 itself recorded only that the node
+       left.
+    2. The reason of a node that never joined. Node 0 recorded only that the node is missing.
+    3. The problem of the failed node, with the names of all nodes that reported the same problem.
     4. The reason that node 0 reported.
     """
     reason = "; ".join(filter(None, [end.reason or _how_it_was_stopped(records, end), _what_it_lacks(end)]))
@@ -323,8 +322,8 @@ def _of_no_rank(records: Records, end: GangEnded) -> Verdict:
 
 
 def _of_all_with(failed: int, records: Records) -> str:
-    """Return the problem of the node, with the names of all nodes that reported the same problem; "" if no other
-    node reported it.
+    """Return the problem of the failed node, with the names of all nodes that reported the same problem; "" if no
+    other node reported the problem.
     """
     told = {event.node: event.reason for event in records.of(Troubled)}
     same = [(node.node, node.host) for node in records.nodes if failed in told and told.get(node.node) == told[failed]]
@@ -347,21 +346,21 @@ def _how_it_was_stopped(records: Records, end: GangEnded) -> str:
 
 
 def _what_it_lacks(end: GangEnded) -> str:
-    """Return a sentence if a stopped run has no checkpoint whose step is known; "" otherwise."""
+    """Return a sentence for a stopped run that has no checkpoint with a known step; "" for any other run."""
     if end.outcome not in (Cause.PREEMPTED, Cause.TIMEOUT) or end.step is not None:
-        return ""  # the step is known, or a version before its report wrote the event
+        return ""  # the step is known, or an old version that did not report it wrote the event
     return "it can go on from the files that it has written" if end.saved else "it has saved nothing to go on from"
 
 
 def _on_fewer_nodes(verdict: Verdict, records: Records) -> Verdict:
-    """Return the verdict. If this start had fewer nodes than planned, its reason names the missing nodes."""
+    """Add the missing nodes to the verdict's reason if this start had fewer nodes than planned."""
     return replace(
         verdict, reason="; ".join(filter(None, [verdict.reason, lacking(records.own, len(records.by_node))]))
     )
 
 
 def lacking(own: Iterable[Event], nodes: int) -> str:
-    """Return a text on the planned nodes that this start lacks; "" if none is missing."""
+    """Return a text that names the planned nodes that this start lacks; "" if no node is missing."""
     decided = of(own, GoingOnWithout)
     if not decided or decided[-1].nodes != nodes:  # the nodes were back before the start
         return ""

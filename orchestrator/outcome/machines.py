@@ -1,5 +1,5 @@
-"""Chooses the machines of a run's next start: which free machine replaces which lost one, and whether there are
-enough.
+"""Chooses the machines of a run's next start: which free machine replaces which lost machine, and whether there are
+enough machines.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ class Choice(Generic[Host]):
 
 
 def candidates(machines: Iterable[Host], taken: Collection[Host], former: Collection[Host]) -> list[Host]:
-    """Return the profile's machines that no node uses. Machines that an earlier start lost come last; they may work
-    again.
+    """Return the profile's machines that no node uses. Machines that an earlier start lost come last. They are included
+    because they may work again.
     """
     return sorted((each for each in machines if each not in taken), key=lambda each: each in former)
 
@@ -39,8 +39,8 @@ def choose(nodes: Collection[int], lost: Collection[int], free: Sequence[Host], 
 
 
 def nodes_to_avoid(events: Iterable[Event], attempt: int) -> set[int]:
-    """Return the node whose GPU or driver ended the previous attempt, numbered as in that attempt; else an empty
-    set.
+    """Return the node whose GPU or driver ended the previous attempt, as a set with the node's number in that attempt.
+    The set is empty if there is no such node.
     """
     from orchestrator.outcome.rules import is_machines_fault
 

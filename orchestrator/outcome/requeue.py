@@ -1,5 +1,5 @@
-"""Decides whether an agent has its scheduler's job started again, and which starts must end at once because they can't
-succeed.
+"""Decides whether an agent requests another start of its scheduler's job, and which starts must end at once because
+they can't succeed.
 
 Each node's agent judges its own end. If several nodes request another start, the first request counts. It comes from
 the leader or, if node 0 was lost, from the node that noticed the loss.
@@ -24,7 +24,7 @@ from orchestrator.protocol.events import (
 )
 from orchestrator.protocol.progress import Progress
 
-if TYPE_CHECKING:  # a command that shows runs must not load the messages between nodes
+if TYPE_CHECKING:  # commands that only show runs must not load the messages between nodes
     from orchestrator.protocol.messages import Again
 
 PREEMPTION_SECONDS = 5.0  # seconds between the two signals of a preemption
@@ -37,8 +37,8 @@ def start_after(
     """Return (cause, reason) of the start that an agent requests at its end, or None if it requests no start.
 
     Return NO_PROGRESS if the start ended at its time limit, had the whole limit available, and saved no new checkpoint.
-    `events` are those of this agent's start, and `retry` has the budgets that remain. A start that began no ranks is
-    repeated only if the agent's exit code requests it (`asks`). `title` is the scheduler's name.
+    `events` are the events of this agent's start, and `retry` has the budgets that remain. A start that began no ranks
+    is repeated only if the agent's exit code requests it (`asks`). `title` is the scheduler's name.
     """
     ends = [event for event in events if isinstance(event, (GangEnded, GaveUp))]
     if not ends:
@@ -89,11 +89,10 @@ def forbidden_start(retry: Budgets, events: Iterable[Event], title: str) -> str:
 
 
 def overdrawn(retry: Budgets, events: Iterable[Event], word: Again) -> str:
-    """Return why this start must end at once, because the budget for it was spent before it was requested; "" if it may
-    run.
+    """Return why this start must end at once, because its request exceeded the job's `retry` budget; "" if it may run.
 
-    If the machine that runs the batch script is lost, an agent requests a start even without budget, because nobody
-    else can end the job.
+    If the machine that runs the batch script is lost, an agent requests a start even without budget, because only a new
+    start can end the job. `word` is the request.
     """
     budget = retry.get(word.cause, 0)
     return word.reason if budget is not None and restart.times_used(events, word.cause) > budget else ""

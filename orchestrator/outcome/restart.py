@@ -1,9 +1,9 @@
-"""The restart policy: after which ends the ranks are started again, by which party, and how often. Pure.
+"""The restart policy: after which ends the ranks are started again, by which party, and how often.
 
 Three parties can start ranks again. The leader starts the next attempt if all nodes are still connected. After a lost
 node or a preemption, the supervisor starts new agents over SSH. A scheduler requeues its job. Each restart uses up one
-of the job's budgets (`retry`); which one depends on the cause of the end. All three parties give up if several starts
-in a row save no new checkpoint.
+of the job's budgets (`retry`), each of which is for one cause of an end. All three parties give up if several starts in
+a row save no new checkpoint.
 """
 
 from __future__ import annotations
@@ -38,26 +38,26 @@ from orchestrator.protocol.str_enum import StrEnum
 Budgets = Mapping[str, Optional[int]]  # number of restarts by cause; None: unlimited
 
 WITHOUT_PROGRESS = 3
-"""If this many attempts or starts in a row saved no new checkpoint, no other follows."""
+"""After this many attempts or starts in a row without a new checkpoint, the ranks are not started again."""
 AT_TIME_LIMIT = 1
-"""This limit applies to starts that ended at the time limit, because the next start would have no more time."""
+"""The same limit for starts that ended at their time limit, because the next start would have no more time."""
 
 
 class Restarter(StrEnum):
     """The party that would start the ranks again."""
 
     LEADER = "leader"
-    """The leader on node 0. Its agents stay, and start another attempt."""
+    """The leader on node 0, which starts another attempt. The agents continue to run."""
     SUPERVISOR = "supervisor"
-    """The supervisor. It starts new agents after the old agents could not continue."""
+    """The supervisor, which starts new agents after the old agents could not continue."""
     SCHEDULER = "scheduler"
-    """The scheduler. It requeues the job."""
+    """The scheduler, which requeues the job."""
 
 
 MENDS: Mapping[Restarter, Sequence[Cause]] = {
     Restarter.LEADER: (Cause.USER_ERROR, Cause.INFRA),
     Restarter.SUPERVISOR: (Cause.INFRA, Cause.PREEMPTED),  # a time limit is meant to end a run
-    # TIMEOUT is the limit of a partition or queue, after which a requeue can continue the job
+    # TIMEOUT means the time limit of the scheduler's job, after which a requeued job can continue
     Restarter.SCHEDULER: (Cause.INFRA, Cause.PREEMPTED, Cause.TIMEOUT),
 }
 """Maps each party to the causes of an end after which a restart by this party may help."""
@@ -105,8 +105,8 @@ def budget_left(retry: Budgets, events: Iterable[Event]) -> dict[str, int | None
 def stalled(begun_at: Sequence[Progress], now: Progress) -> int:
     """Return how many of the last starts in a row ended without a newer checkpoint.
 
-    `begun_at` has the progress at which each start began, which is that at which the previous start ended. The last
-    start ended at `now`.
+    `begun_at` has the progress at the beginning of each start, which equals the progress at the end of the previous
+    start. `now` is the progress at the end of the last start.
     """
     count = 0
     for begun, ended in zip(reversed(begun_at), [now, *reversed(begun_at)]):
@@ -131,8 +131,8 @@ def progress_of_starts(events: Iterable[Event]) -> list[Progress]:
 # -- the starts of the agents
 
 SHOW_PROGRESS: Final = (StartingAgain, AttemptFailed, GangEnded, Collected)
-PASSES: Final = (FoundLost, CleanedUp)  # events of the submitting machine about one start, not about the run
-NEVER_AGAIN: Final = (Cancel, SubmitFailed, FoundLost)  # no other start follows these
+PASSES: Final = (FoundLost, CleanedUp)  # events of the submitting machine that concern one start and not the whole run
+NEVER_AGAIN: Final = (Cancel, SubmitFailed, FoundLost)  # after one of these events, no other start follows
 
 
 class Relaunch(Value):
@@ -199,12 +199,12 @@ def newest_saved(events: Iterable[Event]) -> Progress:
 def next_start(
     retry: Budgets, events: Iterable[Event], cause: str, reason: str, *, lost: bool = False
 ) -> Relaunch | str | None:
-    """Return the start that follows an end with this cause. Return None if no start follows, or a sentence if another
-    start could not help.
+    """Return the start that follows an end with this cause, or None if no start follows. If too many starts in a row
+    made no progress, return a sentence that says so.
 
-    `retry` has the budgets by cause; restarts by leaders are subtracted too. A run that has never begun is started
-    again only if a node was `lost`, because another start would cure nothing else. If somebody has removed the run's
-    folder on a node, ranks that fail after that are not started again, because checkpoints may have been in the folder.
+    `retry` has the budgets by cause; restarts by leaders count too. A run that has never begun is started again only if
+    a node was `lost`, because another start would not remove any other cause. If somebody has removed the run's folder
+    on a node, ranks that fail after that are not started again, because checkpoints may have been in the folder.
     """
     events = list(events)
     if not lost and of(events, FolderLost):

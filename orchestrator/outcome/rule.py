@@ -1,4 +1,4 @@
-"""The types of the table of failures: a rule, and the facts that its test receives."""
+"""The types of the table of failures: a rule, and the facts about a failure that a rule tests."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ class Seen(NamedTuple):
 
     @property
     def culprit(self) -> Culprit | None:
-        """Return the leader's record of the rank's end. None if the facts come only from the launcher of the rank's
-        node.
+        """Return the leader's record of the rank's end, or None if only the launcher of the rank's node has reported
+        it.
         """
         return self.exit if isinstance(self.exit, Culprit) else None
 
     @property
     def error(self) -> RankError | None:
-        """Return the rank's error. None if the rank reported no error, or reported an empty one."""
+        """Return the rank's error, or None if the rank reported no error or an empty one."""
         return error_of(self.exit) if self.exit is not None else None
 
     @property

@@ -1,8 +1,8 @@
-"""The table of failures. Each rule has what it recognises, the party to blame, the cause (which decides the retry
-budget), and a hint.
+"""The table of failures. Each rule recognises a kind of failure and has the party to blame, the cause (which decides
+the retry budget), and a hint.
 
 `RULES` is ordered. The first rule that applies and has a cause decides the cause. The first rule that applies and has a
-hint decides the hint. So a rule may have only one of the two. docs/failures.md is generated from this table.
+hint decides the hint. So a rule may lack the cause or the hint. docs/failures.md is generated from this table.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ def _signal(*names: str) -> Callable[[Seen], bool]:
 
 
 def _raised(seen: Seen) -> bool:
-    """Return whether the rank itself raised an exception. Errors that orch reports for it (a hang, a lost launcher)
-    do not count.
+    """Return whether the rank itself raised an exception. Errors that orch reports for the rank (a hang, a lost
+    launcher) do not count.
     """
     return seen.error_type not in (None, *_ERRORS_OF_ORCH)
 
 
 def _lost_launcher(seen: Seen, words: str = "") -> bool:
-    """Return whether these words say that a signal ended the rank because its launcher was lost."""
+    """Return whether a signal ended the rank because its launcher was lost, and the error message contains `words`."""
     if seen.error is None or seen.exit is None or not seen.exit.signal:
         return False
     return seen.error.type == "LauncherLost" and words in str(seen.error.message)
@@ -57,8 +57,8 @@ def _gpu(pattern: str, culprit: Party, hint: str) -> Rule:
     """Return a rule for an error of CUDA or NCCL. If the program caused the error, the rule only gives a hint, and
     later rules decide the cause.
 
-    Only the first pattern that matches the text counts. Otherwise, although an earlier rule has recognised an error of
-    the program, a later rule could match NCCL's notes on retries, for example, and decide the cause.
+    Only the first of all these patterns that matches the text counts, because the text may also have other messages of
+    NCCL, such as notes on retries, which a later pattern would match.
     """
     _GPU_PATTERNS.append(pattern)
 
@@ -73,14 +73,14 @@ def _gpu(pattern: str, culprit: Party, hint: str) -> Rule:
 
 
 def _gpu_words(seen: Seen) -> str:
-    """Return the text of an error of CUDA or NCCL: the error message, and the last log lines if they belong to it."""
+    """Return the text of an error of CUDA or NCCL: the error message, and the last log lines if they explain it."""
     error, end = seen.error, seen.exit
     if end is not None and (end.oom or seen.error_type in _ERRORS_OF_ORCH):
         return ""
     if end is None or (error is None and not end.tail):
         return seen.words
     words = f"{error.type}: {error.message}" if error is not None else ""
-    if error is None or _QUOTES_NCCL.fullmatch(str(error.type)):  # NCCL explains itself in lines of their own
+    if error is None or _QUOTES_NCCL.fullmatch(str(error.type)):  # NCCL prints the explanation as separate lines
         words = "\n".join([words, *end.tail])
     return words
 
@@ -121,10 +121,10 @@ _HINT_SHARED_MEMORY = (
     "shared memory is too small for the DataLoader: in a container set container.shm, or use fewer workers"
 )
 
-# The ends that a leader, an agent, the supervisor or a scheduler reports without an exit report. The report has the
-# sentence, and its hint follows from the words.
+# The ends that a leader, an agent, the supervisor or a scheduler reports, without an exit report of a rank. The report
+# has the error message, and the hint follows from its text.
 SMALL_PACKETS = Rule(
-    "a path between two nodes passes small packets only (another MTU on the way)", Cause.INFRA, Party.NODE,
+    "a path between two nodes passes small packets only (a smaller MTU on the way)", Cause.INFRA, Party.NODE,
     "give all interfaces on the way the same MTU (ip link), and let ICMP's `fragmentation needed` pass",
     pattern=r"is the MTU smaller on the way",
 )  # fmt: skip
@@ -147,14 +147,14 @@ LOST = Rule(
 VANISHED = LOST._replace(what="node 0's agent is killed")
 SLEPT = Rule("node 0's agent is frozen for longer than `limits.link`, and runs again", Cause.INFRA, Party.NODE)
 SILENT = Rule(
-    "nothing gets from one node to another, in one direction or both, and this machine reaches both",
+    "two nodes can't reach each other, in one direction or both, but the submitting machine reaches both",
     Cause.INFRA, Party.NODE,
 )  # fmt: skip
 REFUSED = Rule("a machine refuses another start (disk, interpreter, python3, key, memory)", Cause.INFRA, Party.MACHINE)
 NOT_JOINED = Rule("a node does not join", Cause.INFRA, Party.NODE)
 NO_LAUNCHER = Rule("the launcher's Python, a setup line or a warm import fails", Cause.USER_ERROR, Party.USER)
 NO_ROOM = Rule(
-    "a node has no room for another attempt's files (inodes, quota, read-only), no open files or processes left",
+    "a node has no space (inodes, quota, read-only), open files or processes left for another attempt",
     Cause.INFRA, Party.MACHINE,
 )  # fmt: skip
 NO_INPUT = Rule(
@@ -166,11 +166,11 @@ FOLDER_LOST = Rule(
     "the run's folder is removed under an agent", Cause.INFRA, Party.NODE, test=lambda seen: seen.folder_lost
 )
 LAUNCHER_LOST = Rule("a launcher is killed", Cause.INFRA, Party.NODE, test=_lost_launcher)
-UNPROVED = Rule("", Cause.INFRA, Party.NODE)  # an agent's key is damaged, or a message of another agent or launcher
-UNFIT = Rule("", Cause.USER_ERROR, Party.USER)  # a node can run no rank, lacks a module, or has another image
+UNPROVED = Rule("", Cause.INFRA, Party.NODE)  # the key of an agent, or a message of an agent or launcher, is damaged
+UNFIT = Rule("", Cause.USER_ERROR, Party.USER)  # a node can run no rank, lacks a module, or has a different image
 CANCELLED = Rule("`orch cancel`", Cause.CANCELLED, Party.USER)
 STOPPED = Rule("TERM, INT or USR2 to an agent", Cause.PREEMPTED, Party.SCHEDULER)
-ASKED_FOR_REQUEUE = Rule("a rank ends with 95, none failed", Cause.PREEMPTED, Party.RANK)
+ASKED_FOR_REQUEUE = Rule("a rank exits with 95, and no rank failed", Cause.PREEMPTED, Party.RANK)
 OUT_OF_TIME = Rule("`resources.time` is over, restarts included", Cause.TIMEOUT, Party.USER)
 IDLE = Rule("", Cause.IDLE, Party.USER)
 NO_PROGRESS = Rule("", Cause.NO_PROGRESS, Party.RANK)
@@ -183,8 +183,9 @@ _ENDS = (
     IDLE, NO_PROGRESS, FORBIDDEN_START,
 )  # fmt: skip
 
-# NCCL comes first, because its messages quote those of the system, which alone mean something else. Patterns are as
-# exact as the sources, because without an error the last lines of a rank are searched, and these are the program's own.
+# NCCL comes first, because its messages quote messages of the system, which mean something else if they appear alone.
+# Patterns follow the exact messages in the sources of NCCL and CUDA, because if a rank reported no error, its last log
+# lines are searched, and the program may have printed anything in them.
 _GPU_ERRORS = (
     _gpu(r"Error while (creating|attaching to) shared memory segment|/dev/shm/nccl", Party.USER,
          "NCCL found no room in /dev/shm: in a container set container.shm; elsewhere make /dev/shm larger on that "
@@ -365,10 +366,9 @@ RULES: tuple[Rule, ...] = (
 
 
 def rule_of(seen: Seen) -> Rule:
-    """Return the rule that decides the cause.
+    """Return the rule that decides the cause of a failure.
 
-    A rule with a pattern applies to messages of orch itself, about ends that no rank caused. A rank's own output is
-    never compared with it.
+    Rules with a pattern are skipped, because patterns are for orch's own messages about ends that no rank caused.
     """
     rules = (rule for rule in RULES if rule.cause and not (rule.pattern and seen.exit))
     return next(rule for rule in rules if rule.applies(seen))
@@ -380,7 +380,7 @@ def cause_of(end: RankEnd, *, folder_lost: bool = False) -> Cause:
 
 
 def blamed(words: str, cause: Cause) -> Party:
-    """Return the party to blame for an end that no rank caused, from its reason and cause."""
+    """Return the party to blame for an end that no rank caused. `words` is the reason of the end."""
     if not cause:
         return Party.NOBODY
     seen = Seen(None, words)
@@ -401,7 +401,7 @@ def hint_for(words: str) -> str:
 
 
 def gpu_error_of(end: RankEnd) -> Rule | None:
-    """Return the rule for the error of CUDA or NCCL that ended a rank; None if it ended for another reason."""
+    """Return the rule for the error of CUDA or NCCL that ended a rank; None if the rank ended for another reason."""
     seen = Seen.of(end)
     return next((rule for rule in _GPU_ERRORS if rule.applies(seen)), None)
 

@@ -19,12 +19,12 @@ from orchestrator.protocol.str_enum import StrEnum, member_of
 class JobEnd(StrEnum):
     """How a job ended, as its scheduler reports it."""
 
-    COMPLETED = "completed"  # its script exited with 0
-    FAILED = "failed"  # its script failed
-    CANCELLED = "cancelled"  # a user cancelled it
+    COMPLETED = "completed"  # the job's script exited with 0
+    FAILED = "failed"  # the job's script failed
+    CANCELLED = "cancelled"  # a user cancelled the job
     TIMEOUT = "timeout"  # a limit or a deadline of the job was reached
-    PREEMPTED = "preempted"  # it had to give way to another job
-    OTHER = ""  # something failed that is not the job's fault, such as a node
+    PREEMPTED = "preempted"  # the scheduler ended the job to make room for another job
+    OTHER = ""  # something outside the job failed, such as a node
 
 
 # Causes after which the scheduler may start the job again.
@@ -35,7 +35,7 @@ MAY_GO_ON: Final = (Cause.PREEMPTED, Cause.TIMEOUT, Cause.INFRA)
 class SchedulerStatus:
     """A scheduler's report on a run's job at one moment."""
 
-    phase: str  # none (no job is known) | waiting | active | ended | unknown (no answer now)
+    phase: str  # none (the scheduler has no such job) | waiting | active | ended | unknown (no answer now)
     detail: str = ""  # before the end: what the job waits for, as a sentence for people
     is_stuck: bool = False  # the job waits for something that may never happen
     is_suspended: bool = False
@@ -55,8 +55,8 @@ class SchedulerStatus:
         return SchedulerStatus("ended", outcome=outcome, cause=cause, reason=reason)
 
     def alive(self, nodes: int) -> dict[int, bool | None]:
-        """Return whether the agent of each node is alive. All nodes of a job have the same value; empty if there is
-        no job.
+        """Map each node to whether its agent is alive, which is the same for all nodes of a job; None if unknown. The
+        result is empty if there is no job.
         """
         if self.phase == "none":
             return {}
@@ -66,11 +66,11 @@ class SchedulerStatus:
 def verdict_with(
     own: Verdict | None, status: SchedulerStatus, nodes: Iterable[NodeState], attempt: int, events: Iterable[Event]
 ) -> Verdict | None:
-    """Return the verdict from the run's records and the scheduler's report together; None while the job may continue.
+    """Combine `own`, the verdict from the run's records, with the scheduler's report; None while the job may continue.
 
     1. If the records' verdict rules out another start, it is final, whatever the scheduler reports. It is also final if
-       the job ended by itself, or if the scheduler does not know the job.
-    2. Otherwise there is no verdict while the job is still in the scheduler's hands, because it may start again.
+       the job ended by itself, or if the scheduler has no such job.
+    2. Otherwise there is no verdict while the job is queued or active, because it may start again.
     3. If no agent could report its end, or if the scheduler cancelled the job, the scheduler's report is the verdict.
     4. Otherwise the reason in the scheduler's report is put before the reason in the records.
     """

@@ -14,7 +14,7 @@ _EXIT_OF_ARGPARSE = 2
 
 
 def error_of(end: RankEnd) -> RankError | None:
-    """Return the error that a rank reported. None if the rank reported no error, or reported an empty one."""
+    """Return the error that a rank reported, or None if the rank reported no error or an empty one."""
     return end.error if end.error is not None and (end.error.type or end.error.message) else None
 
 
@@ -33,13 +33,13 @@ def culprit_in_words(culprit: Culprit) -> str:
         what = _refused_arguments(culprit.tail) or how
     if culprit.oom and culprit.worker_killed:
         what += "; the kernel killed a process of this rank's cgroup, which ran out of memory"
-    rank = culprit.rank if culprit.failed_rank is None else culprit.failed_rank  # as torchrun reports it
+    rank = culprit.rank if culprit.failed_rank is None else culprit.failed_rank  # the rank that torchrun blames
     return f"rank {rank} {where} ended with {how}{f': {what}' if what != how else ''}"
 
 
 def _refused_arguments(tail: Sequence[str]) -> str:
-    """Return why argparse or click rejected the command line, from the last line of the rank's log; "" for any other
-    line.
+    """Return why argparse or click rejected the rank's arguments, from the last line of its log. Return "" if the last
+    line is not such an error.
     """
     last = next((line for line in reversed(tail) if line.strip()), "")
     found = re.fullmatch(r"(?:\S+: error|Error): (.+)", last.strip())
@@ -65,8 +65,8 @@ def memory_in_words(error: RankError | None) -> list[str]:
 
 
 def kernel_words(culprit: Culprit) -> list[str]:
-    """Return the kernel's messages about the host's GPU at the time of the rank's end, as lines. Empty if there are
-    none.
+    """Return a sentence with the kernel's last message about the host's GPU at the time of the rank's end, as a list.
+    The list is empty if there is no message.
     """
     return [f"the kernel of {culprit.host} said: {culprit.kernel[-1][:300]}"] if culprit.kernel else []
 

@@ -1,4 +1,4 @@
-"""Decides which nodes count as gone while their machines can't be reached. Pure."""
+"""Decides which nodes count as gone while their machines can't be reached."""
 
 from __future__ import annotations
 
@@ -16,14 +16,13 @@ def counted_out(
 ) -> set[int]:
     """Return the unreachable nodes that count as gone.
 
-    `since` maps each unreachable node to the time of its last answer. A node counts as gone if nothing that it may
-    still do can change the outcome, which is so in any of these cases:
+    `since` maps each unreachable node to the time of its last answer. A node counts as gone if it can no longer change
+    the outcome, which holds in each of these cases:
 
     1. The gang has ended.
-    2. Every exit that makes up a success is recorded. `marked` is the attempt in the file that rank 0 leaves at its
-       end.
+    2. The recorded exits already prove a success. `marked` is the attempt in the file that rank 0 writes at its end.
     3. The `grace` period after a cancel is over. Within this period the node would have saved a checkpoint.
-    4. It is node 0, and another node has left the gang because node 0 was silent.
+    4. The node is node 0, and another node has left the gang because node 0 was silent.
     """
     events = newest_start(events)
     by_node = {node: [event for event in events if event.node == node] for node in range(nodes)}

@@ -25,7 +25,7 @@ class Cause(StrEnum):
     """The cause of an end. It decides whether another start may help, and which retry budget such a start uses up."""
 
     NONE = ""  # the run did not fail, or the cause is unknown
-    USER_ERROR = "user_error"  # the program, the job or the image: another start fails the same way
+    USER_ERROR = "user_error"  # an error in the program, the job or the image, so another start would fail too
     INFRA = "infra"  # a machine, the network, the scheduler, a signal, a hang
     PREEMPTED = "preempted"  # the scheduler or somebody else requested a stop
     TIMEOUT = "timeout"  # a time limit was reached
@@ -33,7 +33,7 @@ class Cause(StrEnum):
     IDLE = "idle"  # all nodes were idle for as long as the job allows
     NO_PROGRESS = "no_progress"  # several starts in a row made no new checkpoint
     CHECKPOINT = "checkpoint"  # training is done, but its final weights were not saved
-    NO_RETRY = "no_retry"  # a rank requested by its exit code that no other start follows
+    NO_RETRY = "no_retry"  # the exit code of a rank (93) ruled out another start
     STOPPED_EARLY = "stopped_early"  # the search cancelled the run, because other trials were better at the same step
 
     @property
@@ -59,7 +59,7 @@ class Party(StrEnum):
 
 
 def cause_named(name: object) -> Cause:
-    """Return the cause with the name that a node recorded. NONE if this version does not know the name."""
+    """Return the cause with the name that a node recorded, or NONE if this version does not know the name."""
     return member_of(Cause, name) or Cause.NONE
 
 
@@ -97,8 +97,8 @@ class Verdict(Value):
 
     @property
     def why_and_where(self) -> tuple[str, str]:
-        """Return (the first line of the reason without the place, the place), with a place such as `rank 2 on node 0
-        (vm)`.
+        """Return (first line of the reason, place), with a place such as `rank 2 on node 0 (vm)`. The line does not
+        repeat the place.
         """
         line = (self.reason.splitlines() or [""])[0]
         found = _PLACED.fullmatch(line)
@@ -143,7 +143,7 @@ class NodeStatus(StrEnum):
 
 
 class Unreachable(Value):
-    """A machine that can't be reached: since when (wall clock), and why. The data about its node was read at that
+    """A machine that can't be reached: since when (wall clock), and why. The newest data about its node is from that
     time.
     """
 

@@ -19,7 +19,7 @@ from typing import Any, Final
 from orchestrator.errors import UsageError
 from orchestrator.protocol.reading import read_part
 
-PATIENCE: Final = 10.0  # seconds
+PATIENCE: Final = 10.0  # seconds in which an interpreter must answer
 MOST_READ: Final = 4096
 MOST_LISTED: Final = 1 << 16
 ASK: Final = "import json, sys; print(json.dumps({'python': sys.executable}))"
@@ -38,8 +38,8 @@ class Interpreter:
 
 
 def of_shell(program: str, environ: Mapping[str, str], *, needs_torch: bool = False) -> Interpreter:
-    """Return the interpreter of a program. Without a program, return that of the active environment or, if none is
-    active, orch's own.
+    """Return the interpreter of a program. Without a program, return the interpreter of the active environment or, if
+    none is active, orch's own.
 
     `program` is torchrun, accelerate, python or a similar program. It is empty if neither the command line nor the job
     names a program. With `needs_torch`, an active environment without torch is skipped if orch's own environment has

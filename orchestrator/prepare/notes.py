@@ -12,7 +12,9 @@ from orchestrator.specs.documents.paths import shadowed_profile
 
 
 def notes_on_request(prepared: Prepared, profile: str) -> list[str]:
-    """Return notes about effects of a request that may surprise the user. `profile` is the name that the user gave."""
+    """Return notes about effects of a request that may surprise the user. `profile` is the profile as the user named
+    it.
+    """
     job = prepared.loaded.job
     notes = [f"note: {each}" for each in prepared.loaded.notes]
     if (own := shadowed_profile(profile, Path.cwd())) is not None:
@@ -99,7 +101,7 @@ def note_on_gpus(prepared: Prepared) -> str:
 
 
 def note_on_wait() -> str:
-    """Return a note that this machine must stay on while the run waits in the queue for shared hosts."""
+    """Return a note that this machine must stay on as long as the run waits in the queue for shared hosts."""
     return "note: this machine keeps the run's place in the queue and starts it: leave it on until then"
 
 

@@ -47,13 +47,15 @@ class Request:
     resume: str | None = None
     rehearse: bool = False
     waits: bool = False  # whether to wait for GPUs that other runs hold
-    again: str | None = None  # the run to repeat; `job` is then empty, and so is `profile` if the run's own is used
+    again: str | None = None  # the run to repeat; then `job` is empty, and an empty `profile` means the run's own
     after: str | None = None  # the run or sweep to wait for: RUN[:ok|:any], or SWEEP
     allow_code_dir: bool = False  # allow a code folder that is not the job's own
-    args: tuple[str, ...] = ()  # arguments of the program, after the job's own
+    args: tuple[str, ...] = ()  # arguments of the program, which follow the job's own arguments
     debug_rank: int | None = None  # the rank that waits for a debugger
-    notify_on: tuple[str, ...] = ()  # events to notify of, instead of those that the job names
-    program: str | None = None  # the word of the typed line that starts Python, if any; None if no line was typed
+    notify_on: tuple[str, ...] = ()  # events that cause a notification, in place of the events in the job
+    # the program in a typed command line that starts Python, such as torchrun; "" if the line has none; None if no
+    # line was typed
+    program: str | None = None
     keeps_ranks: bool = False  # keep the profile's number of ranks, even if the program starts its own ranks
 
 
@@ -416,6 +418,6 @@ def _place(run: RunDir, profile: AnyProfile, interpreter: Interpreter | None) ->
     """Return the run's paths on the machine on which it will run. The machine is not contacted, so that a dry run
     works offline.
     """
-    python = profile.python if profile.runtime == "none" else None  # else the container's, which is not known here
+    python = profile.python if profile.runtime == "none" else None  # the interpreter in a container is not known yet
     python = interpreter.path if interpreter is not None else python
     return backend_of(profile).place(run, profile.workdir, python)

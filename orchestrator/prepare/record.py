@@ -65,7 +65,7 @@ def record_run(
         run.write("plan.json", launch.to_json())
         keep_room_for_cancel(run.path)
         _record_environment(prepared, run)
-    except BaseException:  # an interrupt too, because nothing has been started
+    except BaseException:  # also after an interrupt: nothing has been started, so the record can be removed
         remove_run(root, run)
         raise
     return run
@@ -125,7 +125,7 @@ def copy_code(prepared: Prepared, run: RunDir) -> dict[str, Any]:
     from orchestrator.node.server.outputs import baseline
 
     facts = _copied(prepared, run)
-    ignored = facts.pop("ignored", None)  # missing for a repeated run
+    ignored = facts.pop("ignored", None)  # a repeated run does not have this fact
     if is_here(prepared):
         facts["linked"] = _lay_ignored(prepared, run.path / "code", ignored)
     if not facts.get("linked"):

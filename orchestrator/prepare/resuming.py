@@ -27,7 +27,9 @@ _NAMES = {
 
 
 def given_to(job: Job, code_dir: Path) -> Saved | None:
-    """Return the checkpoint from which the job starts. None if there is none, or if only other machines have it."""
+    """Return the checkpoint from which the job starts. None if the job has none, or if only other machines have the
+    checkpoint.
+    """
     resume = job.checkpoint.resume
     if resume in ("auto", "never"):
         return None

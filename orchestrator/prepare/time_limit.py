@@ -13,7 +13,7 @@ if TYPE_CHECKING:  # a submit of cached documents must not load pydantic
     from orchestrator.specs.job import Job
     from orchestrator.specs.profiles import AnyProfile
 
-MOST_FILES: Final = 200  # if a code folder is larger than this, nothing is checked
+MOST_FILES: Final = 200  # if a code folder has more Python files, nothing is checked
 MOST_BYTES: Final = 1 << 20
 # Any of these words may write a checkpoint. A program without them is known to write none.
 _WRITES: Final = re.compile(

@@ -1,4 +1,4 @@
-"""Reads the machines of a scheduler's job from the job's own variables and files. Python 3.9.
+"""Reads which machines a scheduler's job has, from the job's environment variables and files.
 
 Slurm lists the machines in a variable. Other schedulers write a file: Grid Engine writes a line for each machine with
 the number of its slots, and PBS, OAR and LSF write a line for each slot.
@@ -18,7 +18,7 @@ ReadFile = Callable[[str], str]
 
 
 class AllocationError(Exception):
-    """This process runs in no job of the scheduler, or the job has other machines than expected."""
+    """This process does not run in a scheduler's job, or the job does not have the expected machines."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Allocation:
 
     @property
     def title(self) -> str:
-        """Return the scheduler's name in messages."""
+        """Return the scheduler's name for use in messages."""
         return TITLES[self.kind]
 
 
@@ -69,8 +69,8 @@ def read_allocation(environ: Mapping[str, str], read_file: ReadFile, only: str =
 
 
 def slurm_counts(text: str, hosts: int) -> tuple[int | None, ...]:
-    """Return a number for each host from Slurm's notation, such as `4(x2),1`. Return None for each host if the text
-    can't be parsed.
+    """Return one number for each host from Slurm's notation: `4(x2),1` means 4, 4 and 1. Return None for each host if
+    the text can't be parsed.
     """
     counts: list[int | None] = []
     for part in text.split(","):

@@ -1,4 +1,4 @@
-"""Declares the requests to the server on a machine, each with the shape of its answer. Python 3.9, pure.
+"""Declares the requests that orch's server on a machine answers, and the shape of each answer.
 
 The requests are grouped by the module of `node/server` that implements them.
 """
@@ -15,16 +15,16 @@ class Row(NamedTuple):
 
 
 class WithData(NamedTuple):
-    """The shape of an answer that is followed by JSON, which has its own shape. After all other answers, the bytes
-    of a file follow.
+    """The shape of an answer to which JSON data is attached. `values` is the shape of the answer, and `data` that of
+    the JSON data.
     """
 
     values: dict[str, Any]
     data: Any
 
 
-# A shape is a type, a tuple of alternatives, [shape] for a list, {str: shape} for a mapping of any names, or a dict of
-# fields. A field whose name ends with `?` may be missing.
+# A shape is a type, a tuple of alternatives, [shape] for a list, {str: shape} for a mapping with any names, or a dict
+# of fields. A field whose name ends with `?` may be missing.
 _HOLDER = {
     "uid": (int, None), "user": (str, None), "run": (str, None), "since": (int, None), "program?": str,
 }  # fmt: skip

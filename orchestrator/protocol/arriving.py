@@ -1,5 +1,5 @@
 """Receives a file: writes it under a partial name beside its target, hashes it while it is written, and renames it when
-it is complete. Python 3.9.
+it is complete.
 
 Every file that orch copies as a whole is received in this way. The partial name contains the file's version, so a later
 copy resumes only an interrupted copy of the same version.
@@ -75,7 +75,7 @@ class Arriving:
             self.file.truncate(self.size)
 
     def fill(self, stream: Any, count: int, also: Hasher | None = None) -> None:
-        """Read the next `count` bytes from a stream and write them. If writing fails, the stream is still read.
+        """Read the next `count` bytes from a stream and write them. If a write fails, the rest is read and discarded.
 
         If `also` is given, it hashes the bytes too. Raises EOFError if the stream ends early.
         """
@@ -104,7 +104,7 @@ class Arriving:
         except OSError as error:
             error.filename = self.partial
             self.problem = error
-        except ValueError:  # another thread has closed the file, because nobody waits for it any more
+        except ValueError:  # another thread has closed the file, because it is no longer needed
             self.problem = OSError(errno.EBADF, os.strerror(errno.EBADF), self.partial)
 
     def _sync_meanwhile(self) -> None:

@@ -1,5 +1,5 @@
 """Writes cancel.json, which records that a run was cancelled, before any process is signalled. This works on a full
-disk too. Python 3.9.
+disk too.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def record_cancel(run_dir: str | Path, cancel: Any, *, durable: bool = True) -> 
 
 
 def _written_into(reserve: str, cancel: Any, path: str) -> bool:
-    """Overwrite an existing file with the cancel's record and rename it to `path`. Return False if that fails."""
+    """Overwrite a reserve file with the cancel's record and rename it to `path`. Return False if that fails."""
     try:
         # this file is an earlier cancel.json and not a reserve; another file may have room
         if os.stat(reserve).st_size != ROOM:

@@ -1,5 +1,5 @@
 """Records the files of the code folder before any rank starts, so that files that ranks write into the folder can be
-recognised. Python 3.9.
+recognised.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ Baseline = dict[str, list[int]]  # size and mtime_ns of each file of the code
 
 
 def write_baseline(code_dir: str, found: Baseline) -> None:
-    """Write the baseline beside the code folder, because ranks write inside it."""
+    """Write the baseline beside the code folder, because ranks may change the files inside the code folder."""
     write_json(baseline_file(code_dir), found, mode=0o600, durable=False)
 
 

@@ -1,8 +1,8 @@
-"""CRC-32C, the checksum of TensorBoard's event files. Python 3.9, pure."""
+"""CRC-32C, the checksum of TensorBoard's event files."""
 
 from __future__ import annotations
 
-_POLYNOMIAL = 0x82F63B78  # Castagnoli's, reflected
+_POLYNOMIAL = 0x82F63B78  # Castagnoli's polynomial, with its bits reversed
 _MASK = 0xA282EAD8
 
 

@@ -1,4 +1,4 @@
-"""The events in a run's events.jsonl files, which nodes and the submitting machine write. Python 3.9, pure.
+"""The events in a run's events.jsonl files, which nodes and the submitting machine write.
 
 An event is a line of JSON with the `kind` of its class. `read_event` parses it. Unknown kinds and fields are ignored,
 so that an old version of orch can read runs of a newer version. Fields that the first versions did not write have
@@ -25,16 +25,16 @@ class Event(OfKind):
 
     kinds = KINDS
     time: float = field(default=0.0, init=False)  # seconds since 1970, for people
-    mono: Optional[float] = field(default=None, init=False)  # orders the events of a host
+    mono: Optional[float] = field(default=None, init=False)  # seconds of a clock that orders the events of a host
     seq: Optional[int] = field(default=None, init=False)  # the number of the line in the node's file
     node: Optional[Node] = field(default=None, init=False)
 
     def to_json(self) -> dict[str, Any]:
-        """Return JSON types, with the fields that have their default, for readers that don't know the defaults."""
+        """Return the event as JSON types. Fields with default values are included, for readers without the defaults."""
         return {"kind": self.kind, **to_json(self, whole=True)}
 
     def timed(self, time: float) -> "Event":
-        """Return the event with this time."""
+        """Return a copy of the event with this time."""
         made: Event = object.__new__(type(self))
         made.__dict__.update(self.__dict__, time=time)
         return made
@@ -107,7 +107,7 @@ class Environment(Event, kind="environment"):
     host: str = ""
     folder: str = ""
     is_whole: bool = True
-    made: bool = False  # whether this start installed it
+    made: bool = False  # whether this start installed the environment
     seconds: Seconds = 0.0
 
 
@@ -149,7 +149,7 @@ class FoundLost(Event, kind="found_lost"):
 
 
 class StartingAgain(OfAttempt, kind="starting_again"):
-    """It was decided to start the agents again. Node 0 writes this event if Slurm requeued the job."""
+    """The agents are started again. The supervisor writes this event, or node 0 if a scheduler runs the job again."""
 
     start: Count
     cause: str
@@ -170,7 +170,7 @@ class Replaced(Event, kind="replaced"):
 
 
 class GoingOnWithout(Event, kind="going_on_without"):
-    """A relaunch continues with fewer machines: `nodes` of the planned nodes, without `hosts`."""
+    """A relaunch uses fewer machines: `nodes` of the `of` planned nodes. The machines `hosts` are left out."""
 
     start: Count
     hosts: Strings
@@ -230,7 +230,7 @@ class OutputsBrought(Event, kind="outputs_brought"):
 
 
 class CleanedUp(Event, kind="swept"):
-    """Processes that the run left behind were ended by the submitting machine or, on its own node, by an agent."""
+    """Processes that the run left behind were ended, by the submitting machine or by an agent on its own node."""
 
     killed: Count = 0  # set by an agent
     ended: Count = 0  # set by the submitting machine
@@ -243,18 +243,16 @@ class CleanedUp(Event, kind="swept"):
 
 
 class SlurmJob(Event, kind="slurm_job"):
-    """The number and hosts of the run's Slurm job. It is written at each start by Slurm; a job with spare nodes
-    writes it itself.
-    """
+    """The number and hosts of the run's Slurm job. The event is written each time Slurm starts the job."""
 
     start: Count
     job: Optional[str] = None
     hosts: Strings = ()
-    requeues: Optional[Count] = None  # how often Slurm had queued a job with spares again
+    requeues: Optional[Count] = None  # how often Slurm has requeued a job with spare nodes
 
 
 class BatchJob(Event, kind="batch_job"):
-    """The number and hosts of the run's job, at each start by a scheduler other than Slurm."""
+    """The number and hosts of the run's job. The event is written each time a scheduler other than Slurm starts it."""
 
     start: Count
     job: Optional[str] = None
@@ -291,7 +289,7 @@ class InContainer(Event, kind="container"):
     """The launcher runs in this container."""
 
     runtime: str = ""
-    version: str = ""  # of the runtime
+    version: str = ""  # version of the container runtime
     image: str = ""
     image_id: Optional[str] = None
     name: str = ""
@@ -355,8 +353,9 @@ class Started(OfAttempt, kind="started"):
 
 
 class FirstStepsSeen(OfAttempt, kind="first_steps"):
-    """The first steps of rank 0's program, which show whether the program loaded the offered checkpoint. One of the
-    last three fields is set.
+    """The first signs of the step at which rank 0's program began. They show whether it loaded the offered checkpoint.
+
+    One of `loaded`, `steps` and `saved` is set.
     """
 
     offered_step: Optional[int] = None
@@ -434,7 +433,7 @@ class GaveUp(Event, kind="gave_up"):
 
 class Strangers(Event, kind="strangers"):
     """Connections to this agent failed to prove that they belong to this run. The event is written each time that
-    the count doubles.
+    their number doubles.
     """
 
     at: str = ""  # gang | neighbour
@@ -498,9 +497,7 @@ class Go(OfAttempt, kind="go"):
 
 
 class Stopping(Event, kind="stopping"):
-    """The leader asked the ranks to stop at a step boundary. Node `told` had received the signal, if a signal was
-    the reason.
-    """
+    """The leader asked the ranks to stop at a step boundary. If a signal was the reason, node `told` received it."""
 
     reason: str = ""
     signal: str = ""
@@ -544,8 +541,8 @@ class FolderLost(Event, kind="folder_lost"):
 
 
 class Unjoined(OfAttempt, kind="unjoined"):
-    """A description of the ranks that have not started computing, so that the other ranks wait. Empty when a rank
-    computes again.
+    """Ranks wait for other ranks that have not joined the process group. `words` names the missing ranks; it is empty
+    when a rank computes again.
     """
 
     words: str
@@ -559,9 +556,7 @@ class Stacks(OfAttempt, kind="stacks"):
 
 
 class AttemptFailed(OfAttempt, kind="attempt_failed"):
-    """An attempt failed. The event names the rank that is to blame, and the retry budget from which the failure is
-    paid.
-    """
+    """An attempt failed. The event has the rank that is to blame, and the cause, which decides the retry budget."""
 
     culprit: Culprit
     cause: str

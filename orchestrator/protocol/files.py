@@ -1,4 +1,4 @@
-"""Writes files atomically, line by line, or under a lock. Python 3.9.
+"""Writes files atomically, line by line, or under a lock.
 
 Failures raise OSError, and each caller adds its own message.
 """
@@ -97,8 +97,8 @@ def temporary_name(path: str | Path) -> str:
 def is_being_written(path: str | Path) -> bool:
     """Return whether the writer of a temporary file may still be writing.
 
-    That is so if the writer runs on this machine. If the writer is on another machine that shares the folder, the file
-    must be young.
+    A writer on this machine is looked up by its pid. A writer on another machine that shares the folder counts as
+    active for WRITING_SECONDS after its last write.
     """
     machine, process = _writer(path)
     if machine == _this_machine():
@@ -194,7 +194,7 @@ def append_lines(path: str | Path, lines: Iterable[str]) -> None:
     with open(open_own(path, _SHARED), "a+b") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         whole = file.seek(0, os.SEEK_END) == 0 or os.pread(file.fileno(), 1, file.tell() - 1) == b"\n"
-        # A line that a full disk or a crash cut off must not damage this one.
+        # If a full disk or a crash has cut off the last line, the new line must still be a line of its own.
         file.write((b"" if whole else b"\n") + "".join(f"{line}\n" for line in lines).encode())
 
 
@@ -212,7 +212,7 @@ def locked(path: str | Path, *, create: bool = True) -> Iterator[None]:
 
 @contextlib.contextmanager
 def locked_if_free(path: str | Path) -> Iterator[bool]:
-    """Try to lock a file during the block. Yield whether the lock is held."""
+    """Try to lock a file during the block, without waiting. Yield True if this process has the lock."""
     with open(open_own(path, _SHARED), "a+b") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -236,7 +236,7 @@ def locked_in_place(path: str | Path) -> Iterator[int]:
 
 
 def is_locked(path: str | Path) -> bool:
-    """Return whether a process holds the kernel's lock of a file. Several processes may ask at once."""
+    """Return whether a process holds the kernel's lock of a file. Several processes may call this at once."""
     try:
         descriptor = open_own(path, os.O_RDONLY)
     except OSError:

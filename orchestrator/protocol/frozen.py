@@ -19,8 +19,8 @@ else:
 
 
 def setting(description: str = "", *, default: Any = MISSING, default_factory: Any = MISSING, **about: Any) -> Any:
-    """Return a dataclass field with a description. `about` has bounds of its value, with pydantic's names (`ge`,
-    `pattern`).
+    """Return a dataclass field with a description. `about` has the bounds of the field's value under pydantic's names
+    (`ge`, `pattern`).
     """
     about = {"description": description, **about} if description else about
     return field(default=default, default_factory=default_factory, metadata=about)
@@ -62,7 +62,7 @@ class Frozen:
         self.__dict__.update(held)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Raise AttributeError: the values are frozen."""
+        """Raise AttributeError, because the values are frozen."""
         raise AttributeError(f"{type(self).__name__}.{name} can't be set: it is frozen")
 
     def __eq__(self, other: object) -> bool:
@@ -74,7 +74,7 @@ class Frozen:
         return hash((type(self), *_compared(self)))
 
     def __repr__(self) -> str:
-        """Return the class with its values."""
+        """Return the name of the class with the values."""
         shown = ((each.name, getattr(self, each.name)) for each in fields(self) if each.repr)  # type: ignore[arg-type]
         return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in shown)})"
 

@@ -1,4 +1,4 @@
-"""The ports that a run's agents try, and the first message of a connection (Hello). Python 3.9, pure.
+"""The ports on which a run's agents can connect to their leader, and the first message of a connection (Hello).
 
 The agents derive the ports from a shared secret before they connect.
 """
@@ -23,8 +23,8 @@ class Hello(Fields):
 
 
 def gang_ports(secret: str, port_range: tuple[int, int] = GANG_PORT_RANGE) -> tuple[int, ...]:
-    """Return up to 16 distinct ports of the range. They follow from the run's secret, so only the run's agents can
-    compute them.
+    """Return up to 16 distinct ports of the range. The ports follow from the run's secret, so only the run's agents
+    can compute them.
     """
     low, high = port_range
     span, counter = high - low + 1, 0

@@ -1,7 +1,7 @@
 """Parses and formats lists of hosts in Slurm's notation: `n[1-3,5],b[07-09]`.
 
-Slurm gives a job its nodes in this notation, and profiles may name their hosts in it. Messages use it for more than a
-few hosts.
+Slurm reports the nodes of a job in this notation, and profiles may list their hosts in it. Messages use the notation
+for more than a few hosts.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _NUMBER = re.compile(r"(\d{1,18})", re.ASCII)
 
 
 def expand(text: str) -> list[str]:
-    """Return the host names in a list such as `n[1-3,5],b[07-09]`. Zero padding is kept.
+    """Return the host names in a list such as `n[1-3,5],b[07-09]`. Leading zeros are kept.
 
     Raises ValueError if the list has more than MAX_HOSTS names or can't be parsed, so that such a list never becomes a
     single host.
@@ -170,7 +170,7 @@ def _as_range(group: Sequence[Sequence[str]]) -> str:
 
 
 def _ranges(numbers: Sequence[str]) -> list[str]:
-    """Return numbers in order, with consecutive ones of equal padding joined as `first-last`."""
+    """Return numbers in order. Consecutive numbers with equally many digits are joined as `first-last`."""
     parts: list[list[str]] = []
     for number in numbers:
         if parts and number == str(int(parts[-1][1]) + 1).zfill(len(parts[-1][0])):

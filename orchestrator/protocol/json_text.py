@@ -1,4 +1,4 @@
-"""Parses JSON from other machines and programs, which may have written anything. Python 3.9, pure."""
+"""Parses JSON from other machines and programs, which may have written anything."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Paths in a run's folder that nodes and the submitting machine share. docs/design.md lists them. Python 3.9."""
+"""Paths in a run's folder that nodes and the submitting machine share. docs/design.md lists them."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def output_folder(run_dir: str) -> str:
 
 
 def is_own_file(path: str, *, here: bool) -> bool:
-    """Return whether the relative path of a file or folder in a run's folder is one of orch's own.
+    """Return whether orch itself wrote the file or folder with this relative path in a run's folder.
 
     `here` tells whether this is the submitting machine, which keeps the run's records in the same folder.
     """
@@ -107,7 +107,7 @@ def is_own_file(path: str, *, here: bool) -> bool:
 
 
 def is_own_file_of_sweep(path: str) -> bool:
-    """Return whether the relative path of a file or folder in a sweep's shared folder is one of orch's own."""
+    """Return whether orch itself wrote the file or folder with this relative path in a sweep's shared folder."""
     return bool(re.fullmatch(_OWN_OF_SWEEP, path)) or is_own_file(path, here=True)
 
 
@@ -119,7 +119,7 @@ def is_run_folder(name: str) -> bool:
 def container_view(run_dir: str) -> str:
     """Return the folder that a container sees as the parent of the run's folder.
 
-    Files that ranks write beside or above their working folder are kept in it. So the container can't see orch's
+    Files that ranks write beside or above their working folder are kept in this folder, which has none of orch's
     records.
     """
     return f"{run_dir}/container"

@@ -1,4 +1,4 @@
-"""Masks secret values in text, in all forms in which programs print them. Python 3.9, pure."""
+"""Masks secret values in text, in all forms in which programs print them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, Callable
 from urllib.parse import quote, quote_plus
 
 MASKED = "***"
-LONG = 8  # characters; a shorter value of a variable that only looks secret may be part of an ordinary word
+LONG = 8  # characters; a shorter value of a variable that is secret only by its name may be part of an ordinary word
 _SHORT = 4  # characters; a shorter secret may be part of an ordinary word, so it is masked only behind its name
 _SECRET_NAME = re.compile(
     r"(TOKEN(?!IZER)|SECRET|PASSW|PASSPHRASE|CREDENTIAL|API_?KEY|ACCESS_?KEY|PRIVATE_?KEY|WEBHOOK)"

@@ -1,9 +1,9 @@
-"""The messages between leader, agents and launchers. Python 3.9, pure.
+"""The messages between leader, agents and launchers.
 
 The leader sends orders to agents, and an agent sends orders to its launcher. Reports go the other way. An agent sends
 requests to the agent of another node. A message is a line of JSON with the `kind` of its class; an answer to a request
 has no kind. Each receiver has a table that maps classes to handlers, and ignores unknown kinds and fields. If a message
-is damaged, the receiver reports trouble of its node, and no agent ends for that reason alone.
+is damaged, the receiver reports a problem of its node (Trouble), and no agent ends for that reason alone.
 """
 
 from collections.abc import Mapping
@@ -69,14 +69,14 @@ class Admission(Fields):
 
 
 class Probe(Request, kind="probe"):
-    """Send the padding back to the requesting node, which tests whether large packets arrive."""
+    """A request to send `padding` back, which tests whether large packets arrive in both directions."""
 
     padding: str
 
 
 class Keep(Request, kind="keep"):
-    """Receive and store a checkpoint. `listing` bytes with its list of files follow. The answers are FilesWanted and
-    then Kept.
+    """A request to receive and store a checkpoint. Its list of files follows the message, in `listing` bytes. The
+    answers are FilesWanted and then Kept.
     """
 
     checkpoint: str
@@ -111,13 +111,13 @@ class Kept(Answer):
 
 
 class Hashed(Fields):
-    """The hash of the file that was just sent. It is sent if the list of files does not have the hash."""
+    """The hash of the file that was just sent. The message is left out if the list of files has the hash."""
 
     sha256: str
 
 
 class Again(Fields):
-    """A request to start a scheduler's job again. An agent leaves it in a file of the run for the job's next start."""
+    """A request to start a scheduler's job again. An agent writes it to a file that the job's next start reads."""
 
     cause: str
     reason: str = ""
@@ -202,7 +202,7 @@ class Heartbeat(Report, kind="heartbeat"):
 
 
 class WayTried(Report, kind="path"):
-    """The result of the test of the network path to the neighbour node. It has an error if the test failed."""
+    """The network path to the neighbour node was tested. `error` is the reason if the test failed."""
 
     error: Optional[str] = None
 
@@ -282,7 +282,7 @@ class Ready(OfAttempt, kind="ready"):
     python: str = ""
     missing: str = ""
     image: Optional[str] = None  # the id of the image of the node's container
-    checkpoints: tuple[tuple[str, str], ...] = ()  # (name, mark) of each checkpoint on the node, newest first
+    checkpoints: tuple[tuple[str, str], ...] = ()  # (name, fingerprint) of each checkpoint on the node, newest first
     unfit: str = ""  # why no rank can run on the node; empty if ranks can run
 
 

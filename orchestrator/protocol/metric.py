@@ -1,6 +1,4 @@
-"""Decides whether lower or higher values of a metric are better, to rank runs and to keep checkpoints. Python 3.9,
-pure.
-"""
+"""Decides whether lower or higher values of a metric are better, to rank runs and to keep checkpoints."""
 
 from __future__ import annotations
 
@@ -12,7 +10,7 @@ from orchestrator.protocol.str_enum import StrEnum
 
 
 class Better(StrEnum):
-    """Whether the lower or the higher value of a metric is better."""
+    """The better direction of a metric: lower or higher."""
 
     LOWER = "lower"
     HIGHER = "higher"
@@ -33,8 +31,8 @@ _LOWER: Final = frozenset((
     "ece", "fid", "kid", "fvd", "lpips", "bpb", "bpc", "bpd", "bits", "fpr", "fnr", "false", "time", "duration",
     "latency", "seconds", "ms", "memory",
 ))  # fmt: skip
-# Metrics without a known word are better higher. These words are for names that also have one of the others
-# (`wer_confidence`).
+# For a metric without a known word, higher is better. So these words matter only in names that also have a word of the
+# first list (`wer_confidence`).
 _HIGHER: Final = frozenset((
     "accuracy", "acc", "confidence", "certainty", "power", "f1", "auc", "auroc", "bleu", "rouge", "map", "ap",
     "miou", "iou", "dice", "precision", "recall", "score", "reward", "likelihood", "psnr", "ssim", "r2",
@@ -65,7 +63,7 @@ def better_of(metric: str, of_job: JobMetric | None = None) -> Better:
 
 
 def is_known(metric: str) -> bool:
-    """Return whether a word of the name shows which direction of the metric is better."""
+    """Return whether the metric's name has a word that shows which direction is better."""
     return any(_meaning(word.lower()) is not None for word in _WORD.findall(metric))
 
 

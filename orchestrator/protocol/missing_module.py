@@ -1,4 +1,4 @@
-"""Parses the name of a missing module from Python's error message. Pure. Python 3.9."""
+"""Parses the name of a missing module from Python's error message."""
 
 from __future__ import annotations
 

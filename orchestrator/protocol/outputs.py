@@ -1,4 +1,4 @@
-"""Decides which files of a program are its run's outputs, and under which names they are copied back. Python 3.9, pure.
+"""Decides which files of a program are its run's outputs, and under which names they are copied back.
 
 Excluded folders are not searched.
 """
@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from orchestrator.protocol.patterns import MADE_AGAIN, compiled, problem_of, takes
 
 MAX_SIZE = 10 << 30
-# Excluded before a job's own `exclude`. Data sets are downloaded to `/data/`.
+# These patterns are excluded in addition to a job's own `exclude`. Programs often download data sets to `/data/`.
 LEFT_OUT = (".git/", *MADE_AGAIN, ".cache/", ".hypothesis/", "/data/")
 CODE, OUTPUTS, CHECKPOINTS = "code", "outputs", "checkpoints"  # the folders that are searched for outputs
 # A script's `..` is the run's folder, and `../..` is the folder that holds the run's folder. A container sees other
@@ -26,8 +26,8 @@ _FOLDERS_HERE = {
     BESIDE_ALL: "beside/", ABOVE: "above/", ABOVE_IN_CONTAINER: "above/",
 }  # fmt: skip
 ROOTS = frozenset(_FOLDERS_HERE)
-ASIDE = "renamed"  # folder of files whose own name is taken
-# Compiled at the first use, because every command loads this module.
+ASIDE = "renamed"  # folder of files whose own path is already in use
+# The patterns are compiled at their first use, because every command loads this module.
 _RESERVED = rf"(node_\d+|{ASIDE})(/|$)"
 _CHECKPOINT = r"(?s:checkpoint[-_.=]?\d.*|.*\.ckpt|epoch[-_=]?\d.*|(global[-_]?)?step[-_=]?\d.*)"
 
@@ -38,7 +38,7 @@ class OutputRules:
     by default.
     """
 
-    include: tuple[str, ...] = ()  # empty: all
+    include: tuple[str, ...] = ()  # patterns; empty: all files
     exclude: tuple[str, ...] = ()
     max_size: int = MAX_SIZE
 
@@ -97,7 +97,8 @@ class Matcher:
 
 
 def home_names(entries: Iterable[Entry], node: int = 0) -> dict[str, Entry]:
-    """Return each file by its path in the run's local outputs folder. Nodes other than 0 have a subfolder each.
+    """Map the path that each file gets in the run's local outputs folder to the file. Each node other than 0 has a
+    subfolder.
 
     A file of $ORCH_OUTPUT_DIR keeps its path. Another file with the same path goes to a folder of renamed files.
     """
@@ -121,8 +122,8 @@ def _above(path: str) -> list[str]:
 
 
 def leads_out(name: str) -> bool:
-    """Return whether a path from another machine would lead out of the local folder. True unless it is a plain
-    relative path.
+    """Return whether a path from another machine would lead out of the local folder. Return True unless it is a
+    plain relative path.
     """
     return "\0" in name or any(part in ("", ".", "..") for part in name.split("/"))
 

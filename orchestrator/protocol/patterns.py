@@ -1,4 +1,4 @@
-"""Patterns in the syntax of .gitignore, for ignore files, outputs and checkpoints. Python 3.9, pure.
+"""Patterns in the syntax of .gitignore, for ignore files, outputs and checkpoints.
 
 A pattern without a slash matches a name in any folder, and a pattern with a slash matches a path from the top. A
 pattern that ends in a slash matches only folders. `**` matches any number of folders. The last matching pattern
@@ -94,6 +94,6 @@ def deciding(patterns: Sequence[Pattern], path: str, *, is_folder: bool) -> int 
 
 
 def takes(patterns: Sequence[Pattern], path: str, *, is_folder: bool) -> bool:
-    """Return whether the last matching pattern includes the path. False if no pattern matches."""
+    """Return whether the last matching pattern includes the path. Return False if no pattern matches."""
     index = deciding(patterns, path, is_folder=is_folder)
     return index is not None and not patterns[index].lifts

@@ -1,4 +1,4 @@
-"""Measures the progress of a run, as its events report it."""
+"""Compares the progress of a run at different times, from what its events report."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 
 class Progress(NamedTuple):
-    """The progress of a run: the step of the newest checkpoint or, without checkpoints, the heartbeats' step and the
-    time of the last write.
+    """The progress of a run: the step of its newest checkpoint. Without checkpoints, it is the newest step in a
+    heartbeat and the time of the last write.
 
     A greater value means more progress. A run with any checkpoint compares as greater than a run without checkpoints.
     """
@@ -19,7 +19,7 @@ class Progress(NamedTuple):
 
     @staticmethod
     def of(step: int | None, beat: int | None = None, saved: float | None = None) -> Progress:
-        """Build a Progress. An argument is None if there is no checkpoint's step, no heartbeat, or no write."""
+        """Build a Progress. Each argument is None if the value is unknown."""
         return Progress(-1 if step is None else step, -1 if beat is None else beat, saved or 0.0)
 
     @staticmethod

@@ -1,4 +1,4 @@
-"""Formats sizes, durations, rates and numbers as text. Python 3.9.
+"""Formats sizes, durations, rates and numbers as text.
 
 web/static/format.js formats them in the same way for the web page. Both files do their own rounding, because Python's
 `round` and JavaScript's `toFixed` differ for ties. One table of cases tests both files

@@ -1,4 +1,4 @@
-"""A launcher's reports on its ranks: how a rank ended, and its stack trace. Python 3.9, pure."""
+"""A launcher's reports on its ranks: how a rank ended, and its stack trace."""
 
 from collections.abc import Mapping
 from dataclasses import field
@@ -44,7 +44,7 @@ class RankEnd(Fields):
     oom: bool = False  # the kernel killed the rank for lack of memory
     missing: Optional[MissingModule] = None
     log_bytes_lost: Count = 0
-    saves: Optional[int] = None  # for rank 0: how many checkpoints it tried to save
+    saves: Optional[int] = None  # how many checkpoints rank 0 tried to save
     saves_failed: Optional[int] = None
     unsaved: str = ""  # why the last checkpoint was not written
     kernel: tuple[str, ...] = ()  # the kernel's messages about the node's GPUs
@@ -64,12 +64,12 @@ class LeftEarly(Fields):
 
 
 class Culprit(RankEnd):
-    """The end of a rank, with the facts that the leader adds: attempt, node, and whether the leader ended the rank."""
+    """The rank that is to blame for a failure: how it ended, and facts that the leader adds, such as the node."""
 
     attempt: Count = 0
     node: Optional[Node] = None
     host: str = "?"
-    after_stop: bool = False  # it ended because the attempt was stopped
+    after_stop: bool = False  # the rank ended because the attempt was stopped
     hang: bool = False  # the rank hung, and the leader ended it
     in_collective: Optional[bool] = None  # whether a rank that hung waited in a collective; None: unknown
     left_early: Optional[LeftEarly] = None
@@ -79,9 +79,9 @@ class Culprit(RankEnd):
 class RankStack(Fields):
     """The stack trace of a rank's main thread."""
 
-    state: str = ""  # the state of its process, as in /proc; T and t mean stopped
-    in_collective: Optional[bool] = None  # whether it waits in a collective; None: unknown
-    where: Optional[str] = None  # the line of the program that it has reached
+    state: str = ""  # the state of the rank's process, as in /proc; T and t mean stopped
+    in_collective: Optional[bool] = None  # whether the rank waits in a collective; None: unknown
+    where: Optional[str] = None  # the line of the program that the rank has reached
     frames: tuple[str, ...] = ()  # the stack, innermost frame first
     late: bool = False  # the rank did not answer in time
 

@@ -1,4 +1,4 @@
-"""Assigns a run's ranks to nodes, and defines the argv, variables and exit codes of a rank. Python 3.9, pure."""
+"""Assigns a run's ranks to nodes, and defines the argv, variables and exit codes of a rank."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from orchestrator.protocol.task import NodeTask, Program, copies_checkpoints
 EXIT_NO_RETRY = 93  # a rank exits with this code if another start can't help
 EXIT_REQUEUE = 95  # a rank exits with this code after a stop at a step boundary with a checkpoint to resume from
 
-# A job, a profile's set-up lines or a node's own shell may override these. 3: after an NCCL error the process ends
-# without aborting the communicators first, which may hang and would come before the flight recorder's dump.
+# A job, a profile's set-up lines or a node's own shell may override these. With the value 3, a process ends after an
+# NCCL error without aborting its communicators, which may hang and would come before the flight recorder's dump.
 DEFAULTS = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "3", **ORDER}
 
-# torchrun's names. Values from the shell belong to another launcher.
+# The variables have torchrun's names. If the shell has such variables, they belong to another launcher.
 RANK_VARIABLES = (
     "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE",
     "ROLE_RANK", "ROLE_WORLD_SIZE", "ROLE_NAME", "MASTER_ADDR", "MASTER_PORT",
     "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS",
     "TORCHELASTIC_ERROR_FILE", "TORCHELASTIC_USE_AGENT_STORE",
     "TORCHELASTIC_SIGNALS_TO_HANDLE",
-    # if a rank of another run submits this run, these variables point to that other run's folder
+    # if a rank of an outer run submits this run, these variables point to the outer run's folder
     "TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_PIPE_FILE",
 )  # fmt: skip
 
@@ -70,8 +70,8 @@ def rank_environment(
 ) -> dict[str, str]:
     """Return the variables of one rank: torchrun's, and orch's own.
 
-    `resume_from` is the path of the checkpoint from which the attempt continues; empty if it starts afresh. `checksum`
-    is an algorithm that all agents and ranks can verify; empty means sha256.
+    `resume_from` is the path of the checkpoint from which the attempt continues; empty if there is none. `checksum` is
+    an algorithm that all agents and ranks can verify; empty means sha256.
     """
     rank = binding.rank_offset + local_rank
     folder = attempt_folder(node_folder(task.run_dir, task.node_rank), attempt)

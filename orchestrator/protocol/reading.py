@@ -1,11 +1,11 @@
-"""Reads files that ranks, containers and other machines write. Python 3.9.
+"""Reads files that ranks, containers and other machines write.
 
 A user or program that can write into a folder can replace a file by a link to a private file, a pipe without a writer,
 a device, or gigabytes of data. So these functions accept ordinary files only, read a bounded number of bytes, and never
 wait. They raise OSError for anything else.
 
-They follow no link below the folder `below`, which orch itself has made, usually the run's folder: each part of the
-path after it is checked. Without `below`, only the last part of the path is checked.
+The argument `below` is a folder that orch itself has made, usually the run's folder. No link below it is followed,
+because each further part of the path is checked. Without `below`, only the last part of the path is checked.
 """
 
 from __future__ import annotations
@@ -218,7 +218,7 @@ def _amount(count: int) -> str:
 
 
 def names_in(folder: str) -> list[str]:
-    """Return the names in a folder in order; empty if it can't be read."""
+    """Return the names in a folder, sorted; empty if the folder can't be read."""
     try:
         return sorted(os.listdir(folder))
     except OSError:

@@ -1,4 +1,4 @@
-"""Samples of a node's resource usage; each Sample is a line of nodes/N/samples.jsonl. Python 3.9, pure.
+"""Samples of a node's resource usage; each Sample is a line of nodes/N/samples.jsonl.
 
 A sample covers a number of seconds. Rates are means over these seconds. Levels (memory, temperature) are maxima, and
 counts (steps, errors) are the last values. None means that the machine does not report the value.
@@ -115,7 +115,7 @@ def _known(kind: Any, data: Mapping[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for field in dataclasses.fields(kind):
         value, default = data.get(field.name), field.default
-        if default == ():  # parts are read separately
+        if default == ():  # the samples of ranks and GPUs are parsed separately
             continue
         if isinstance(default, str):
             if isinstance(value, str):
@@ -134,7 +134,7 @@ Part = TypeVar("Part", RankSample, GpuSample)
 
 
 def merged(samples: Sequence[Sample]) -> Sample:
-    """Merge consecutive samples into one. The totals of CPU time, bytes and steps are kept."""
+    """Merge consecutive samples into one, which has the same totals of CPU time, bytes and steps."""
     last, seconds = samples[-1], sum(each.seconds for each in samples)
     if len(samples) == 1:
         return last

@@ -1,6 +1,4 @@
-"""NodeTask and its parts, which are all that a machine sends to an agent at its start. Standard library, Python 3.9
-syntax, pure.
-"""
+"""NodeTask and its parts, which are all that a machine sends to an agent at its start."""
 
 from __future__ import annotations
 
@@ -103,19 +101,19 @@ class NodeTask(Frozen):
     resume: str = "auto"
     uses_gpus: bool = True  # whether the ranks compute on GPUs if there are any
     gpus: int | None = None  # the number of GPUs that the ranks of a node share; None: one GPU for each rank
-    all_gpus: bool = False  # without a number: all that they may use
+    all_gpus: bool = False  # if `gpus` is None, the ranks share all GPUs that they may use
     retry: dict[str, int | None] = field(default_factory=dict)
     has_spares: bool = False  # whether there is a host to replace one whose GPU fails
     time_limit: int | None = None
-    hang: dict[str, Any] = field(default_factory=dict)  # action, train, medians, other
-    idle: dict[str, Any] = field(default_factory=dict)  # gpu, cpu (percent), after, do; empty: idleness is ignored
+    hang: dict[str, Any] = field(default_factory=dict)  # keys: action, train, medians, other
+    idle: dict[str, Any] = field(default_factory=dict)  # keys: gpu, cpu (percent), after, do; empty: ignore idleness
     sampling: bool = True  # whether the agent measures the use of the node
     join_timeout: float = 300.0
     link_timeout: float = 10.0  # seconds of silence after which a node counts as lost
     grace: float = 30.0
     log_limit: int = 1 << 30
     debug: Debug | None = None
-    credentials: str = ""  # of this start: certificate and private key (PEM); empty for a single node
+    credentials: str = ""  # the certificate and private key (PEM) of this start; empty for a single node
     secrets: dict[str, str] = field(default_factory=dict)
     version: int = WIRE_VERSION
 
@@ -217,5 +215,5 @@ def at_home(task: NodeTask, home: str) -> NodeTask:
 
 
 def copies_checkpoints(task: NodeTask) -> bool:
-    """Return whether each checkpoint is copied to a second node. False if the run has only one node."""
+    """Return whether each checkpoint is copied to a second node. Return False if the run has only one node."""
     return task.second_copy and task.nnodes > 1

@@ -1,5 +1,4 @@
 """Converts a program's output to the lines that a terminal would show, with only the last state of a progress bar.
-Pure.
 
 After a carriage return, the next text replaces the whole line, so that nothing is left of a longer progress bar. A
 backspace removes the last character. tqdm's nested bars move the cursor down a line and up again.
@@ -24,7 +23,7 @@ _CONTROLS = re.compile(r"[\r\b\x1b]")
 @dataclass
 class _Row:
     text: str = ""
-    is_bar: bool = False  # whether its text was replaced, or may be
+    is_bar: bool = False  # whether the row's text was replaced, or may be replaced
 
 
 def lines_of(text: str) -> list[str]:

@@ -1,7 +1,7 @@
-"""The options of the training program, stated once.
+"""Declares the options of the training program, each in one place.
 
 The job's `training:` section, the command line of `python -m orchestrator.training`, the JSON Schema and the tables of
-docs/job.md and docs/training.md follow from these fields. What a field says about itself:
+docs/job.md and docs/training.md follow from these fields. Each field has some of these properties:
 
 * `description`: its meaning. `more` continues that sentence in `--help` and in docs/training.md.
 * `unset`: what None means, if None is the default.
@@ -147,12 +147,12 @@ NOT_TAKEN: Mapping[str, Mapping[str, str]] = {
     },
     "compile": dict.fromkeys(("dp", "dp-balanced"), _COPIED),
 }
-"""Maps options to the strategies that ignore them, with reasons."""
+"""Maps each option to the strategies that ignore it, each with the reason."""
 
 
 def not_taken(strategy: str, given: Iterable[str]) -> dict[str, str]:
-    """Return those of the `given` options that the strategy would ignore or can't support, with reasons.
+    """Map each of the `given` options that the strategy ignores or can't support to the reason.
 
-    `given` must contain only options that the user has set, and none that has its default.
+    `given` must contain only options that the user has set.
     """
     return {name: NOT_TAKEN[name][strategy] for name in given if strategy in NOT_TAKEN.get(name, {})}

@@ -1,4 +1,4 @@
-"""Base class and parser of the frozen dataclasses that cross machines as JSON. Python 3.9, pure.
+"""Base class and parser of the frozen dataclasses that cross machines as JSON.
 
 Other machines and processes may have written any JSON. So `read` checks the type and the bounds of each field, and
 ignores fields that the class does not have. A class states bounds as `Annotated[int, Bounds(0, 10)]`. A subclass of
@@ -52,7 +52,7 @@ class Fields(Frozen):
     """The base of messages and events: a frozen dataclass that `read` parses and `to_json` writes."""
 
     def __init_subclass__(cls, **_: Any) -> None:
-        """Leave a subclass as declared: it becomes a dataclass only when it is first used."""
+        """Leave the subclass as it is, because it becomes a dataclass only when it is first used."""
 
     def __init__(self, *first: Any, **values: Any) -> None:
         """Set the fields. Raises TypeError for a field that is unknown, or that is missing and has no default."""
@@ -129,25 +129,25 @@ def _plain(value: Any, whole: bool) -> Any:
 
 
 class OfKind(Fields):
-    """A message or an event, whose JSON has the `kind` of its class. `kinds` has all classes of one direction."""
+    """A message or an event, whose JSON has the `kind` of its class. `kinds` maps each kind to its class."""
 
     kind: ClassVar[str] = ""
     kinds: ClassVar["Kinds[Any]"]
 
     def __init_subclass__(cls, kind: str = "", **more: Any) -> None:
-        """Enter a class that has a kind into the table."""
+        """Add the subclass to the table `kinds` if it has a kind."""
         super().__init_subclass__(**more)
         if kind:
             cls.kind = kind
             cls.kinds[kind] = cls
 
     def to_json(self) -> dict[str, Any]:
-        """Return JSON types, without fields that have their default."""
+        """Return the message as JSON types, without the fields that equal their defaults."""
         return {"kind": self.kind, **to_json(self)}
 
 
 class Kinds(dict[str, type[Made]]):
-    """A table that maps each kind to its class, for the messages of one direction or for the events."""
+    """A table that maps each kind to its class. Orders, reports, requests and events have a table each."""
 
     def of(self, data: Any) -> "type[Made] | None":
         """Return the class for a JSON object, or None if its kind is unknown."""
@@ -194,7 +194,7 @@ def _named(name: str, names: Mapping[str, Any]) -> Any:
 
 @cache
 def _plan_of(cls: Any) -> tuple[dict[str, _Field], dict[str, Any]]:
-    """Return (fields by name, defaults by name). Turns the class and its bases into dataclasses if needed."""
+    """Return (fields by name, defaults by name). The class and its bases are made dataclasses first if needed."""
     with _making:
         for each in reversed(cls.__mro__):
             if issubclass(each, Fields) and "__dataclass_fields__" not in vars(each):

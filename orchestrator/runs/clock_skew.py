@@ -1,4 +1,4 @@
-"""Corrects the times of events whose node has a wrong clock. Pure."""
+"""Corrects the times of events whose node has a wrong clock."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from orchestrator.protocol.events import Clock, Event, of
 
 
 def correct_clock_skew(events: Sequence[Event]) -> list[Event]:
-    """Return the events with their times converted from the nodes' clocks to the submitting machine's. The events
-    `Clock` contain the differences.
+    """Return the events with their times converted from the nodes' clocks to the submitting machine's clock. The
+    events of class Clock have the differences.
     """
     ahead: dict[tuple[int | None, int], float] = {(each.of, each.start): each.ahead for each in of(events, Clock)}
     start: dict[int | None, int] = {}

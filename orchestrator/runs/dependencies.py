@@ -22,7 +22,7 @@ from orchestrator.runs.store import RunDir
 from orchestrator.runs.sweeps import runs_named
 
 QUEUED: Final = "held.json"
-QUEUE: Final = "queue.json"  # of a run that waits for places: its needs, and the result of the last check
+QUEUE: Final = "queue.json"  # file with the places (GPUs or slots) for which a run waits, and the last check
 CANCELLED: Final = "it was cancelled before it was started"
 REMOVED: Final = "removed"
 
@@ -40,19 +40,17 @@ def is_queued(run: RunDir) -> bool:
 
 
 def queue_place(run: RunDir) -> Mapping[str, Any] | None:
-    """Return the queue record of a run that waits for places (GPUs or slots). None if it does not wait for places,
-    or if the record is damaged.
+    """Return the queue record of a run that waits for places (GPUs or slots). Return None if it does not wait for
+    places, or if the record is damaged.
     """
     try:
         return run.read(QUEUE)
-    except StoreError:  # the next look writes it again
+    except StoreError:  # the next check writes it again
         return None
 
 
 def was_queued(run: RunDir) -> bool:
-    """Return whether the submit left the start of the run to the supervisor. The supervisor may have begun to start
-    it since.
-    """
+    """Return whether the run was put into orch's queue at some time. The supervisor may have started it since then."""
     return bool(of(run.events(), Queued))
 
 
@@ -60,8 +58,8 @@ def was_queued(run: RunDir) -> bool:
 
 
 def why_it_waits(root: Path, run: RunDir, record: RunRecord) -> str:
-    """Return why a run that has not begun is waiting. Empty if orch does not know, for example because a scheduler
-    decides.
+    """Return why a run that has not begun is waiting. The result is empty if orch does not know, for example because
+    a scheduler decides when it starts.
     """
     if (wait := recent_wait_of(root, record.after)) is not None:
         return wait.reason
@@ -76,7 +74,7 @@ def why_it_waits(root: Path, run: RunDir, record: RunRecord) -> str:
 
 
 def recent_wait_of(root: Path, after: Dependency | None) -> Wait | None:
-    """Return the wait that follows from a run's `after`, cached for one second.
+    """Return the result of `wait_of`, cached for one second.
 
     All points of a sweep have the same `after`. If `after` names another sweep, each point would otherwise read all
     runs of the other sweep, which takes quadratic time.
@@ -90,7 +88,7 @@ def _wait_at(root: Path, after: Dependency, _live: Signature | None, _second: in
 
 
 def wait_of(root: Path, after: Dependency | None) -> Wait | None:
-    """Return the wait that follows from a run's `after`, or None if the run need not wait any more.
+    """Return why a run must wait for its `after` (the run or sweep that must end first); None if it need not wait.
 
     A sweep has succeeded when all of its runs have succeeded, and has failed when one of its runs has failed.
     """

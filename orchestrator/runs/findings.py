@@ -1,6 +1,4 @@
-"""Detects problems in a run's samples, called findings: idle GPUs and why, slow ranks, exhausted resources. Pure
-rules.
-"""
+"""Detects problems in a run's samples, called findings: idle GPUs and why, slow ranks, exhausted resources."""
 
 from __future__ import annotations
 
@@ -20,7 +18,7 @@ IDLE_SECONDS: Final = 300.0
 WAITING_SHARE: Final = 0.5
 LASTING_SECONDS: Final = 60.0  # seconds that a condition must last to be reported
 FULL_SHARE: Final = 0.95
-SLOW_TIMES: Final = 1.5  # a slow rank takes this many times the median of the others
+SLOW_TIMES: Final = 1.5  # a rank is slow if its step takes this many times the median of the other ranks
 PACE_SECONDS: Final = 120.0  # the time of a step is measured over this many seconds
 READS_MUCH: Final = 20e6  # bytes per second
 WORKS: Final = 0.8  # cores
@@ -48,8 +46,8 @@ class Finding:
     kind: FindingKind
     node: int
     rank: int | None
-    seconds: float  # seconds for which it has lasted, as far as known
-    value: float  # in the unit of its kind: percent, times, errors, degrees
+    seconds: float  # seconds for which the problem has lasted, as far as known
+    value: float  # in the unit of the kind: percent, times, errors, degrees
     why: str = ""
 
     def to_json(self) -> dict[str, Any]:
@@ -120,7 +118,9 @@ def _of_rank(node: NodeSamples, rank: RankSample, gpu: int | None) -> Iterator[F
 
 
 def gpus_of_ranks(sample: Sample) -> dict[int, int]:
-    """Map each rank of a node to its GPU, in order. Empty if the node does not have as many GPUs as ranks."""
+    """Map each rank of a node to its GPU, in order. The result is empty if the node does not have as many GPUs as
+    ranks.
+    """
     if len(sample.gpus) != len(sample.ranks):
         return {}
     return {rank.rank: gpu.index for rank, gpu in zip(sample.ranks, sample.gpus, strict=True)}
@@ -160,7 +160,7 @@ def _lasted(node: NodeSamples, test: Callable[[Sample], bool]) -> float:
 def straggler_scores(nodes: Iterable[NodeSamples]) -> dict[int, float]:
     """Return each rank's time per step, as a multiple of the median of the other ranks.
 
-    If ranks exchange gradients after each step, all ranks run at the pace of the slowest, so every rank has about 1.
+    If ranks exchange gradients after each step, all ranks run at the pace of the slowest, so every result is about 1.
     """
     seconds = {rank: each for node in nodes for rank, each in step_seconds(node).items()}
     order, scores = sorted(seconds.values()), {}

@@ -11,12 +11,12 @@ class JobUse:
     """The resource usage of one job so far. A value is None if the scheduler does not measure or limit it."""
 
     job_id: str
-    state: str  # as the scheduler writes it
+    state: str  # the job's state in the scheduler's own words
     seconds: float
     limit_seconds: float | None
     cores: int
-    core_seconds: float | None  # CPU time of its processes
-    memory: int | None  # bytes: the greatest value of its steps; a step's value is the sum of its tasks' peaks
+    core_seconds: float | None  # CPU time of the job's processes
+    memory: int | None  # bytes: the sum of its tasks' peaks, for the job step with the largest sum
     memory_limit: int | None  # bytes, for all nodes
 
     @property

@@ -37,7 +37,7 @@ class Labels:
 
     @staticmethod
     def from_json(data: object) -> Labels:
-        """Parse the labels that `to_json` wrote. Damaged tags and notes, and those that are too long, are dropped."""
+        """Parse the labels that `to_json` wrote. Tags and notes that are damaged or too long are dropped."""
         known = drop_invalid_fields(data, {"tags": (list,), "note": (str,)})
         tags = (tag for tag in known.get("tags", ()) if isinstance(tag, str) and why_no_tag(tag) is None)
         note = known.get("note", "")

@@ -1,5 +1,5 @@
-"""Collects the secret values to mask in everything that leaves this machine. They come from the records of runs and
-from this shell.
+"""Collects the secret values to mask in everything that leaves this machine. The values come from the records of runs
+and from the environment of this process.
 
 The supervisor's own environment does not contain the secrets of runs. So a private file in the run's folder stores the
 secrets until the supervisor has sent everything to the trackers and to the receivers of notifications.
@@ -21,7 +21,7 @@ from orchestrator.runs.store import RunDir
 
 
 def redaction_of(*runs: RunDir) -> Redaction:
-    """Return the redaction for a document about these runs. It masks the secrets of all of them."""
+    """Return the redaction for a document about these runs. It masks the secrets of all these runs."""
     plans = [_plan(run) for run in runs]
     names = {name for plan in plans for name in plan.secret_names}
     kept = [_kept(run) for run in runs]
@@ -53,13 +53,13 @@ def unknown_secrets(*runs: RunDir) -> list[str]:
 def _plan(run: RunDir) -> PlanRecord:
     try:
         return run.plan()
-    except StoreError:  # a bundle may be about the damaged record
+    except StoreError:  # a bundle may be made because a record is damaged
         return PlanRecord()
 
 
 def _kept(run: RunDir) -> dict[str, str]:
-    """Return the secret variables that are stored until the run's receivers have everything; empty if the file is
-    missing or damaged.
+    """Return the secret variables that are stored until everything is delivered to the run's receivers; empty if the
+    file is missing or damaged.
     """
     try:
         return secrets_of(run)
@@ -72,7 +72,7 @@ def _addresses(run: RunDir) -> Iterator[str]:
     kept = _kept(run)
     try:
         entries = run.record().notify
-    except StoreError:  # as above; any of the variables may be an address
+    except StoreError:  # the record is damaged, so any of the variables may be an address
         entries = tuple(NotifyEntry(webhook_env=name) for name in kept)
     for each in entries:
         yield from [each.webhook] if each.webhook else kept.get(each.variable, "").split()

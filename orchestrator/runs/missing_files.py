@@ -63,8 +63,8 @@ def _why_not_there(run: RunDir, words: str) -> str:
 
 
 def _paths(words: str, folders: list[str]) -> list[str]:
-    """Return the paths, below the code folder, that an error message may mean. `folders` are the paths at which the
-    code folder is known.
+    """Return the paths, below the code folder, that an error message may mean. `folders` are the code folder's paths
+    on the nodes and on this machine.
     """
     found = []
     for match in list(_PATH.finditer(words))[:MOST_LOOKED_AT]:

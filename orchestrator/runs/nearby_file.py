@@ -1,4 +1,4 @@
-"""Explains a missing file that is outside of the code folder on the submitting machine, so that it was not sent with
+"""Explains a missing file that is outside of the code folder on the submitting machine, and therefore was not sent with
 the run.
 """
 
@@ -23,7 +23,7 @@ _UP = re.compile(r"(['\"])((?:\./)?(?:\.\./)+[^'\"\n]+)\1")
 def with_nearby_file(verdict: Verdict, code_dir: str | None) -> Verdict:
     """Return the verdict, with a hint if its error names a path with `..` that exists on this machine."""
     error = verdict.error or {}
-    # A traceback names `download=True` also if another line failed.
+    # The traceback of an error is ignored, because it may contain `download=True` although no download failed.
     what = f"{error.get('type')}: {error.get('message')}" if error else "\n".join(verdict.tail[-LAST_LINES:])
     if verdict.outcome is not Outcome.FAILED or code_dir is None or not _MISSING.search(what):
         return verdict
@@ -43,7 +43,9 @@ def with_nearby_file(verdict: Verdict, code_dir: str | None) -> Verdict:
 
 
 def _outside(code: Path, path: str) -> Path | None:
-    """Resolve a path relative to the code folder. None if the result is inside the code folder or does not exist."""
+    """Resolve a path relative to the code folder. Return None if the result is inside the code folder or does not
+    exist.
+    """
     try:
         found = Path(os.path.normpath(code / path))
         return found if not found.is_relative_to(code) and found != Path("/") and found.exists() else None

@@ -1,4 +1,4 @@
-"""Explains a missing module that is in a folder above the code folder on the submitting machine, so that it was not
+"""Explains a missing module that is in a folder above the code folder on the submitting machine, and therefore was not
 sent.
 """
 

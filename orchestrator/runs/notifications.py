@@ -83,7 +83,7 @@ def _check_urls(variable: str, text: str) -> None:
 
 
 def channels(text: str) -> tuple[Apprise, list[int]]:
-    """Return apprise's receivers for URLs that spaces separate, and the positions of URLs that apprise does not accept.
+    """Return apprise's receivers for URLs separated by spaces, and the positions of URLs that apprise does not accept.
 
     These URLs contain passwords, so apprise's own log is disabled.
     """
@@ -102,7 +102,7 @@ def channels(text: str) -> tuple[Apprise, list[int]]:
 def due(
     entries: Sequence[NotifyEntry], run_id: str, outcome: str | None, events: Iterable[Event]
 ) -> list[Notification]:
-    """Return every notification that is due so far, in order. Pure."""
+    """Return every notification that is due so far, in order."""
     happened: dict[str, tuple[str, str]] = {}
     for event in events:
         if isinstance(event, StartingAgain) or (isinstance(event, Restart) and event.node == 0):

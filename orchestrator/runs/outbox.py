@@ -1,12 +1,12 @@
-"""The outbox: the runs about which a receiver may lack news, and a journal of what each receiver was sent.
+"""The outbox: the runs with undelivered news (events, metrics, verdicts), and a journal of each receiver's deliveries.
 
-    ROOT/outbox/RUN                     an empty mark, removed when every receiver has everything
+    ROOT/outbox/RUN                     an empty file, removed when everything was delivered
     ROOT/runs/RUN/outbox/RECEIVER.json  the journal of one receiver
     ROOT/runs/RUN/outbox_secrets.json   variables of the submitting shell, for receivers and for masking; mode 0600
 
 Receivers are the job's notifications and trackers. The supervisor delivers (supervisor/outbox.py), so no terminal needs
-to be open. The journal is written after a delivery. If the supervisor is killed in between, the next one delivers the
-same news again, so a receiver must recognise news that it has.
+to be open. The journal is written after a delivery. If the supervisor is killed in between, the next supervisor
+delivers the same news again, so a receiver must recognise repeated news.
 """
 
 from __future__ import annotations
@@ -25,15 +25,17 @@ SECRETS: Final = "outbox_secrets.json"
 
 
 class Receiver(Protocol):
-    """A receiver of news about one run, such as a tracker. Only one thread at a time delivers to it."""
+    """A receiver of one run's news (events, metrics, verdicts), such as a tracker. Only one thread at a time delivers
+    to a receiver.
+    """
 
     name: str
 
     def has_news(self, *, has_ended: bool) -> bool:
-        """Return whether there is anything to deliver. False if delivery to this receiver was given up."""
+        """Return whether there is anything to deliver. Return False if delivery to this receiver was given up."""
 
     def deliver(self) -> str:
-        """Deliver all news. Return the reason if it must be tried again, or "" if nothing is left to do.
+        """Deliver all news. Return the reason if the delivery must be repeated, or "" if everything was delivered.
 
         Raises OrchError or OSError if the run can't be read, or if the journal can't be written.
         """

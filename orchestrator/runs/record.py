@@ -1,4 +1,4 @@
-"""Typed access to the records of a run that its submit wrote: run.json, and the parts of plan.json that readers need.
+"""Typed access to the records that a submit writes: a run's run.json, and the parts of plan.json that readers need.
 
 Only this module decides what happens to damaged fields: a field with an impossible value gets its default. The job and
 the profile remain JSON documents, whose fields are read by properties of RunRecord.
@@ -35,10 +35,10 @@ class Dependency(Value):
 
     @staticmethod
     def from_json(data: object) -> Dependency | None:
-        """Parse the dependency that `to_json` wrote. None if the run waits for no other run."""
+        """Parse the dependency that `to_json` wrote. Return None if the run waits for no other run."""
         if not isinstance(data, Mapping):
             return None
-        # a lost name is treated as that of a removed run
+        # a damaged name is treated like the name of a removed run
         known = drop_invalid_fields(data, {"run": (str,), "if": (str,)})
         return Dependency(known.get("run") or UNKNOWN, known.get("if") == "ok")
 
@@ -64,7 +64,7 @@ class SweepPoint(Value):
 
     @staticmethod
     def from_json(data: object) -> SweepPoint | None:
-        """Parse the point that `to_json` wrote. None if the run is not a point of a sweep."""
+        """Parse the point that `to_json` wrote. Return None if the run is not a point of a sweep."""
         if not isinstance(data, Mapping):
             return None
         kinds = {"id": (str,), "index": (int,), "values": (dict,), "parallel": (int, _NONE), "is_trial": (bool,)}
@@ -81,8 +81,8 @@ class NotifyEntry(Value):
     on: tuple[str, ...] = ()
     command: tuple[str, ...] = ()
     webhook: str = ""
-    webhook_env: str = ""  # the variable of the submitting shell with the address
-    apprise_env: str = ""  # the same for apprise's URLs
+    webhook_env: str = ""  # the environment variable with the address
+    apprise_env: str = ""  # the environment variable with apprise's URLs
 
     @property
     def variable(self) -> str:
@@ -132,8 +132,8 @@ class RunRecord(Frozen):
     job_file: str | None = None
     profile_file: str | None = None
     code_dir: str | None = None  # the folder from which the code came
-    given: tuple[str, ...] = ()  # the options --env: `A=` if a value was given, `A` if the shell's was taken
-    waits: bool = False  # whether it waits for GPUs that other runs hold
+    given: tuple[str, ...] = ()  # the options --env: `A=` if a value was given, `A` if the shell's value was taken
+    waits: bool = False  # whether the run waits for GPUs that other runs hold
     after: Dependency | None = None
     point: SweepPoint | None = None
     repeats: str | None = None  # the run whose job, profile and code it repeats
@@ -172,7 +172,7 @@ class RunRecord(Frozen):
 
     @property
     def values(self) -> Mapping[str, str]:
-        """Return the values of the run's point of a sweep, by key. Empty if the run is not a point."""
+        """Return the values of the run's point of a sweep, by key. The result is empty if the run is not a point."""
         return self.point.values if self.point is not None else {}
 
     @staticmethod
@@ -205,7 +205,7 @@ _TASK_KINDS: Final[dict[str, tuple[type, ...]]] = {
 
 
 class PlannedTask(Value):
-    """The fields of a node's task in plan.json that are needed to read a run, and not to start anything."""
+    """The fields of a node's task in plan.json that are needed to show a run. They do not suffice to start a run."""
 
     code_dir: str = ""
     checkpoint_dir: str = ""
@@ -221,14 +221,14 @@ class PlannedTask(Value):
 
     @staticmethod
     def from_json(data: object) -> PlannedTask:
-        """Return the task's known fields."""
+        """Parse a task. Damaged fields get their defaults."""
         known = drop_invalid_fields(data, _TASK_KINDS)
         env = {str(name): str(value) for name, value in known.pop("env", {}).items()}
         return PlannedTask(**known, env=env)
 
 
 class PlanRecord(Value):
-    """The parts of plan.json that are needed to read a run. Code that starts something reads a LaunchPlan instead."""
+    """The parts of plan.json that are needed to show a run. Code that starts a run reads a LaunchPlan instead."""
 
     document: Mapping[str, Any] = field(default_factory=dict)
     tasks: tuple[PlannedTask, ...] = ()

@@ -1,5 +1,5 @@
 """Removes from texts everything that must not leave this machine: secrets, credentials, the user's name and home
-folder. Pure.
+folder.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class Redaction:
 
 
 def _is_secret_option(word: object) -> bool:
-    """Return whether the word after this one is probably a secret. True for `--api-key`, False for `--api-key=...`."""
+    """Return whether the word after this word is probably a secret: True for `--api-key`, False for `--api-key=...`."""
     return isinstance(word, str) and word.startswith("-") and "=" not in word and looks_secret(word)
 
 

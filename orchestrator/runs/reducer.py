@@ -1,4 +1,4 @@
-"""Computes a run's RunState from its events. Pure: only recorded events and the given facts matter."""
+"""Computes a run's RunState from its recorded events and the given facts, without side effects."""
 
 from __future__ import annotations
 
@@ -79,10 +79,10 @@ def reduce(run: RunRecord, events: Iterable[Event], alive: Mapping[int, bool | N
     goes, started = of(every, Go), last_of(events, Started)
     restarts = [event for event in every if isinstance(event, (Restart, StartingAgain))]
     ends = [event.time for event in events if isinstance(event, ENDS)]
-    if verdict is not None and not ends and verdict.outcome is Outcome.SUCCEEDED:  # all agents died before they left
+    if verdict is not None and not ends and verdict.outcome is Outcome.SUCCEEDED:  # the agents recorded no end
         ends = [event.time for event in of(events, RankExit)]
     attempt = max([event.attempt for event in (*goes, *restarts)], default=0)
-    if verdict is not None:  # a start that was given up before its attempt has no attempt number
+    if verdict is not None:  # a start that ended before its attempt has no attempt number
         verdict = replace(verdict, attempt=max(verdict.attempt, attempt))
     return RunState(
         run_id=run.run_id,
@@ -134,7 +134,7 @@ def _reduce_node(node: int, events: list[Event], run: RunRecord, alive: bool | N
             exits[event.rank] = event.how
         elif isinstance(event, (AgentEnded, GaveUp)):
             state = NodeStatus.ENDED
-    if alive is False and state != NodeStatus.ENDED:  # also an agent without any event: it was started, and is gone
+    if alive is False and state != NodeStatus.ENDED:  # includes an agent that died before its first event
         state = NodeStatus.LOST
     return NodeState(node, host, state, ranks, exits)
 
@@ -201,16 +201,16 @@ def _called(nodes: tuple[NodeState, ...], node: int) -> str:
 
 
 def _why_late(events: list[Event]) -> str:
-    """Return the reason that a node's agent gave for not having joined its gang. Empty if the node gave none, or has
-    joined since.
+    """Return why a node's agent could not join the gang, as it reported; empty if it reported no reason or has joined
+    since then.
     """
     last = last_of(events, AgentStarted, CantReach, ReachedLeader)
     return last.why if isinstance(last, CantReach) else ""
 
 
 def _hung(events: list[Event]) -> Stalled | None:
-    """Return the newest stall that the leader counts as a hang. None if the ranks have continued, restarted or ended
-    since.
+    """Return the newest stall that the leader counts as a hang. Return None if the ranks have continued, restarted or
+    ended after it.
     """
     hung: dict[int, Stalled] = {}
     for event in events:

@@ -15,8 +15,8 @@ _RUN_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 
 
 def is_run_id(text: object) -> bool:
-    """Return whether a text can be a run's id. It must be a single path component other than `.` and `..`, and no
-    option.
+    """Return whether a text can be a run's id. It must be a single path component other than `.` and `..`, and must not
+    look like an option.
     """
     return isinstance(text, str) and _RUN_ID.fullmatch(text) is not None
 

@@ -13,9 +13,9 @@ __all__ = ["SchedulerStatus", "joined"]
 
 
 def joined(state: RunState, status: SchedulerStatus, events: Iterable[Event] = ()) -> RunState:
-    """Return the state, changed by the scheduler's report.
+    """Return the run's state, corrected by the scheduler's report on its job.
 
-    The verdict is withheld while the scheduler may continue the job. After that, the verdict gets the scheduler's
+    The verdict is left out while the scheduler may continue the job. After that, the verdict includes the scheduler's
     reason.
     """
     verdict = verdict_with(state.verdict, status, state.nodes, state.attempt, events)
@@ -34,6 +34,6 @@ def joined(state: RunState, status: SchedulerStatus, events: Iterable[Event] = (
         return replace(state, detail=status.detail or state.detail)
     if state.state in (RunStatus.SUBMITTING, RunStatus.PENDING):
         return replace(state, state=RunStatus.STARTING, detail=status.detail)
-    if status.is_suspended:  # its processes are stopped and can't report it
+    if status.is_suspended:  # the processes are stopped, so they can't report this
         return replace(state, detail=status.detail)
     return state

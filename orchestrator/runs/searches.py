@@ -29,7 +29,7 @@ from orchestrator.runs.store import RunDir, append_line, write_durably
 
 SEARCH: Final = "search.json"
 JOURNAL: Final = "search.jsonl"
-GROWTH: Final = 1.1  # minimal ratio of the steps of consecutive recorded values; rungs are a factor of 4 apart
+GROWTH: Final = 1.1  # minimal ratio of the steps of consecutive recorded values
 Value = float | int | str
 
 
@@ -188,7 +188,7 @@ def line_of(entry: Entry) -> str:
 
 
 def entry_of(search: Search, data: Mapping[str, Any]) -> Entry | None:
-    """Parse an entry of the journal. None if it is damaged or does not fit this search."""
+    """Parse an entry of the journal. Return None if it is damaged or does not fit this search."""
     kind, trial, value = data.get("kind"), data.get("trial"), data.get("value")
     if type(trial) is not int or not 0 <= trial < search.trials:
         return None
@@ -211,7 +211,7 @@ def append(folder: Path, entry: Entry) -> None:
 
 
 def entries_from(folder: Path, search: Search, offset: int) -> tuple[list[Entry], int]:
-    """Return (the entries of a sweep's journal that follow an offset, the offset behind them)."""
+    """Return (entries of a sweep's journal after an offset, offset of the journal's next entry)."""
     try:
         data = read_part(folder / JOURNAL, offset, MOST_LINES)
     except FileNotFoundError:
@@ -256,7 +256,9 @@ def trials_of(entries: Iterable[Entry]) -> list[Trial]:
 
 
 def search_in(root: Path, sweep: str) -> tuple[Search, list[Trial]] | None:
-    """Return a sweep's search and its trials so far. None if the sweep has no search or its files are damaged."""
+    """Return a sweep's search and its trials so far. Return None if the sweep has no search or its files are
+    damaged.
+    """
     folder = root / "sweeps" / sweep
     try:
         search = read_search(folder) if (folder / SEARCH).exists() else None
@@ -303,9 +305,9 @@ def _end_of(run: RunDir, search: Search, trial: Trial) -> list[Entry]:
 
 
 def new_values(series: Series, search: Search, number: int, after: int) -> list[Seen]:
-    """Return a trial's metric values after the step `after`. Steps of consecutive values differ by at least a tenth.
+    """Return a trial's metric values after the step `after`. Each step is at least 10 % greater than the previous step.
 
-    The stop rule compares trials at equal steps, so it needs more than the last value.
+    The stop rule compares trials at equal steps, so it needs more values than the last.
     """
     series.look()
     found: list[Seen] = []

@@ -1,6 +1,4 @@
-"""Combines the reports of shared hosts: which users' runs hold which places, which runs wait, and in which order.
-Pure.
-"""
+"""Combines the reports of shared hosts: which runs hold which places (GPUs or slots), and in which order runs wait."""
 
 from __future__ import annotations
 
@@ -17,8 +15,8 @@ Answer = Mapping[str, Any]  # the answer of a host's server to look_at_queue
 
 @dataclass
 class SharedRun:
-    """A run of any user that holds, or waits for, places of the hosts. The kernel reports the user; the other facts
-    come from that user's own record.
+    """A run of any user that holds, or waits for, places (GPUs or slots) of the hosts. The kernel reports the user; the
+    other facts come from that user's own record.
     """
 
     user: str

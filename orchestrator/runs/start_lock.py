@@ -1,4 +1,4 @@
-"""The lock that a process holds while it starts a run, and the rule for a starter that dies.
+"""The lock that a process holds while it starts a run, and the rule for a process that dies during a start.
 
 The process that starts a run locks the run's file `starting`. It takes the lock before it records the run, and holds it
 until the start has ended. If the process dies, the kernel releases the lock. Then the files in the run's folder decide
@@ -28,7 +28,7 @@ from orchestrator.runs.store import RunDir
 STARTING: Final = "starting"
 ELSEWHERE_SECONDS: Final = 60.0
 MOST_NAME: Final = 256
-SHOWS_ITSELF_SECONDS: Final = 10.0  # until an agent or a job is visible, even if its starter was killed
+SHOWS_ITSELF_SECONDS: Final = 10.0  # seconds until a started agent or job is visible
 
 
 @contextlib.contextmanager

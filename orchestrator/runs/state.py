@@ -11,15 +11,15 @@ from orchestrator.outcome.verdict import Cause, NodeState, NodeStatus, Outcome, 
 from orchestrator.protocol.frozen import Value
 from orchestrator.protocol.str_enum import member_of
 
-# The values of `outcome` that a state is made of.
+# These types of `outcome` are parts of a RunState.
 __all__ = ["Cause", "NodeState", "NodeStatus", "Outcome", "Unreachable", "Verdict"]
 
 
 class RunStatus(StrEnum):
     """The status of a run, as `orch status`, files and JSON show it."""
 
-    SUBMITTING = "submitting"  # the submit has recorded it, and is in progress or was killed
-    PENDING = "pending"  # it waits in a queue, or for the first events of its agents
+    SUBMITTING = "submitting"  # the run is recorded, and its submit is in progress or was killed
+    PENDING = "pending"  # the run waits in a queue, or for the first events of its agents
     STARTING = "starting"  # an agent has reported, and the ranks have not been started yet
     RUNNING = "running"  # the ranks of an attempt were started
     RESTARTING = "restarting"  # an attempt or a start of the agents has failed, and another follows
@@ -27,8 +27,8 @@ class RunStatus(StrEnum):
     FINISHING = "finishing"  # all ranks have ended; logs, outputs and checkpoints are being copied
     SUCCEEDED = "succeeded"  # every rank ended well
     FAILED = "failed"  # the verdict has the reason
-    CANCELLED = "cancelled"  # a user or its search cancelled it
-    UNREADABLE = "unreadable"  # its record can't be read, so nothing is known of it
+    CANCELLED = "cancelled"  # a user or a search cancelled the run
+    UNREADABLE = "unreadable"  # the run's record can't be read, so its state is unknown
 
     @property
     def final(self) -> bool:
@@ -40,8 +40,8 @@ FINAL: Final = tuple(status for status in RunStatus if status.final)
 
 
 class HandleStatus(StrEnum):
-    """How far a submit has come. It writes this to handle.json before it starts anything, and again after it has
-    started everything.
+    """How far the start of a run has come. The status is written to handle.json before anything is started, and again
+    after everything was started.
     """
 
     INTENT = "intent"  # something may have been started already
@@ -49,7 +49,7 @@ class HandleStatus(StrEnum):
 
     @property
     def final(self) -> bool:
-        """Return whether the submit has completed."""
+        """Return whether everything was started."""
         return self is HandleStatus.SUBMITTED
 
 
@@ -70,13 +70,13 @@ class Ending(Value):
     ended: float | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Return the file's object."""
+        """Return the ending as JSON types, in the form of verdict.json."""
         return {**self.verdict.to_json(), "ended": self.ended}
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> Ending | None:
-        """Parse the ending that `to_json` wrote. None if its outcome is damaged, so that it must be derived from the
-        events again.
+        """Parse the ending that `to_json` wrote. Return None if its outcome is damaged, so that it must be
+        derived from the events again.
         """
         if member_of(Outcome, data.get("outcome")) is None:
             return None
@@ -125,7 +125,7 @@ class Recovery(Value):
 
 
 class RunState(Value):
-    """A run at one moment."""
+    """The state of a run at one moment."""
 
     run_id: str
     name: str

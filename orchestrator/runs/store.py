@@ -1,4 +1,5 @@
-"""Run directories: one writer per file, atomic writes, append-only events. Reading never writes.
+"""Reads and writes the folders of runs. Each file has one writer, writes are atomic, events are append-only, and
+reading changes nothing.
 
     ROOT/runs/<run id>/            one run
     ROOT/live/<run id>             exists while the run may be live
@@ -79,7 +80,7 @@ def why_full(root: Path) -> str:
     """Return why nothing can be recorded in the state folder; empty if its file system has free space."""
     try:
         disk = os.statvfs(root)
-    except OSError:  # whoever reads or writes there reports it
+    except OSError:  # the next read or write reports the error
         return ""
     lack = "space" if not disk.f_bavail else "inodes" if disk.f_files and not disk.f_favail else ""
     return f"nothing can be recorded in {root}: its file system has no {lack} left" if lack else ""
@@ -131,7 +132,7 @@ class RunDir:
         return make(self) if signature is None else _made_of(make, self, signature)
 
     def record(self) -> RunRecord:
-        """Return the submit's record, with defaults for lost fields. Raises StoreError if it can't be read."""
+        """Return the content of run.json, with defaults for lost fields. Raises StoreError if it can't be read."""
         return self.made_of("run.json", _record_of)
 
     def plan(self) -> PlanRecord:
@@ -139,17 +140,17 @@ class RunDir:
         return self.made_of("plan.json", _plan_of)
 
     def code_files(self) -> dict[str, list[str]]:
-        """Return the kind and hash of each file of the copied code, by path. Empty if the record of the copy is
-        lost.
+        """Return the kind and hash of each file of the copied code, by path. The result is empty if the record
+        of the copy is lost.
         """
         listing = self.read("code.json")
         files = listing.get("files") if listing is not None else None
         return files if isinstance(files, dict) else {}
 
     def handle_status(self) -> HandleStatus | None:
-        """Return how far the submit got, or None if it had not begun to start anything.
+        """Return how far the start of the run has come, or None if no start has begun.
 
-        Raises StoreError if the handle is damaged.
+        Raises StoreError if handle.json is damaged.
         """
         handle = self.read("handle.json")
         return member_of(HandleStatus, handle.get("state")) if handle is not None else None
@@ -248,7 +249,7 @@ def _events_in(run: RunDir, path: str, node: int | None) -> list[Event]:
 
 def _lines_in(run: RunDir, path: str, node: int | None) -> list[Record]:
     """Return the events in a file. In a node's file, lines that claim to be from another node are ignored."""
-    # This machine's own file lies in the run's folder itself, to which no path has to be walked.
+    # This machine's own events are directly in the run's folder, so there is no path below that folder to check.
     lines = read_lines(path, None if node is None else run.path)
     found = [event for event in lines if isinstance(event.get("kind"), str)]
     return found if node is None else [event for event in found if event.get("node") == node]
@@ -258,7 +259,7 @@ def read_lines(path: Path | str, below: Path | None = None) -> Iterator[Record]:
     """Yield the JSON object in each line of a file. Lines that are not a JSON object are skipped, and a missing file
     has no lines.
 
-    protocol/reading.py explains `below`. Raises StoreError if the file can't be read or is too large.
+    No link below the folder `below` is followed. Raises StoreError if the file can't be read or is too large.
     """
     try:
         data = read_regular(path, MOST_LINES, below)
@@ -469,8 +470,8 @@ def names_in(folder: Path | str) -> list[str]:
 
 
 def newest_named(root: Path, name: str) -> RunDir | None:
-    """Return the newest run or point whose job has this name. None if there is no such run, or if the name is a
-    run's id.
+    """Return the newest run or point whose job has this name. Return None if there is no such run, or if the name
+    is a run's id.
     """
     if name in ("", "last") or os.path.isdir(f"{root}/runs/{name}"):
         return None
@@ -519,7 +520,7 @@ def find_run(root: Path, reference: str, *, newest: bool = True) -> RunDir:
 def _handed_over(root: Path, reference: str) -> tuple[str, str, str] | None:
     """Return (run, host, command that runs orch on that host) for a run that was handed over to another host.
 
-    None unless exactly one such run has an id that begins with `reference`.
+    Return None unless exactly one such run has an id that begins with `reference`.
     """
     names = [name for name in names_in(root / "elsewhere") if reference and name.startswith(reference)]
     if len(names) != 1:
@@ -530,7 +531,7 @@ def _handed_over(root: Path, reference: str) -> tuple[str, str, str] | None:
 
 
 def tidy(run: RunDir) -> None:
-    """Remove the files that killed writers left in an ended run: incomplete files, and tasks with their tokens.
+    """Remove files that an ended run does not need: incomplete files of killed writers, tasks and secrets, reserves.
 
     Files whose writer still runs are kept, because another command may be writing the run's verdict.
     """
@@ -550,7 +551,7 @@ def tidy(run: RunDir) -> None:
 
 
 def remove_run(root: Path, run: RunDir) -> None:
-    """Delete a run's folder and its live mark. The index drops the run at its next reading.
+    """Delete a run's folder and its live mark. Readers of the index skip removed runs.
 
     The folder is renamed first, because another command may be writing into it. The new name identifies the deleting
     process. If that process is killed, `orch gc` can delete the rest at once.

@@ -1,4 +1,4 @@
-"""Summarizes a run: resolved documents, versions, code, phases, exit codes, hours. Pure."""
+"""Summarizes a run: job and profile with defaults filled in, versions, code, phases, exit codes, hours."""
 
 from __future__ import annotations
 
@@ -69,7 +69,9 @@ def hours_of(
 
 
 def code_of(events: Iterable[Event]) -> dict[str, Any] | None:
-    """Return the facts about the copied code: files, bytes, sha256, and git state. None if no copy is recorded."""
+    """Return the facts about the copied code: files, bytes, sha256, and git state. Return None if no copy is
+    recorded.
+    """
     return next((to_json(event, stamps=False) for event in of(events, Snapshot)), None)
 
 
@@ -104,7 +106,7 @@ def left_out_note(events: Iterable[Event]) -> str:
 
 
 def _nodes(events: list[Event]) -> dict[int, AgentStarted]:
-    """Return each node's event of its newest agent."""
+    """Return the start event of each node's newest agent, by node."""
     found = {event.node: event for event in of(events, AgentStarted) if event.node is not None}
     return {node: found[node] for node in sorted(found)}
 
@@ -225,7 +227,9 @@ def gpus_of(events: Iterable[Event]) -> int:
 
 
 def _watt_hours(events: list[Event], samples: Iterable[NodeSamples]) -> float | None:
-    """Return the watt-hours that the GPUs used while agents ran on their nodes. None if no GPU reports its energy."""
+    """Return the watt-hours that the GPUs used while agents ran on their nodes. Return None if no GPU reports its
+    energy.
+    """
     starts: dict[int | None, int] = {}
     joules: dict[tuple[int | None, int], float] = {
         (node.node, sample.start): sample.joules

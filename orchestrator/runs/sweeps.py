@@ -78,7 +78,8 @@ def runs_named(root: Path, name: str) -> list[RunDir]:
 
 
 def find_sweep(root: Path, reference: str, *, newest: bool = True) -> str | None:
-    """Return the sweep with this id or unique prefix, or the sweep of the newest run for `last`. None if there is none.
+    """Return the sweep with this id or unique prefix, or the sweep of the newest run for `last`. Return None if
+    there is none.
 
     With `newest`, a job's name selects its newest run or sweep; the result is None if that is a single run.
     """
@@ -97,8 +98,8 @@ def find_runs(root: Path, reference: str, *, newest: bool = True) -> list[RunDir
     """Return the run, or all runs of the sweep, with this id or unique prefix. Raises RunNotFoundError if there is
     none.
 
-    With `newest`, a job's name selects its newest run or sweep. Removals pass False, so that a name can only be a
-    prefix.
+    With `newest`, a job's name selects its newest run or sweep. Commands that remove runs pass False, so that only an
+    id or a prefix of an id is accepted.
     """
     sweep = find_sweep(root, reference, newest=newest)
     return points_in(root, sweep) if sweep is not None else [find_run(root, reference, newest=newest)]
@@ -119,7 +120,7 @@ class Point(Value):
     """One point of a sweep: a value for each of the sweep's keys."""
 
     index: int
-    values: tuple[tuple[str, str], ...]  # (word, value)
+    values: tuple[tuple[str, str], ...]  # (key, value)
     sets: tuple[str, ...]  # the values in the form of --set
     args: tuple[str, ...] = ()  # appended to the job's arguments
 

@@ -1,7 +1,7 @@
 """The program `python -m orchestrator.supervisor`, in three forms.
 
 python -m orchestrator.supervisor            supervise the live runs of $ORCH_HOME until no run is live
-python -m orchestrator.supervisor KIND       start the run that a submit sends to the standard input, then supervise
+python -m orchestrator.supervisor KIND       start the run that a submit requests over standard input, then supervise
 python -m orchestrator.supervisor start RUN  start one queued run with the environment of its submit, then end
 """
 

@@ -40,7 +40,7 @@ def attended_root() -> Path:
 
 
 def attend(root: Path) -> None:
-    """Start a supervisor if runs are live and no supervisor is running. Continue a supervisor that was stopped
+    """Start a supervisor if runs are live and no supervisor is running. Send SIGCONT to a supervisor that was stopped
     (SIGSTOP).
 
     A command that only shows runs works even if the disk is too full for the supervisor's files.
@@ -93,16 +93,15 @@ def is_attended(root: Path) -> bool:
 
 
 def start_supervisor(root: Path, without: Iterable[str] = (), *, starts: str = "", stdin: int | None = None) -> int:
-    """Start the background process, unless one is running, and return its pid. It outlives the terminal and gets no
-    secret.
+    """Start a supervisor as a background process and return its pid. It outlives the terminal and gets no secret.
 
-    starts: the kind of backend, if the process starts a run itself. It then reads the request for that run from
-    `stdin`.
+    It exits at once if another supervisor is running. `starts` is a kind of backend if the process must first start a
+    run, the request for which it reads from `stdin`.
     """
     import subprocess
 
     check_own(root)
-    continue_if_stopped(supervisor_of(root))  # it holds the lock, so no other supervisor could end a run
+    continue_if_stopped(supervisor_of(root))  # a stopped supervisor holds the lock, so a new one could do nothing
     hidden = set(without)
     environment = {name: value for name, value in os.environ.items() if name not in hidden} | {"ORCH_HOME": str(root)}
     with open(root / "supervisor.log", "ab") as log:
@@ -116,5 +115,5 @@ def start_supervisor(root: Path, without: Iterable[str] = (), *, starts: str = "
             umask=users_umask(),
             start_new_session=True,
         )
-    child.returncode = 0  # nobody waits for it here
+    child.returncode = 0  # prevents a warning of Popen, because this process does not wait for its child
     return child.pid

@@ -1,4 +1,4 @@
-"""Decides from the observed facts which actions a run needs now. Pure."""
+"""Decides from the observed facts which actions a run needs now."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from orchestrator.protocol.events import (
 from orchestrator.runs.state import HandleStatus, Verdict
 from orchestrator.supervisor.observe import Observation
 
-SAY_WHY: Final = (FoundLost, SubmitFailed, Dropped)  # no agent will ever report
+SAY_WHY: Final = (FoundLost, SubmitFailed, Dropped)  # after one of these events, no agent will report
 
 
 @dataclass(frozen=True)
@@ -51,8 +51,8 @@ class PassOnCancel:
 
 @dataclass(frozen=True)
 class StartAgents:
-    """The action that starts the agents again. It first records the new start. If a start was interrupted, it is
-    completed instead.
+    """The action that starts the agents again. If `is_new` is True, it first records the new start. Otherwise it
+    completes a recorded start that was interrupted.
     """
 
     start: Relaunch
@@ -71,7 +71,7 @@ Action = RecordLost | Drop | CleanUp | PassOnCancel | StartAgents | Finish
 
 
 def decide(seen: Observation) -> tuple[Action, ...]:
-    """Return the actions that the run needs now, in order. A run that makes progress needs none.
+    """Return the actions that the run needs now, in order. A run that makes progress needs no action.
 
     An action that changes the observed facts is the last in the list, because the next observation decides what
     follows.
@@ -95,14 +95,14 @@ def decide(seen: Observation) -> tuple[Action, ...]:
 
 
 def _who_is_missing(seen: Observation) -> str:
-    """Return the reason if the process that started the run died before all agents could report; otherwise "".
+    """Return an error message if the process that started the run died before all agents could report; otherwise "".
 
-    The reasons are rules 3 and 4 of `runs/start_lock.py`.
+    This function implements rules 3 and 4 of `runs/start_lock.py`.
     """
     evidence, nodes = seen.evidence, seen.evidence.record.nnodes
     started = len(evidence.alive)
     if seen.handle is HandleStatus.INTENT and evidence.scheduler is None:
-        # A machine that answers, and knows of no agent, has none.
+        # If a machine answers without reporting an agent, no agent was started on it.
         started = sum(lives is not None or node in evidence.unreachable for node, lives in evidence.alive.items())
     if started >= max(1, nodes) or (started and seen.handle is HandleStatus.SUBMITTED):
         return ""
@@ -119,8 +119,8 @@ def _was_passed_on(events: Iterable[Event]) -> bool:
 
 
 def _is_over(events: Iterable[Event]) -> bool:
-    """Return True if node 0's agent has ended, or if another agent has lost its connection to node 0. Agents that
-    are still alive are frozen.
+    """Return True if node 0's agent has ended, or if another agent has lost its connection to node 0. Agents that do
+    not end after that are frozen.
     """
     now = newest_start(events)
     return any(event.node == 0 for event in of(now, AgentEnded)) or any(

@@ -1,9 +1,9 @@
-"""Lets the supervisor start a run on behalf of its submit, so that only the supervisor connects to the machines.
+"""Lets the supervisor start a run for the submit command, so that only the supervisor connects to the machines.
 
-The submit starts the supervisor early, while it still makes the plan. Then it sends the plan, the secrets and the lock
-of the run's start over a socket pair. The supervisor reports the machines that have not answered yet, and finally the
-result. Both processes hold the lock. So the start continues if the submit dies, and the submit ends the run if the
-supervisor dies.
+The submit command starts the supervisor early, while it still makes the plan. Then it sends the plan, the secrets and
+the lock of the run's start over a socket pair. The supervisor reports the machines that have not answered yet, and
+finally the result. Both processes hold the lock. So the start continues if the submit command dies, and the command
+ends the run if the supervisor dies.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ if TYPE_CHECKING:  # a submit of files that were read before must not wait for p
     from orchestrator.specs.plan import LaunchPlan
 
 REPORT_SECONDS: Final = 1.0
-QUIET_SECONDS: Final = 2.0  # a running supervisor writes a line each second
+QUIET_SECONDS: Final = 2.0  # a supervisor writes a line each second unless it is stopped
 CHUNK: Final = 1 << 16
 STDIN: Final = 0
 ERRORS: Final = {each.__name__: each for each in (OrchError, UsageError, BackendError, StoreError)}
 
 
 class Handover:
-    """A new supervisor that waits for the request to start one run. After this object is closed, it supervises the
-    live runs.
+    """A new supervisor that waits for the request to start one run. After that run's start, it supervises all live
+    runs.
     """
 
     def __init__(self, root: Path, kind: str, without: Iterable[str]) -> None:
@@ -64,7 +64,7 @@ class Handover:
         machines that have not answered yet. Raises BackendError if the supervisor has died.
         """
         asked = {"run": str(run.path), "plan": plan.to_json(), "secrets": dict(secrets), "folder": own_folder()}
-        with contextlib.suppress(ConnectionError):  # reported below, like an end without an answer
+        with contextlib.suppress(ConnectionError):  # the error below reports it
             request = json.dumps(asked).encode() + b"\n"
             sent = socket.send_fds(self.socket, [request], [lock])
             self.socket.sendall(request[sent:])
@@ -103,9 +103,10 @@ def _raise_if_refused(answer: Mapping[str, Any]) -> None:
 
 
 def start_requested_run(kind: str) -> None:
-    """Start the run that the submit at the other end of the standard input requests. Return once the result is known.
+    """Start the run that the submit command requests over standard input, a socket. Return once the result is known.
 
-    The code for the start is imported while the submit still makes the plan. A refused submit ends without a request.
+    The code for the start is imported while the submit command still makes the plan. If the plan is refused, the
+    command ends without a request.
     """
     machine = backend(kind)
     if machine.pool is not None:
@@ -121,8 +122,8 @@ def start_requested_run(kind: str) -> None:
                 answer = _start(run, request)
             is_told = _tell(submit, answer)
             if is_told and "refused" in answer:
-                with contextlib.suppress(ConnectionError):  # the submit was killed before it had read the answer
-                    submit.recv(1)  # wait until the submit has ended the run itself, and is gone
+                with contextlib.suppress(ConnectionError):  # the submit command was killed before it read the answer
+                    submit.recv(1)  # wait until the submit command has ended the run and exited
             elif "refused" in answer:
                 run.append_event(SubmitFailed(answer["message"]))
         for lock in locks:
@@ -130,8 +131,8 @@ def start_requested_run(kind: str) -> None:
 
 
 def _received(submit: socket.socket) -> tuple[Any, ...]:
-    """Return the request and the file descriptors that came with it. The request is None if the submit ended before
-    it was complete.
+    """Return the request and the file descriptors that came with it. The request is None if the submit command ended
+    before it sent the whole request.
     """
     data, locks, *_ = socket.recv_fds(submit, CHUNK, 1)
     chunks = [data]
@@ -152,8 +153,8 @@ def _start(run: RunDir, asked: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _tell(submit: socket.socket, words: Mapping[str, Any]) -> bool:
-    """Send a message to the waiting submit. Return False if the submit has ended."""
-    with contextlib.suppress(TimeoutError):  # the submit is stopped (Ctrl-Z), and has not read earlier messages
+    """Send a message to the waiting submit command. Return False if the command has ended."""
+    with contextlib.suppress(TimeoutError):  # the command is stopped (Ctrl-Z), and has not read earlier messages
         try:
             submit.sendall(json.dumps(words).encode() + b"\n")
         except ConnectionError:
@@ -163,7 +164,7 @@ def _tell(submit: socket.socket, words: Mapping[str, Any]) -> bool:
 
 @contextlib.contextmanager
 def _reported(submit: socket.socket, awaited: Collection[str]) -> Iterator[None]:
-    """Within the block, send the submit once a second the machines that have not answered yet."""
+    """Within the block, send the submit command once a second the machines that have not answered yet."""
     is_over = threading.Event()
 
     def report() -> None:

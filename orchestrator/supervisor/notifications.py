@@ -1,4 +1,4 @@
-"""Sends the due notifications of a run to a program's stdin, a webhook or apprise. Each of them has a time limit."""
+"""Sends the due notifications of a run to a program's stdin, a webhook or apprise. Each delivery has a time limit."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Notifications:
         self.run = run
 
     def has_news(self, *, has_ended: bool) -> bool:
-        """Return True if a notification is due that was neither sent nor has failed."""
+        """Return True if a notification is due. Notifications that were sent or have failed do not count."""
         return bool(self._items())
 
     def deliver(self) -> str:
@@ -69,7 +69,7 @@ def payload(
     trackers: Sequence[Record],
     redact: Redaction,
 ) -> dict[str, Any]:
-    """Return the notification's message: facts and a line of text. Known secrets in both are masked.
+    """Return the notification's message: facts about the run and a line of text. Known secrets are masked in both.
 
     Logs and tracebacks are left out, because they may contain secrets that orch does not know.
     """
@@ -112,7 +112,7 @@ def send(run: RunDir, record: RunRecord, each: Notification, message: Mapping[st
 
 
 def _environment(hidden: Collection[str]) -> dict[str, str]:
-    """Return this process's environment variables without those in `hidden` and without orch's mark."""
+    """Return this process's environment variables without those in `hidden` and without ORCH_MARK."""
     return {key: value for key, value in os.environ.items() if key not in hidden and key != "ORCH_MARK"}
 
 
@@ -164,7 +164,7 @@ def _post(url: str, each: Notification, message: Mapping[str, Any]) -> str:
 
 
 def _by_apprise(urls: str, message: Mapping[str, Any]) -> str:
-    """Send the line of text to apprise's URLs. Return the problem; "" if it worked. The problem omits the URLs,
+    """Send the message's text to apprise's URLs. Return the problem; "" if it worked. The problem omits the URLs,
     which contain secrets.
     """
 

@@ -20,7 +20,7 @@ from orchestrator.runs.start_lock import SHOWS_ITSELF_SECONDS, is_being_started
 from orchestrator.runs.state import HandleStatus
 from orchestrator.runs.store import RunDir
 
-OVERDUE_SECONDS: Final = 25.0  # node 0's agent stays at most 21 s after its last event
+OVERDUE_SECONDS: Final = 25.0  # node 0's agent exits at most 21 s after its last event
 
 
 @dataclass(frozen=True)
@@ -35,14 +35,14 @@ class Observation:
     is_being_started: bool = False  # a process holds the lock of the run's start
     is_queued: bool = False
     may_turn_up: bool = False  # the start is so recent that a started agent may not have reported yet
-    is_quiet: bool = False  # node 0 has written no event for longer than agents need to leave
+    is_quiet: bool = False  # node 0 has written no event for longer than its agent needs to exit
     wait: Wait | None = None  # the other runs for which a job in its scheduler's queue waits
 
 
 def observe(run: RunDir, record: RunRecord, known: FileCache) -> Observation:
     """Return all facts about the run. Files that have not changed since the last use of `known` are not read again."""
     is_cancelled = (run.path / "cancel.json").exists()
-    # before the agents are looked at: if no start is in progress, the look below sees everything that it has begun
+    # Checked before the agents: if no start is in progress now, `gather` sees all agents that were started.
     is_held = is_being_started(run)
     evidence = gather(run, record, known)
     return Observation(
@@ -52,7 +52,7 @@ def observe(run: RunDir, record: RunRecord, known: FileCache) -> Observation:
         is_held,
         is_queued(run),  # read after `is_held`, because a start may end by queueing the run
         _is_younger(f"{run.path}/handle.json", SHOWS_ITSELF_SECONDS),
-        # the time of arrival counts, because node 0's own clock may be hours off
+        # the time at which the file was written here counts, because node 0's own clock may be hours off
         not _is_younger(f"{run.path}/nodes/0/events.jsonl", OVERDUE_SECONDS),
         _wait(run, evidence),
     )
@@ -65,8 +65,8 @@ def _wait(run: RunDir, evidence: Evidence) -> Wait | None:
 
 
 def _handle_status(run: RunDir, known: FileCache) -> HandleStatus | None:
-    """Return the handle's status, which shows how far the submit got. If the handle is damaged, all agents count as
-    started.
+    """Return the status in handle.json, which shows how far the start of the agents got. If the file is damaged, all
+    agents count as started.
     """
     try:
         return known.of_file(f"{run.path}/handle.json", run.handle_status)

@@ -1,5 +1,5 @@
-"""Delivers news of runs to notifications and trackers (the receivers). Each receiver has a thread, so a slow
-receiver delays no other.
+"""Delivers the news of runs (events, metrics, verdicts) to the receivers: notifications and trackers. Each receiver has
+a thread, so that a slow receiver does not delay the others.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from orchestrator.supervisor.notifications import Notifications
 from orchestrator.trackers.feed import Feed
 from orchestrator.trackers.progress import trackers_of
 
-PATIENCE: Final = 600.0  # seconds after a run's end in which a failing receiver is tried; the next supervisor continues
+PATIENCE: Final = 600.0  # seconds of retries after a run's end; the next supervisor continues them
 MOST_DELAY: Final = 10.0  # seconds between two tries
 LEAST_DELAY: Final = 1.0  # seconds between two deliveries
 
@@ -40,8 +40,8 @@ class _Delivery:
 
 
 class Outbox:
-    """The deliveries to the receivers of all runs. `wake` is called when an ended run may have no news left to
-    deliver.
+    """The deliveries to the receivers of all runs. `wake` is called after each delivery for an ended run, because that
+    delivery may be the last.
     """
 
     def __init__(self, root: Path, wake: Callable[[], None]) -> None:
@@ -50,7 +50,7 @@ class Outbox:
         self.given_up: set[str] = set()  # runs that can't be read, or whose receivers have failed for too long
 
     def has_work(self) -> bool:
-        """Return True if a receiver of an ended run may still lack news."""
+        """Return True if news (events, metrics, verdicts) of an ended run may still be undelivered."""
         return any(run.run_id not in self.given_up and _has_ended(run) for run in outbox.entered(self.root))
 
     def poll(self) -> None:
@@ -80,7 +80,7 @@ class Outbox:
             self._give_up(run)
 
     def _lacking(self, run: RunDir, *, has_ended: bool) -> list[tuple[Receiver, _Delivery]]:
-        """Return the receivers of a run that lack news, or whose delivery is in progress."""
+        """Return the receivers for which a run has undelivered news, or whose delivery is in progress."""
         record = run.record()
         receivers: list[Receiver] = [Feed(run, name) for name in trackers_of(record.job)]
         if record.notify:
@@ -116,7 +116,7 @@ class Outbox:
                 self.wake()
 
     def _give_up(self, run: RunDir) -> None:
-        """Stop the deliveries of a run; the next supervisor continues them. A removed run is only forgotten."""
+        """Stop a run's deliveries; the next supervisor continues them. A removed run is deleted from the outbox."""
         self.given_up.add(run.run_id)
         if not run.path.exists():
             outbox.leave(self.root, run)

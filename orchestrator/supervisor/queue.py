@@ -58,8 +58,8 @@ def runnable(
     """Return a list of (queued run, reason). The reason is None for a run to start now. Otherwise it says why the wait
     can never end, so the run must be removed from the queue.
 
-    `going` has the ids of the live runs. The points of a sweep start in order, and at most as many run at a time as the
-    sweep allows.
+    `going` has the ids of the live runs. The points (runs) of a sweep start in order, and the sweep limits how many of
+    them run at a time.
     """
     busy: dict[str | None, int] = {}
     for name in going:
@@ -85,7 +85,7 @@ def runnable(
 
 
 def _place_in_line(record: RunRecord) -> int:
-    # Times would not do, because several points are recorded at once.
+    # The index is used and not the time, because several points may be recorded at the same time.
     return record.point.index if record.point is not None else 0
 
 
@@ -96,11 +96,11 @@ def may_start(run: RunDir) -> bool:
     """Return True if it is the queued run's turn on hosts that it shares with other users. Renew its tickets on these
     hosts.
 
-    While a host is unreachable, no run has its turn. Exception: a run whose start was interrupted may always start
-    again, because the start must be completed or must release its places.
+    While a host is unreachable, it is not the run's turn. But a run whose start was interrupted may always start again,
+    because that start must be completed or must release its places.
     """
     machine = backend(run.record().kind)
-    with being_started(run):  # so a process that drops the run removes these tickets afterwards
+    with being_started(run):  # a process that drops the run waits for this lock, and then removes these tickets
         turn = machine.turn(run)
         if not is_queued(run) or turn is None or has_begun(run):
             return is_queued(run)
@@ -113,8 +113,8 @@ def may_start(run: RunDir) -> bool:
 def start_queued(root: Path, run: RunDir) -> None:
     """Start a queued run with the environment of its submit. Renew its tickets until the start has ended.
 
-    Usually a new process starts the run. If this process has connections to the run's machines and the same
-    environment, it starts the run itself. So it does not connect to the machines again for each point of a sweep.
+    Usually a new process starts the run. But if this process has connections to the run's machines and the same
+    environment, it starts the run itself, so that the points of a sweep share the connections.
     """
     import threading
 
@@ -152,8 +152,8 @@ def _environment(held: Mapping[str, object]) -> Mapping[str, str]:
 
 
 def _has_packages(run: RunDir) -> bool:
-    """Return True if the job has an `environment` section. Also return True if its plan is damaged, which the start
-    then reports.
+    """Return True if the job has an `environment` section. Also return True if the run's plan is damaged, which the
+    start then reports.
     """
     try:
         job = run.plan().document.get("job")
@@ -183,7 +183,7 @@ def _keep_place(run: RunDir, is_over: threading.Event) -> None:
 def start_by_this_program(run: RunDir) -> None:
     """Start a queued run from a process that exists only for this start.
 
-    The process first takes over the environment of the run's submit.
+    The process first restores the environment of the run's submit.
     """
     from orchestrator.supervisor.surroundings import restore
 

@@ -21,7 +21,7 @@ from orchestrator.runs.store import RunDir, check_own, retire, tidy
 from orchestrator.supervisor.decide import Action, CleanUp, Drop, Finish, PassOnCancel, RecordLost, StartAgents, decide
 from orchestrator.supervisor.observe import Observation, observe
 
-ROUNDS: Final = 4  # rounds in a pass; each observes what the round before it has recorded or ended
+ROUNDS: Final = 4  # rounds in a pass; each observes the effects of the previous round
 
 
 def reconcile(root: Path, run: RunDir) -> Verdict | None:
@@ -31,7 +31,7 @@ def reconcile(root: Path, run: RunDir) -> Verdict | None:
 
 
 class Reconciler:
-    """Reconciles one run in passes. A pass in which no file has changed reads no file."""
+    """Reconciles one run in passes. Each pass reads only the files that have changed."""
 
     def __init__(self, root: Path, run: RunDir) -> None:
         self.root, self.run = root, run
@@ -76,7 +76,7 @@ def act(root: Path, run: RunDir, machine: Backend, action: Action) -> Verdict | 
         case PassOnCancel():
             machine.cancel(run)
         case StartAgents(start, is_new):
-            if is_new:  # recorded before it is done
+            if is_new:  # the start is recorded before it begins
                 machine.clean_up(run)
                 run.append_event(StartingAgain(**asdict(start)))
             machine.relaunch(run, start)
@@ -88,7 +88,7 @@ def act(root: Path, run: RunDir, machine: Backend, action: Action) -> Verdict | 
 
 
 def _finish(root: Path, run: RunDir, machine: Backend, ending: Ending) -> None:
-    """Remove everything that the run has left on its machines, then write its verdict and remove its live mark."""
+    """Remove everything that the run has left on its machines, write its verdict, and mark the run as ended."""
     proofs = machine.clean_up(run)
     machine.collect(run)
     tidy(run)

@@ -1,7 +1,7 @@
 """Chooses the values of a search's trials when they start, records the trials' ends, and stops bad trials early.
 
-The trials are points of a sweep and are queued as such. Several processes append to the search's journal, and `study`
-decides from the journal alone. Each step may be repeated.
+Trials are queued like the points of a sweep. Several processes append to the search's journal, and `study` decides from
+the journal alone. Each step may be repeated.
 """
 
 from __future__ import annotations
@@ -196,5 +196,5 @@ def stop(run: RunDir, search: Search, seen: Seen) -> None:
     """
     value = f"{search.metric} {quantities.number(seen.value)}"
     reason = f"stopped by its search at step {seen.step}: with {value} it was not among the best"
-    run.append_event(Cancel(reason=reason))  # repeated if the supervisor is killed before the next line
+    run.append_event(Cancel(reason=reason))  # appended again if the supervisor is killed before the next line
     run.record_cancel(now=False)

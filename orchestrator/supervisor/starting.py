@@ -1,13 +1,13 @@
-"""The start of a run. There is one function, for all processes that start runs.
+"""Starts a run. These processes call the function `start`:
 
-- The submit itself starts a run at once. On this machine, its agents inherit the user's environment, umask, limits,
-  affinity and control group. A scheduler's commands are run from there.
-- A supervisor that the submit has started for that (`handover`) starts a run at once if the run needs connections,
-  because the supervisor needs them too.
-- The supervisor starts a queued run when its time has come (`queue`), in the surroundings of its submit.
+- The submit command, for a run that starts at once. Agents on this machine inherit the user's environment, umask,
+  limits, affinity and control group. A scheduler's commands run in the same environment.
+- A new supervisor, for a run that starts at once and needs connections to machines (`handover`). The supervisor keeps
+  the connections for its later work.
+- The supervisor, for a queued run whose turn has come (`queue`). It restores the environment of the run's submit.
 
-The supervisor starts the agents of a run again after a loss by `Backend.relaunch`, which ends in the same function of
-the backend as a first start.
+If agents are lost, the supervisor starts new agents with `Backend.relaunch`, which uses the same function of the
+backend as a first start.
 
 `runs/start_lock.py` has the rule for a process that dies during a start.
 """
@@ -41,14 +41,14 @@ def start(
     """Start all agents of a recorded run, submit its job, or queue the run for places on its machines.
 
     The caller holds the lock of the run's start (`being_started`). Raises OrchError if the start is refused. The caller
-    then ends the run, or tries again. credentials: the credentials of an interrupted start; by default, new ones.
-    folder: the folder in which the submit was called; by default, this process's folder.
+    then ends the run, or tries again. `credentials` are those of an interrupted start, or None for new credentials.
+    `folder` is the folder in which the run was submitted, or None for this process's folder.
     """
     machine = backend(kind_of(plan.profile))
     if not (has_begun(run) and _is_complete(machine, run)):
         tasks = entrusted(plan.tasks, credentials_for(plan.nnodes) if credentials is None else credentials, secrets)
         try:
-            machine.submit(plan, tasks, run)  # it writes handle.json before it starts anything, and after
+            machine.submit(plan, tasks, run)  # writes handle.json before and after it starts the agents
         except PlacesTakenError:  # the run has a place in the queue of its machines
             enqueue(run, secrets, folder)
             return
@@ -59,10 +59,9 @@ def start(
 def start_array(
     plans: Sequence[LaunchPlan], runs: Sequence[RunDir], secrets: Mapping[str, str], folder: Path, parallel: int | None
 ) -> None:
-    """Submit the recorded points of a sweep as one job, like `start` does for a run. At most `parallel` points run at a
-    time.
+    """Submit the recorded points (runs) of a sweep as one job of a scheduler. At most `parallel` points run at a time.
 
-    folder: the sweep's own folder, with the files that the runs share.
+    `folder` is the sweep's own folder, which has the files that the runs share.
     """
     tasks = [entrusted(plan.tasks, credentials_for(plan.nnodes), secrets) for plan in plans]
     backend(kind_of(plans[0].profile)).submit_all(plans, tasks, runs, folder, parallel)
@@ -71,15 +70,15 @@ def start_array(
 
 
 def has_begun(run: RunDir) -> bool:
-    """Return True if a start has begun. If no process is starting the run, that start was interrupted or has ended."""
+    """Return True if a start of the run has begun. The start may also have ended or been interrupted."""
     return (run.path / "handle.json").exists()
 
 
 def enqueue(run: RunDir, secrets: Mapping[str, str], folder: str | None = None) -> None:
     """Queue a recorded run. The values of this process that the later start needs are written to a file of mode 0600.
 
-    From then on the supervisor starts the run, even if this process ends. folder: see `start`. Raises StoreError if the
-    file can't be written.
+    From then on the supervisor starts the run, even if this process ends. `folder` is the folder in which the run was
+    submitted. Raises StoreError if the file can't be written.
     """
     if not is_queued(run):
         run.append_event(Queued())
@@ -87,18 +86,18 @@ def enqueue(run: RunDir, secrets: Mapping[str, str], folder: str | None = None) 
 
 
 def values_for_later(secrets: Mapping[str, str], folder: str | None = None) -> dict[str, object]:
-    """Return the values of this process that a later start needs. They contain no secret. folder: see `start`."""
+    """Return the values of this process that a later start needs, secrets included, for a file of mode 0600."""
     from orchestrator.supervisor.surroundings import surroundings
 
     return {**surroundings(secrets, folder), "secrets": dict(secrets)}
 
 
 def _is_complete(machine: Backend, run: RunDir) -> bool:
-    """Return True if an interrupted start has started all agents. If it has not, remove everything that it started."""
+    """Return True if an interrupted start has started all agents. Otherwise make it possible to start them again."""
     if run.handle_status() is HandleStatus.SUBMITTED:
         return True
     if machine.relaunches:
-        return False  # its machines know whether an agent was started there
+        return False  # a new start keeps the agents that it finds on the machines
     begun, nodes = (run.path / "handle.json").stat().st_mtime, max(1, run.record().nnodes)
     while len((sight := machine.look(run)).alive) < nodes and time.time() < begun + SHOWS_ITSELF_SECONDS:
         time.sleep(0.2)  # no event reports a process that is about to exist

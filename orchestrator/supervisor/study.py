@@ -40,18 +40,19 @@ def ask(search: Search, trials: Iterable[Trial], number: int) -> dict[str, Value
 class Halving:
     """Asynchronous successive halving (ASHA), which stops bad trials early.
 
-    A rung is a step at which trials are compared. A trial continues after a rung if it is among the best quarter there.
-    `take` gets the journal's entries in order. `stopped` has the trials to stop, each with the value that decided it.
+    A rung is a step at which trials are compared. A trial continues after a rung if it is among the best quarter of the
+    trials at this rung. `take` gets the journal's entries in order. `stopped` maps each trial to stop to the value that
+    decided this.
 
     The first rung is at one hundredth of the number of steps of the first completed trial. Values that were reported
-    before that trial completed are compared only then. optuna's own "auto" would ignore these values.
+    before the end of that trial are compared at its end. optuna's setting "auto" would ignore these values.
     """
 
     def __init__(self, search: Search) -> None:
         self._search = search
         self._study: Any = None  # None until the first rung is known
         self._before: list[Entry] = []
-        self._numbers: dict[int, int] = {}  # the study's number of each of our trials
+        self._numbers: dict[int, int] = {}  # optuna's number of each trial of the search
         self._ended: set[int] = set()
         self.last: dict[int, int] = {}  # the newest step of each trial
         self.stopped: dict[int, Seen] = {}
@@ -66,7 +67,7 @@ class Halving:
             self.last[entry.trial] = max(entry.step, self.last.get(entry.trial, -1))
         elif isinstance(entry, Told) and entry.end is End.COMPLETE:
             first_rung = max(1, self.last.get(entry.trial, 0) // 100)
-            # the sampler is not used
+            # optuna requires a sampler, but this study chooses no values
             self._study = _study(self._search, _optuna().samplers.RandomSampler(0), first_rung)
             self.last = {}
             for each in self._before:

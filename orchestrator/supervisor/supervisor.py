@@ -34,12 +34,12 @@ if TYPE_CHECKING:
     from orchestrator.supervisor.outbox import Outbox
 
 WAIT_SECONDS = 1.0
-LONGEST_PAUSE = 15.0  # seconds after repeated errors
-LONGEST_REST = 0.25  # seconds after a pass over a run
+LONGEST_PAUSE = 15.0  # seconds of the longest pause after repeated errors
+LONGEST_REST = 0.25  # seconds of the longest pause after a pass over a run
 
 
 def supervise(root: Path) -> None:
-    """Supervise all live runs until no run is live. Return at once if another supervisor is at work."""
+    """Supervise all live runs until no run is live. Return at once if another supervisor is running."""
     from orchestrator.supervisor.outbox import Outbox
 
     check_own(root)
@@ -68,7 +68,7 @@ def _introduce(root: Path) -> None:
 def _to_look_after(root: Path, unreadable: set[str], records: dict[str, RunRecord]) -> list[RunDir]:
     """Return the live runs. A run is skipped and reported once if its record can't be read or may be another user's.
 
-    `records` caches the records, so that those of hundreds of runs are read only once.
+    `records` is a cache, so that the records of hundreds of runs are read only once.
     """
     found = []
     for run in live_runs(root):
@@ -146,7 +146,7 @@ def _begin(root: Path, run: RunDir, unsatisfiable: dependencies.Wait | None) -> 
 def _work(run: RunDir, act: Callable[[], None], ended: threading.Event, pauses: dict[str, float]) -> None:
     """Do the work for a run in a thread of its own, so that a slow machine delays no other run.
 
-    After an error the work is repeated after a growing pause, because the cause, such as a full disk, may have ended.
+    After an error the work is repeated after a growing pause, because the cause, such as a full disk, may be gone.
     """
     begun = time.monotonic()
     try:

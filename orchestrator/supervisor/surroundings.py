@@ -22,7 +22,7 @@ UNLIMITED: Final = resource.RLIM_INFINITY
 def surroundings(hidden: Collection[str], folder: str | None = None) -> dict[str, Any]:
     """Return the surroundings of this process as JSON types, without the environment variables in `hidden`.
 
-    folder: the folder of the submit, if the submit has started this process and is in another folder.
+    `folder` is the folder in which the run was submitted, or None if it is this process's folder.
     """
     return {
         "environment": {name: value for name, value in os.environ.items() if name not in hidden},
@@ -43,8 +43,8 @@ def own_folder() -> str:
 
 
 def umask() -> int:
-    """Return the umask with which this process was started. It is not read by setting it, because that would affect
-    other threads.
+    """Return the umask with which this process was started. `os.umask` is not used, because it would change the umask
+    of other threads.
     """
     if (users := users_umask()) >= 0:
         return users
@@ -102,8 +102,8 @@ def _restore_processors(processors: set[int]) -> Iterator[str]:
 
 
 def _lost_cgroup(cgroup: str) -> Iterator[str]:
-    """Return the control group if it can't be restored: only its manager, such as systemd, may move a process into
-    it.
+    """Yield a sentence if this process is in another control group than recorded. Only the group's manager, such as
+    systemd, may move a process into it.
     """
     if cgroup and (now := own_path()) != cgroup:
         yield f"the control group is {now} instead of {cgroup}"

@@ -1,6 +1,7 @@
-"""Encodes TensorBoard's event files, which are protobuf messages in TFRecord frames, without a protobuf package. Pure.
+"""Encodes TensorBoard's event files, which are protobuf messages in TFRecord frames, without a protobuf package.
 
 The field numbers are those in TensorFlow's event.proto, summary.proto and tensor.proto.
+This module has no side effects.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Final
 
 from orchestrator.protocol.crc32c import masked_crc32c
 
-VERSION: Final = "brain.Event:2"  # in the first event of every file, where readers check it
+VERSION: Final = "brain.Event:2"  # the text in the first event of every file, which readers check
 _DT_STRING: Final = 7
 _DATA_CLASS_TENSOR: Final = 2
 _START: Final = 1  # after SessionLog.START, readers drop earlier events of its step and of later steps

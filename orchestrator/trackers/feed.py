@@ -1,5 +1,5 @@
-"""Sends the news of a run to one tracker. If a kill makes the supervisor send news again, the tracker counts it only
-once.
+"""Sends the data of a run to one tracker. If the supervisor is killed, the next one may send some data again. The
+tracker then counts the data only once.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from orchestrator.trackers.progress import MLFLOW, TENSORBOARD, Progress, progre
 class Tracker(Protocol):
     """The interface of a tracker.
 
-    Data may be sent again after a kill, and must then count only once. Each method returns the given progress, updated
-    by what it has sent. Raises BackendError if the tracker fails.
+    After a kill, the same data may be sent again, and must still count only once. Each method returns the given
+    progress, which it has advanced by the data that it sent. Raises BackendError if the tracker fails.
     """
 
     def begin(self, progress: Progress) -> Progress:
@@ -54,13 +54,13 @@ def tracker(name: str, run: RunDir, record: RunRecord, redact: Redaction) -> Tra
 
 
 class Feed:
-    """Delivers the news of one run to one of its trackers."""
+    """Sends new data of one run to one of its trackers."""
 
     def __init__(self, run: RunDir, name: str) -> None:
         self.run, self.name = run, name
 
     def has_news(self, *, has_ended: bool) -> bool:
-        """Return whether the tracker lacks news of the run. The check is cheap, because it does not open
+        """Return whether the tracker lacks data of the run. The check is cheap, because it does not open
         metrics.jsonl.
         """
         progress = progress_of(self.run, self.name)
@@ -71,11 +71,11 @@ class Feed:
         return self._size() != progress.offset
 
     def deliver(self) -> str:
-        """Send all news. Return the error message if the tracker failed, or ""."""
+        """Send all data that the tracker lacks. Return the error message if the tracker failed, or ""."""
         try:
             self._send(progress_of(self.run, self.name))
         except BackendError as error:
-            # The news that was sent before the error is recorded already.
+            # The data that was sent before the error is recorded already.
             progress = replace(progress_of(self.run, self.name), problem=error.message, is_done=not error.transient)
             save_progress(self.run, self.name, progress)
             return error.message
@@ -88,7 +88,7 @@ class Feed:
             progress = self._keep(target.begin(progress))
         while True:
             ending = run.ending()  # read before the metrics, because no metrics follow a verdict
-            at = progress.offset if progress.offset <= self._size() else 0  # 0 if the program has begun the file again
+            at = progress.offset if progress.offset <= self._size() else 0  # 0 if the program has truncated the file
             lines, end = new_lines(run.path / "metrics.jsonl", at, redact, has_ended=ending is not None)
             if end == at:
                 break

@@ -1,7 +1,7 @@
 """Reads the data that trackers receive: a run's metrics line by line, its parameters, and how it ended.
 
 The name of a metric begins with the kind of its line, such as `train/loss` or `eval/accuracy`. Numbers of the result
-are named `result/...`. All functions except `new_lines` are pure.
+are named `result/...`. All functions except `new_lines` have no side effects and read no files.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class MetricLine:
 
 
 def new_lines(path: Path, offset: int, redact: Redaction, *, has_ended: bool) -> tuple[list[MetricLine], int]:
-    """Return (the lines that follow an offset, the offset behind them).
+    """Return (the metric lines after an offset, the offset after the last of them).
 
     A last line without a newline is read only after the run's end.
     """
@@ -73,8 +73,8 @@ def metric_line(data: bytes, redact: Redaction) -> MetricLine | None:
 def numbers_of(
     values: Mapping[str, Any], redact: Redaction, prefix: str = "", without: frozenset[str] = frozenset()
 ) -> dict[str, float]:
-    """Return the finite numbers among the values, without the names in `without`. Names are redacted and get the
-    prefix.
+    """Return the finite numbers among the values by name, except the names in `without`. Names are redacted and get
+    the prefix.
     """
     return {
         _redacted(redact, f"{prefix}{name}"): float(value)
@@ -124,8 +124,8 @@ def _flatten(name: str, value: object, found: dict[str, Any]) -> None:
 
 
 def _options_in(args: object) -> dict[str, str]:
-    """Return the options `--name value`, `--name=value` and `--name` in a command line by name, because users
-    compare runs by options.
+    """Return the values of the options `--name value`, `--name=value` and `--name` in a command line, by `args.name`.
+    Users compare runs by these values.
     """
     words = [str(word) for word in args] if isinstance(args, list | tuple) else []
     found = {}

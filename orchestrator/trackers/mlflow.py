@@ -125,7 +125,7 @@ class Mlflow:
         self.experiment = redact.known(variables.get("MLFLOW_EXPERIMENT_NAME") or record.name)
 
     def begin(self, progress: Progress) -> Progress:
-        """Create the run on the server, or find the run that a killed supervisor has created there. Send the run's
+        """Create the run on the server, or find it if a killed supervisor has created it already. Send the run's
         parameters.
         """
         experiment = self._experiment_id()
@@ -218,7 +218,7 @@ class Mlflow:
         return before.run_id if any(name.startswith(f"{GIVEN}/") for name in loaded) else ""
 
     def _given_run(self) -> RunDir | None:
-        """Return the run whose checkpoint this run was offered, or None if there is no such run."""
+        """Return the run whose checkpoint the job names in `checkpoint.resume`, or None if there is no such run."""
         checkpoint = self.record.job.get("checkpoint")
         path = PurePath(str(checkpoint.get("resume") or "")) if isinstance(checkpoint, Mapping) else PurePath()
         runs = self.run.path.parent

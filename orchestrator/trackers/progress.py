@@ -1,6 +1,4 @@
-"""Records how much of a run each tracker has received, and lists the trackers and the shell's variables that they
-need.
-"""
+"""Records how much of a run each tracker has received. Lists the trackers, and the shell's variables that they need."""
 
 from __future__ import annotations
 
@@ -40,7 +38,7 @@ class Progress:
     size: int = 0  # bytes of the event file, if the tracker writes one
     id: str = ""  # the run's id at the tracker
     link: str = ""  # the address or command that shows the run at the tracker
-    problem: str = ""  # why nothing can be sent now
+    problem: str = ""  # the reason if nothing can be sent now
     is_done: bool = False  # whether everything was sent, or nothing more can be sent
 
 
@@ -64,7 +62,7 @@ def save_progress(run: RunDir, name: str, progress: Progress) -> None:
 
 
 def tracked(run: RunDir, record: RunRecord | None = None) -> list[dict[str, Any]]:
-    """Return each tracker of a run with its link and its problem, as JSON types."""
+    """Return each tracker of a run with its link and its error message, as JSON types."""
     found = [(name, progress_of(run, name)) for name in trackers_of((record or run.record()).job)]
     return [{"name": name, "link": each.link, "problem": each.problem, "done": each.is_done} for name, each in found]
 

@@ -59,8 +59,8 @@ class TensorBoard:
         return self._append(progress, data)
 
     def _append(self, progress: Progress, data: bytes) -> Progress:
-        """Write the data at the offset that `progress` records. A killed writer may have left a part of the same
-        data there.
+        """Write the data at the offset that `progress` records. This overwrites data that a killed writer has written
+        after the offset.
         """
         try:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -74,7 +74,7 @@ class TensorBoard:
 
 
 def _table(values: Mapping[str, str]) -> str:
-    """Return the values as a Markdown table. They are escaped, so that Markdown in them has no effect."""
+    """Return the values as a Markdown table. Markdown in names and values is escaped."""
     rows = [f"| {_cell(name)} | {_cell(value)} |" for name, value in values.items()]
     return "\n".join(["| | |", "|---|---|", *rows])
 

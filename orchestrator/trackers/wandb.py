@@ -1,7 +1,7 @@
 """Writes an offline folder of Weights & Biases after the run's end. The package wandb runs in a separate process.
 
 In wandb's format, a process can't continue the files of another process, so all files are written at once. The user
-sends them by `wandb sync`. If that is repeated, it updates the same run, because the run's id is the same.
+sends them by `wandb sync`. A repeated `wandb sync` updates the same run, because the run's id is the same.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from orchestrator.runs.store import RunDir
 from orchestrator.trackers.history import MetricLine, ending_in_words, new_lines, numbers_of, parameters_of
 from orchestrator.trackers.progress import FOLDER, WANDB, Progress
 
-TIMEOUT: Final = 300.0  # seconds
+TIMEOUT: Final = 300.0  # seconds for writing the folder
 INTERPRETER: Final = sys.executable
 PROGRAM: Final = Path(__file__).with_name("wandb_program.py")
-# The variables that the process gets. wandb's keys are not among them.
+# The environment variables that the process gets. wandb's API keys are not among them.
 _KEPT: Final = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "VIRTUAL_ENV")
 
 

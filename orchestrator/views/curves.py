@@ -1,4 +1,4 @@
-"""Makes curves of metrics by step, epoch or time, smoothed, and downsampled so that spikes remain visible. Pure."""
+"""Makes curves of metrics by step, epoch or time, smoothed, and downsampled so that spikes remain visible."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Final, NamedTuple, TypeVar
 from orchestrator.protocol.metric import Better
 from orchestrator.runs.files.metrics import Value
 
-LEAST_OF_A_TREND: Final = 4  # values
+LEAST_OF_A_TREND: Final = 4  # the least number of values that have a trend
 PARTS_OF_A_TREND: Final = 40
 Row = TypeVar("Row")
 
@@ -29,7 +29,7 @@ class Axis(StrEnum):
 
 @dataclass(frozen=True)
 class Curve:
-    """The downsampled values of a metric of one run, in the order of steps, as columns.
+    """The downsampled values of a metric of one run, stored as columns in the order of steps.
 
     `count`, `last`, `lowest` and `highest` describe all values before the downsampling. `epochs` and `seconds` are
     empty if the run has not written them. `smooth` is empty without smoothing.
@@ -40,7 +40,7 @@ class Curve:
     values: tuple[float, ...]
     smooth: tuple[float, ...]
     epochs: tuple[float, ...]
-    seconds: tuple[float, ...]  # since the run's first value
+    seconds: tuple[float, ...]  # the time of each point since the run's first value
     began: float | None  # wall-clock time of the first value
     count: int
     last: float
@@ -48,7 +48,10 @@ class Curve:
     highest: float
 
     def points(self, axis: Axis) -> tuple[tuple[float, float], ...]:
-        """Return the (smoothed) points by an axis; empty if the run has not written the axis's quantity."""
+        """Return the points (x, y), with x in the quantity of the axis; empty if the run has not written that quantity.
+
+        The values y are smoothed if the curve is smoothed.
+        """
         if axis is Axis.CLOCK:
             xs = tuple((self.began or 0.0) + seconds for seconds in self.seconds)
         else:
@@ -75,14 +78,14 @@ class Trend:
     """The course of a metric: the means of equal parts of its values, and its relative change in the last tenth of the
     values.
 
-    `change` compares the mean of the last tenth with the mean of the tenth before, as a share of the latter. It is None
-    if the latter is 0.
+    `change` is the mean of the last tenth minus the mean of the tenth before it, divided by the latter. It is None if
+    the latter is 0.
     """
 
     metric: str
     better: Better
     means: tuple[float, ...]
-    steps: float  # that the last tenth covers
+    steps: float  # the number of steps in the last tenth
     change: float | None
 
 
@@ -159,7 +162,7 @@ def epochs_at(steps: Iterable[float], told: Sequence[Value]) -> list[float]:
     knots = [(one.step, one.value) for at, one in enumerate(told) if at == 0 or told[at - 1].value != one.value]
     if not knots:
         return []
-    if all(value.is_integer() for _, value in knots):  # assume that the newest epoch is at least as long as the last
+    if all(value.is_integer() for _, value in knots):  # assume the newest epoch is as long as the epoch before it
         length = knots[-1][0] - knots[-2][0] if len(knots) > 1 else told[-1].step - knots[0][0] + 1
         knots.append((max(knots[-1][0] + length, told[-1].step), knots[-1][1] + 1))
     else:
@@ -176,7 +179,9 @@ def _between(knots: Sequence[tuple[float, float]], after: int, step: float) -> f
 
 
 def thinned(rows: Sequence[Row], most: int, value: Callable[[Row], float]) -> list[Row]:
-    """Return at most `most` of the rows (but at least 4): the first, the last, and the extremes of each bucket."""
+    """Return at most `most` of the rows (but at least 4): the first, the last, and the smallest and largest of each
+    bucket of neighbours.
+    """
     most = max(4, most)
     if len(rows) <= most:
         return list(rows)

@@ -1,4 +1,4 @@
-"""The optional columns of the table of runs: config, result, metrics, machines, git. Pure."""
+"""The optional columns of the table of runs: config, result, metrics, machines, git."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ Fact = str | int | float | bool
 Facts = tuple[tuple[str, Fact], ...]
 """The values of a run by the names of their columns, such as `config.lr` or `git.commit`."""
 
-MOST_OF_A_KIND: Final = 64  # columns
-MOST_OF_A_TEXT: Final = 120  # characters
+MOST_OF_A_KIND: Final = 64  # the most columns of a kind, such as of the config
+MOST_OF_A_TEXT: Final = 120  # the most characters of a value
 _NO_CONFIG: Final = frozenset({
     "version", "name", "description", "args", "code", "env", "secrets", "notify", "track", "pass_env", "metric",
 })  # fmt: skip
@@ -30,7 +30,9 @@ def facts_of(
     code: Mapping[str, Any] | None,
     gpus: int = 0,
 ) -> Facts:
-    """Return the columns of a run from its record, its result, its newest metrics and the state of its code in git."""
+    """Return the values of a run's columns, from its record, result and newest metrics, and from the state of its code
+    in git.
+    """
     machines: dict[str, Any] = {"hosts": ", ".join(record.hosts), "nodes": record.nnodes, "gpus": gpus or None}
     git = {"commit": str(code.get("commit") or "")[:10], "dirty": code.get("dirty")} if code else {}
     kinds = {"config": config_of(record), "result": result or {}, "metric": metrics, "machine": machines, "git": git}
@@ -53,7 +55,7 @@ def config_of(record: RunRecord) -> dict[str, Any]:
 
 
 def options_of(words: Sequence[str]) -> dict[str, Fact]:
-    """Return the options in the words of a command line: `--lr 0.1`, `--lr=0.1`, `lr=0.1`, and `--flag` as true."""
+    """Return a command line's options: the values of `--lr 0.1`, `--lr=0.1` and `lr=0.1`, and true for `--flag`."""
     found: dict[str, Fact] = {}
     left = list(reversed(words))
     while left:
@@ -68,7 +70,7 @@ def options_of(words: Sequence[str]) -> dict[str, Fact]:
 
 
 def typed(text: str) -> Fact:
-    """Return the number or boolean that a word spells. Any other word is returned unchanged."""
+    """Return the number or boolean that a text represents. Any other text is returned unchanged."""
     if text.lower() in ("true", "false"):
         return text.lower() == "true"
     try:

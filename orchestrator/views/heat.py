@@ -1,4 +1,4 @@
-"""Makes heat maps of ranks by time, such as of their step times or of the use of their GPUs. Pure."""
+"""Makes heat maps of ranks by time, such as of their step times or of the use of their GPUs."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ def span_map(
     what: str, unit: str, spans: Sequence[Span], *, columns: int, rows: int | None = None,
     worst: Callable[[Iterable[float]], float] = max, of: str = "rank", least: float = 1.0,
 ) -> HeatMap:  # fmt: skip
-    """Return the spans as a heat map. A cell is the mean of a rank. If several ranks share a row, it is their worst
-    mean.
+    """Return the spans as a heat map. A cell shows the mean value of a rank. If several ranks share a row, the cell
+    shows the worst of their means.
 
     The upper end of the colour scale is at least `least` times its lower end, so that noise does not look like a
     difference.
@@ -90,7 +90,7 @@ def span_map(
     times = tuple(start + width * column for column in range(columns))
     return HeatMap(
         what, unit, times, tuple(made), shown[0], shown[-1], of, end, _scale(shown, least), startup if steady else ()
-    )  # if only first steps are known, no column is left out
+    )  # if the spans have only first steps, the scale ignores no column
 
 
 def _scale(values: Sequence[float], least: float) -> tuple[float, float]:

@@ -1,4 +1,4 @@
-"""Converts views to JSON types. Pure."""
+"""Converts views to JSON types."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any, Final
 
-MOST_DEPTH: Final = 100  # levels of nesting; a value from a user's file may have any number of levels
+MOST_DEPTH: Final = 100  # the most levels of nesting, because a value from a user's file may have any number of levels
 TOO_DEEP: Final = "…"
 
 

@@ -27,7 +27,7 @@ class LogLine:
 
 @dataclass(frozen=True)
 class LogPage:
-    """Consecutive lines of a log. The pages before and after it begin at the offsets `start` and `end`."""
+    """Consecutive lines of a log. The page before ends at the offset `start`, and the next page begins at `end`."""
 
     attempt: int
     rank: int
@@ -47,7 +47,7 @@ class Found:
 
 
 class RankLog:
-    """One rank's log. Its rotated part is the beginning."""
+    """One rank's log. If the log was rotated, the older file is its beginning."""
 
     def __init__(self, path: Path | None, attempt: int, rank: int) -> None:
         self.attempt, self.rank = attempt, rank
@@ -65,7 +65,7 @@ class RankLog:
         start = max(0, end - PAGE_BYTES)
         data = self._read(start, end - start)
         if start > 0:
-            begun = data.find(b"\n", 0, -1) + 1  # 0 within a line that is longer than a page
+            begun = data.find(b"\n", 0, -1) + 1  # 0 if the page is within a longer line
             start, data = start + begun, data[begun:]
         return self._page(start, _split(data)[-max(1, lines) :] if data else [], len(data))
 
@@ -79,7 +79,7 @@ class RankLog:
         return self._page(start, found, sum(map(len, found)))
 
     def around(self, offset: int, lines: int) -> LogPage:
-        """Return the lines before and after an offset, with its own line a third of the page from the top."""
+        """Return a page of `lines` lines around an offset. A third of the lines are before the line at the offset."""
         line = self.before(self._end_of_line(offset), 1).start
         above = self.before(line, lines // 3).start if lines >= 3 else line
         return self.after(above, lines)
@@ -94,7 +94,7 @@ class RankLog:
         while left > 0 and (at > 0 if backwards else at < self.size):
             low = max(0, at - CHUNK) if backwards else at
             high = at if backwards else min(self.size, at + CHUNK)
-            data = self._read(low, high - low + len(needle) - 1)  # with a match across the end of the chunk
+            data = self._read(low, high - low + len(needle) - 1)  # the text may begin in this chunk and end after it
             data = data if is_exact else data.lower()
             place = data.rfind(needle) if backwards else data.find(needle)
             if place >= 0:
@@ -132,7 +132,7 @@ def _split(data: bytes) -> list[bytes]:
 
 
 def _text(line: bytes) -> str:
-    """Return a line as a terminal shows it at the end: a progress bar is reduced to its last state."""
+    """Return a line as a terminal shows it after the last character: of a progress bar, only the last state remains."""
     tail = line[-LINE_CHARACTERS * 4 :] if b"\r" in line.rstrip(b"\r\n") else line[: LINE_CHARACTERS * 4]
     shown = [each for each in lines_of(tail.decode("utf-8", "replace")) if each]
     return shown[-1][:LINE_CHARACTERS] if shown else ""
@@ -154,7 +154,7 @@ def _size(path: Path) -> int | None:
 def _bytes(path: Path, start: int, length: int) -> bytes:
     try:
         return read_part(path, start, length, _run_of(path))
-    except FileNotFoundError:  # it was rotated or removed meanwhile
+    except FileNotFoundError:  # the file was rotated or removed meanwhile
         return b""
     except OSError as error:
         raise StoreError(f"{path} can't be read: {error.strerror}") from error

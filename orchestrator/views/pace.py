@@ -1,7 +1,7 @@
-"""Determines which rank is the slowest, by how much and why, and describes it in a sentence. Pure.
+"""Determines which rank is the slowest, by how much and why, and describes it in a sentence.
 
-Ranks that exchange gradients after each step wait for the slowest, so all ranks have equally long steps. The slowest is
-then the rank that waits for its data, or whose GPU is throttled.
+Ranks that exchange gradients after each step wait for the slowest rank, so the steps of all ranks take equally long.
+Then the slowest rank is recognised because it waits for its data, or because its GPU is throttled.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from orchestrator.protocol.samples import GpuSample, RankSample, Sample
 from orchestrator.runs.files.samples import NodeSamples
 from orchestrator.runs.findings import PACE_SECONDS, READS_MUCH, USUAL, gpus_of_ranks
 
-SLOWER: Final = 0.1  # share above the median from which a rank counts as slower
-WAITS: Final = 0.2  # share of the time from which a rank counts as waiting for data
-WAITS_MORE: Final = 0.1  # share by which it must wait longer than the others
-FULL_CPU: Final = 0.95  # share of a node's cores
-IDLER_GPU: Final = 20.0  # percentage points below the median of the others
+SLOWER: Final = 0.1  # a rank is slower if its steps take at least this share longer than the median
+WAITS: Final = 0.2  # the reason is waiting for data if a rank waits for at least this share of the time
+WAITS_MORE: Final = 0.1  # and if it waits for at least this share of the time longer than the usual rank
+FULL_CPU: Final = 0.95  # a CPU is fully used if at least this share of the node's cores is used
+IDLER_GPU: Final = 20.0  # a GPU is idler if its use is at least so many percentage points below the usual use
 
 
 @dataclass(frozen=True)
 class Pace:
     """The pace of a run's ranks. `rank` is the slowest, or None if all ranks are equally fast.
 
-    The comparison is with the median. With an even number of ranks it is the lower median, so that the slower of two
-    ranks is compared with the faster.
+    Each rank is compared with the median of all ranks. If the number of ranks is even, this is the lower median, so
+    that the slower of two ranks is compared with the faster.
     """
 
     sentence: str
-    seconds: float  # per step, as the median of all ranks
+    seconds: float  # the median of the ranks' seconds per step
     rank: int | None = None
     node: int | None = None
     slower: float = 0.0  # share by which the slowest rank takes longer than the median
@@ -41,7 +41,7 @@ class Pace:
 
 @dataclass(frozen=True)
 class _Rank:
-    """The means of one rank over the last minutes of its newest attempt."""
+    """The mean values of one rank's samples in the last minutes of its newest attempt."""
 
     rank: int
     node: int
@@ -54,7 +54,7 @@ class _Rank:
 
 
 def pace_of(nodes: Iterable[NodeSamples], hosts: Mapping[int, str]) -> Pace | None:
-    """Return the pace in the newest samples; None if no rank has reported the time of its steps."""
+    """Return the ranks' pace in the newest samples; None if no rank has reported how long its steps take."""
     ranks = [each for node in nodes for each in _ranks(node)]
     if not ranks:
         return None
@@ -88,7 +88,7 @@ def _name(rank: _Rank, hosts: Mapping[int, str]) -> str:
 
 @dataclass(frozen=True)
 class _Usual:
-    """The usual values of a run's ranks. Each rank is compared with them."""
+    """The usual values of a run's ranks, with which each rank is compared."""
 
     waited: float
     read: float
@@ -110,8 +110,8 @@ def _usual(ranks: Sequence[_Rank]) -> _Usual:
 
 
 def _why(rank: _Rank, usual: _Usual) -> str:
-    """Return the reason why a rank is slower than the others, as the predicate of a sentence; "" if no sample shows
-    a reason.
+    """Return why a rank is slower than the others, as the predicate of a sentence whose subject is the rank. Return ""
+    if no sample shows a reason.
     """
     waited = rank.waited or 0.0
     if waited >= WAITS and waited >= usual.waited + WAITS_MORE:

@@ -39,15 +39,15 @@ from orchestrator.views.step_times import Histogram, StepTimes, histogram_of, st
 from orchestrator.views.sweep import SweepView, sweep_view
 from orchestrator.views.use import Totals, UseView, totals_of, use_view, uses_of_ranks
 
-FIRST_SECONDS: Final = 0.1  # after this time, a look at all runs leaves further unknown runs to the next look
+FIRST_SECONDS: Final = 0.1  # after this time, `runs` leaves runs that it has not read yet to its next call
 LEAST_SLOWER: Final = 1.5  # the colour scale of step times ends at this multiple of the fastest step, or above
-OF_PACE: Final = (FindingKind.DATA, FindingKind.SLOW)  # the sentence about the pace already reports these of a rank
+OF_PACE: Final = (FindingKind.DATA, FindingKind.SLOW)  # findings that the sentence about the pace contains already
 Note = Callable[[RunState, Mapping[str, Any] | None, float, str], str]
 """Returns the most important fact about a run, from its state, rank 0's heartbeat, the time now and its last line."""
 
 
 class Reader:
-    """Reads the runs of a state folder repeatedly. Thread-safe: one thread reads at a time."""
+    """Reads the runs of a state folder repeatedly. Several threads may use it, and one of them reads at a time."""
 
     def __init__(
         self, root: Path, note: Note, clock: Callable[[], float] = time.time, *, has_facts: bool = False
@@ -71,8 +71,8 @@ class Reader:
         return RunDir(self.root / "runs" / run_id)
 
     def runs(self, wanted: RunFilter | None = None, *, seconds: float = FIRST_SECONDS) -> RunsView:
-        """Return the wanted runs. If reading takes too long, older runs are only counted, and the next call reads
-        them.
+        """Return the runs that match the filter `wanted`. After `seconds`, the runs that were never read are only
+        counted, and a later call reads them.
         """
         with self._lock:
             return self._runs(wanted, seconds)
@@ -125,7 +125,7 @@ class Reader:
             sampled = () if state.is_final else self._sampled(run).look()
             try:
                 events = self.events(run)
-            except StoreError:  # the state reports the error
+            except StoreError:  # the run's state contains the error
                 events = ()
             return run_view(
                 state, row, str(run.path), events, self._clock(), beats=beats,
@@ -167,7 +167,7 @@ class Reader:
             return trend_of(name, better_of(name, of_job), series.values(name))
 
     def step_time_map(self, run: RunDir, *, columns: int, rows: int | None = None) -> HeatMap:
-        """Return a heat map of the step times of each rank, as far back as samples are kept."""
+        """Return a heat map of the step times of each rank, for the time of which the run still has samples."""
         with self._lock:
             spans = list(step_spans(self._sampled(run).look()))
             return span_map("step time", "s", spans, columns=columns, rows=rows, least=LEAST_SLOWER)
@@ -184,7 +184,7 @@ class Reader:
             return pace_of(self._sampled(run).look(), hosts)
 
     def findings(self, run: RunDir) -> list[str]:
-        """Return a sentence for each unusual state in the newest samples of a live run, except those in `pace`."""
+        """Return a sentence for each unusual state in the newest samples of a live run, unless `pace` reports it."""
         with self._lock:
             state = self._state(run)
             if state.is_final:
@@ -197,7 +197,7 @@ class Reader:
             )
 
     def totals(self, run: RunDir) -> Totals:
-        """Return the resources that a run has used in total."""
+        """Return the highest memory, the mean use of GPUs and the median step time of a run."""
         with self._lock:
             return totals_of(self._sampled(run).look())
 
@@ -246,7 +246,7 @@ class Reader:
             last = "" if beat else last_line(run, state.attempt)
         facts = self._facts(run, beat) if self._has_facts else ()
         row = row_of(state, self._note(state, beat, self._clock(), last), labels_of(run), facts)
-        if state.is_final and run.ending() is not None:  # the run will not change any more
+        if state.is_final and run.ending() is not None:  # the run's row will not change any more
             self._ended[run.run_id] = row
             self._known.pop(run.run_id, None)
         return row
@@ -255,7 +255,7 @@ class Reader:
         try:
             events = run.events(self._known.setdefault(run.run_id, FileCache()))
             record, result = run.record(), result_of(run)
-        except StoreError:  # the state reports the error
+        except StoreError:  # the run's state contains the error
             return ()
         told = beat.get("metrics") if beat else None
         of_beat = {name: value for name, value in told.items() if is_number(value)} if isinstance(told, Mapping) else {}

@@ -1,4 +1,4 @@
-"""The view of one run: its state, nodes, ranks, timeline and verdict. Pure."""
+"""The view of one run: its state, nodes, ranks, timeline and verdict."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ class RankRow:
     node: int
     host: str
     state: RankStatus
-    end: str = ""  # `exit code 1`, `SIGKILL`
+    end: str = ""  # how the rank ended, such as `exit code 1` or `SIGKILL`
     step: int | None = None
-    step_time: float | None = None  # seconds per step between the newest looks
+    step_time: float | None = None  # seconds per step, between the newest two heartbeats that were read
     phase: str = ""
     loss: float | None = None
     use: Use = field(default_factory=dict)
@@ -51,7 +51,7 @@ class RankRow:
 
 @dataclass(frozen=True)
 class NodeRow:
-    """One node. Its `ranks` are a range: the first rank, and the first rank after the last."""
+    """One node. `ranks` is (the node's first rank, its last rank + 1)."""
 
     node: int
     host: str
@@ -62,7 +62,7 @@ class NodeRow:
 
 @dataclass(frozen=True)
 class RunView:
-    """The facts about one run that a page of `orch top` or the web page shows."""
+    """The facts about one run that `orch top` and the web page show."""
 
     row: RunRow
     folder: str
@@ -82,7 +82,7 @@ class RunView:
 
 
 def worst_ranks(ranks: Iterable[RankRow]) -> tuple[RankRow, ...]:
-    """Return the ranks sorted by trouble: failed and lost ranks first, then the slowest."""
+    """Return the ranks sorted by status, failed and lost ranks first, and then by step time, the slowest first."""
     return tuple(sorted(ranks, key=lambda each: (_TROUBLE.index(each.state), -(each.step_time or 0.0), each.rank)))
 
 
@@ -91,7 +91,9 @@ def run_view(
     beats: Mapping[int, Beat] | None = None, step_times: Mapping[int, float] | None = None,
     uses: Mapping[int, Use] | None = None, last_line: str = "", result: Mapping[str, Any] | None = None,
 ) -> RunView:  # fmt: skip
-    """Return the view of a run from its state, its events, and the heartbeats, step times and uses by rank."""
+    """Return the view of a run from its state and events, and from each rank's heartbeat, step time and use of
+    resources.
+    """
     beats = beats or {}
     nodes = tuple(
         NodeRow(node.node, node.host, node.state, node.ranks, node.unreachable.why if node.unreachable else "")

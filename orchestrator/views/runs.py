@@ -1,4 +1,4 @@
-"""The list of runs: a small row for each run, the filter, and the rows that are shown. Pure."""
+"""The list of runs: a small row for each run, the filter, and the rows that are shown."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class RunRow:
     restarts: int = 0
     sweep: str | None = None
     note: str = ""  # the most important fact about the run
-    place: str = ""  # the rank and the node that failed, which are at the end of the note
+    place: str = ""  # the rank and the node that failed; the note ends with this text
     labels: Labels = NO_LABELS
     facts: Facts = ()  # only for the web page
 

@@ -11,7 +11,7 @@ from orchestrator.protocol.samples import Sample
 from orchestrator.runs.files.samples import NodeSamples
 from orchestrator.views.heat import Span
 
-MOST_SHOWN: Final = 0.99  # share of all steps that a histogram shows, because the slowest steps would stretch it
+MOST_SHOWN: Final = 0.99  # share of all steps that a histogram shows; the slowest steps would make it too wide
 
 
 @dataclass
@@ -39,17 +39,16 @@ class StepTimes:
 
 
 def step_times_of(nodes: Iterable[NodeSamples]) -> dict[int, float]:
-    """Return the seconds that a step of each rank took by the newest sample of its node."""
+    """Return the seconds that a step of each rank took, according to the newest sample of its node."""
     ranks = (rank for node in nodes for rank in node.samples[-1].ranks)
     return {rank.rank: rank.step_seconds for rank in ranks if rank.step_seconds is not None}
 
 
 def step_spans(nodes: Iterable[NodeSamples]) -> Iterator[Span]:
-    """Yield the step times as time spans. A span has the length of a sample, or of the whole step if the step is
-    longer.
+    """Yield spans of time with the step times in them. A span is as long as a sample, or as the step if that is longer.
 
-    A span never begins before the node's first sample. If a clock was set meanwhile, a step may seem to take years, and
-    the heat map would cover these years.
+    A span never begins before the node's first sample. Otherwise, if a clock is set during a step, the step may seem to
+    take years, and the heat map would cover these years.
     """
     for node in nodes:
         since = min((sample.time - sample.seconds for sample in node.samples), default=0.0)
@@ -65,9 +64,10 @@ def step_spans(nodes: Iterable[NodeSamples]) -> Iterator[Span]:
 
 
 def _steps_of(node: NodeSamples) -> Iterator[tuple[Sample, dict[int, float], set[int]]]:
-    """Yield each sample with the ranks' seconds per step, and the ranks whose attempt starts with this sample.
+    """Yield (a sample, the seconds per step by rank, the ranks whose first steps of an attempt are in the sample).
 
-    The oldest kept sample may be from the middle of an attempt. Its step count then covers more time than the sample.
+    The oldest sample on disk may be from the middle of an attempt. In that sample, a rank does not count as starting if
+    its steps so far took much more time than the sample covers.
     """
     attempt, begun = None, set[int]()
     for number, sample in enumerate(node.samples):
@@ -98,7 +98,7 @@ class Histogram:
 
 
 def histogram_of(nodes: Iterable[NodeSamples], bins: int = 40) -> Histogram:
-    """Return the histogram of step times. Each step in a sample counts with the mean time of the sample's steps."""
+    """Return the histogram of step times. All steps in a sample are counted with their mean time."""
     steps = sorted(
         (seconds, max(1.0, sample.seconds / seconds))
         for node in nodes
@@ -120,6 +120,9 @@ def histogram_of(nodes: Iterable[NodeSamples], bins: int = 40) -> Histogram:
 
 
 def _at(steps: Sequence[tuple[float, float]], wanted: float) -> float:
-    """Return the time of the step with the number `wanted`, counted from the fastest step."""
+    """Return the time of the step with the number `wanted`, if steps are numbered from the fastest to the slowest.
+
+    `steps` has pairs (time of a step, number of steps that took this time), the fastest first.
+    """
     reached = accumulate(count for _, count in steps)
     return next((seconds for (seconds, _), seen in zip(steps, reached, strict=True) if seen >= wanted), steps[-1][0])

@@ -1,4 +1,4 @@
-"""The results of a sweep: the importance of each setting, and the best value so far by trial. Pure."""
+"""The results of a sweep: the importance of each setting, and the best value up to each trial."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ LEAST_RUNS: Final = 3  # with fewer values, every correlation is perfect
 class Importance:
     """The importance of one setting for the metric, from 0 to 1.
 
-    `correlation` is Spearman's rank correlation, from -1 to 1. If it is negative, the metric falls as the setting
-    rises. It is None for a setting that is not a number. The importance of such a setting is the share of the variance
-    of the metric's ranks that the setting explains.
+    For a setting that is a number, `correlation` is Spearman's rank correlation, from -1 to 1. If it is negative, the
+    metric falls as the setting rises. For any other setting, `correlation` is None, and the importance is the share of
+    the variance of the metric's ranks that the setting explains.
     """
 
     name: str
@@ -31,7 +31,7 @@ class Importance:
 
 @dataclass(frozen=True)
 class PointRow:
-    """One point of a sweep. `settings` has its values, as numbers or words, by short names."""
+    """One point of a sweep. `settings` has the point's values, as numbers or texts, by short names."""
 
     run_id: str
     index: int
@@ -50,7 +50,7 @@ class SweepView:
     title: str
     metric: str
     better: Better
-    names: tuple[str, ...]  # all metrics that its points have
+    names: tuple[str, ...]  # the names of all metrics that the points have
     rows: tuple[PointRow, ...]
     importances: tuple[Importance, ...]
     note: str = ""
@@ -101,7 +101,7 @@ def _importance(name: str, pairs: Sequence[tuple[Fact, float]]) -> Importance | 
 
 
 def ranks_of(values: Sequence[float]) -> list[float]:
-    """Return the rank of each value, from 1. Equal values share the mean of their ranks."""
+    """Return the position of each value in sorted order, from 1. Equal values get the mean of their positions."""
     order = sorted(range(len(values)), key=values.__getitem__)
     ranks, at = [0.0] * len(values), 0
     while at < len(order):
@@ -122,7 +122,7 @@ def _correlation(ones: Sequence[float], others: Sequence[float]) -> float | None
 
 
 def _explained(settings: Sequence[Fact], ranks: Sequence[float]) -> float | None:
-    """Return the share of the ranks' variation between the groups of equal settings; None if all ranks are equal."""
+    """Return the share of the ranks' variance between groups of equal settings; None if all ranks are equal."""
     groups: dict[Fact, list[float]] = defaultdict(list)
     for setting, rank in zip(settings, ranks, strict=True):
         groups[setting].append(rank)
@@ -144,5 +144,5 @@ def best_so_far(values: Iterable[float | None], better: Better) -> list[float | 
 
 
 def readable(settings: Mapping[str, str]) -> str:
-    """Return the name of a point from its settings: `lr=1e-2 seed=0`."""
+    """Return a label of a point from its settings, such as `lr=1e-2 seed=0`."""
     return " ".join(f"{short_name(name)}={value}" for name, value in settings.items())

@@ -1,4 +1,4 @@
-"""The timeline of a run: its attempts and phases, in wall-clock time. Pure."""
+"""The timeline of a run: its attempts and phases, in wall-clock time."""
 
 from __future__ import annotations
 
@@ -64,7 +64,8 @@ def _phases(state: RunState, events: Sequence[Event]) -> list[Span]:
     known = [(name, at, attempt) for name, at, attempt in marks if at is not None]
     ends = [*(at for _, at, _ in known), state.ended if state.is_final else None][1:]
     return [
-        Span(SpanKind.PHASE, name, at, None if end is None else max(at, end), attempt)  # clocks of two hosts differ
+        # `end` may be before `at`, because the clocks of two hosts differ
+        Span(SpanKind.PHASE, name, at, None if end is None else max(at, end), attempt)
         for (name, at, attempt), end in zip(known, ends, strict=True)
     ]
 

@@ -1,4 +1,4 @@
-"""The use of a run's ranks, GPUs and nodes: a heat map over time, and the newest sample of each node. Pure."""
+"""The use of a run's ranks, GPUs and nodes: a heat map over time, and the newest sample of each node."""
 
 from __future__ import annotations
 
@@ -15,11 +15,14 @@ from orchestrator.views.heat import HeatMap, Span, span_map
 
 @dataclass(frozen=True)
 class Measure:
-    """A quantity that is measured for each rank, GPU or node. If several share a row, the `worst` value is shown."""
+    """A quantity that is measured for each rank, GPU or node. If several share a row of the heat map, the row shows the
+    `worst` of their values.
+    """
 
     title: str
     of: str
-    value: Callable[[Sample], Iterable[tuple[int, float | None]]]  # keyed by rank, by the GPU's index, or by OF_NODE
+    # returns pairs (key, value), whose key is a rank, the index of a GPU, or OF_NODE
+    value: Callable[[Sample], Iterable[tuple[int, float | None]]]
     worst: Callable[[Iterable[float]], float] = max
     unit: str = "%"
 
@@ -64,7 +67,7 @@ MEASURES: Final[Mapping[str, Measure]] = {
 
 @dataclass(frozen=True)
 class NodeUse:
-    """The newest sample of a node. If its ranks have ended, it has the ranks of the newest sample with ranks."""
+    """The newest sample of a node. If its ranks have ended, they are taken from the newest sample that has ranks."""
 
     node: int
     newest: Sample
@@ -72,12 +75,12 @@ class NodeUse:
 
 @dataclass(frozen=True)
 class Totals:
-    """The resources that a run has used, from the samples that are kept. A value is None if no sample has it."""
+    """The resources that a run has used, according to its samples. A value is None if no sample has it."""
 
-    rank_memory: float | None  # bytes, the most of one rank
-    gpu_memory: float | None  # bytes, the most of one GPU
-    gpu_use: float | None  # percent, the mean of all GPUs
-    step_seconds: float | None  # the median of all ranks
+    rank_memory: float | None  # the highest memory of a rank, in bytes
+    gpu_memory: float | None  # the highest memory of a GPU, in bytes
+    gpu_use: float | None  # the mean use of all GPUs, in percent
+    step_seconds: float | None  # the median step time of all ranks
 
 
 def totals_of(nodes: Iterable[NodeSamples]) -> Totals:
@@ -97,7 +100,7 @@ def totals_of(nodes: Iterable[NodeSamples]) -> Totals:
 
 @dataclass(frozen=True)
 class UseView:
-    """The use of a run's machines."""
+    """The use of a run's machines: a heat map of one measure, and the newest sample of each node."""
 
     measure: str  # the measure that the map shows; empty without samples
     measures: Mapping[str, str]  # titles of the measures that the run has, by name
@@ -120,7 +123,9 @@ def use_view(
 
 
 def uses_of_ranks(nodes: Iterable[NodeSamples]) -> dict[int, Mapping[str, float]]:
-    """Return the newest use of each rank as shares from 0 to 1: CPU of a core, its GPU, waiting for data."""
+    """Return the newest use of each rank: the shares (from 0 to 1) of a core, of its GPU, and of the time for which it
+    waits for data.
+    """
     found: dict[int, Mapping[str, float]] = {}
     for node in nodes:
         newest = node.samples[-1]
@@ -138,7 +143,7 @@ def _has(nodes: Iterable[NodeSamples], measure: Measure) -> bool:
 
 
 def _newest(samples: Sequence[Sample]) -> Sample:
-    """Return the newest sample, with the ranks of the newest sample that has ranks, because ranks may have ended."""
+    """Return the newest sample. If its ranks have ended, they are taken from the newest sample that has ranks."""
     last = samples[-1]
     ranks = next((sample.ranks for sample in reversed(samples) if sample.ranks), ())
     return last if last.ranks else Sample(**{**vars(last), "ranks": ranks})

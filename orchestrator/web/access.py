@@ -1,12 +1,12 @@
-"""Controls access to the page's server, by rules for a request's headers and by the sessions that were opened.
+"""Controls access to the page's server, by rules for a request's headers and by sessions.
 
 Any page in a browser can send a request to a port of 127.0.0.1. So every answer about a run needs
 a session. A code in a file that only the user can read opens one session. A cookie alone is not enough, because
 browsers send it to every port of its host. So the data also needs a token in a header, which the page keeps for its
 own origin.
 
-Each server has a random host name under `localhost`, which browsers resolve to this machine. So nobody has
-served its origin before. Anything that another server has left in the browser (a service worker, cookies, stored data)
+Each server has a random host name under `localhost`, which browsers resolve to this machine. So no other server has
+used its origin before. Anything that another server has left in the browser (a service worker, cookies, stored data)
 belongs to another origin and has no access to this origin.
 """
 
@@ -19,7 +19,8 @@ from typing import Final
 
 SESSION_HEADER: Final = "x-orch-session"
 MOST_SESSIONS: Final = 64
-_OPEN: Final = frozenset({"/enter", "/static/enter.js", "/static/icon.svg", "/static/style.css"})  # they tell nothing
+# paths that need no session, because they reveal nothing
+_OPEN: Final = frozenset({"/enter", "/static/enter.js", "/static/icon.svg", "/static/style.css"})
 _SAFE: Final = frozenset({"GET", "HEAD"})
 
 

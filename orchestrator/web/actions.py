@@ -12,7 +12,7 @@ from orchestrator.runs.store import find_run
 
 
 def cancel(root: Path, name: str) -> dict[str, Any]:
-    """Cancel a run. Return its state and the processes that are left on its machines."""
+    """Cancel a run. Return a sentence on the result, which names the processes that are left on the run's machines."""
     from orchestrator.operations import runs as operations
 
     done = operations.cancel(root, find_run(root, name, newest=False), now=False)

@@ -1,5 +1,5 @@
-"""The server's answers to the web page, as JSON types. They are read from the files of runs; no machine is contacted
-and nothing is written.
+"""The server's answers to the web page, as JSON types. They come from the files of runs. Except for `watched_log`, no
+machine is contacted and nothing is written.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ Json = dict[str, Any]
 Query = Mapping[str, str]
 _Value = TypeVar("_Value")
 
-ALL_SECONDS: Final = 60.0  # in which all runs are read, the first time
+ALL_SECONDS: Final = 60.0  # the most time for reading all runs when the server has started
 MOST_OUTPUTS: Final = 2000
-MOST_RANKS: Final = 100  # those with trouble first: nobody reads more
+MOST_RANKS: Final = 100  # ranks in a list, in which failed ranks come first
 MOST_IN_TROUBLE: Final = 5  # ranks in the overview of a run
 MOST_CURVES: Final = 20
-MOST_PANELS: Final = 24  # of one answer
-MOST_POINTS: Final = 1000  # of one curve: no panel has more pixels
-MOST_VALUES: Final = 200_000  # of one curve in a table
-MOST_LINES: Final = 500  # of a log at a time
-MAP_COLUMNS, MAP_ROWS = 180, 160  # of a heat map
-_NOT_SHOWN: Final = ("env", "secrets")  # of a job: values from elsewhere
+MOST_PANELS: Final = 24  # panels in one answer
+MOST_POINTS: Final = 1000  # points of one curve; no panel has more pixels
+MOST_VALUES: Final = 200_000  # values of one curve in a table
+MOST_LINES: Final = 500  # lines of a log in one answer
+MAP_COLUMNS, MAP_ROWS = 180, 160  # the most columns and rows of a heat map
+_NOT_SHOWN: Final = ("env", "secrets")  # fields of a job that the page omits, because they may contain secrets
 
 
 def rows(reader: Reader) -> list[Json]:
@@ -55,7 +55,7 @@ def rows(reader: Reader) -> list[Json]:
 
 @lru_cache(maxsize=1 << 16)
 def row_json(row: RunRow) -> Json:
-    """Return one row of the table. Most rows never change."""
+    """Return one row of the table as JSON types. The result is cached, because most rows never change."""
     found: Json = to_json(row)
     return {**found, "facts": dict(row.facts)}
 
@@ -63,7 +63,7 @@ def row_json(row: RunRow) -> Json:
 def run_page(reader: Reader, name: str) -> Json:
     """Return the initial contents of a run's page. Raises RunNotFoundError, or StoreError if the run can't be read."""
     run, problems = reader.find(name), list[str]()
-    seen = signatures_of(run)  # before it is read: what is written meanwhile is told to the page
+    seen = signatures_of(run)  # taken before the run is read, so that the page learns of every later change
     view = reader.run(run, all_beats=False)
     record = _readable(run.record, RunRecord.from_json(run.run_id, None), problems)
     hours = _readable(lambda: dict(reader.hours(run)), Json(), problems)
@@ -90,8 +90,8 @@ def run_page(reader: Reader, name: str) -> Json:
 
 
 def _headline(run: RunDir, view: RunView, of_job: str | None) -> Json | None:
-    """Return the metric that is shown first, with its newest value. It is the job's metric, or the loss if the job
-    has no metric.
+    """Return the most important metric with its newest value. This is the job's metric or, if it has no value, the
+    default metric, such as the loss. None if the run has no metric.
     """
     numbers, beat = last_values(run), view.progress or {}
     of_program = beat.get("metrics")
@@ -103,9 +103,7 @@ def _headline(run: RunDir, view: RunView, of_job: str | None) -> Json | None:
 
 
 def _logs(run: RunDir, view: RunView) -> list[list[int]]:
-    """Return attempt and rank of each log that is on this machine, or that can be copied from a node of the live
-    run.
-    """
+    """Return [attempt, rank] of each log that is on this machine, or that can be copied from a node of the live run."""
     found = {(log.attempt, log.rank) for log in log_files(run, Selection(everything=True))}
     if not view.row.is_final and found:
         newest = max(attempt for attempt, _ in found)
@@ -137,7 +135,7 @@ def files_page(reader: Reader, name: str) -> Json:
 
 
 def curves(reader: Reader, names: list[str], wanted: list[str], query: Query) -> Json:
-    """Return metrics of runs, each for one panel. With `every`, return all values, for a table."""
+    """Return the curves of several runs, in one panel for each metric. If the query has `every`, return all values."""
     try:
         smoothing = float(query.get("smoothing", "0"))
     except ValueError as error:
@@ -153,7 +151,7 @@ def curves(reader: Reader, names: list[str], wanted: list[str], query: Query) ->
 
 
 def trends(reader: Reader, names: list[str]) -> Json:
-    """Return the trend of each run's first metric; null for a run that has no metrics or can't be read."""
+    """Return the trend of each run's main metric; null for a run that has no such metric or can't be read."""
     found: Json = {}
     for name in names[:MOST_CURVES]:
         found[name] = None
@@ -165,7 +163,7 @@ def trends(reader: Reader, names: list[str]) -> Json:
 def totals(reader: Reader, name: str) -> Json:
     """Return the totals of a run: memory, GPUs, time per step, and hours."""
     run = reader.find(name)
-    hours = _readable(lambda: dict(reader.hours(run)), Json(), [])  # the run's own page reports the problem
+    hours = _readable(lambda: dict(reader.hours(run)), Json(), [])  # the error, if any, is in the answer of `run_page`
     return {**to_json(reader.totals(run)), "hours": hours}
 
 
@@ -184,7 +182,7 @@ def ranks(reader: Reader, name: str) -> Json:
 
 
 def _map(found: HeatMap) -> Json:
-    """Return a heat map as JSON types. Its thousands of numbers are rounded to the digits that the page shows."""
+    """Return a heat map as JSON types, with numbers rounded to the digits that the page shows."""
     places = 4 - math.floor(math.log10(found.high)) if found.high and found.high > 0 else 4
     rows = [
         {**vars(row), "values": [None if value is None else round(value, places) for value in row.values]}
@@ -194,13 +192,13 @@ def _map(found: HeatMap) -> Json:
 
 
 def pace(reader: Reader, name: str) -> Json:
-    """Return sentences about the slowest rank, the reason for it, and unusual states of the run's machines."""
+    """Return sentences about the slowest rank, why it is slow, and unusual states of the run's machines."""
     run = reader.find(name)
     return {"pace": to_json(reader.pace(run)), "findings": reader.findings(run)}
 
 
 def use(reader: Reader, name: str, measure: str | None) -> Json:
-    """Return the use of a run's nodes, ranks and GPUs: the newest numbers, or a heat map of one measure."""
+    """Return the use of a run's nodes, ranks and GPUs: a heat map of `measure`, or else the newest numbers."""
     view = reader.use(reader.find(name), measure, columns=MAP_COLUMNS if measure else 1, rows=MAP_ROWS)
     if measure:
         return {"map": _map(view.map)}
@@ -209,7 +207,7 @@ def use(reader: Reader, name: str, measure: str | None) -> Json:
 
 
 def watched_log(reader: Reader, name: str, query: Query) -> Json:
-    """Return the same as `log_page`. As long as the page requests the log, also copy it from its node."""
+    """Return the result of `log_page`. As long as the page requests this log, copy it from its node to this machine."""
     reader.watched.ask(reader.find(name), number_of(query, "rank") or 0)
     return log_page(reader, name, query)
 
@@ -244,7 +242,7 @@ def sweep_page(reader: Reader, sweep: str, metric: str | None) -> Json:
 
 
 def _readable(read: Callable[[], _Value], otherwise: _Value, problems: list[str]) -> _Value:
-    """Return a part of a page. If its file can't be read, add the problem to `problems`, and return `otherwise`."""
+    """Return the result of `read`. If a file can't be read, add a message to `problems`, and return `otherwise`."""
     try:
         return read()
     except StoreError as error:

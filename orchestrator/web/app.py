@@ -27,10 +27,10 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
 STATIC: Final = Path(__file__).parent / "static"
-MOST_BYTES: Final = 64 << 10  # of what the page may send
+MOST_BYTES: Final = 64 << 10  # the most bytes of a request's body
 BODY_SECONDS: Final = 20.0  # the time limit for the body of a request
-_STATUS: Final = ((RunNotFoundError, 404), (UsageError, 400), (StoreError, 409))  # 409: what is stored is in the way
-_PING_SECONDS: Final = 15.0  # a proxy or an SSH tunnel ends a connection that says nothing
+_STATUS: Final = ((RunNotFoundError, 404), (UsageError, 400), (StoreError, 409))  # 409: the stored files conflict
+_PING_SECONDS: Final = 15.0  # a proxy or an SSH tunnel closes a connection on which nothing is sent
 
 
 class Page:
@@ -41,7 +41,7 @@ class Page:
         self.watcher = Watcher(self.reader)
 
     def app(self) -> ASGIApp:
-        """Return the ASGI application, wrapped in its gate."""
+        """Return the ASGI application, wrapped in the `Gate` that checks each request."""
         root, reader = self.root, self.reader
         read: dict[str, Callable[[Request], Any]] = {
             "/api/runs": lambda _: answers.rows(reader),
@@ -168,7 +168,7 @@ def _bytes(read: Callable[[Request], contents.Part]) -> Callable[[Request], Any]
 
 
 async def _said(make: Callable[[], Response]) -> Response:
-    """Return the response of `make`. If `make` fails, return the error message and the hint as JSON."""
+    """Return the response that `make` creates. If `make` fails, return the error message and the hint as JSON."""
     try:
         return await run_in_threadpool(make)
     except OrchError as error:

@@ -1,8 +1,9 @@
 """The contents of a run's outputs and checkpoints. A request returns a bounded part of one file that the page has
 listed.
 
-Training programs write these files, so their bytes are sent as a download without a type. The page itself displays
-texts as text, and images and sounds by types of its own list. No browser interprets a file as a page.
+Training programs write these files, so their bytes are sent as a download without a content type. The page's script
+displays texts as text, and images and sounds with content types from a fixed list. So no browser interprets a file as a
+page.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ from orchestrator.runs.store import RunDir
 from orchestrator.views.reader import Reader
 from orchestrator.web.event_pictures import pictures_in
 
-MOST_BYTES: Final = 32 << 20  # of one answer
-MOST_ENTRIES: Final = 100  # of a checkpoint
+MOST_BYTES: Final = 32 << 20  # the most bytes in one answer
+MOST_ENTRIES: Final = 100  # the most files of a checkpoint that are listed
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,7 @@ def part_of(reader: Reader, name: str, query: Mapping[str, str]) -> Part:
 
 
 def pictures_of(reader: Reader, name: str, query: Mapping[str, str]) -> list[dict[str, Any]]:
-    """Return the pictures in an output that is a TensorBoard event file. A picture's bytes are a part of the file."""
+    """List the pictures in an output that is a TensorBoard event file, each with its place in the file."""
     with _opened(reader.find(name), query) as file:
         return [asdict(picture) for picture in pictures_in(file)]
 

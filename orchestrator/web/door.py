@@ -1,7 +1,7 @@
 """Accepts connections for the page's server one at a time, and bounds their number and their idle time.
 
-uvicorn would accept as many connections as the queue holds, from any user. Past the limit of open files, asyncio then
-writes a traceback for each connection.
+uvicorn alone would accept all connections of all users. When too many files are open, asyncio then writes a traceback
+for each connection.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from orchestrator.web.listening import Listeners
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
-PAUSE_SECONDS: Final = 0.2  # after a connection that found no free file descriptor
+PAUSE_SECONDS: Final = 0.2  # the wait before the next accept if there was no free file descriptor
 _NO_FILE: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 Speaker = Callable[["Visit"], asyncio.Protocol]
 """Creates the HTTP protocol for the connection of a visit."""
@@ -30,7 +30,7 @@ Speaker = Callable[["Visit"], asyncio.Protocol]
 
 @dataclass(frozen=True)
 class Limits:
-    """The maximum number of open connections, and the maximum time that a connection may take for a whole request."""
+    """The maximum number of open connections, and the maximum time in which a connection must send a whole request."""
 
     connections: int = 128
     idle_seconds: float = 20.0
@@ -38,7 +38,7 @@ class Limits:
 
 @dataclass(eq=False)
 class Visit:
-    """One connection: the door that accepted it, its user, and the time since when it is idle."""
+    """One connection: the door that accepted it, the user at its other end, and when it became idle."""
 
     door: Door
     connection: socket.socket
@@ -53,12 +53,12 @@ class Visit:
 
     @property
     def is_idle(self) -> bool:
-        """Return True if no request is being answered and the last answer has been sent."""
+        """Return True if no request on the connection is being answered and the last answer was sent completely."""
         return not self.answering and (self.transport is None or not self.transport.get_write_buffer_size())
 
     @contextlib.contextmanager
     def busy(self) -> Iterator[None]:
-        """Within the block, count the connection as busy, because a request is being answered."""
+        """Within the block, which answers a request, count the connection as busy."""
         self.answering += 1
         try:
             yield
@@ -73,10 +73,10 @@ class Visit:
 
 
 class Door:
-    """Accepts connections at the listeners, if `guard` admits them, for one application.
+    """Accepts the connections that `guard` admits, for one application.
 
-    At the limit of connections, the user with the most connections loses the connection that has been idle the longest.
-    If none of them is idle, the oldest is closed.
+    If there are too many connections, one is closed for each new one. It belongs to the user with the most connections,
+    and is the one that has been idle the longest or, if none is idle, the oldest.
     """
 
     def __init__(self, app: ASGIApp, listeners: Listeners, guard: Guard, limits: Limits | None = None) -> None:
@@ -105,7 +105,8 @@ class Door:
                 await self._greet(connection, speaker)
             except OSError:  # the client has gone
                 connection.close()
-            await asyncio.sleep(0)  # sock_accept does not wait while others queue, and the page has to be answered
+            # sock_accept returns at once while connections are queued, so let other tasks answer requests
+            await asyncio.sleep(0)
 
     async def _greet(self, connection: socket.socket, speaker: Speaker) -> None:
         loop = asyncio.get_running_loop()
@@ -118,7 +119,7 @@ class Door:
         self.visits.append(visit)
 
     def _make_room(self, at_least: int = 0) -> None:
-        """Drop connections until fewer than the limit are open. At least `at_least` connections are dropped."""
+        """Close connections until fewer than the limit are open. At least `at_least` connections are closed."""
         self.visits = [each for each in self.visits if not each.is_over]
         excess = len(self.visits) + 1 - self.limits.connections
         for _ in range(min(max(excess, at_least), len(self.visits))):
@@ -132,8 +133,8 @@ class Door:
             visit.drop()
 
     async def _end_idle_ones(self) -> None:
-        """Close connections that have been idle for too long. They are polled, which costs less than one timer for
-        each.
+        """Close connections that have been idle for too long. A regular check of all connections costs less than a
+        timer for each.
         """
         loop = asyncio.get_running_loop()
         while True:
@@ -148,7 +149,7 @@ class Door:
 
 
 async def through_its_door(scope: Any, receive: Any, send: Any) -> None:
-    """Answer a request by the application of the door that accepted the connection."""
+    """Pass a request to the application of the door that accepted the request's connection."""
     visit: Visit = scope["state"]["visit"]
     with visit.busy():
         await visit.door.app(scope, receive, send)

@@ -13,19 +13,20 @@ from orchestrator.protocol.crc32c import masked_crc32c
 
 MOST_PICTURES: Final = 500
 MOST_OF_A_RECORD: Final = 16 << 20  # bytes; a larger record is skipped
-MOST_READ: Final = 256 << 20  # bytes of a file, those that are skipped included
+MOST_READ: Final = 256 << 20  # bytes of a file, including skipped records
 _HEADER: Final = struct.Struct("<QI")
 _CRC_BYTES: Final = 4
-_STEP, _SUMMARY = 2, 5  # of Event
-_VALUE = 1  # of Summary
-_TAG, _IMAGE = 1, 4  # of Summary.Value
-_ENCODED = 4  # of Summary.Image
+# field numbers of the messages Event, Summary, Summary.Value and Summary.Image
+_STEP, _SUMMARY = 2, 5
+_VALUE = 1
+_TAG, _IMAGE = 1, 4
+_ENCODED = 4
 _KINDS: Final = {b"\x89PNG\r\n\x1a\n": "png", b"\xff\xd8\xff": "jpeg", b"GIF8": "gif"}
 
 
 @dataclass(frozen=True)
 class Picture:
-    """One picture: its tag and step, and its bytes in the event file."""
+    """One picture: its tag, its step, and the offset and number of its bytes in the event file."""
 
     tag: str
     step: int
@@ -77,8 +78,8 @@ def _of_event(offset: int, data: bytes) -> Iterator[Picture]:
 
 
 def _encoded(value: bytes) -> tuple[str, bytes, str] | None:
-    """Return the tag, the bytes and the kind of a value's picture; None if the value is not a picture that the page
-    can show.
+    """Return (tag, bytes, image format) of the picture in a value; None if the value has no picture that the page can
+    show.
     """
     parts = {number: part for number, _, part in fields(value) if isinstance(part, bytes)}
     image = {number: part for number, _, part in fields(parts.get(_IMAGE, b"")) if isinstance(part, bytes)}

@@ -1,8 +1,7 @@
 """Writes static pages of some runs for a colleague: the page's own files, and one file with all answers of the server.
 
-A browser loads no JavaScript module from a local file, so the modules are joined into one script. Just before the
-answers are written, the secrets of all these runs, the user's name and the user's home folder are removed from all of
-them.
+A browser loads no JavaScript module from a local file, so the modules are joined into one script. Before the answers
+are written, the secrets of all these runs, the user's name and the user's home folder are removed from the answers.
 """
 
 from __future__ import annotations
@@ -27,11 +26,11 @@ from orchestrator.web import answers, contents
 from orchestrator.web.app import STATIC
 
 NEWEST: Final = 20
-MOST_LOGS: Final = 16  # of a run
+MOST_LOGS: Final = 16  # logs of one run
 MOST_METRICS: Final = 20
-MOST_TEXTS: Final = 50  # of a run
-MOST_OF_A_TEXT: Final = 64 << 10  # bytes
-MOST_DIFFS: Final = 45  # of ten runs, each with each
+MOST_TEXTS: Final = 50  # text files of one run
+MOST_OF_A_TEXT: Final = 64 << 10  # the most bytes of a text file
+MOST_DIFFS: Final = 45  # the number of pairs of ten runs
 _COPIED: Final = ("icon.svg", "style.css", "runs.css", "run.css", "uPlot.iife.min.js", "uPlot.min.css", "uPlot.LICENSE")
 _IMPORT: Final = re.compile(r'^import \{([^}]*)\} from "\./(\w+)\.js";$', re.MULTILINE)
 _EXPORT: Final = re.compile(r"^export (?=(?:async )?function|const|class)", re.MULTILINE)
@@ -42,11 +41,11 @@ Words = tuple[str, ...]
 class Asked(NamedTuple):
     """One request of the page, before its words are redacted and encoded as a URL."""
 
-    path: Words  # behind /api
+    path: Words  # the parts of the path after /api
     query: tuple[tuple[str, str], ...] = ()
 
     def address(self, redact: Redaction) -> str:
-        """Return the URL that the page requests, with redacted words, encoded as browsers do."""
+        """Return the URL that the page requests. Its words are redacted, and encoded in the same way as by browsers."""
         path = "/".join(quote(redact.text(word), safe="!'()*") for word in self.path)
         query = urlencode([(name, redact.text(value)) for name, value in self.query], safe="*").replace("~", "%7E")
         return f"/api/{path}?{query}" if query else f"/api/{path}"
@@ -86,10 +85,10 @@ def export_pages(root: Path, note: Note, folder: Path, runs: list[RunDir]) -> No
 
 
 def _of_run(reader: Reader, run: RunDir) -> Answers:
-    """Return the requests of the page of one run."""
+    """Return the requests that the page of one run makes, with their answers."""
     where = ("runs", run.run_id)
     page = answers.run_page(reader, run.run_id)
-    del page["seen"]  # nobody follows what was exported
+    del page["seen"]  # exported pages do not follow changes
     found: Answers = {Asked(where): page, Asked((*where, "files")): answers.files_page(reader, run.run_id)}
     found[Asked((*where, "ranks"))] = answers.ranks(reader, run.run_id)
     found[Asked((*where, "pace"))] = answers.pace(reader, run.run_id)
@@ -123,7 +122,7 @@ def _texts(reader: Reader, run: RunDir) -> Answers:
 
 
 def _of_several(reader: Reader, runs: list[RunDir], of_runs: Answers) -> Answers:
-    """Return the requests of the pages about several runs."""
+    """Return the requests that pages about several runs make, with their answers."""
     ids = {run.run_id for run in runs}
     known = {page["row"]["run_id"]: page["row"] for page in of_runs.values() if "row" in page}
     found: Answers = {
@@ -141,8 +140,8 @@ def _of_several(reader: Reader, runs: list[RunDir], of_runs: Answers) -> Answers
 
 
 def _curves(reader: Reader, name: str) -> Answers:
-    """Return the requests for the curves of a run, one for each metric. The page combines the curves of several
-    runs.
+    """Return the requests for the curves of a run, one for each metric, with their answers. The exported page combines
+    the curves of several runs.
     """
     first = answers.curves(reader, [name], [], {})
     return {
@@ -152,15 +151,15 @@ def _curves(reader: Reader, name: str) -> Answers:
 
 
 def _joined() -> str:
-    """Return the modules as one script."""
+    """Return the page's JavaScript modules as one script."""
     modules: dict[str, str] = {}
     _as_function("main", modules)
     return "\n".join(['(() => {\n"use strict";\nconst modules = {};', *modules.values(), "})();\n"])
 
 
 def _as_function(name: str, modules: dict[str, str]) -> None:
-    """Add a module after the modules that it imports. Each module becomes a function with its own names, which
-    returns its exports.
+    """Add a JavaScript module to `modules`, after the modules that it imports. Each module becomes a function that
+    returns the module's exports.
     """
     text = (STATIC / f"{name}.js").read_text()
     for imported in _IMPORT.finditer(text):

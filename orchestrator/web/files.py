@@ -1,4 +1,4 @@
-"""The files of the web page's server in the state folder: its process, its keys, and the file that opens the page.
+"""The files of the web page's server in the state folder: its record, its keys, and the file that opens the page.
 
 Only the user can read them (mode 0600). No code or key is ever in an argv, which `ps` shows to all users.
 """
@@ -60,7 +60,7 @@ def folder_of(root: Path) -> Path:
 
 @contextlib.contextmanager
 def writing(folder: Path) -> Iterator[None]:
-    """Turn each OSError in the block, which writes to the server's folder, into a StoreError."""
+    """Raise StoreError for each OSError in the block, which writes to the server's folder."""
     try:
         yield
     except OSError as error:
@@ -96,12 +96,11 @@ def server_of(root: Path) -> tuple[Server, Process] | None:
 
 @contextlib.contextmanager
 def metrics_token(root: Path, path: Path | None) -> Iterator[str]:
-    """Yield a new token for /metrics. A file has the token until the block ends. Raises StoreError if the file can't be
-    written.
+    """Yield a new token for /metrics, and store the token in a file until the block ends. Raises StoreError if the file
+    can't be written.
 
-    Each server has its own token and removes the file at its end, because Prometheus sends the token to any process
-    that listens at the port, even after the server has ended. A file that the user named keeps its mode, so that the
-    group of Prometheus can read it.
+    A token is valid for one server only, because Prometheus sends it to any process that listens at the port, even if
+    the server has ended. A file that the user named keeps its mode, so that the group of Prometheus can read it.
     """
     token = secrets.token_urlsafe()
     target = path or folder_of(root) / METRICS_TOKEN
@@ -133,8 +132,8 @@ def _overwrite(path: Path, text: str) -> None:
 
 
 def address_of(server: Server, code: str, place: str = "") -> str:
-    """Return the URL that opens the page once, at a path such as `/run/ID`. The code is after the #, which browsers
-    do not send.
+    """Return the URL that opens the page at the path `place`, such as `/run/ID`, and that works only once. It has the
+    code after the #, because browsers do not send that part.
     """
     return f"http://{server.name}:{server.port}/enter#{code}{place}"
 

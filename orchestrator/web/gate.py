@@ -1,7 +1,7 @@
-"""Refuses requests without access, and adds headers to every answer that restrict what the browser does with the
-answer.
+"""Refuses requests that `Access` does not allow. Adds headers to every answer that restrict what the browser may do
+with it.
 
-This is plain ASGI, so that a stream of events is passed on piece by piece.
+The gate is plain ASGI, so that a stream of events is passed on piece by piece.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 HEADERS: Final = {
     "content-security-policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
-        "img-src 'self' blob:; media-src blob:; "  # only the page's own script can make a blob: address
+        "img-src 'self' blob:; media-src blob:; "  # only the page's own script can create blob: addresses
         "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; "
         "trusted-types 'none'"
     ),
@@ -34,7 +34,7 @@ HEADERS: Final = {
 
 
 class Gate:
-    """Refuses requests without access, and adds this module's headers to every answer."""
+    """Refuses requests that `access` does not allow, and adds HEADERS to every answer."""
 
     def __init__(self, app: ASGIApp, access: Access) -> None:
         self.app, self.access = app, access

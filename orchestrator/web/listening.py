@@ -12,14 +12,14 @@ from orchestrator.node.system.tcp_peers import listeners
 
 HOST: Final = "127.0.0.1"
 _HOSTS: Final = ((socket.AF_INET, HOST), (socket.AF_INET6, "::1"))
-_TRIES: Final = 20  # ports, if other users listen at ::1 on ports that are free at 127.0.0.1
+_TRIES: Final = 20  # number of ports to try, because a port that is free at 127.0.0.1 may be in use at ::1
 _QUEUE: Final = 2048  # if the kernel can't queue a connection, the client tries again a second later
 _NO_IPV6: Final = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 Listeners = tuple[socket.socket, ...]
 
 
 class _TakenError(Exception):
-    """Another process uses the port at one of the addresses."""
+    """Another process uses the port at 127.0.0.1 or at ::1."""
 
 
 def listen(port: int, hint: str = "leave --port out, and a free one is taken") -> Listeners:

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 
 
 class Metrics:
-    """Answers /metrics with `text`. Calls `refused` with the uid of a client that lacks the token."""
+    """Answers requests for /metrics with the result of `text`. If a client lacks the token, calls `refused` with the
+    client's uid.
+    """
 
     def __init__(self, token: str, text: Callable[[], str], refused: Callable[[int | None], None]) -> None:
         self.token, self.text, self.refused = token, text, refused

@@ -1,4 +1,4 @@
-"""Describes all runs as OpenMetrics text for Prometheus: the number of runs in each state, and the live runs. Pure."""
+"""Describes all runs as OpenMetrics text for Prometheus: the number of runs in each state, and the live runs."""
 
 from __future__ import annotations
 

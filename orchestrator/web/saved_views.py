@@ -1,5 +1,4 @@
-"""The views that the user saved. A view is a name and the query string of a URL. The table of runs and the curves
-have views.
+"""The views of the table of runs and of the curves that the user saved. A view is a name and the query string of a URL.
 """
 
 from __future__ import annotations
@@ -14,12 +13,12 @@ from orchestrator.web import files
 
 FILES: Final = {"runs": "views.json", "curves": "curve_views.json"}
 MOST_VIEWS: Final = 100
-MOST_OF_A_NAME: Final = 60  # characters
+MOST_OF_A_NAME: Final = 60  # the most characters of a view's name
 MOST_OF_A_QUERY: Final = 4000
 
 
 def views_of(root: Path, kind: str) -> dict[str, str]:
-    """Return the queries of the saved views by name. Raises StoreError if the file can't be read."""
+    """Return the query string of each saved view by name. Raises StoreError if the file can't be read."""
     kept = RunDir(root / "ui").read(_file(kind)) or {}
     return {name: query for name, query in kept.items() if isinstance(query, str)}
 
@@ -45,7 +44,7 @@ def save(root: Path, kind: str, name: str, query: Any) -> dict[str, str]:
 
 
 def _file(kind: str) -> str:
-    """Return the name of the file for a kind of view. Raises UsageError if there is no such kind."""
+    """Return the name of the file for a kind of view (runs or curves). Raises UsageError for any other kind."""
     if kind not in FILES:
         raise UsageError(f"there are views of {' and '.join(FILES)}, and none of '{kind[:40]}'")
     return FILES[kind]

@@ -1,4 +1,4 @@
-"""The process of the web page's server: its sockets, its end by a signal, and the background process of --detach."""
+"""The process of the web page's server: its sockets, its end by a signal, its start in the background (--detach)."""
 
 from __future__ import annotations
 
@@ -44,9 +44,7 @@ _ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 @dataclass(frozen=True)
 class Ports:
-    """The sockets at which a server listens, the file for the token of its metrics, and whether any user may
-    connect.
-    """
+    """The sockets at which a server listens, the file for the token of /metrics, and whether any user may connect."""
 
     page: Listeners
     metrics: Listeners = ()
@@ -59,7 +57,7 @@ class Ports:
 
 
 def listen_all(port: int, metrics_port: int = 0, *, token_file: Path | None = None, any_user: bool = False) -> Ports:
-    """Return ports for a server. If `metrics_port` is 0, there is no port for metrics.
+    """Open the ports of a server, and return them. If `metrics_port` is 0, there is no port for metrics.
 
     Raises UsageError if a port is taken. Also raises UsageError if the kernel can't report a connection's user, unless
     `any_user` is set.
@@ -80,7 +78,7 @@ def serve(
 ) -> None:
     """Serve the page until a signal ends the process. Raises UsageError if another process serves the page.
 
-    `say` receives one line for each user who is refused.
+    `say` receives one line for each user whose connections are refused.
     """
     with ExitStack() as held:
         server, access = _taken(root, ports, held)
@@ -102,9 +100,10 @@ def _metrics_door(page: Page, token: str, listeners: Listeners, say: Callable[[s
 
 
 def _taken(root: Path, ports: Ports, held: ExitStack) -> tuple[Server, Access]:
-    """Become the server of the state folder until `held` is closed. Raises UsageError if another process is the server.
+    """Record this process as the server of the state folder, until `held` is closed. Raises UsageError if another
+    process is the server.
 
-    If two processes start at once, the second waits until it can read the record of the first.
+    If two processes start at once, the second waits until the record of the first is complete.
     """
     folder = files.folder_of(root)
     with files.writing(folder), locked(folder / "start.lock"):
@@ -146,7 +145,8 @@ async def _serve(page: Page, doors: list[Door], on_ready: Callable[[], None]) ->
 
     loop = asyncio.get_running_loop()
     accepting = asyncio.gather(*(door.serve(speaker) for door in doors))
-    accepting.add_done_callback(lambda _: end())  # if the door fails, the server must end, because nobody can reach it
+    # if the doors fail, the server must end, because it accepts no connections any more
+    accepting.add_done_callback(lambda _: end())
     for number in _ENDING:
         loop.add_signal_handler(number, end)
     on_ready()
@@ -165,7 +165,7 @@ class _Server(uvicorn.Server):
 
 @dataclass(frozen=True)
 class Detached:
-    """The message to the background process on its stdin: the state folder, and `Ports` as JSON."""
+    """The message that the background process receives on stdin: the state folder, and `Ports` as JSON types."""
 
     root: str
     page: list[int]
@@ -175,13 +175,15 @@ class Detached:
 
     @staticmethod
     def of(root: Path, ports: Ports) -> Detached:
-        """Return the message to serve these ports, whose sockets the process inherits."""
+        """Return the message for these ports. It has the file descriptors of their sockets, which the process
+        inherits.
+        """
         page, metrics = ([each.fileno() for each in sockets] for sockets in (ports.page, ports.metrics))
         token_file = None if ports.token_file is None else str(ports.token_file)
         return Detached(str(root), page, metrics, token_file, ports.any_user)
 
     def ports(self) -> Ports:
-        """Return the ports that this process has inherited."""
+        """Return the ports in the message, whose sockets this process has inherited."""
         page, metrics = (tuple(socket.socket(fileno=each) for each in numbers) for numbers in (self.page, self.metrics))
         return Ports(page, metrics, Path(self.token_file) if self.token_file else None, self.any_user)
 
@@ -206,9 +208,9 @@ def serve_detached(root: Path, ports: Ports, program: str) -> Server:
     with child.stdin as stdin, child.stdout as stdout:
         stdin.write(json.dumps(asdict(told)).encode())
         stdin.close()
-        stdout.readline()  # "ready", or its end
-    child.returncode = 0  # nobody waits for it here
-    found = files.server_of(root)  # its own, or the one for which it has made way
+        stdout.readline()  # returns when the child has written "ready" or has ended
+    child.returncode = 0  # prevents a warning of subprocess, because this process does not wait for the child
+    found = files.server_of(root)  # the child's record, or the record of a server that was faster
     if found is None:
         said = read_part(log_path, begun, 2000).decode(errors="replace").strip()
         raise OrchError(f"the page's server has not started: {said or 'it wrote no reason'}", f"see {log_path}")

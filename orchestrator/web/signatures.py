@@ -1,4 +1,4 @@
-"""Signatures of a run's files. There is a hash for each kind of file, which changes when such a file changes."""
+"""Signatures of a run's files: for each kind of file, a hash that changes when a file of this kind changes."""
 
 from __future__ import annotations
 

@@ -24,15 +24,13 @@ LOOK_SECONDS: Final = 0.5
 
 @dataclass
 class _Stream:
-    """One listener: the run that its page shows, the state that it has received, and the messages that it has not
-    received yet.
-    """
+    """One listener: the run that its page shows, the rows or signatures that it was sent, and its unsent messages."""
 
     run: str | None
-    rows: Mapping[str, RunRow] | None = None  # None: it shows no table
-    is_new: bool = True  # it has not been told of any row
+    rows: Mapping[str, RunRow] | None = None  # None if the page shows no table
+    is_new: bool = True  # whether no rows were sent to the listener yet
     seen: Signatures | None = None
-    problem: str = ""  # that it was told of
+    problem: str = ""  # the error message that was sent last
     messages: asyncio.Queue[dict[str, Any] | None] = field(default_factory=asyncio.Queue)
 
 
@@ -56,8 +54,8 @@ class Watcher:
     async def listen(self, run: str | None, seen: Signatures | None = None) -> AsyncIterator[dict[str, Any]]:
         """Yield changes: rows of the table, or the names of the parts of one run that have changed.
 
-        The first message has all rows, or the parts of the run that differ from those that its page has `seen`. It is
-        sent before the watcher's next poll, because a page draws its table from it.
+        The first message has all rows, or the parts of the run whose signatures differ from `seen`. It is sent without
+        waiting for the watcher's next poll, because the page draws its table from this message.
         """
         stream = _Stream(run, rows={} if run is None else None, seen=seen)
         await self._look_or_say_why_not(stream, _Turn(self._reader))
@@ -82,7 +80,7 @@ class Watcher:
         while self._streams:
             turn = _Turn(self._reader)
             for stream in list(self._streams):
-                if stream.messages.empty():  # one that does not read is told of everything at once, later
+                if stream.messages.empty():  # if a listener reads slowly, its changes are sent together later
                     await self._look_or_say_why_not(stream, turn)
             await asyncio.sleep(LOOK_SECONDS)
         self._task = None

@@ -42,15 +42,15 @@ def told_of(gang: Gang) -> None:
     sent, heard = (sum(count.values()) - count["heartbeat"] for count in (node_0.sent, node_0.heard))
     seconds = gang.at("gang_ended") - gang.at("listening")
     row("messages that node 0 sends, hello to bye", sent, nodes)
-    row("messages that node 0 hears, hello to bye", heard, nodes)
-    row("bytes that node 0 sends and hears, beats included, its two probes of 64 KiB not",
+    row("messages that node 0 receives, hello to bye", heard, nodes)
+    row("bytes that node 0 sends and receives, with heartbeats, without its two probes of 64 KiB",
         node_0.sent_bytes + node_0.heard_bytes - 4 * len(PADDING), nodes)  # fmt: skip
-    row("beats that node 0 sends a second", node_0.sent["heartbeat"] / seconds, nodes)
-    row("beats that node 0 hears a second", node_0.heard["heartbeat"] / seconds, nodes)
+    row("heartbeats that node 0 sends per second", node_0.sent["heartbeat"] / seconds, nodes)
+    row("heartbeats that node 0 receives per second", node_0.heard["heartbeat"] / seconds, nodes)
     row("connections that node 0 has open at once", node_0.most_ends, nodes)
     row("events that node 0 records", len(gang.events(0)), nodes)
     log = gang.agents[0].events
-    row("bytes of these", log.bytes, nodes)  # type: ignore[attr-defined]
+    row("bytes of the events that node 0 records", log.bytes, nodes)  # type: ignore[attr-defined]
     other = gang.agents[nodes - 1].events
     row("bytes of the events of all other nodes", other.bytes * (nodes - 1), nodes)  # type: ignore[attr-defined]
 
@@ -66,7 +66,7 @@ def led(nodes: int) -> None:
     gang.everyone("ready", attempt=0, port=4242)
     for rank in range(nodes * NPROC):
         gang.exit(rank, dict(FINE), NPROC)
-    row("bytes of the leader's state, all ranks ended", tracemalloc.get_traced_memory()[0], nodes)
+    row("bytes of the leader's state when all ranks have ended", tracemalloc.get_traced_memory()[0], nodes)
     tracemalloc.stop()
 
 

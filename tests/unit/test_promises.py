@@ -15,7 +15,7 @@ BACKENDS = {  # the last column of docs/failures.md, and the tests that it stand
     "local": "tests/local/",
     "ssh": "tests/cluster/test_ssh",
     "slurm": "tests/cluster/test_slurm",
-    "its part alone": "tests/unit/",
+    "unit": "tests/unit/",
 }
 
 

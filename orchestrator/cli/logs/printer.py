@@ -1,4 +1,4 @@
-"""Prints logs to a terminal or a file: finished lines and, on a terminal, the line that is being written."""
+"""Prints logs to a terminal or a file: complete lines and, on a terminal, the line that a rank is still writing."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ CLEAR_LINE: Final = "\r\x1b[K"
 class LogPrinter:
     """Prints log lines. Lines of several ranks get labels, and each new attempt gets a heading.
 
-    On a terminal the last line is live: it shows the progress bar of the first rank with a progress bar. Progress bars
-    of other ranks are printed when they are complete. With `raw`, the programs' bytes are printed unchanged, with only
-    the labels and headings added.
+    On a terminal, the last line is live: it shows an unfinished line, such as a progress bar, of the first rank with
+    such a line. Unfinished lines of other ranks are printed when they are complete. With `raw`, the programs' bytes are
+    printed unchanged, and only labels and headings are added.
     """
 
     def __init__(self, out: Any, *, labelled: bool, raw: bool) -> None:
         self.out, self.labelled, self.raw, self.attempt = out, labelled, raw, 0
         self._live = "" if not raw and os.environ.get("TERM") != "dumb" and width_of(out) else None
-        self._unended: dict[LogFile, bytes] = {}  # beginnings of raw lines that have no end yet
+        self._unended: dict[LogFile, bytes] = {}  # raw lines whose end has not been read yet
 
     def print_new(self, reader: Tail, *, ended: bool) -> None:
-        """Print the new lines, and the unfinished rest if the run has `ended`."""
+        """Print the new lines. If the run has `ended`, also print a last line without a line end."""
         if self.raw:
             self._print_bytes(reader, ended=ended)
             return
@@ -57,7 +57,8 @@ class LogPrinter:
 
     def _show(self, found: tuple[LogFile, str] | None) -> None:
         text, label = (escapes.log_line(found[1]), self._label(found[0])) if found else ("", "")
-        room = (width_of(self.out) or 0) - 1 - columns(escapes.plain(label))  # a full line would wrap
+        # one column stays free, because the terminal would wrap a full line
+        room = (width_of(self.out) or 0) - 1 - columns(escapes.plain(label))
         if columns(plain := escapes.plain(text)) > room:
             text = cut(plain, room)
         if (line := label + text) != self._live:

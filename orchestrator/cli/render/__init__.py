@@ -1,1 +1,1 @@
-"""Renders values as text for people. Pure: the present time is an argument."""
+"""Renders values as text for people. This package has no side effects, and the present time is an argument."""

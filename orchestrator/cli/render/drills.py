@@ -1,4 +1,4 @@
-"""Renders drills: the observed behaviour and the promised behaviour. Pure."""
+"""Renders drills: the observed behaviour and the promised behaviour after a fault."""
 
 from __future__ import annotations
 

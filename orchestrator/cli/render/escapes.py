@@ -1,4 +1,4 @@
-"""Escapes text of programs, hosts and users, so that it can't control the terminal. Pure."""
+"""Escapes text of programs, hosts and users, so that it can't control the terminal."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from orchestrator.errors import printable
 
-_OUR_COLOURS = re.compile(r"\x1b\[(?:3[0-7]|0)m")  # exactly what cli.group.style writes
+_OUR_COLOURS = re.compile(r"\x1b\[(?:3[0-7]|0)m")  # the sequences that cli.group.style writes
 _SGR = re.compile(r"\x1b\[[0-9;:]*m")
 # CSI sequences, and OSC sequences with their end
 _SEQUENCES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)")

@@ -10,13 +10,13 @@ from typing import Any, Final
 from orchestrator.cli.render.escapes import one_line
 from orchestrator.cli.render.event_sentences import sentence
 
-MOST_SHOWN: Final = 120  # characters of a value; --json prints values in full
+MOST_SHOWN: Final = 120  # the most characters of a value; --json prints whole values
 _SHOWN_BEFORE: Final = frozenset({"kind", "time", "node"})
 _UNSHOWN: Final = frozenset({"mono", "seq"})
 
 
 def event_lines(events: Iterable[Mapping[str, Any]]) -> Iterator[str]:
-    """Yield a line for each event. An event of the submitting machine has a dash in place of the node."""
+    """Yield a line for each event. An event that the submitting machine wrote has a dash in place of a node."""
     for event in events:
         node = event.get("node")
         where = "-" if node is None else f"node {node}"
@@ -24,7 +24,7 @@ def event_lines(events: Iterable[Mapping[str, Any]]) -> Iterator[str]:
 
 
 def time_of(event: Mapping[str, Any]) -> float:
-    """Return the time of an event; 0 if its record is damaged, so that it comes first."""
+    """Return the time of an event, by which events are sorted. An event with a damaged record has the time 0."""
     when = event.get("time")
     return float(when) if isinstance(when, int | float) else 0.0
 

@@ -15,7 +15,7 @@ from orchestrator.protocol.quantities import duration, size
 from orchestrator.protocol.task import NodeTask
 from orchestrator.specs.kinds import kind_named
 
-MOST_ROWS = 64  # ranks; more are shown as ranges
+MOST_ROWS = 64  # if there are more ranks, ranges of nodes are shown
 
 if TYPE_CHECKING:
     from orchestrator.prepare.prepare import Shipment
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def plan_page(launch: LaunchPlan, *, commands: bool) -> str:
-    """Return the table of ranks, the global batch and the limits; with `commands`, also the exact commands."""
+    """Return the page of a plan: facts, limits and the table of ranks. With `commands`, add the exact commands."""
     from orchestrator.specs.plan import BOUND_LATER, ON_THE_NODES
 
     task = launch.tasks[0]
@@ -79,7 +79,7 @@ def _are_many(launch: LaunchPlan) -> bool:
 
 
 def shipment_page(ships: Shipment) -> str:
-    """Return the files that are sent from this machine, and the commands besides orch that run on it."""
+    """Return lines about the files that are sent from this machine, and the programs that orch starts on it."""
     lines = ["shipped:", f"  {ships.folder}: {counted(ships.files, 'file')}, {size(ships.bytes)}"]
     lines += [f"  {one_line(ships.left_out.removeprefix('note: '))}"] if ships.left_out else []
     return "\n".join([*lines, *(["run on this machine:", *(f"  {line}" for line in ships.here)] if ships.here else [])])
@@ -135,7 +135,7 @@ def _batch_script(launch: LaunchPlan, script: str) -> list[str]:
     kind = kind_named(launch.profile["kind"])
     said = f"the batch script, for {kind.check.partition(' ')[0]}:" if kind.check else "the batch script:"
     lines = [said, *(f"  {line}".rstrip() for line in script.rstrip().splitlines())]
-    if kind.verb == "job":  # the script itself shows it
+    if kind.verb == "job":  # the script contains the command of its one process
         return lines
     return [*lines, "", "what its task on each node becomes:", f"  {shlex.join(launch.commands[0])}"]
 
@@ -164,7 +164,9 @@ def _ranks(launch: LaunchPlan) -> list[str]:
 
 
 def _entering(task: NodeTask) -> list[str]:
-    """Return the command that starts node 0's launcher in its container, without values that only the node knows."""
+    """Return lines with the command that starts node 0's launcher in its container. Values that only the node can
+    determine, such as its GPUs, are missing.
+    """
     from orchestrator.node.container.argv import NodeResources, argv
 
     if task.container is None:

@@ -1,4 +1,4 @@
-"""Draws curves as text: coloured braille dots, or an ASCII mark for each curve. Pure."""
+"""Draws curves as text: coloured braille dots, or an ASCII mark for each curve."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from orchestrator.protocol import quantities
 COLOURS: Final = ("cyan", "yellow", "green", "magenta", "red", "blue")
 MARKS: Final = "*+xo#@%&"
 _DOTS: Final = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))  # bits of a braille cell, by column and row
-LEAST: Final = (20, 5)  # columns and rows, in cells
+LEAST: Final = (20, 5)  # the least columns and rows of a plot, in cells
 Point = tuple[float, float]
-Cell = tuple[int, int]  # column, row from the top
+Cell = tuple[int, int]  # (column, row), where row 0 is the top
 
 
 @dataclass(frozen=True)
@@ -29,9 +29,9 @@ class Curve:
 def plot_page(
     metric: str, curves: Sequence[Curve], size: tuple[int, int], *, braille: bool, style: Style = plain, x: str = "step"
 ) -> str:
-    """Return the curves in a plot of `size` (columns, lines), with the range of both axes and a legend.
+    """Return a plot of the curves of `size` (columns, lines), with the range of both axes and a legend.
 
-    Braille curves differ only by the colours of `style`. Without colours, several curves are drawn in ASCII.
+    Curves of braille dots differ only by colour, so `braille` needs a `style` with colours if there are several curves.
     """
     xs, ys = ([point[axis] for curve in curves for point in curve.points] for axis in (0, 1))
     low, high = min(ys), max(ys)
@@ -52,7 +52,7 @@ def plot_page(
     first, last = f"{box[0]:g}", f"{box[1]:g}"
     lines.append(f"{'':>{margin}} {corner}{floor * width}")
     room = width - len(first) - len(last)
-    between = f"{x:^{room}}" if room > len(x) else " "  # long numbers leave no room for the name of the axis
+    between = f"{x:^{room}}" if room > len(x) else " "  # the name of the axis is omitted if the numbers are too long
     lines.append(f"{'':>{margin}}  {first}{between}{last}")
     return "\n".join([*lines, *_legend(curves, braille, style)])
 
@@ -80,7 +80,7 @@ def _line(start: Cell, end: Cell) -> Iterator[Cell]:
 
 
 def _cell(layers: Sequence[dict[Cell, int]], cell: Cell, braille: bool, style: Style) -> str:
-    """Return the character for a cell. If several curves pass through it, the first is shown."""
+    """Return the character for a cell. If several curves pass through the cell, it shows the first of them."""
     number = next((number for number, layer in enumerate(layers) if cell in layer), None)
     if number is None:
         return " "

@@ -1,4 +1,4 @@
-"""Renders results of runs: checkpoints, copies, differences. Pure."""
+"""Renders results of runs: checkpoints, copies, differences. Also renders checks and lists of machines."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ VERDICT_COLOURS = {
 
 
 def moment(when: float | None) -> str:
-    """Return a time in this machine's zone, to the second."""
+    """Return a date and time in this machine's time zone, without fractions of a second; a dash without a time."""
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(when)) if when else "-"
 
 
 def metrics(values: Mapping[str, float]) -> str:
-    """Return metrics as `accuracy 0.9831, loss 0.0712`."""
+    """Return metrics on one line, such as `accuracy 0.9831, loss 0.0712`."""
     return ", ".join(f"{name} {quantities.number(value)}" for name, value in values.items()) or "-"
 
 
@@ -96,7 +96,7 @@ def outputs_page(found: Sequence[Output], passed_over: Sequence[str], left: Sequ
 
 
 def pulled_page(pulled: Pulled) -> str:
-    """Return a line for each file (copied, or present before), and the chosen checkpoint."""
+    """Return a line for each file that was copied or was present already, and a line about the chosen checkpoint."""
     rows = [[file.how, size(file.bytes), file.path] for file in pulled.files]
     lines = [table(["", "SIZE", "FILE"], rows)] if rows else ["there are no files to copy"]
     lines += [f"skipped: {reason}" for reason in pulled.skipped]
@@ -106,7 +106,7 @@ def pulled_page(pulled: Pulled) -> str:
 
 
 def placed_page(placed: Placed) -> str:
-    """Return a line for each output that was copied into the code folder, or left out with the reason."""
+    """Return a line for each output: it was copied into the code folder, or was left out for the given reason."""
     lines = [*(f"copied {path}" for path in placed.files), *(f"left out: {each}" for each in placed.left_out)]
     return "\n".join(map(one_line, lines)) if lines else f"{placed.run_id} has no outputs here yet"
 
@@ -136,7 +136,7 @@ def members_page(members: Sequence[tuple[str, int]]) -> str:
 
 
 def job_use_line(run: str, job: JobUse, scheduler: str) -> str:
-    """Return a line with a scheduler's measurements of a run's job, as Slurm's seff shows them."""
+    """Return a line with the time, cores and memory that a scheduler measured for a run's job, as Slurm's seff does."""
     limit = f" of {duration(job.limit_seconds)}" if job.limit_seconds is not None else ""
     cores = f"{job.cores} core{'s' * (job.cores != 1)}"
     said = [f"{duration(job.seconds)}{limit}"]
@@ -151,9 +151,8 @@ def _share(used: int, given: int | None) -> str:
 
 
 def doctor_page(checks: Sequence[Check], style: Style = plain, width: int | None = None) -> str:
-    """Return a line for each node (or group of equal nodes) and a column for each check, then problems and remedies.
-
-    A passed check may have a hint about a property that it could not check.
+    """Return a table with a line for each node (or group of equal nodes) and a column for each check. Problems and
+    remedies follow, then notes, which are the hints of passed checks about properties that they could not check.
     """
     whats = list(dict.fromkeys(check.what for check in checks))
     hosts = {check.node: check.host for check in checks}
@@ -172,7 +171,7 @@ def doctor_page(checks: Sequence[Check], style: Style = plain, width: int | None
 
 
 def _problems_of(checks: Sequence[Check], style: Style) -> list[str]:
-    """Return each warning and failure with its remedy. Equal problems of many nodes are joined."""
+    """Return lines for each warning and failure, with its remedy. Equal problems of many nodes are shown once."""
     wrong: dict[tuple[str, str, str], list[Check]] = {}
     for check in checks:
         if check.level in ("warn", "fail"):
@@ -190,7 +189,7 @@ def _problems_of(checks: Sequence[Check], style: Style) -> list[str]:
 
 
 def _without_host(check: Check) -> str:
-    """Return a check's value without the host's name, so that the same problem is equal on different hosts."""
+    """Return a check's value without the host's name, so that the values of different hosts can be compared."""
     where, colon, rest = check.value.partition(": ")
     return rest if colon and where.partition(" (")[0] == check.host else check.value
 
@@ -198,7 +197,7 @@ def _without_host(check: Check) -> str:
 def nodes_page(found: Sequence[Mapping[str, Any]], style: Style = plain) -> str:
     """Return a line for each host, with the holders of its GPUs or slots. Many equal consecutive hosts share a line."""
     rows: list[list[str]] = []
-    out = []  # indices of the lines of hosts that can't be used
+    out = []  # line numbers of hosts that can't be used
     for (spare, cells), group in groupby(found, key=lambda each: (each["spare"], _holdings(each))):
         same = list(group)
         shown = [same] if len(same) >= FOLD_FROM else [[each] for each in same]
@@ -214,7 +213,7 @@ def nodes_page(found: Sequence[Mapping[str, Any]], style: Style = plain) -> str:
 
 
 def _holdings(each: Mapping[str, Any]) -> tuple[str, str, str]:
-    """Return (cores, GPUs, holders of its GPUs or slots) of a host, or its problem in place of the holders."""
+    """Return (cores, GPUs, holders of GPUs or slots) of a host. If it can't be used, the last item is the reason."""
     if "problem" in each:
         return "-", "-", str(each["problem"])
     holders = [f"{place} {_holder(holder)}" for place, holder in each["places"].items()]
@@ -226,7 +225,7 @@ def _holdings(each: Mapping[str, Any]) -> tuple[str, str, str]:
 
 
 def _holder(holder: Mapping[str, Any] | None) -> str:
-    """Return the holder of a GPU or slot: the user, from the host's kernel, and the run that the user reports."""
+    """Describe the holder of a GPU or slot: the user, according to the kernel, and the run, according to that user."""
     if not holder:
         return "free"
     user = holder.get("user") or f"uid {holder.get('uid')}"

@@ -1,4 +1,4 @@
-"""Renders runs: tables, one run's page, a verdict. Pure."""
+"""Renders runs: tables, one run's page, a verdict."""
 
 from __future__ import annotations
 
@@ -38,15 +38,19 @@ COLUMNS: Final[Mapping[str, Callable[[RunState | RunRow, float], str]]] = {
 }
 """The columns of every table of runs in `orch status` and `orch top`. The last column, NOTE, is added after these."""
 HEADER: Final = (*COLUMNS, "NOTE")
-SPARE: Final = ("RANKS", "PROFILE", "SUBMITTED")  # columns that a narrow table of runs leaves out, in this order
+SPARE: Final = ("RANKS", "PROFILE", "SUBMITTED")  # columns that a narrow table of runs omits, in this order
 NOTE_LINES = 2
 MOST_ATTEMPTS = 10
-OFFER_SECONDS = 60.0  # in this time a program may still report its first step
-IN_ORDER = ("exit code 0", "exit code 95", "SIGTERM", "SIGKILL")  # ends that orch causes, or that are no failure
+OFFER_SECONDS = 60.0  # for this time after the start, a program may not have reported its first step yet
+# exits that the table of nodes omits, because they are a success or usually caused by orch
+IN_ORDER = ("exit code 0", "exit code 95", "SIGTERM", "SIGKILL")
 
 
 def progress(heartbeat: Mapping[str, Any] | None) -> str:
-    """Return `step 340/1250 (27 %), loss 0.1234, 5,210 samples/s, ETA 1 min 02 s`; empty without a heartbeat."""
+    """Describe the progress in a heartbeat, as in `step 340/1250 (27 %), loss 0.1234, 5,210 samples/s, ETA 1 min 02 s`.
+
+    The result is empty without a heartbeat.
+    """
     if not heartbeat:
         return ""
     known = {key: value for key, value in heartbeat.items() if isinstance(value, int | float)}
@@ -62,7 +66,7 @@ def progress(heartbeat: Mapping[str, Any] | None) -> str:
 
 
 def _shown_metric(heartbeat: Mapping[str, Any]) -> str:
-    """Return the metric that `orch plot` shows by default, with its value."""
+    """Return the metric that `orch plot` shows by default, with its value in the heartbeat; empty if there is none."""
     if not heartbeat.get("metrics") and "loss" not in heartbeat:
         return ""
     from orchestrator.runs.files.metrics import default_metric
@@ -77,7 +81,7 @@ def _shown_metric(heartbeat: Mapping[str, Any]) -> str:
 
 
 def result_line(result: Mapping[str, Any] | None) -> str:
-    """Return the program's result on one line: `accuracy 98.31 % on mnist, loss 0.0712, step 1250`."""
+    """Return the program's result on one line, such as `accuracy 98.31 % on mnist, loss 0.0712, step 1250`."""
     if not result:
         return ""
     words = []
@@ -99,39 +103,43 @@ def cells(run: RunState | RunRow, note: str, now: float) -> list[str]:
 
 
 def status_line(state: RunState, heartbeat: Mapping[str, Any] | None, now: float, last_line: str = "") -> list[str]:
-    """Return the cells of one run, with the most important note."""
+    """Return the cells of one run in a table of runs, including the most important note."""
     return cells(state, note(state, heartbeat, now, last_line), now)
 
 
 def status_lines(lines: Sequence[Sequence[str]], style: Style = plain, width: int | None = None) -> str:
-    """Return the table of runs from the cells of `status_line`."""
+    """Return the table of runs. Each item of `lines` has the cells that `status_line` returned for a run."""
     if not lines:
         return "no runs yet; start one: orch submit JOB --profile PROFILE"
     return table(HEADER, lines, style, colour_of=1, width=width, spare=SPARE, most=NOTE_LINES)
 
 
 def note(state: RunState, heartbeat: Mapping[str, Any] | None, now: float, last_line: str = "") -> str:
-    """Return the most important note about a run. Without a heartbeat, it is the last line of rank 0's log."""
+    """Return the most important facts about a run on one line: why it ended, its recovery, or its progress.
+
+    Without a heartbeat, the last line of rank 0's log takes the place of the progress.
+    """
     if state.verdict is not None:
         return ", ".join(filter(None, state.verdict.why_and_where))
-    if state.recovery is not None:  # progress of the training is from before the loss
+    if state.recovery is not None:  # the last progress is older than the loss of the node
         return recovery_line(state.recovery, now)
     said = progress(heartbeat) or shown_line(last_line)
     return "; ".join(filter(None, [out_of_reach(state, now), state.detail, said]))
 
 
 def recovery_line(recovery: Recovery, now: float) -> str:
-    """Return `n3 lost 12.0 s ago; restarting on n1, n2, spare n4 from step 300`."""
+    """Return a line such as `n3 lost 12.0 s ago; restarting on n1, n2, spare n4 from step 300`."""
     return f"{in_words(recovery.lost)} lost {ago(recovery.since, now)}; {recovery.next}"
 
 
 def shown_line(line: str) -> str:
-    """Return a log line as a table shows it: without colours, on one line."""
+    """Return a log line in the form for a table: without colours, on one line."""
     return escapes.plain(line.expandtabs()).strip()
 
 
 def out_of_reach(state: RunState, now: float) -> str:
-    """Return `node 1 (n2) out of reach for 40 s: No route to host`; empty if all machines answer or the run has ended.
+    """Return a line such as `node 1 (n2) out of reach for 40 s: No route to host`. It is empty if all machines answer
+    or the run has ended.
 
     If node 0 is out of reach, the line says that progress and logs are out of date.
     """
@@ -149,7 +157,7 @@ def status_page(
     state: RunState, heartbeat: Mapping[str, Any] | None, result: Mapping[str, Any] | None, folder: str, now: float,
     style: Style = plain, *, last_line: str = "", width: int | None = None, labels: Labels | None = None,
 ) -> str:  # fmt: skip
-    """Return the page about one run. With a `width`, no line is longer, except the line with the folder."""
+    """Return the page about one run. Lines are at most `width` columns long, except the line with the folder."""
     away = [node.host for node in state.nodes if node.unreachable is not None and not state.is_final]
     seen = f", {in_words(away)} out of reach" if away else ""
     lines = [f"{state.run_id}  {style(state.state, COLOURS.get(state.state, ''))}{seen}"]
@@ -185,13 +193,13 @@ def status_page(
 
 
 def _job(state: RunState) -> str:
-    """Return `17 on n[1-2]`, or the job's number alone while it waits for nodes."""
+    """Return the scheduler's job and its hosts, such as `17 on n[1-2]`, or only `17` while the job waits for nodes."""
     hosts = [node.host for node in state.nodes if node.state != NodeStatus.WAITING]
     return f"{state.job}{f' on {fold_hosts(hosts)}' if hosts else ''}" if state.job else ""
 
 
 def attempt_lines(state: RunState, now: float, width: int | None = None) -> list[str]:
-    """Return the table of a run's attempts, if there are several: checkpoint, duration, time and reason of the end."""
+    """Return the table of a run's attempts, if there are several: checkpoint, duration, when and why each ended."""
     if len(state.attempts) < 2:
         return offer_lines(state, now, width)
     rows = [
@@ -211,7 +219,7 @@ def attempt_lines(state: RunState, now: float, width: int | None = None) -> list
 
 
 def offer_lines(state: RunState, now: float, width: int | None = None) -> list[str]:
-    """Return a warning if the newest attempt was offered a checkpoint but seems not to have loaded it."""
+    """Return a warning if orch passed a checkpoint to the newest attempt, but the program seems not to load it."""
     offers = [each for each in state.attempts if each.offered and each.began]
     if not offers or offers[-1].resumed_from:
         return []
@@ -225,7 +233,9 @@ def offer_lines(state: RunState, now: float, width: int | None = None) -> list[s
 
 
 def _resumed(attempt: Attempt) -> str:
-    """Return the checkpoint that the attempt loaded, or, in brackets, the checkpoint that it was only offered."""
+    """Return the checkpoint that the attempt loaded. If it loaded none, return the checkpoint that orch passed to it,
+    in brackets.
+    """
     if attempt.resumed_from is None and attempt.offered is not None:
         return f"- (offered {_checkpoint(attempt.offered)})"
     return _checkpoint(attempt.resumed_from)
@@ -239,14 +249,14 @@ def _checkpoint(name: str | None) -> str:
 
 
 def _folded(head: str, text: str, width: int | None) -> list[str]:
-    """Return the text after its heading. Its further lines are indented by the heading's width."""
+    """Return a heading and a text, wrapped to the width. Further lines of the text begin below its first word."""
     text = one_line(text)
     parts = [text] if width is None else fold(text, width - len(head))
     return [f"{head if number == 0 else ' ' * len(head)}{part}" for number, part in enumerate(parts)]
 
 
 def left_lines(state: RunState) -> list[str]:
-    """Return the places of outputs that were not copied, the reasons, and the command that fetches them."""
+    """Return lines about outputs that were not copied: where they are, why, and the command that fetches them."""
     if not state.left:
         return []
     lines = ["", "  some outputs are still on its machines:"]
@@ -282,7 +292,7 @@ def _only_copies(removal: Removal) -> str:
 
 
 def removed_outputs(gone: Removal) -> list[str]:
-    """Return lines about the outputs that were removed with a run, and about its outputs on other machines."""
+    """Return lines about the outputs that were removed with a run, and about outputs that other machines still have."""
     lines = [f"{output_files(gone.outputs, gone.output_bytes)} went with {gone.run.run_id}"] if gone.outputs else []
     return [*lines, *(f"{each.host}:{each.folder} still holds what it has written there" for each in gone.left)]
 
@@ -316,7 +326,7 @@ def _span(first: int, last: int) -> str:
 
 
 def notify_lines(told: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Return a line for each notification: sent, or not sent and why."""
+    """Return a line for each notification, which says whether it was sent and, if not, why."""
     words = {"sent": "sent", "failed": "NOT SENT", "intent": "being sent"}
     return [
         f"notification ({line.get('event')}): {words.get(line['state'], line['state'])}"
@@ -326,7 +336,7 @@ def notify_lines(told: Iterable[Mapping[str, Any]]) -> list[str]:
 
 
 def tracker_lines(trackers: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Return a line for each tracker, with its link to the run, or with the reason why it lacks data."""
+    """Return a line for each tracker, with its link to the run and, if data could not be sent, the reason."""
     lines = []
     for each in trackers:
         what = "NOT SENT" if each["done"] else "not sent yet"
@@ -338,7 +348,7 @@ def tracker_lines(trackers: Iterable[Mapping[str, Any]]) -> list[str]:
 
 
 def verdict_page(state: RunState, style: Style = plain, now: float = 0.0, width: int | None = None) -> str:
-    """Return why a run ended: the outcome, the reason, the remedy, the traceback and the last lines."""
+    """Return the page on why a run ended: the outcome, the reason, the remedy, the traceback and the last lines."""
     verdict = state.verdict
     if verdict is None:
         not_yet = f"{state.run_id} is {state.state}: it has not ended. See: orch status {state.run_id}"
@@ -371,7 +381,7 @@ def _cause(verdict: Verdict) -> str:
 
 
 def next_commands(run_id: str) -> str:
-    """Return the commands that are useful after a submit."""
+    """Return lines with the commands that are useful after a submit."""
     return (
         f"  orch logs -f {run_id}     follow rank 0\n"
         f"  orch status {run_id}      nodes, ranks, progress\n"

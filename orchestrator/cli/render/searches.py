@@ -1,4 +1,4 @@
-"""Renders searches: settings, progress and space. Pure."""
+"""Renders searches: their settings, their progress and the space of values."""
 
 from __future__ import annotations
 
@@ -11,13 +11,17 @@ from orchestrator.runs.searches import End, Search, Trial
 
 
 def search_line(search: Search) -> str:
-    """Return `search: 40 trials by tpe, accuracy the highest; bad ones are stopped by asha`."""
+    """Describe a search's settings, as in `search: 40 trials by tpe, accuracy the highest; bad ones are stopped by
+    asha`.
+    """
     stop = f"; bad ones are stopped by {search.stop}" if search.stop is not None else ""
     return f"search: {search.trials} trials by {search.sampler}, {_wanted(search)}{stop}"
 
 
 def search_page_line(search: Search, trials: Sequence[Trial]) -> str:
-    """Return `tpe, accuracy the highest: 12 of 40 trials have ended, 3 without a value; best 0.98 in trial 7`."""
+    """Describe a search's progress, as in `tpe, accuracy the highest: 12 of 40 trials have ended, 3 without a value;
+    best 0.98 in trial 7`.
+    """
     ended = [trial for trial in trials if trial.end is not None]
     without = sum(trial.end is End.FAILED for trial in ended)
     lacking = f", {without} without a value" if without else ""
@@ -32,5 +36,5 @@ def _wanted(search: Search) -> str:
 
 
 def space_page(search: Search) -> str:
-    """Return the table of a search space."""
+    """Return the table of a search's space: each key with its possible values."""
     return table(["KEY", "VALUES"], [[each.word, each.words()] for each in search.space])

@@ -1,4 +1,4 @@
-"""Renders all users' runs on shared hosts as a table. Pure."""
+"""Renders all users' runs on shared hosts as a table."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from orchestrator.runs.shared_hosts import SharedRun
 
 
 def shared_runs_page(runs: Iterable[SharedRun], now: float) -> str:
-    """Return a line for each run: its position in the queue, the places that it holds or needs, and since when."""
+    """Return a line for each run: its place in the queue, its GPUs or slots (held or needed), and since when."""
     rows = []
     for each in runs:
         state = str(each.to_json()["state"])
@@ -23,7 +23,7 @@ def shared_runs_page(runs: Iterable[SharedRun], now: float) -> str:
 
 
 def _places(each: SharedRun) -> str:
-    """Return the places of a run, such as `2 on n1, n2`."""
+    """Return the GPUs or slots of a run on each host, such as `2 on n1, n2`."""
     by_count: dict[int, list[str]] = {}
     for host, count in each.hosts.items():
         by_count.setdefault(count, []).append(host)

@@ -1,4 +1,4 @@
-"""Renders a run's samples as sparklines for each node, GPU and rank. Pure."""
+"""Renders a run's samples as sparklines for each node, GPU and rank."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BLOCKS: Final = "▁▂▃▄▅▆▇█"
 ASCII: Final = "_.:-=+*#"
 NAME_WIDTH: Final = 10
 LEAST_COLUMNS, MOST_COLUMNS = 10, 60
-TEXT_WIDTH: Final = 40  # characters of text behind a line
+TEXT_WIDTH: Final = 40  # the most characters of the text after a sparkline
 Value = Callable[[Sample], float | None]
 
 
@@ -107,7 +107,7 @@ def _lines_of(node: NodeSamples, view: View) -> Iterator[str]:
 
 
 def last_ranks(samples: Sequence[Sample]) -> tuple[RankSample, ...]:
-    """Return the ranks of the newest sample with ranks, because the ranks may have ended since."""
+    """Return the ranks of the newest sample that has ranks. Newer samples have none if the ranks have ended."""
     return next((sample.ranks for sample in reversed(samples) if sample.ranks), ())
 
 
@@ -120,7 +120,9 @@ def _of_rank(number: int, value: Callable[[RankSample], float | None]) -> Value:
 
 
 def gpu_text(gpu: GpuSample) -> str:
-    """Return `97 %, 12.0 GiB, 312 W, 64 C, held back (thermal)`; values that the GPU does not report are left out."""
+    """Describe a GPU, as in `97 %, 12.0 GiB, 312 W, 64 C, held back (thermal)`. Values that it does not report are left
+    out.
+    """
     said = [
         None if gpu.use is None else f"{gpu.use:.0f} %",
         None if gpu.memory is None else size(gpu.memory),
@@ -132,7 +134,7 @@ def gpu_text(gpu: GpuSample) -> str:
 
 
 def rank_text(rank: RankSample, step_seconds: float | None = None) -> str:
-    """Return `98 % CPU, 1.2 GiB, train, 120 ms a step, waits 80 %`."""
+    """Describe a rank, as in `98 % CPU, 1.2 GiB, train, 120 ms a step, waits 80 %`."""
     said = [
         f"{100 * rank.cpu:.0f} % CPU, {size(rank.memory)}",
         one_line(rank.phase),

@@ -1,4 +1,4 @@
-"""Renders the stacks of ranks. Equal stacks are shown once. Pure."""
+"""Renders the stacks of ranks. Equal stacks are shown once."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from orchestrator.protocol.hostlist import in_words
 
 
 def stacks_page(found: Look, *, all_threads: bool = False) -> str:
-    """Return each distinct stack once, innermost frame first, below its ranks and nodes."""
+    """Return each distinct stack once, innermost frame first, below a line with the ranks and nodes that have it."""
     groups: dict[object, list[RankStacks]] = {}
     for each in found.ranks:
         shown = each.threads if all_threads else tuple(thread for thread in each.threads if thread.is_main)
@@ -47,7 +47,7 @@ def _frames(thread: Thread) -> list[str]:
 
 
 def spans(numbers: Sequence[int]) -> str:
-    """Return numbers as spans: `0-11, 13`."""
+    """Return numbers as spans, such as `0-11, 13`."""
     parts: list[list[int]] = []
     for number in sorted(numbers):
         if parts and number == parts[-1][1] + 1:

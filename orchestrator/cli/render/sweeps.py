@@ -1,4 +1,4 @@
-"""Renders sweeps: a line in the table of runs, a page of points, and their ranking. Pure."""
+"""Renders sweeps: a line in the table of runs, a page of points, and their ranking."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LIVELIEST_FIRST: Final = (
     RunStatus.RUNNING, RunStatus.RESTARTING, RunStatus.STARTING, RunStatus.STOPPING, RunStatus.FINISHING,
     RunStatus.PENDING, RunStatus.SUBMITTING,
 )  # fmt: skip
-STOPPED_EARLY: Final = "stopped early"  # by the search
+STOPPED_EARLY: Final = "stopped early"  # the state of a trial that the search has stopped
 IN_ORDER: Final = (*map(str, FINAL), STOPPED_EARLY, *map(str, LIVELIEST_FIRST), str(RunStatus.UNREADABLE))
 WORST_FIRST: Final = (RunStatus.FAILED, RunStatus.CANCELLED, RunStatus.SUCCEEDED)
 Point = tuple[RunState, Mapping[str, str]]  # the state of a point's run, and its values
@@ -35,7 +35,7 @@ def overall(states: Sequence[RunState]) -> RunStatus:
 
 
 def counted(states: Sequence[RunState]) -> str:
-    """Return `25 runs: 12 succeeded, 1 failed, 4 running, 8 pending`."""
+    """Return the number of runs in each state, such as `25 runs: 12 succeeded, 1 failed, 4 running, 8 pending`."""
     counts = Counter(STOPPED_EARLY if state.is_stopped_early else str(state.state) for state in states)
     named = (f"{counts[word]} {word}" for word in IN_ORDER if word in counts)
     return f"{len(states)} runs: {', '.join(named)}"
@@ -55,7 +55,7 @@ def sweep_line(sweep: str, states: Sequence[RunState], now: float) -> list[str]:
 def sweep_page(
     sweep: str, points: Sequence[Point], now: float, style: Style = plain, width: int | None = None, search: str = ""
 ) -> str:
-    """Return a sweep's page with a line for each of its points, and the progress of its search."""
+    """Return a sweep's page, with a line for each of its points and, for a search, the search's progress."""
     states = [state for state, _ in points]
     word = overall(states)
     words = list(dict.fromkeys(word for _, values in points for word in values))
@@ -98,7 +98,7 @@ def best_page(metric: str, ranked: Sequence[Ranked], style: Style = plain) -> st
 
 
 def points_page(points: Sequence[Any]) -> str:
-    """Return the table of a sweep's points before its submit."""
+    """Return the table of the points of a sweep that was not submitted yet."""
     words = [word for word, _ in points[0].values]
     rows = [[str(point.index), *(value for _, value in point.values)] for point in points]
     return table(["POINT", *words], rows)

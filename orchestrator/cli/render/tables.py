@@ -1,4 +1,4 @@
-"""Renders tables, folded text, ages and counts. Pure."""
+"""Renders tables, folded text, ages and counts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ COLOURS = {"succeeded": "green", "failed": "red", "cancelled": "yellow", "runnin
 
 
 def plain(text: str, _colour: str) -> str:
-    """Return the text unchanged. This is the style without colours."""
+    """Return the text unchanged. This is the `Style` that uses no colours."""
     return text
 
 
@@ -31,8 +31,8 @@ def table(
 ) -> str:  # fmt: skip
     """Return a table whose columns are as wide as their longest cells. The words in column `colour_of` are coloured.
 
-    With a `width`, no line is longer. The columns in `spare` are left out in order until the others fit. If a row's
-    last cell does not fit, it is folded onto at most `most` lines below the row.
+    If `width` is given, no line is longer. Columns in `spare` are then left out, in that order, until the others fit.
+    If a row's last cell still does not fit, it is folded onto at most `most` lines below the row.
     """
     lines = [[one_line(cell) for cell in line] for line in (header, *rows)]
     kept = list(range(len(header)))
@@ -120,16 +120,16 @@ def alike(rows: Iterable[T], key: Callable[[T], object]) -> Iterator[list[T]]:
 
 
 def ago(created: float, now: float) -> str:
-    """Return the age of a time: `8.3 s ago`."""
+    """Return how long ago a time was, such as `8.3 s ago`; a dash if the time is unknown."""
     return f"{duration(now - created)} ago" if created else "-"
 
 
 def counted(what: int | Sized, noun: str) -> str:
-    """Return a number, or the size of a collection, with a noun: `1 rank`, `2 ranks`."""
+    """Return a number, or the size of a collection, with a noun in the right form: `1 rank`, `2 ranks`."""
     count = what if isinstance(what, int) else len(what)
     return f"{count} {noun}{'' if count == 1 else 'es' if noun.endswith('s') else 's'}"
 
 
 def output_files(count: int, total: float) -> str:
-    """Return `3 output files (1.4 MiB)`."""
+    """Return the number and total size of output files, such as `3 output files (1.4 MiB)`."""
     return f"{counted(count, 'output file')} ({size(total)})"

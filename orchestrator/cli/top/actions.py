@@ -11,7 +11,7 @@ from orchestrator.runs.store import RunDir
 
 
 def browse(root: Path, run: RunDir) -> Act:
-    """Open the web page of a run in a browser, or return how to open it from another machine."""
+    """Return the action that opens the web page of a run in a browser, or tells how to open it from another machine."""
 
     def act() -> str:
         from orchestrator.cli import opening
@@ -24,7 +24,7 @@ def browse(root: Path, run: RunDir) -> Act:
 
 
 def cancel_of(root: Path, run: RunDir) -> Confirm:
-    """Ask whether to cancel a run."""
+    """Return the action that cancels a run after a confirmation."""
 
     def act() -> str:
         from orchestrator.operations import runs as operations

@@ -24,15 +24,15 @@ from orchestrator.cli.top.marks import Marks
 from orchestrator.cli.top.page import Act, Again, Ask, Confirm, Look, Open, Page, Say, Step
 from orchestrator.errors import OrchError
 
-SECONDS = 1.0  # seconds between two reads, because a network file system sends no events
-MOST_LINES = 5  # most lines of a message
+SECONDS = 1.0  # seconds between two reads; files are polled, because a network file system sends no events
+MOST_LINES = 5  # the most lines of a message
 _NOT_ASCII = re.compile(r"[^\x20-\x7e]")
 # control characters, and characters that change the direction of text
 _CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 
 class Canvas(Widget, can_focus=True):
-    """A widget of the whole screen, drawn line by line."""
+    """A textual widget that covers the whole screen and is drawn line by line."""
 
     lines: list[Text]
 
@@ -41,12 +41,12 @@ class Canvas(Widget, can_focus=True):
         self.lines = []
 
     def show(self, lines: list[Text]) -> None:
-        """Show these lines."""
+        """Show these lines on the screen."""
         self.lines = lines
         self.refresh()
 
     def render_line(self, y: int) -> Strip:
-        """Return one line as a strip of segments."""
+        """Return line `y` in the form that textual draws."""
         if y >= len(self.lines):
             return Strip.blank(self.size.width)
         segments = [Segment(each.text, each.style) for each in self.lines[y].render(self.app.console)]
@@ -54,7 +54,7 @@ class Canvas(Widget, can_focus=True):
 
 
 class Top(App[None]):
-    """The application. It has a stack of open pages, and shows the topmost page."""
+    """The application `orch top`. It has a stack of open pages, and shows the topmost page."""
 
     ENABLE_COMMAND_PALETTE = False
     CSS = "Screen { layout: vertical; } Canvas { width: 100%; height: 100%; }"
@@ -68,17 +68,17 @@ class Top(App[None]):
         self._is_reading = self._is_due = False
 
     def compose(self) -> ComposeResult:
-        """Create the canvas."""
+        """Create the canvas. textual calls this at its start."""
         yield Canvas()
 
     def on_mount(self) -> None:
-        """Start to read the page's data regularly."""
+        """Read the page's data at once, and then at regular intervals. textual calls this when the canvas exists."""
         self.query_one(Canvas).focus()
         self.look()
         self.set_interval(SECONDS, self.look)
 
     def on_resize(self, event: Resize) -> None:
-        """Draw for the new size at once, then read the data that fits it."""
+        """Redraw the page in the new size at once, then read data for this size."""
         self.draw_page(event.size)
         self.look()
 
@@ -112,7 +112,7 @@ class Top(App[None]):
             self._is_reading = False
 
     def draw_page(self, size: Size | None = None) -> None:
-        """Show the page. The last line has a question, a message or the keys."""
+        """Draw the visible page. Below it are a question, a message or a list of keys."""
         size = size or self.size
         look = Look(size.width, max(1, size.height - 2), self._marks, self._clock())
         body = self.page.draw(look)[: look.height]
@@ -138,8 +138,9 @@ class Top(App[None]):
     # -- keys
 
     def on_key(self, event: Key) -> None:
-        """Pass a key to the open question. If there is none, pass it to the page. A key that the page does not use
-        has a common meaning.
+        """Pass a key to the open question. If no question is open, do what the key means on this page or on all pages.
+
+        textual calls this for each key.
         """
         event.stop()
         key = event.character if event.is_printable and event.character else event.key
@@ -153,7 +154,7 @@ class Top(App[None]):
         self.draw_page()
 
     def on_paste(self, event: Any) -> None:
-        """Insert pasted text into the open question."""
+        """Insert pasted text into the answer to the open question."""
         if isinstance(self._asked, Ask):
             self._typed += "".join(char for char in event.text if char.isprintable())
             self.draw_page()
@@ -178,7 +179,7 @@ class Top(App[None]):
                 if instead or isinstance(self.page, HelpPage):
                     self.pages.pop()
                 self.pages.append(page)
-                self.draw_page()  # so that the page knows its size before it reads
+                self.draw_page()  # drawing tells the page its size, which it needs to read its data
                 self.look()
             case Ask():
                 self._asked, self._typed = step, step.text
@@ -234,7 +235,7 @@ def _in_words(error: OrchError | OSError) -> str:
 
 
 def _without(unshown: re.Pattern[str], line: Text) -> Text:
-    """Return the line with control characters replaced by question marks, so that no text controls the terminal."""
+    """Return the line with each character that matches `unshown` replaced by a question mark."""
     if unshown.search(line.plain):
         line.plain = unshown.sub("?", line.plain)
     return line

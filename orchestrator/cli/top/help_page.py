@@ -1,4 +1,4 @@
-"""The page of all keys."""
+"""The page of `orch top` that explains all keys."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ a strip's cells, each a rank or several; the worst of them is shown:
 
 
 class HelpPage(Page[str]):
-    """Shows what each key does."""
+    """The page that shows what each key does."""
 
     def __init__(self) -> None:
         super().__init__()

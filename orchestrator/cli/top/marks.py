@@ -1,4 +1,4 @@
-"""Characters for drawing: blocks and braille, or ASCII if the locale is not UTF-8. Pure."""
+"""Characters for drawing: blocks and braille, or ASCII if the locale is not UTF-8."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from orchestrator.views.run import RankRow, RankStatus
 class Marks:
     """A set of characters for drawing."""
 
-    levels: str  # the cells of a heat map, from low to high
-    braille: bool  # whether curves use braille; without it everything is ASCII
+    levels: str  # the characters for cells of a heat map, from low to high
+    braille: bool  # whether curves are drawn with braille dots; if not, everything is ASCII
 
 
 UNICODE: Final = Marks("▁▂▃▄▅▆▇█", braille=True)
@@ -42,7 +42,7 @@ _WORST_FIRST: Final = (
 
 
 def level(value: float, usual: float) -> int:
-    """Return the slowness of a step, from 0 to 7.
+    """Return how slow a step is, from 0 to 7, by comparing its time `value` with the `usual` time.
 
     The usual time has level 1, twice the usual time has level 5, and almost three times the usual time has level 7.
     """
@@ -52,7 +52,7 @@ def level(value: float, usual: float) -> int:
 
 
 def heat(value: float | None, usual: float, marks: Marks) -> Text:
-    """Return one cell of a heat map."""
+    """Return the cell of a heat map for a step time. Its height and colour show how slow the step is."""
     if value is None:
         return Text(" ")
     number = level(value, usual)
@@ -60,14 +60,14 @@ def heat(value: float | None, usual: float, marks: Marks) -> Text:
 
 
 def share(percent: float | None, marks: Marks) -> Text:
-    """Return one cell for a use in percent; values above 100 count as 100."""
+    """Return the cell of a heat map for a use in percent. Values above 100 count as 100."""
     if percent is None:
         return Text(" ")
     return Text(marks.levels[min(7, max(0, int(percent * 8 / 100)))], "yellow" if percent < 5 else "cyan")
 
 
 def rank_cell(ranks: Sequence[RankRow], usual: float, marks: Marks) -> Text:
-    """Return one cell for consecutive ranks: the worst state or, if all ranks run, the slowest step."""
+    """Return one cell for consecutive ranks. It shows the worst state or, if that is running, the slowest step."""
     worst = min((rank.state for rank in ranks), key=_WORST_FIRST.index)
     slowest = max((rank.step_time or 0.0 for rank in ranks if rank.state is RankStatus.RUNNING), default=0.0)
     if worst is RankStatus.RUNNING and slowest > 0:
@@ -76,7 +76,7 @@ def rank_cell(ranks: Sequence[RankRow], usual: float, marks: Marks) -> Text:
 
 
 def strip(ranks: Sequence[RankRow], width: int, rows: int, marks: Marks) -> list[Text]:
-    """Return all ranks as cells on at most `rows` rows. Each row begins with its span of ranks."""
+    """Return all ranks as cells in at most `rows` rows. Each row begins with its first and last rank."""
     if not ranks:
         return []
     margin = len(f"{ranks[-1].rank}-{ranks[-1].rank}") + 1
@@ -100,9 +100,9 @@ def usual_of(values: Iterable[float | None]) -> float:
 
 
 def cells(header: Sequence[str], rows: Sequence[Sequence[str]], width: int, spare: Sequence[str] = ()) -> list[Text]:
-    """Return a header and rows as lines. The last column gets the remaining width and is cut.
+    """Return a header and rows as lines of a table. The last column gets the remaining width, and longer cells are cut.
 
-    Columns in `spare` are left out, in that order, until the last column has room.
+    Columns in `spare` are left out, in that order, until the last column has enough room.
     """
     lines = [[one_line(cell) for cell in line] for line in (header, *rows)]
     kept = list(range(len(header)))
@@ -123,7 +123,7 @@ def cells(header: Sequence[str], rows: Sequence[Sequence[str]], width: int, spar
 
 
 def paint(line: Text, word: str, colour: str) -> Text:
-    """Colour the first occurrence of a word in a line."""
+    """Colour the first occurrence of a word in a line, and return the line."""
     at = line.plain.find(word)
     if colour and word and at >= 0:
         line.stylize(colour, at, at + len(word))

@@ -1,4 +1,4 @@
-"""The base class of pages, the reactions to a key, and the cursor of a list."""
+"""The base class of pages, the reactions to a key (called steps), and the cursor of a list."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Look:
 
 @dataclass(frozen=True)
 class Open:
-    """A step that opens another page, on top of this one or instead of it."""
+    """A reaction to a key: opens another page on top of the present page or, with `instead`, in place of it."""
 
     page: Page[Any]
     instead: bool = False
@@ -34,7 +34,7 @@ class Open:
 
 @dataclass(frozen=True)
 class Ask:
-    """A step that asks for a line of text, and passes it to `done`."""
+    """A reaction to a key: asks the user for a line of text, and passes the text to `done`."""
 
     question: str
     done: Callable[[str], None]
@@ -43,8 +43,8 @@ class Ask:
 
 @dataclass(frozen=True)
 class Confirm:
-    """A step that asks for confirmation. `y` calls `act` in a thread and shows its result; any other key cancels the
-    step.
+    """A reaction to a key: asks for confirmation. The key `y` calls `act` in a thread and shows the result. Any other
+    key calls nothing.
     """
 
     question: str
@@ -53,21 +53,21 @@ class Confirm:
 
 @dataclass(frozen=True)
 class Act:
-    """A step that calls `act` in a thread, and shows its result."""
+    """A reaction to a key: calls `act` in a thread, and shows the result."""
 
     act: Callable[[], str]
 
 
 @dataclass(frozen=True)
 class Say:
-    """A step that shows a message until the next key."""
+    """A reaction to a key: shows a message until the next key."""
 
     words: str
 
 
 @dataclass(frozen=True)
 class Again:
-    """A step that reads the page's data again at once."""
+    """A reaction to a key: reads the page's data again at once."""
 
 
 Step = Open | Ask | Confirm | Act | Say | Again | None
@@ -75,9 +75,10 @@ Press = Callable[[], Step]
 
 
 class Page(ABC, Generic[Data]):
-    """The base class of pages. A page keeps the data of its last read."""
+    """The base class of the pages of `orch top`. A page stores the data of its last read."""
 
-    keys: ClassVar[tuple[tuple[str, str], ...]] = ()  # (key, description) for the last line, the most important first
+    # (key, description) for the list of keys in the last line, the most important first
+    keys: ClassVar[tuple[tuple[str, str], ...]] = ()
 
     def __init__(self) -> None:
         self.data: Data | None = None
@@ -89,15 +90,15 @@ class Page(ABC, Generic[Data]):
 
     @abstractmethod
     def title(self, look: Look) -> Text:
-        """Return the first line."""
+        """Return the first line of the page."""
 
     @abstractmethod
     def read(self) -> Data:
-        """Return the page's data. This is called in a thread."""
+        """Read and return the page's data. The application calls this in a thread."""
 
     @abstractmethod
     def draw(self, look: Look) -> list[Text]:
-        """Return the lines below the title."""
+        """Return the lines of the page below the title."""
 
     @abstractmethod
     def presses(self) -> dict[str, Press]:
@@ -105,27 +106,27 @@ class Page(ABC, Generic[Data]):
 
 
 class Cursor:
-    """A position in a list that grows and shrinks, and the window around it."""
+    """A position in a list that may grow and shrink, and the visible part of the list."""
 
     def __init__(self) -> None:
         self.at = 0
         self.first = 0
-        self.rows = 1  # height of the window when it was last drawn
+        self.rows = 1  # number of rows that were visible at the last drawing
 
     def window(self, count: int, rows: int) -> range:
-        """Return the indices of the visible rows, which include the cursor."""
+        """Return the indices of the visible rows of a list with `count` rows. The cursor's row is always visible."""
         self.rows = max(1, rows)
         self.at = min(max(0, self.at), max(0, count - 1))
         self.first = min(max(self.first, self.at - self.rows + 1, 0), self.at, max(0, count - self.rows))
         return range(self.first, min(count, self.first + self.rows))
 
     def move(self, by: int) -> Again:
-        """Move the cursor by this number of rows. `window` keeps it in the list."""
+        """Move the cursor by this number of rows. The next call of `window` limits the cursor to the list."""
         self.at = max(0, self.at + by)
         return Again()
 
     def presses(self) -> dict[str, Press]:
-        """Return the keys that move the cursor."""
+        """Return the keys that move the cursor, with their actions."""
         far = 1 << 40
         return {
             "up": lambda: self.move(-1), "k": lambda: self.move(-1),
@@ -137,7 +138,7 @@ class Cursor:
 
 
 class Scroll(Cursor):
-    """Scrolls text without a cursor. With `follows`, a window at the end stays at the end."""
+    """Scrolls text that has no cursor. With `follows`, new lines stay visible as long as the end is visible."""
 
     def __init__(self, *, follows: bool = False) -> None:
         super().__init__()
@@ -158,7 +159,7 @@ class Scroll(Cursor):
 
 
 def pointed(lines: Sequence[Text], chosen: int | None) -> list[Text]:
-    """Return the lines with a mark in front of the chosen line. The mark is visible without colours too."""
+    """Return the lines with `> ` in front of the chosen line, which marks it on a terminal without colours too."""
     made = []
     for number, line in enumerate(lines):
         shown = Text("> " if number == chosen else "  ") + line

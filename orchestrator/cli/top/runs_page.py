@@ -1,4 +1,4 @@
-"""The list of runs."""
+"""The first page of `orch top`, which lists all runs."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from orchestrator.views.runs import RunFilter, RunRow, RunsView
 
 
 class RunsPage(Page[RunsView]):
-    """Lists all runs, the newest first, with a cursor."""
+    """The page that lists all runs, the newest first, with a cursor."""
 
     keys: ClassVar = (("enter", "look"), ("/", "filter"), ("f", "follow"), ("w", "why"), ("c", "cancel"))
 
     def __init__(self, reader: Reader) -> None:
         super().__init__()
         self.reader, self.cursor, self.words = reader, Cursor(), ""
-        self._chosen = ""  # stays under the cursor when newer runs appear
+        self._chosen = ""  # the run under the cursor, which stays there when newer runs appear
 
     @property
     def wants_more(self) -> bool:
@@ -36,7 +36,7 @@ class RunsPage(Page[RunsView]):
         return self.data is not None and self.data.unread > 0
 
     def title(self, look: Look) -> Text:
-        """Return the number of runs, and which are shown."""
+        """Return the first line of the page: how many runs there are, their states, and the filter."""
         if self.data is None:
             return Text("orch top: reading the runs")
         states = ", ".join(f"{count} {state}" for state, count in sorted(self.data.states.items()))

@@ -205,7 +205,9 @@ class Agent:
         await self._hear(channel)
 
     async def _hello_at(self, own_addr: str) -> Hello:
-        """Return the hello of a node that uses `own_addr` to reach node 0. The node's gloo uses the same address."""
+        """Return this node's hello message for the leader. The node reaches node 0 from the local address `own_addr`,
+        and its ranks use the same address for gloo.
+        """
         if self.task.only_loopback:
             return await self._hello((own_addr,))
         named = interface_address(self.task.interface) if self.task.interface else None
@@ -214,8 +216,8 @@ class Agent:
         return await self._hello((named or own_addr,))
 
     async def _hello(self, addrs: tuple[str, ...]) -> Hello:
-        """Return this node's hello. If the run has other nodes, the hello contains the address of this node's
-        neighbour server.
+        """Return this node's hello message for the leader. If the run has other nodes, the message has the addresses at
+        which they can connect to this node, to test the network and to send checkpoints.
         """
         me = (self.task.node_rank, socket.gethostname(), self.nproc)
         if self.tls is None:
@@ -281,8 +283,8 @@ class Agent:
             self._tell(messages.SignalReceived(name, cancel is not None, now))
 
     def _cancelled(self) -> dict[str, Any] | None:
-        """Return the record of a cancel, or None if the run is not cancelled. The record is written before the
-        signal is sent.
+        """Return the record of a cancel, or None if the run is not cancelled. A cancel writes this record before it
+        signals the agent.
         """
         return read_object(f"{self.task.run_dir}/cancel.json", MOST_WORD)
 
@@ -291,10 +293,10 @@ class Agent:
         await self.ranks.report(report)
         self.metrics.note(self.ranks.started)
 
-    # -- orders of the leader
+    # -- orders from the leader
 
     async def _obey(self, line: Message) -> None:
-        """Carry out an order of the leader. If the order is damaged, report a failure of this node, and the leader
+        """Carry out an order from the leader. If the order is malformed, report a failure of this node, and the leader
         ends the run.
         """
         try:
@@ -315,8 +317,8 @@ class Agent:
 
     @_ORDERS.add
     def _go(self, order: messages.Go) -> None:
-        """Start the ranks. The order contains node 0's address, because the connection's peer address may be that of
-        a relay.
+        """Start the ranks. They reach node 0 at the address that the order contains, because the agent's connection may
+        lead through a relay.
         """
         self.ranks.go(replace(order, network=network_environment(order.master_addr, self.task.interface)))
 
@@ -335,8 +337,8 @@ class Agent:
 
     @_ORDERS.add
     async def _check_way(self, order: messages.Check) -> None:
-        """Test whether this node can connect to the next node, and report the result to the leader. On node 0, if
-        checkpoints are copied, then begin to send them to node 1.
+        """Test whether this node can connect to the next node, and report the result to the leader. If checkpoints are
+        copied to node 1 and this is node 0, also begin to copy them.
         """
         assert self.tls is not None
         assert self.channel is not None
@@ -350,8 +352,8 @@ class Agent:
 
     @_ORDERS.add
     async def _hand_over(self, order: messages.HandOver) -> None:
-        """As node 0, send the attempt's checkpoint to the nodes that lack it. If a transfer fails, report which node
-        failed.
+        """On node 0, send the checkpoint from which the attempt resumes to the nodes that lack it. If a transfer fails,
+        report which node failed.
         """
         assert self.tls is not None
         name, to, given, problem = order.checkpoint, list(order.to), list[int](), ""
@@ -369,7 +371,7 @@ class Agent:
         failed = ((to[0][0], problem),) if problem else ()
         self._tell(messages.HandedOver(order.attempt, tuple(given), failed))
 
-    # -- the end
+    # -- the end of the run
 
     async def _leave(self) -> int:
         """End the processes that still run on this node, verify that they ended, and exit together with the other
@@ -400,7 +402,9 @@ class Agent:
 
 
 def run_agent(path: str) -> int:
-    """Run the agent of the task in this file. The file is deleted at once, because it holds credentials and secrets."""
+    """Run the agent of the task in this file, and return its exit code. The file is deleted at once, because it holds
+    credentials and secrets.
+    """
     try:
         task = NodeTask.from_json(read_json(path, MOST_RECORD))
         os.unlink(path)

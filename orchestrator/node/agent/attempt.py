@@ -1,5 +1,5 @@
-"""The leader's record of one attempt: which ranks ended, what each node can do, and which nodes are idle. The module
-does no I/O.
+"""The leader's record of one attempt: which ranks ended, which nodes are ready to start their ranks, and which nodes
+are idle. The module does no I/O.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ class Attempt:
     exits: list[Culprit] = field(default_factory=list)
     bad: set[int] = field(default_factory=set)  # the nodes on which a rank has failed
     done: set[int] = field(default_factory=set)  # the nodes whose last rank has ended by itself
-    stopped: Cause = Cause.NONE  # why the ranks were ordered to stop; NONE if because of a failure
-    # The time at which a rank that failed because of another is blamed, if no other has failed by then.
+    stopped: Cause = Cause.NONE  # why the ranks were ordered to stop; NONE if a failure is the reason
+    # After this time, a rank that failed because of another rank is blamed if no other rank has failed.
     settle_at: float | None = None
     unused: dict[int, Unused] = field(default_factory=dict)  # the nodes that are idle
-    sought: str = ""  # the module that a rank failed to import, about which every node was asked
-    lacking: set[int] = field(default_factory=set)  # the nodes that lack the module
+    sought: str = ""  # the module that a rank failed to import, for which every node searches
+    lacking: set[int] = field(default_factory=set)  # the nodes that lack this module
 
     def note_report(self, node: int, report: RankEnded, *, is_stopping: bool, is_any_lost: bool) -> None:
         """Record a rank's end, and whether the rank ended because the attempt was stopped.
 
-        If its launcher has not stopped a rank, the rank ended by itself, even if the report arrives after the order to
-        stop. If a node is lost, the other ranks may have ended because of that loss.
+        If the launcher has not stopped the rank, the rank ended by itself, even if the report arrives after the order
+        to stop. If a node is lost, the other ranks may have ended because of that loss.
         """
         after_stop = is_stopping and (is_any_lost or report.stopped is not False)
         by_order = is_stopping or bool(report.stopped)  # or the rank got the signal that the agent received
@@ -53,7 +53,7 @@ class Attempt:
             self.hang.standstill.drop(node)
 
     def note(self, end: Culprit) -> None:
-        """Record a rank's end, after it was decided whether the rank ended by itself."""
+        """Record a rank's end. The caller has decided whether the rank ended by itself."""
         self.exits.append(end)
         if not exited_well(end) and end.node is not None:
             self.bad.add(end.node)
@@ -67,10 +67,10 @@ class Attempt:
         self.in_use.discard(node)
         self.hang.standstill.drop(node)
 
-    # -- a missing module: the other ranks are stopped before they can report it, so every node is asked
+    # -- a missing module: the other ranks are stopped before they can report it, so every node must search for it
 
     def seeks(self, report: RankEnd) -> str:
-        """Return the missing module for which every node must search because of this report; "" if no search is
+        """Return the module that every node must search because this rank failed to import it; "" if no search is
         needed.
         """
         task, module = self.roster.task, missing_module_of(report)
@@ -81,7 +81,9 @@ class Attempt:
         return module
 
     def with_lacking(self, culprit: Culprit) -> Culprit:
-        """Return the failed rank with a text that lists the nodes on which its missing module is not installed."""
+        """Return the failed rank's report, extended by a text that lists the nodes on which the missing module is not
+        installed.
+        """
         module = missing_module_of(culprit)
         if not module or module != self.sought:
             return culprit
@@ -95,13 +97,13 @@ class Attempt:
     # -- idle nodes
 
     def note_unused(self, node: int, report: Unused) -> bool:
-        """Note that a node has been idle for long. Return whether all nodes are idle now."""
+        """Record that a node has been idle for long. Return whether all nodes are idle now."""
         self.unused[node] = report
         self.in_use.discard(node)
         return not self.in_use
 
     def note_used(self, node: int) -> bool:
-        """Note that a node is busy again. Return whether all nodes were idle before."""
+        """Record that a node is busy again. Return whether all nodes were idle before."""
         was_unused = self.unused.pop(node, None) is not None
         is_first = was_unused and not self.in_use
         if was_unused:
@@ -114,6 +116,6 @@ class Attempt:
         return min((each.seconds for each in self.unused.values()), default=0), use
 
     def how_idle(self) -> str:
-        """Return the reason for ending an idle run, as a text."""
+        """Return a text that explains why an idle run is ended."""
         seconds, use = self.idleness()
         return f"it was idle ({use}) on all nodes for {lasting(seconds)}, and the job says idle.do: cancel"

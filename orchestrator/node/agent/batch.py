@@ -1,8 +1,9 @@
-"""The agent in a scheduler's job. A `Place` holds the agent's node, the other nodes and the number of this start.
+"""Runs a node's agent in a scheduler's job. A `Place` holds the agent's node, the other nodes and the number of this
+start.
 
 The scheduler starts the same job again after a preemption, a lost node or a requeue. So the task's file is kept, and
-each start takes the next attempt number. If the run needs another start, the agent writes a file. The batch script
-reads this file and requeues the job.
+each start takes the next attempt number. If the run needs another start, the agent writes a request to a file. The
+batch script reads this file and requeues the job.
 """
 
 from __future__ import annotations
@@ -51,14 +52,14 @@ from orchestrator.protocol.typed import DamagedError, read, to_json
 class Place:
     """An agent's position in one start of a scheduler's job: its node, the other nodes and the start's number."""
 
-    kind: str  # a key of TITLES
+    kind: str  # the scheduler: a key of TITLES
     number: str  # the job's number
     start: int  # how many times the scheduler has started the job before
     node: int
     hosts: tuple[str, ...]
     launched_from: str = ""  # an address of node 0 in addition to its name; "" if unknown
-    limit: float | None = None  # seconds, of each start; None if it is not known
-    requeues: int | None = None  # how often the scheduler had queued the job again, if the job starts agents by itself
+    limit: float | None = None  # the time limit of each start in seconds; None if unknown
+    requeues: int | None = None  # how often the job was requeued; None in a job without spare nodes
     slots: int | None = None  # this node's slots; None if unknown
 
     @property
@@ -90,8 +91,8 @@ class History:
         return restart.last_attempt(self.events, default=-1) + 1
 
     def last_in_job(self, place: Place) -> SlurmJob | None:
-        """Return the last start that ran in the present allocation of a job with spares; None if this start is the
-        first.
+        """Return the previous start that ran in the present allocation of a job with spare nodes; None if this start is
+        the allocation's first.
         """
         last = last_of(self.events, SlurmJob)
         if last is None or last.requeues is None or (last.job, last.requeues) != (place.number, place.requeues):
@@ -116,7 +117,7 @@ class History:
 
 
 def placed(task: NodeTask, place: Place) -> NodeTask:
-    """Return the task with the hosts and node 0's addresses that the job has.
+    """Return the task with the job's hosts and the addresses of its node 0.
 
     If the plan does not set the number of ranks and the node has no GPU, the node gets one rank per slot. Other nodes
     reach node 0 by its host name, or by the address of the machine that started the agents, because that machine is
@@ -133,12 +134,10 @@ def placed(task: NodeTask, place: Place) -> NodeTask:
 
 
 def history_of(run_dir: str, place: Place) -> History:
-    """Load the history of earlier starts from node 0's record. The record is on the shared folder, so any host can
-    read it.
-    """
+    """Load the history of earlier starts from node 0's record of events. Any host can read it in the shared folder."""
     events = recorded(run_dir, 0)
     is_now = (isinstance(event, (SlurmJob, BatchJob)) and event.start == place.start for event in events)
-    before = next((index for index, found in enumerate(is_now) if found), len(events))  # node 0 may have begun before
+    before = next((index for index, found in enumerate(is_now) if found), len(events))  # node 0 may have begun already
     return History(events[:before], read_word(word_path(run_dir, place.kind, place.start - 1)))
 
 
@@ -151,8 +150,8 @@ def recorded(run_dir: str, node: int) -> tuple[Event, ...]:
 
 
 def events_of(run_dir: str, node: int, start: int) -> list[Event]:
-    """Return the events that a node's agent has recorded in the newest start; an empty list if the agent has not
-    begun.
+    """Return the events that a node's agent has recorded in its newest start; empty if that is not start number
+    `start`.
     """
     now = restart.newest_start(recorded(run_dir, node))
     opened = (each for each in map(restart.opened_start, now) if each is not None)
@@ -160,19 +159,21 @@ def events_of(run_dir: str, node: int, start: int) -> list[Event]:
 
 
 def word_path(run_dir: str, kind: str, start: int) -> str:
-    """Return the path of the file in which a start requests the next start. kind: a key of TITLES."""
+    """Return the path of the file in which a start of the job requests the next start. `kind` is the scheduler, a key
+    of TITLES.
+    """
     return f"{run_dir}/{job_folder(kind)}/again.{start}"
 
 
 def continued(task: NodeTask, history: History) -> NodeTask:
-    """Return the task for this start: with the number of its first attempt, and with the retries that are left."""
+    """Return the task with the number of this start's first attempt and with the number of retries that remain."""
     left = restart.budget_left(task.retry, history.all_starts)
     return replace(task, attempt=history.next_attempt, retry=left)
 
 
 def forbidden_start(task: NodeTask, history: History, title: str) -> str:
-    """Return why the scheduler should not have started the job again by itself. Return "" if `retry` allows this
-    start.
+    """Return the reason if the scheduler started the job again by itself although `retry` forbids it. Return "" if this
+    start is allowed.
     """
     if history.word is not None or os.path.exists(f"{task.run_dir}/cancel.json"):
         return ""
@@ -210,7 +211,7 @@ def wants_another(
 def run_in_job(run_dir: str, find: Callable[[], Place]) -> int:
     """Run this node's agent in a scheduler's job, and return the exit code.
 
-    find: returns the agent's place. It may raise KeyError, ValueError or AllocationError.
+    `find` returns the agent's `Place`. It may raise KeyError, ValueError or AllocationError.
     """
     try:
         place = find()
@@ -241,8 +242,8 @@ def run_in_job(run_dir: str, find: Callable[[], Place]) -> int:
     is_first, another = history.last_in_job(place) is None, list[tuple[Cause, str]]()
 
     def leave_word(agent: Agent, code: int) -> None:
-        """Write the request for another start at once: after a node is lost, Slurm sends KILL within KillWait
-        seconds.
+        """Write the request for another start as soon as the exit code is certain, because Slurm sends KILL within
+        KillWait seconds after it has lost a node.
         """
         try:
             found = wants_another(task, _own_events(run_dir, node, before), code, title, has_whole_limit=is_first)
@@ -250,11 +251,12 @@ def run_in_job(run_dir: str, find: Callable[[], Place]) -> int:
                 reason = _in_vain(place.limit)
                 agent.events.write(GaveUp(Outcome.FAILED.value, Cause.NO_PROGRESS.value, reason))
             if isinstance(found, tuple):
-                # A request of another agent is kept, because a suspended agent knows only that the others have left it.
+                # Another agent's request is kept: an agent that was suspended knows only that its connection was
+                # closed.
                 if not os.path.exists(word):
                     write_json(word, to_json(Again(found[0].value, found[1], node), whole=True), durable=False)
                 another.append(found)
-        except OSError as error:  # the ranks must be ended nevertheless
+        except OSError as error:  # the agent must end the ranks nevertheless
             print(f"orch: {word} can't be written, so nobody starts again: {error}", file=sys.stderr)
 
     code = asyncio.run(_run(task, leave_word))
@@ -282,7 +284,7 @@ def _record_start(log: EventLog, task: NodeTask, history: History, place: Place)
 
 
 def _in_vain(limit: float | None) -> str:
-    """Return why no further start may follow after this start has reached its time limit."""
+    """Return the error message for a start that has reached its time limit without saving anything new."""
     said = "its time limit" if limit is None else f"its time limit of {limit / 60:g} min"
     return f"{said} came before it had saved anything new: another start would end in the same way"
 

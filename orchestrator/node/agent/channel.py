@@ -44,13 +44,15 @@ class Channel:
         return _address(self.writer.get_extra_info("peername"))
 
     def send(self, message: Message) -> None:
-        """Queue a message. If the connection is broken, this raises nothing; the next `receive` reports it."""
+        """Queue a message. If the connection is broken, nothing is raised here, and the next `receive` reports the
+        error.
+        """
         if not self.writer.is_closing():
             self.writer.write(json.dumps(message).encode() + b"\n")
 
     async def receive(self) -> Message | None:
-        """Return the next message; None if the peer has closed. Raises ChannelError if the peer sent no valid
-        message.
+        """Return the next message; None if the peer has closed the connection. Raises ChannelError if the peer sent an
+        invalid message.
         """
         try:
             line = await self.reader.readline()
@@ -69,7 +71,9 @@ class Channel:
         return message
 
     async def answer(self, seconds: float) -> Message:
-        """Return the next message. Raises ChannelError if the peer closes or does not answer within `seconds`."""
+        """Return the next message. Raises ChannelError if the peer closes the connection or sends nothing within
+        `seconds`.
+        """
         try:
             message = await asyncio.wait_for(self.receive(), seconds)
         except asyncio.TimeoutError as error:

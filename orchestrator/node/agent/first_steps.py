@@ -1,8 +1,8 @@
-"""Detects whether rank 0's program has loaded the checkpoint that it was offered.
+"""Detects whether rank 0's program has loaded the checkpoint from which it was to resume.
 
-A program that uses orch's training library reports the loaded step. For other programs, the first two steps in the
-heartbeats or metrics show it, or the step of the first saved checkpoint. A program that begins at step 1 has loaded no
-checkpoint.
+A program that uses orch's training library reports the loaded step. For other programs, this is detected from the first
+two steps in the heartbeats or metrics, or from the step of the first saved checkpoint. A program that begins at step 1
+has loaded no checkpoint.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class FirstSteps:
             self.offset = 0
 
     def look(self) -> Message | None:
-        """Return {"loaded": STEP} or {"steps": [FIRST, SECOND]} once this is known. Return None before that and
-        afterwards.
+        """Return {"loaded": STEP} or {"steps": [FIRST, SECOND]} in the first call in which this is known. Return None
+        in all other calls.
         """
         if self.is_known:
             return None
@@ -49,8 +49,8 @@ class FirstSteps:
         return found
 
     def _steps_of_metrics(self) -> list[Any]:
-        """Return the steps in the first new lines of the metrics; empty if the file is missing or not a regular
-        file.
+        """Return the steps in the lines that this attempt has added to the metrics; empty if the file is missing or not
+        a regular file.
         """
         try:
             lines = read_part(self.metrics, self.offset, MOST_METRICS, os.path.dirname(self.metrics)).split(b"\n")[:-1]
@@ -62,8 +62,8 @@ class FirstSteps:
 def first_saved(task: NodeTask, offered: Saved, before: Mapping[str, Saved]) -> int | None:
     """Return the lowest step of the checkpoints that this attempt has written; None if it has written none.
 
-    before: the checkpoints that existed when the attempt began. Only checkpoints in the offered one's format are
-    compared.
+    before: the checkpoints that existed when the attempt began. Only checkpoints in the format of the offered
+    checkpoint count.
     """
     known = {each.path: each.time for each in before.values()}
     found = [each for each in Places.of(task).own().values() if known.get(each.path) != each.time]
@@ -72,7 +72,7 @@ def first_saved(task: NodeTask, offered: Saved, before: Mapping[str, Saved]) -> 
 
 
 def _two(steps: list[Any]) -> Message | None:
-    """Return the first step and the first higher step after it; None if there is no higher step."""
+    """Return the first step in the list and the first higher step after it; None if no higher step follows."""
     known = [step for step in steps if type(step) is int and step >= 0]
     later = next((step for step in known if step > known[0]), None)
     return None if later is None else {"steps": [known[0], later]}

@@ -21,7 +21,9 @@ class Unfit(NamedTuple):
 
 
 def unfit(task: NodeTask, ready: Mapping[int, Ready], roster: Roster) -> Unfit | None:
-    """Return why the ranks can't start; None if they can. If several nodes have the same reason, name them together."""
+    """Return why the ranks can't start; None if they can. If several nodes have the same problem, the text names them
+    together.
+    """
     together: dict[str, list[int]] = {}
     for node, each in sorted(ready.items()):
         if each.unfit:

@@ -19,17 +19,19 @@ from orchestrator.protocol.messages import Moved, Order, Patience, Report, Repor
 from orchestrator.protocol.rank_reports import Culprit, ProcessGroup, RankError, RankStack
 from orchestrator.protocol.typed import Handlers
 
-HANG_SETTLE_SECONDS = 2.5  # the time until every node's stalls are known
+HANG_SETTLE_SECONDS = 2.5  # seconds until the stalls of every node are known
 STACKS_SECONDS = 8.0  # after this time, the leader stops waiting for a node's stacks
 STACKS_EVERY = 20.0  # seconds between two requests
 
 
 HANDLERS = Handlers(Report)
-WHILE_RANKS_RUN = (Stalled, Waits)  # these reports are meaningless after the ranks were ordered to stop
+WHILE_RANKS_RUN = (Stalled, Waits)  # after the ranks were ordered to stop, these reports are ignored
 
 
 class HangSearch:
-    """The stalls and stacks of one attempt. `ask` sends an order to all nodes and returns the list of these nodes."""
+    """Searches for the cause of a hang in one attempt, by the ranks' stalls and stacks. `ask` sends an order to all
+    nodes and returns these nodes.
+    """
 
     def __init__(
         self,
@@ -46,12 +48,12 @@ class HangSearch:
         self.asked: float | None = None
         self.owed: set[int] = set()  # nodes that have not sent their stacks yet
         self.due: float | None = None  # the time at which a rank will be blamed
-        self.waits: Waits | None = None  # node 0's report that its ranks compute nothing, until the reason is known
+        self.waits: Waits | None = None  # node 0's report that none of its ranks computes, until the reason is known
         self.why_waiting = ""
 
     @HANDLERS.add
     def _on_stalled(self, node: int, stall: Stalled, now: float) -> None:
-        """Note a stalled rank. Request the stacks of all ranks, unless they were requested a moment ago."""
+        """Record a stalled rank. Request the stacks of all ranks, unless they were requested a moment ago."""
         self.standstill.note(node, stall, now)
         if self.asked is None or now > self.asked + STACKS_EVERY:
             self._request(now)
@@ -84,7 +86,8 @@ class HangSearch:
         for each in self.standstill.newly(hung, now):
             facts = (each.rank, round(each.seconds, 1), each.full, each.phase, each.step, each.limit)
             self.record(events.Stalled(self.attempt, *facts))
-        # If a program sends no heartbeats, its output is watched. It is ended for silence only if the job requests it.
+        # If a program sends no heartbeats, its output is watched, and it is ended for silence only if the job requests
+        # this.
         is_enough = self.action == "restart" or (self.action == "auto" and any(each.phase != "output" for each in hung))
         if not (hung and is_enough):
             self.due = None
@@ -103,13 +106,13 @@ class HangSearch:
         self.standstill.slept(seconds)
 
     def is_known(self, now: float, lost: Collection[int]) -> bool:
-        """Return whether a rank can be blamed now."""
+        """Return whether enough is known to blame a rank for the hang."""
         if self.due is None or now < self.due:
             return False
         return not self.owed.difference(lost) or now >= self.due + STACKS_SECONDS
 
     def culprit(self, host_of: Callable[[int], str]) -> Culprit:
-        """End the search. Return the report on the rank for which the others wait."""
+        """End the search. Return a report on the rank for which the other ranks wait."""
         missing = missing_rank(self.recorders)
         stall = culprit_of_hang(self.standstill.full(), self.stacks, missing)
         seen = self.stacks.get(stall.rank, RankStack())
@@ -130,7 +133,9 @@ class HangSearch:
 
     @HANDLERS.add
     def _on_waits(self, node: int, report: Waits, now: float) -> None:
-        """Request stacks if no rank of node 0 computes. If a rank computes again, withdraw the recorded explanation."""
+        """Request the stacks of all ranks if no rank of node 0 computes. If a rank computes again, withdraw the
+        recorded explanation.
+        """
         self.waits = report if report.seconds else None
         if self.waits is not None:
             self._request(now)

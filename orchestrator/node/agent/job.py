@@ -3,8 +3,8 @@ them.
 
 The batch script starts this process on the job's first machine. This process runs node 0's agent as a child. It starts
 each other agent by the scheduler's remote command, so that the scheduler accounts for all agents and can end them. Node
-0's agent leads the gang, so signals are sent only to node 0's agent. When it has ended, the others get a limited time
-to end.
+0's agent leads the gang, so signals are sent only to node 0's agent. When node 0's agent has ended, the other agents
+get a limited time to end.
 """
 
 from __future__ import annotations
@@ -32,9 +32,11 @@ WAYS: Mapping[str, Sequence[str]] = {
     "sge": ("qrsh", "-inherit", "-nostdin", "-V"),
     "pbs": ("pbs_tmrsh",),
 }
-"""For each kind of scheduler, the command that has another machine's shell run a line; host and line follow."""
+"""For each kind of scheduler, the command by which a shell of another machine runs a line. The host and the line are
+appended.
+"""
 WARN_SECONDS = 90.0  # this long before the time limit, the ranks get the signal to stop
-WARN_SHARE = 0.25  # this share of the time limit is used if it is shorter
+WARN_SHARE = 0.25  # if this share of the time limit is shorter than WARN_SECONDS, it is used instead
 LEAST_WARNING = 10.0
 LOOK_SECONDS = 2.0
 LEAVING_SECONDS = 30.0  # the time for the other agents to end after node 0's agent
@@ -44,8 +46,8 @@ WATCHED = {signal.SIGCHLD, *STOPS}
 
 @dataclass
 class Agents:
-    """The agents of one start. For each node it holds the local process that is the agent or that waits for a remote
-    agent.
+    """The agents of one start. For each node, this holds a local process: the agent itself, or the command that waits
+    for the agent on another machine.
     """
 
     by_node: dict[int, subprocess.Popen[bytes]] = field(default_factory=dict)
@@ -72,8 +74,8 @@ class Agents:
             self.by_node[0].send_signal(number)
 
     def code(self) -> int:
-        """Return 0 if all agents exited with 0, else the first other exit code. If signal N ended an agent, its code
-        is 128 + N.
+        """Return 0 if all agents exited with 0, else the first other exit code. If signal N ended an agent, its code is
+        128 + N.
         """
         codes = [process.returncode for process in self.by_node.values()]
         return next((code if code > 0 else 128 - code for code in codes if code), 0)
@@ -146,20 +148,22 @@ def hosts_of(kind: str, environ: Mapping[str, str]) -> tuple[tuple[str, ...], tu
 
 
 def agent_argv(place: Place, run_dir: str) -> list[str]:
-    """Return the command that runs a node's agent: a local program for node 0, the scheduler's remote command for
-    others.
+    """Return the command that starts a node's agent. Node 0's agent is a local program; the others are started by the
+    scheduler's remote command.
     """
     words = [place.kind, place.number, str(place.start), str(place.node), ",".join(place.hosts)]
     words += [str(place.limit or "-"), str(place.slots or "-")]
     argv = [sys.executable, f"{run_dir}/node.pyz", "in-job", run_dir, *words]
-    # Grid Engine ends the whole job if a task of it is killed. So a shell stays, and reports a mere failure.
+    # Grid Engine ends the whole job if one of its tasks is killed. So a shell runs the agent, and exits with 1 instead.
     return argv if place.node == 0 else [*WAYS[place.kind], place.hosts[place.node], f"{shlex.join(argv)} || exit 1"]
 
 
 def run_agent_of_job(
     run_dir: str, kind: str, number: str, start: str, node: str, hosts: str, limit: str, slots: str
 ) -> int:
-    """Run one agent with the place that `agent_argv` encoded in these arguments. Return the agent's exit code."""
+    """Run the agent of the node and the start that `agent_argv` has encoded in these arguments. Return the agent's exit
+    code.
+    """
     place = Place(
         kind, number, int(start), int(node), tuple(hosts.split(",")), limit=_number(limit), slots=_number(slots)
     )
@@ -171,7 +175,7 @@ def _number(word: str) -> int | None:
 
 
 def _watch(agents: Agents, place: Place, run_dir: str, patience: float) -> None:
-    """Wait until all agents have ended. Agents that still run `patience` seconds after node 0's end are killed.
+    """Wait until all agents have ended. Kill agents that still run `patience` seconds after the end of node 0's agent.
 
     This polls the run's folder for a cancel. A scheduler's command can't signal node 0's agent alone, and a signal to
     all processes of the job would kill data loaders.

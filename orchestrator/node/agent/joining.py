@@ -16,8 +16,8 @@ from orchestrator.protocol.gang import Hello, gang_ports
 from orchestrator.protocol.task import NodeTask
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0  # between two rounds of dialling
-SLOW_SECONDS = 1.0  # then the next port is tried too, because another program may listen here silently
-MOST_NAMED = 3  # ports
+SLOW_SECONDS = 1.0  # then the next port is tried too, because another program may listen on the first and never answer
+MOST_NAMED = 3  # the number of ports that an error message names
 LATE_SECONDS = 5.0  # after this time the reason why a node has not joined is reported
 PREFERENCE_SECONDS = 0.2  # after one address has answered, wait this long for addresses that precede it in the list
 
@@ -25,12 +25,12 @@ PREFERENCE_SECONDS = 0.2  # after one address has answered, wait this long for a
 async def join(
     task: NodeTask, tls: Tls, hello_at: Callable[[str], Awaitable[Hello]], tell: Callable[[str], None] = lambda _: None
 ) -> Channel:
-    """Connect to the leader until it has admitted this node, and return the channel.
+    """Try to connect to the leader until it has admitted this node, and return the channel.
 
     If this takes longer than LATE_SECONDS, `tell` receives the reason, and each new reason after that. `hello_at`
-    receives the local address of the connection to node 0. After a failed connection, the next try follows a pause,
-    because a closed port on another machine sends no event when it opens. Raises ChannelError with the problem of each
-    address.
+    receives the local address of the connection to node 0. There is a pause before each new try, because no event
+    reports that a port of another machine has opened. Raises ChannelError with the problem of each address if the time
+    for joining has passed.
     """
     end, pause = time.monotonic() + task.join_timeout, FIRST_PAUSE
     ports = gang_ports(task.credentials, task.port_range)
@@ -60,8 +60,8 @@ class _Late:
             self.tell(why)
 
     async def watched(self, work: Awaitable[Channel]) -> Channel:
-        """Return the result of `work`. Report a delay, because `work` may take long if a network drops packets
-        silently.
+        """Return the result of `work`. If it takes longer than LATE_SECONDS, report this, because a network may drop
+        packets silently.
         """
         loop = asyncio.get_running_loop()
         due = max(0.0, self.begun + LATE_SECONDS - time.monotonic())
@@ -111,7 +111,7 @@ async def dial(tls: Tls, addrs: tuple[str, ...], ports: tuple[int, ...]) -> Chan
 
 
 async def _at(tls: Tls, addr: str, ports: tuple[int, ...]) -> Channel:
-    """Return a channel to a member at this address. If a port fails or is slow, the next port is tried."""
+    """Return a channel to a member of the run at this address. If a port fails or is slow, try the next port too."""
     tries: dict[asyncio.Task[Channel], int] = {}
     pending: set[asyncio.Task[Channel]] = set()
     problems: dict[str, list[int]] = {}
@@ -144,8 +144,8 @@ def _in_words(ports: list[int]) -> str:
 
 
 def _problem_of(attempt: asyncio.Task[Channel]) -> str | None:
-    """Return why a connection attempt has failed; None if it has succeeded. Raises the attempt's error if the error
-    does not come from the network.
+    """Return why a connection attempt has failed; None if it has succeeded. An error that does not come from the
+    network is raised.
     """
     error = attempt.exception()
     if error is not None and not isinstance(error, (OSError, ChannelError, asyncio.TimeoutError)):
@@ -154,8 +154,8 @@ def _problem_of(attempt: asyncio.Task[Channel]) -> str | None:
 
 
 def _leave(attempts: Iterable[asyncio.Task[Channel]]) -> None:
-    """Close the channels of these attempts. Unfinished attempts are not cancelled, because node 0 would count this
-    node as an unauthenticated peer.
+    """Close the channels of these attempts. Unfinished attempts are closed once they have authenticated themselves. If
+    they were cancelled, node 0 would count this node as a peer that failed to authenticate itself.
     """
     for attempt in attempts:
         attempt.add_done_callback(_close)

@@ -1,6 +1,4 @@
-"""The agent's handle of the launcher: starts it in the runtime, exchanges JSON lines with it, and ensures that it
-ends.
-"""
+"""Starts the launcher in the task's runtime, exchanges JSON lines with it, and ensures that it ends."""
 
 from __future__ import annotations
 
@@ -37,7 +35,7 @@ _SYNTAX = re.compile(_SHELL.pattern + "`")
 
 
 def after_setup(task: NodeTask, argv: list[str]) -> list[str]:
-    """Return an argv that first runs the profile's setup lines in a shell on the node, and then executes `argv`."""
+    """Return a command that first runs the profile's setup lines in a shell on the node, and then executes `argv`."""
     if not task.setup:
         return argv
     folder = shlex.quote(f"{task.environment}/bin")
@@ -90,18 +88,20 @@ def launcher_environment(task: NodeTask, nproc: int) -> dict[str, str]:
 
 
 def engine_environment(task: NodeTask) -> dict[str, str]:
-    """Return the environment variables of the container's client: the variables of this process, and the mark of the
-    run.
+    """Return the environment for the program that starts the launcher's container: this process's variables, and the
+    variable ORCH_MARK, by which the run's processes are found.
     """
     environment = {key: value for key, value in os.environ.items() if key not in RANK_VARIABLES}
-    # With pyxis, the mark is left out, because the launcher in the container would kill the marked srun.
+    # pyxis gets no mark, because the launcher in the container would kill the srun process that has the mark.
     if task.container is not None and task.container.runtime != "pyxis":
         environment[MARK] = mark(task.run_id, task.node_rank)
     return environment
 
 
 class LauncherProcess:
-    """A launcher process. `on_report` receives the launcher's reports, and LauncherGone when the process ends."""
+    """Controls the launcher of this node. `on_report` receives the launcher's reports, and LauncherGone when the
+    process has ended.
+    """
 
     def __init__(self, task: NodeTask, on_report: Callable[[Report], None]) -> None:
         self.task, self.on_report, self.masked = task, on_report, masker(secret_values(task.secrets, task.env))
@@ -157,13 +157,13 @@ class LauncherProcess:
             await self.end()
 
     def serves(self, attempt: int) -> bool:
-        """Return whether this launcher can run the ranks of `attempt`. A container mounts the folder of only one
-        attempt.
+        """Return whether this launcher can run the ranks of an attempt. A launcher in a container runs only one
+        attempt, because the container mounts the folder of that attempt.
         """
         return self.task.container is None or self.attempt in (None, attempt)
 
     async def dismiss(self) -> None:
-        """End the launcher, even if it is still being started. Its end is reported as usual."""
+        """End the launcher, even if it is still being started. As always, its end is reported to `on_report`."""
         self.is_dismissed = True
         await self.end()
 
@@ -182,7 +182,9 @@ class LauncherProcess:
             self.process.stdin.write(json.dumps(line).encode() + b"\n")
 
     def silence(self, now: float) -> float:
-        """Return how long the launcher has owed an answer to a ping. If no ping is unanswered, send a ping."""
+        """Return for how many seconds the launcher has not answered the last ping. If no ping is unanswered, send a new
+        one.
+        """
         if self.asked is None:
             self.asked = now
             self.send(Ping())
@@ -205,8 +207,8 @@ class LauncherProcess:
         self.on_report(LauncherGone(code, tuple(last_lines(self.log_path, self.masked))))
 
     async def _remove_container(self) -> list[str]:
-        """Remove the launcher's containers. Return the containers that can't be removed; most have removed
-        themselves.
+        """Remove the launcher's containers, most of which have removed themselves already. Return the containers that
+        can't be removed.
         """
         if self.container.get("runtime") in SHARES_TMP:
             await in_thread(remove_scratch, self.task)
@@ -218,8 +220,8 @@ class LauncherProcess:
             return [f"{self.container['name']} ({error})"]
 
     async def end(self, patience: float = 5.0) -> None:
-        """Close the launcher's stdin, which makes it end with its ranks. Kill the launcher if it does not end in
-        time.
+        """Close the launcher's stdin, which makes the launcher end its ranks and itself. Kill the launcher if it does
+        not end within `patience` seconds.
         """
         if self.process is None:
             return
@@ -232,8 +234,8 @@ class LauncherProcess:
             await self.reader
 
     def kill(self) -> None:
-        """Kill the launcher with SIGKILL. PDEATHSIG then ends the ranks, and a container is removed when its client
-        has ended.
+        """Kill the launcher with SIGKILL. The kernel then kills the ranks (PDEATHSIG). A container is removed when its
+        client has ended.
         """
         if self.process is not None and self.process.returncode is None:
             with contextlib.suppress(ProcessLookupError):

@@ -25,7 +25,7 @@ from orchestrator.protocol.ranks import EXIT_REQUEUE
 from orchestrator.protocol.task import NodeTask
 from orchestrator.protocol.typed import Handlers
 
-SETTLE_SECONDS = 1.5  # a rank that failed because of another may report first, so wait for the other's report
+SETTLE_SECONDS = 1.5  # a rank that failed because of another rank may report first, so wait for the other rank's report
 FAILURE_GRACE = 2.0  # short, because the other ranks hang in a collective and can't react to TERM
 SAVE_GRACE = 1800.0  # long, because rank 0 may save or transfer a checkpoint after the others have stopped
 RANKS_RUN = (Phase.RUNNING, Phase.STOPPING)
@@ -33,7 +33,7 @@ _HANDLERS = Handlers(messages.Report)
 
 
 class Leader:
-    """The state of one gang, from the first node's hello until all nodes are sent away.
+    """The state of one gang, from the first node's hello message until all nodes were ordered to leave.
 
     `progress` returns the run's progress. `strangers` returns a sentence about peers that could not authenticate
     themselves.
@@ -74,8 +74,8 @@ class Leader:
     # -- what happens to the gang
 
     def joined(self, hello: Hello, now: float, reached_at: str = "") -> None:
-        """Add a node that has authenticated itself and sent its hello. `reached_at` is the address of node 0 that
-        the node used.
+        """Add a node that has authenticated itself and sent its hello message. `reached_at` is the address at which the
+        node has reached node 0.
         """
         node = hello.node_rank
         self.roster.add(hello, reached_at)
@@ -87,7 +87,7 @@ class Leader:
             self._answered(node, now)
 
     def received(self, node: int, report: messages.Report, now: float) -> None:
-        """Handle a report from a node that has joined. A report on a past attempt is ignored."""
+        """Handle a report from a node that has joined. Ignore a report about an earlier attempt."""
         self.presence.seen[node] = now
         kind = type(report)
         if self.phase is Phase.ENDED or (isinstance(report, messages.OfAttempt) and report.attempt != self.attempt):
@@ -144,36 +144,38 @@ class Leader:
     def _count_out(self, node: int, reason: str, now: float) -> None:
         if self.phase is Phase.ENDED or node in self.presence.lost:
             return
-        self._notice_sleep(now)  # a connection may end before the next tick
+        self._notice_sleep(now)  # a connection may end between two ticks
         slept = self.presence.lose(node, reason, now)
         self.ranks.lose(node)
         self.record(events.LostNode(node, self.task.hosts[node], reason, slept))
         if self.phase in RANKS_RUN:
-            if not self.ranks.ended_well(node):  # if its ranks have ended well, the loss does not matter
+            if not self.ranks.ended_well(node):  # if its ranks have all exited with 0, the loss does not matter
                 self._stop()
             self._answered(node, now)
 
     def _end_before_the_ranks(self, now: float) -> None:
-        """End the gang because of lost nodes. First wait until it is known which nodes were lost at the same time."""
+        """If nodes were lost while no ranks run, end the gang. First wait until it is known which nodes were lost at
+        the same time.
+        """
         if PHASES[self.phase].late and self.presence.lost and self.presence.is_settled(now):
             self._fail(rules.LOST, self.presence.who_was_lost(self.roster.names))
 
     # -- phases
 
     def _answered(self, node: int, now: float) -> None:
-        """Note a node's answer. Once all nodes have answered, continue with the next step of this phase."""
+        """Record that a node has answered. Once all nodes have answered, continue with the next step of this phase."""
         self.stage = self.stage._replace(waiting=self.stage.waiting - {node})
         if not self.stage.waiting and (self.phase in RANKS_RUN or not self.presence.lost):
             PHASES[self.phase].then(self, now)
 
     def _check_ways(self, now: float) -> None:
-        """Let each node test its connection to the next node, so that a firewall between two nodes is reported
+        """Order each node to test its connection to the next node, so that a firewall between two nodes is reported
         before a rank hangs.
         """
         if self.task.nnodes == 1:
             self._prepare(now)
             return
-        self.stage = self.stage.after(Phase.CHECKING, self.roster.nodes)  # until the deadline of joining
+        self.stage = self.stage.after(Phase.CHECKING, self.roster.nodes)  # the deadline for joining still applies
         for node in self.roster.hellos:
             self.send(node, self.roster.check_for(node))
 
@@ -184,7 +186,7 @@ class Leader:
         self._send_all(messages.Prepare(self.attempt, self.roster.store_addr()))
 
     def _hand_over(self, now: float) -> None:
-        """If the ranks can start, let node 0 send the checkpoint to the nodes that lack it."""
+        """If the ranks can start, order node 0 to send the checkpoint to the nodes that lack it."""
         if (problem := unfit(self.task, self.ranks.ready, self.roster)) is not None:
             self._fail(rules.UNFIT, problem.reason, failed_node=problem.node)
         elif not (lacking := without_it(self.ranks.ready)):
@@ -205,17 +207,18 @@ class Leader:
             self.send(each.node_rank, messages.Go(self.attempt, each, addr, port, resume_from, checksum))
 
     def _stop(self, cause: Cause = Cause.NONE, grace: float = FAILURE_GRACE, *, outranks: bool = False) -> None:
-        """Order the ranks to stop at a step boundary. If `cause` is NONE, the stop is due to a failure.
+        """Order the ranks to stop at a step boundary. If `cause` is NONE, the reason is a failure.
 
-        If the ranks are already stopping, a cause with a higher priority sends the order again.
+        If the ranks are already stopping, they get a new order only if `outranks` is True, which means that the new
+        cause has a higher priority.
         """
         if self.phase is Phase.RUNNING or outranks:
             self.stage, self.ranks.stopped = self.stage._replace(phase=Phase.STOPPING), cause
             self._send_all(messages.Stop(self.attempt, grace))
 
     def _end_attempt(self, now: float) -> None:
-        """Decide what follows an attempt whose ranks have all ended: end the gang, or begin an attempt with the same
-        agents.
+        """Decide what follows an attempt whose ranks have all ended: the end of the gang, or a new attempt with the
+        same agents.
         """
         saved, ranks = self.progress(), self.ranks
         end = gang.end_of(
@@ -301,7 +304,7 @@ class Leader:
         if module := self.ranks.seeks(report):
             self._send_all(messages.FindModule(module))
         if report.code == EXIT_REQUEUE:
-            self._stop(Cause.PREEMPTED, SAVE_GRACE)  # the other ranks must stop at a step boundary too
+            self._stop(Cause.PREEMPTED, SAVE_GRACE)  # the ranks of the other nodes must stop at a step boundary too
         elif report.victim:
             self.ranks.settle_at = self.ranks.settle_at or now + SETTLE_SECONDS
         else:
@@ -338,7 +341,7 @@ class Leader:
 
     @_HANDLERS.add
     def _on_folder_lost(self, node: int, report: messages.FolderLost, now: float) -> None:
-        """Note that a node lost the run's folder or a part of it. The heartbeats of its ranks may be lost too."""
+        """Record that a node lost the run's folder or a part of it. The heartbeats of its ranks may be lost too."""
         self.roster.folders_lost[node] = report.path
         if report.with_heartbeats:
             self.ranks.hang.lose_heartbeats(node)
@@ -346,8 +349,8 @@ class Leader:
 
     @_HANDLERS.add
     def _on_unused(self, node: int, report: messages.Unused, now: float) -> None:
-        """Note that a node has been idle for long. Once all nodes are idle, record this, and end the run if the job
-        requests it.
+        """Record that a node has been idle for long. If all nodes are idle now, record this too, and end the run if the
+        job requests it.
         """
         if self.phase is not Phase.RUNNING or not self.ranks.note_unused(node, report):
             return

@@ -1,4 +1,6 @@
-"""Runs the gang's leader on node 0: accepts connections, calls the clock, and passes messages to the pure Leader."""
+"""Runs the gang's leader on node 0: accepts connections, calls the clock, and passes messages to the Leader, which does
+no I/O itself.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,7 @@ from orchestrator.protocol.task import NodeTask
 
 TICK_SECONDS = 0.25
 CLOSE_PATIENCE = 6.0  # seconds for the members to receive the outcome and leave
-LINGER_SECONDS = 15.0  # seconds for which the leader still tells joining nodes that the gang has failed
+LINGER_SECONDS = 15.0  # seconds for which nodes that join late still receive the outcome
 
 
 class LeaderService:
@@ -40,7 +42,7 @@ class LeaderService:
             on_left=lambda node, reason: self.leader.left(node, reason, time.monotonic()),
         )
         self.listener: Listener | None = None
-        self.own: set[asyncio.Task[None]] = set()  # the tasks that serve this node's own channel
+        self.own: set[asyncio.Task[None]] = set()  # the tasks that serve node 0's own connection
         self.addrs: tuple[str, ...] = ()  # the addresses at which the leader listens
         self.complete = asyncio.Event()
         self.leader = Leader(
@@ -53,7 +55,8 @@ class LeaderService:
         )
 
     async def open(self) -> Channel:
-        """Listen for the other nodes, if any, on the first free port of the gang's ports. Return node 0's own channel.
+        """Listen for the other nodes, if any, on the first free port of the gang's ports. Return the channel for node
+        0's own agent.
 
         Raises OSError if all ports are taken, or if this machine can't hold a connection to every node.
         """
@@ -94,7 +97,7 @@ class LeaderService:
                     self.members.send(node, LeaderHeartbeat())
 
     async def close(self) -> None:
-        """Stop after the members have received the outcome and left, or after their time-out."""
+        """Stop once the members have received the outcome and left, but at the latest after a time-out."""
         self.clock.cancel()
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self.complete.wait(), LINGER_SECONDS)

@@ -1,5 +1,5 @@
-"""Listens for members of a run. A connection that has not authenticated itself is called a stranger. The number of
-strangers is limited.
+"""Listens for members of a run. A connection whose peer has not authenticated itself is called a stranger. The number
+of strangers is limited.
 
 The gang's leader and every node's neighbour server use this listener.
 """
@@ -19,12 +19,12 @@ from orchestrator.node.agent.tls import Tls
 MAX_STRANGERS = 64
 MAX_OF_ONE_ADDRESS = 4
 NAMED = 8  # the number of strangers' addresses that are reported
-PAUSE_SECONDS = 1.0  # the pause when this process can't open more files
+PAUSE_SECONDS = 1.0  # the pause before connections are accepted again, after a limit on open files was reached
 
 
 @dataclass(eq=False)
 class Stranger:
-    """A connection that has not authenticated itself as a member's yet."""
+    """A connection whose peer has not yet authenticated itself as a member of the run."""
 
     addr: str
     at: str  # the local address of the connection; a member connects to all addresses at once
@@ -35,9 +35,9 @@ class Stranger:
 
 
 class Strangers:
-    """The connections that have not authenticated themselves yet, the oldest first.
+    """The connections whose peers have not authenticated themselves yet, the oldest first.
 
-    All nodes of a gang may connect at once, so no method loops over all connections.
+    All nodes of a gang may connect at once, so each method is fast, however many connections there are.
     """
 
     def __init__(self) -> None:
@@ -68,8 +68,8 @@ class Strangers:
         return next(iter(self._all))
 
     def alike(self, stranger: Stranger) -> OrderedDict[Stranger, None]:
-        """Return the connections with the same source address and the same local address as this one, which is
-        included.
+        """Return the connections that have the same source address and the same local address as this connection. They
+        include this connection.
         """
         return self._alike[stranger.addr, stranger.at]
 
@@ -93,8 +93,8 @@ class Listener:
         members: int = 0,
         tell: Callable[[Mapping[str, int]], None] = lambda counts: None,
     ) -> None:
-        """Listen until close(). `serve` gets each member's channel. `tell` gets `rejected` each time its sum has
-        doubled.
+        """Listen until close(). `serve` receives each member's channel. `tell` receives the rejected peers whenever
+        their number has doubled.
         """
         self.tls, self.socks, self.serve, self.tell = tls, list(socks), serve, tell
         self.most = MAX_STRANGERS + members  # all members may connect at the same moment
@@ -127,8 +127,8 @@ class Listener:
         self._drop_surplus(stranger)
 
     def _drop_surplus(self, newest: Stranger) -> None:
-        """If too many connections are unauthenticated, close the oldest. The newest is kept, as it may be a
-        member's.
+        """If too many connections are unauthenticated, close the oldest. The newest connection is kept, because it may
+        be a member's.
         """
         alike = self.strangers.alike(newest)
         if len(alike) > MAX_OF_ONE_ADDRESS and not newest.is_of_this_machine:
@@ -174,8 +174,8 @@ class Listener:
         return strangers_in_words(self.rejected)
 
     async def close(self, patience: float = 0.0) -> None:
-        """Stop listening. Wait up to `patience` seconds until members close their connections; close strangers at
-        once.
+        """Stop listening. Wait up to `patience` seconds until members close their connections. Close unauthenticated
+        connections at once.
         """
         for sock in self.socks:
             asyncio.get_running_loop().remove_reader(sock)

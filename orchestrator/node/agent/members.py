@@ -1,4 +1,4 @@
-"""The members of a gang from the leader's view: each member introduces itself, and then its messages reach the
+"""The members of a gang from the leader's view: each member sends a hello message, and then its reports reach the
 leader.
 """
 
@@ -16,8 +16,8 @@ LEADER = "leader"
 
 
 class Members:
-    """The members that have joined. `on_join` gets each member's hello, and the address of node 0 that the member
-    used.
+    """The members that have joined. `on_join` receives each member's hello message, and the address at which the member
+    has reached node 0.
     """
 
     def __init__(
@@ -50,11 +50,11 @@ class Members:
         self.on_left(node, reason)
 
     def _admitted(self, channel: Channel, first: Message) -> Hello:
-        """Return the hello of a node that has not joined yet. Raises ChannelError for a second agent of the same
-        node, because it must not displace the first.
+        """Check a peer's first message, and return the hello message of a node that has not joined yet. Raises
+        ChannelError for a second agent of the same node, because it must not displace the first.
         """
         said = read(Introduction, first, lenient=True)
-        if said.to != LEADER:  # the peer meant another listener, but its connection was redirected to this one
+        if said.to != LEADER:  # the peer wanted another listener, but its connection was redirected to this one
             raise ChannelError("the connection was not meant for node 0")
         if (member := said.hello) is None:
             raise ChannelError("its hello is of another version")
@@ -69,7 +69,9 @@ class Members:
 
 
 async def introduce(channel: Channel, hello: Hello) -> None:
-    """Introduce this node to the leader. Raises ChannelError with the reason if the leader does not admit this node."""
+    """Send this node's hello message to the leader. Raises ChannelError with the reason if the leader does not admit
+    this node.
+    """
     channel.send(to_json(Introduction(LEADER, hello)))
     answer = read(Admission, await channel.answer(HELLO_SECONDS), lenient=True)
     if answer.joined != hello.node_rank:

@@ -1,4 +1,4 @@
-"""Reports a module that a rank could not import: on which nodes it is missing, and for which interpreter. The module
+"""Reports a module that a rank could not import: the nodes on which it is missing, and their interpreters. The module
 does no I/O.
 """
 
@@ -13,7 +13,7 @@ from orchestrator.protocol.rank_reports import RankEnd
 
 
 class Lacking(NamedTuple):
-    """A node on which the module is missing."""
+    """A node on which a module is missing, with the node's interpreter."""
 
     host: str
     python: str  # the interpreter; "" if it is not known

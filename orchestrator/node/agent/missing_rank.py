@@ -1,8 +1,8 @@
 """Finds the rank that has not entered the collective in which others wait, from NCCL flight recorder dumps. The module
 does no I/O.
 
-`Groups` maps each process group of a rank to its state (see orchestrator.node.launcher.flight_recorder). If a rank
-waits in a collective itself, it is named only if no other rank is to blame, because it may wait for the missing rank in
+`Groups` maps each process group of a rank to its state (see orchestrator.node.launcher.flight_recorder). A rank that
+waits in a collective itself is named only if no other rank is to blame, because it may wait for the missing rank in
 another group.
 """
 
@@ -23,7 +23,7 @@ Groups = Mapping[str, ProcessGroup]
 
 @dataclass(frozen=True)
 class Missing:
-    """A rank for which others wait, and a sentence that explains this."""
+    """A rank for which other ranks wait, and a sentence that explains this."""
 
     rank: int
     words: str
@@ -37,7 +37,7 @@ class _Wait:
 
 
 def missing_rank(recorders: Mapping[int, Groups]) -> Missing | None:
-    """Return the rank for which the others wait in a collective; None if the recorders do not show it.
+    """Return the rank for which the other ranks wait in a collective; None if the recorders do not show it.
 
     recorders: for each rank, its process groups by name; empty if the rank left no dump.
     """
@@ -57,8 +57,8 @@ def _by_group(recorders: Mapping[int, Groups]) -> dict[str, dict[int, ProcessGro
 
 
 def _missing_in(name: str, known: dict[int, ProcessGroup], recorders: Mapping[int, Groups]) -> list[Missing]:
-    """Return the ranks of a group that have not entered the collective in which the others wait, or have entered a
-    different collective.
+    """Return the ranks of a group that have not entered the collective in which the other ranks wait, or that have
+    entered a different collective.
     """
     waiting = [_Wait(rank, *group.waits) for rank, group in sorted(known.items()) if group.waits]
     if not waiting:

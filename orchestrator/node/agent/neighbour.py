@@ -1,5 +1,5 @@
 """The neighbour server, which runs on every node. The previous node connects to it to test the network, and node 0
-sends checkpoints to node 1's server.
+sends checkpoints to it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ Taker = Callable[[Keep, Channel], Awaitable[None]]
 
 
 class NeighbourServer:
-    """A node's neighbour server. `take` receives a checkpoint from the sender's channel, and answers on it."""
+    """The server of a node to which other nodes connect, to test the network or to send a checkpoint. `take` receives a
+    checkpoint through the sender's channel, and sends the answer.
+    """
 
     def __init__(
         self,
@@ -41,10 +43,10 @@ class NeighbourServer:
         with contextlib.suppress(ChannelError, OSError):  # the peer has disconnected
             try:
                 asked = REQUESTS.read(await channel.answer(ANSWER_SECONDS))
-            except DamagedError as error:  # a value out of bounds, such as a list of files that is too long
+            except DamagedError as error:  # a value exceeds a limit, such as a list of files that is too long
                 channel.send(to_json(Answer(str(error))))
                 return
-            if asked is None or asked.to != self.node_rank:  # the peer connected to another node's address
+            if asked is None or asked.to != self.node_rank:  # the peer looked for another node at this address
                 channel.send(to_json(Probed(f"this is node {self.node_rank}", self.node_rank)))
             elif isinstance(asked, Probe):
                 channel.send(to_json(Probed(node=self.node_rank, padding=asked.padding)))

@@ -1,4 +1,6 @@
-"""Records once whether rank 0's program has loaded the checkpoint that its attempt was offered."""
+"""Records whether rank 0's program has loaded the checkpoint from which its attempt was to resume. This is recorded
+once per attempt.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +16,12 @@ from orchestrator.protocol.events import Event, FirstStepsSeen
 from orchestrator.protocol.layout import attempt_folder, metrics_file, node_folder
 from orchestrator.protocol.task import NodeTask
 
-MOST_PAUSE = 60.0  # seconds between two searches for saved checkpoints
-LOOK_SECONDS = 5.0  # the time limit of such a search
+MOST_PAUSE = 60.0  # the longest pause in seconds between two searches for saved checkpoints
+LOOK_SECONDS = 5.0  # the time limit of such a search in seconds
 
 
 class Offer:
-    """The checkpoint that an attempt was offered, on node 0. `there` names the checkpoints that exist when the
+    """The checkpoint from which an attempt was to resume, on node 0. `there` names the checkpoints that exist when the
     attempt begins.
     """
 
@@ -35,13 +37,13 @@ class Offer:
         self.is_known = False
 
     def look(self) -> None:
-        """Check whether the steps that rank 0 has reported show if the program loaded the checkpoint."""
+        """Record whether the program loaded the checkpoint, once the steps that rank 0 has reported show this."""
         if not self.is_known and (found := self.first_steps.look()) is not None:
             self._record(found)
 
     async def watch_saves(self) -> None:
-        """Check the saved checkpoints until they show whether the program has loaded the offered checkpoint. The
-        pauses between checks grow, because listing a folder may be slow.
+        """Search for newly saved checkpoints until they show whether the program has loaded the offered checkpoint. The
+        pauses between searches grow, because listing a folder may be slow.
         """
         pause = 1.0
         while not (self.is_known or self.has_ended):
@@ -50,7 +52,9 @@ class Offer:
             pause = min(2 * pause, MOST_PAUSE)
 
     async def end(self) -> None:
-        """After the ranks have ended, check a last time whether the program has loaded the checkpoint."""
+        """After the ranks have ended, search a last time for a saved checkpoint that shows whether the program has
+        loaded the offered checkpoint.
+        """
         if not self.has_ended:
             self.has_ended = True
             await self._look_at_saves()
@@ -58,7 +62,7 @@ class Offer:
     async def _look_at_saves(self) -> None:
         if self.is_known or self.offered is None or not self.offered.is_counted:
             return
-        # If the folder can't be read in time, the answer stays unknown, because that is no reason to end a run.
+        # If the folder can't be read in time, nothing is recorded, because that is no reason to end a run.
         with contextlib.suppress(OSError, ValueError, RuntimeError, asyncio.TimeoutError):
             # A search that hangs on a dead disk keeps its thread, so no second search is started beside it.
             if self.search is None or self.search.done():

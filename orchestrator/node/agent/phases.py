@@ -43,8 +43,8 @@ class Stage(NamedTuple):
 
 
 class Course(NamedTuple):
-    """The history of the gang's attempts: the present number, the causes of the restarts, and the progress at each
-    restart.
+    """The history of the gang's attempts: the number of the present attempt, the causes of the restarts, and the
+    progress at the beginning of each attempt.
     """
 
     attempt: int
@@ -52,15 +52,15 @@ class Course(NamedTuple):
     begun_at: tuple[Progress, ...]
 
     def again(self, cause: str, saved: Progress) -> Course:
-        """Return the history with one more attempt."""
+        """Return the history with one more attempt, its cause and the run's present progress."""
         return Course(self.attempt + 1, (*self.restarts, cause), (*self.begun_at, saved))
 
 
 class Row(NamedTuple):
     """A phase's row in the leader's table: the awaited reports, the next step, and the error message about a late node.
 
-    A phase with `late` has a deadline, and if a node is lost in it, the gang ends. In phases without `late`, the ranks
-    run.
+    A phase with an error message `late` has a deadline, and if a node is lost in this phase, the gang ends. In phases
+    without `late`, the ranks run.
     """
 
     waits_for: str

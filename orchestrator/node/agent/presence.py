@@ -1,4 +1,4 @@
-"""Tracks the nodes of a gang: their last heartbeats, the lost nodes and the reasons, and pauses of this process. The
+"""Tracks the nodes of a gang: their last heartbeats, which nodes were lost and why, and the pauses of this process. The
 module does no I/O.
 """
 
@@ -18,15 +18,15 @@ class Presence:
         self.link_timeout, self.ticked = link_timeout, started
         self.seen: dict[int, float] = {}
         self.lost: dict[int, str] = {}  # node -> reason
-        # lost nodes that left during a pause of this process -> seconds of the pause
+        # nodes that left during a pause of this process -> seconds of the pause
         self.deserters: dict[int, float] = {}
         self.slept, self.woke = 0.0, 0.0  # the last long pause of this process, and its end
 
     def pause(self, now: float) -> float:
-        """Return for how many seconds this process was stopped or suspended since the last call; 0 if it ran.
+        """Return for how many seconds this process was stopped or suspended since the last call; 0 if it was not.
 
         A process that is stopped, or whose machine is suspended, receives no messages. So the nodes' silence during a
-        pause does not count. A short pause that directly follows a long pause does not replace it, because other nodes
+        pause does not count. A long pause is remembered even if a short pause follows directly, because other nodes
         left during the long pause.
         """
         late, self.ticked = now - self.ticked, now
@@ -48,15 +48,17 @@ class Presence:
         return round(self.slept, 1)
 
     def silent(self, now: float) -> list[tuple[int, str]]:
-        """Return the nodes that have been silent for longer than the limit, and the reason to mark each as lost."""
+        """Return (node, reason) for each node that has been silent for longer than the limit and is not marked as lost
+        yet.
+        """
         late = [(node, now - when) for node, when in self.seen.items() if now - when > self.link_timeout]
         return [(node, f"no heartbeat for {seconds:.0f} s") for node, seconds in late if node not in self.lost]
 
     def is_settled(self, now: float) -> bool:
         """Return whether every node that is not lost has sent a message recently.
 
-        A failing switch disconnects several nodes. If other nodes are silent too, they may be lost in a moment. They
-        are then reported together with the first lost node.
+        A failing switch disconnects several nodes. If other nodes are silent too, they may soon be lost. They are then
+        reported together with the first lost node.
         """
         known = now - self.link_timeout / 2
         return all(when >= known or node in self.lost for node, when in self.seen.items())

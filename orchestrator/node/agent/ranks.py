@@ -1,4 +1,4 @@
-"""The ranks of one node in all attempts: starts their launcher, sends it orders, and handles its reports.
+"""Controls the ranks of one node in all attempts: starts their launcher, sends it orders, and handles its reports.
 
 Reports that concern the other nodes are sent to the leader. Every event is written to this node's record.
 """
@@ -52,11 +52,11 @@ from orchestrator.protocol.task import NodeTask, copies_checkpoints
 from orchestrator.protocol.typed import Handlers, converted, read, to_json
 
 KILL_MARGIN = 5.0
-SILENT_TIMES = 6  # times the time-out of a link: a launcher that imports torch from a slow disk answers late
+SILENT_TIMES = 6  # factor for `link_timeout`, because a launcher that imports torch from a slow disk answers late
 MOST_RESULT = 64 << 20
-_WORDS = ("tail", "error", "reason", "failed")  # the fields of a report that may contain a rank's secret
+_WORDS = ("tail", "error", "reason", "failed")  # the fields of a report in which a rank's secret may occur
 _HANDLERS = Handlers(messages.Report)
-MOST_CHECKPOINTS, MOST_CHARS = 20, 1000  # limits of the report to the leader: checkpoints, and characters of a path
+MOST_CHECKPOINTS, MOST_CHARS = 20, 1000  # limits of the report to the leader: checkpoints, and characters of a name
 
 
 class Ranks:
@@ -80,12 +80,12 @@ class Ranks:
         self.node_dir = node_folder(task.run_dir, task.node_rank)
         self.attempt, self.prepared = task.attempt, messages.Prepare(task.attempt)
         self.running: set[int] = set()
-        self.begun: int | None = None  # the newest attempt whose ranks the launcher was told to start
+        self.begun: int | None = None  # the newest attempt whose ranks the launcher was ordered to start
         self.told_to_stop = False
         self.offer: Offer | None = None  # only on node 0, if the attempt was offered a checkpoint
         self.orphaned: dict[int, int] = {}  # exit codes of ranks that a dead launcher has not reaped, by rank
         self.started = Started()
-        self.members: set[int] = set()  # the ranks of this node; another launcher's count as one that runs
+        self.members: set[int] = set()  # the ranks of this node; in `running`, all ranks of torchrun count as one
         self.heartbeats = HeartbeatReader(task.hang, task.attempt)
         self.start_watch = StartWatch()
         # `unused_port`: the store's port, or 0 once a process has connected to it.
@@ -98,14 +98,13 @@ class Ranks:
         watched = [task.run_dir, task.code_dir, self.node_dir]
         self.folders = [OwnFolder(path) for path in watched if f"{path}/".startswith(f"{task.run_dir}/")]
         self.removed: list[str] = []  # the folders that were removed although the run still needs them
-        self.held: int | None = (
-            None  # a descriptor that keeps the environment from being removed until this process ends
-        )
+        # A descriptor that keeps the environment from being removed until this process ends.
+        self.held: int | None = None
 
     async def start(self) -> None:
         """Prepare the inputs, then start the launcher. Orders that arrive before the launcher runs are queued."""
         try:
-            # Only at the first start, because later the ranks may have changed the environment.
+            # The environment is checked only at the first start, because later the ranks may have changed it.
             if self.task.environment and self.held is None:
                 self.held = await in_thread(hold, self.task.environment)
             places = {}
@@ -130,7 +129,7 @@ class Ranks:
     # -- orders
 
     def prepare(self, order: messages.Prepare) -> None:
-        """Prepare an attempt. If the last launcher has ended, start a new one."""
+        """Prepare an attempt. If the last launcher has ended, start a new launcher."""
         self.attempt, self.prepared, self.stop_deadline = order.attempt, order, None
         self.heartbeats, self.oom_kills = HeartbeatReader(self.task.hang, order.attempt), oom_kills()
         self._look_at_folders()
@@ -140,7 +139,7 @@ class Ranks:
         if self.is_launcher_gone:
             self._renew_launcher()
         elif self.launcher.is_dismissed:
-            return  # when the launcher has ended, a new one is started for this attempt
+            return  # a new launcher is started for this attempt when the present one has ended
         elif not self.launcher.serves(order.attempt):
             self.begin(self.launcher.dismiss())
             return
@@ -162,7 +161,7 @@ class Ranks:
         self.launcher.send(self.prepared)
 
     def go(self, order: messages.Go) -> None:
-        """Start the attempt's ranks. If this node has the checkpoint, the ranks resume from it."""
+        """Start the attempt's ranks. If this node has the checkpoint that the order names, the ranks resume from it."""
         offset, nproc = order.binding.rank_offset, order.binding.nproc
         self.running, self.members = (set(range(offset, offset + nproc)) for _ in range(2))
         if self.task.launcher in ("torchrun", "accelerate"):
@@ -191,7 +190,7 @@ class Ranks:
         return place if os.path.exists(place) else ""
 
     def stop(self, order: messages.Stop) -> None:
-        """Order the ranks to stop at their next step boundary. If this takes too long, the launcher is killed later."""
+        """Order the ranks to stop at their next step boundary. If this takes too long, the launcher will be killed."""
         if self.running:
             self.told_to_stop = True
             self.launcher.send(order)
@@ -222,7 +221,7 @@ class Ranks:
                 if isinstance(news, messages.Stalled):
                     # The program chooses the phase's name, so the name may contain a secret.
                     news = replace(news, phase=self.launcher.masked(news.phase))  # noqa: PLW2901
-                    if not news.full:  # the leader records a full stall
+                    if not news.full:  # the leader records a stall that has exceeded its limit
                         self.events.write(converted(news, events.Stalled))
                 self.tell(news)
         if self.stop_deadline is not None and now > self.stop_deadline:
@@ -236,7 +235,7 @@ class Ranks:
                 self.launcher.kill()
 
     def _look_at_folders(self) -> None:
-        """Report to the leader if the run's folder on this node, or a part that a start needs, was removed."""
+        """Report to the leader if the run's folder on this node was removed, or a part of it that a start needs."""
         removed = [folder.path for folder in self.folders if folder.is_removed()]
         if len(removed) > len(self.removed):
             self.removed = removed
@@ -245,8 +244,7 @@ class Ranks:
     def _why_launcher_is_frozen(self, silent: float) -> str:
         """Return why a launcher that has not answered for `silent` seconds must be killed; "" if it must not be killed.
 
-        A launcher that waits for a disk is not killed, because it can't end before the disk answers, and continues
-        after that.
+        A launcher that waits for a disk is not killed, because it can neither end nor answer before the disk answers.
         """
         if silent <= self.task.link_timeout or self.launcher.pid is None:
             return ""
@@ -351,7 +349,8 @@ class Ranks:
             self.events.write(events.ReportFailed(what, repr(error)[:500]))
 
     async def _became_ready(self, report: messages.Ready) -> None:
-        """Report to the leader that this node is ready, with its checkpoints. Searching a large folder takes a while.
+        """Report to the leader that this node is ready, with its checkpoints. If the folder is large, the search for
+        checkpoints takes a while.
 
         The report also names the hash algorithms that both the ranks and the agent can use. The ranks verify
         checkpoints, and the agent verifies received copies.
@@ -374,8 +373,8 @@ class Ranks:
         return self.launcher.left
 
     def _saves(self, code: int | None) -> dict[str, Any]:
-        """Return how many of rank 0's checkpoints could not be written, and the last error, from rank 0's last
-        heartbeat.
+        """Return how many of rank 0's checkpoints could not be written, and the last error. Both are read from rank 0's
+        last heartbeat.
         """
         last = read_heartbeat(f"{attempt_folder(self.node_dir, self.attempt)}/beat_0")
         if last is None or not last.get("saves_failed") or (code != 0 and last.get("phase") != "done"):
@@ -384,7 +383,7 @@ class Ranks:
         return {"saves": saves, "saves_failed": failed, "unsaved": self.launcher.masked(str(last.get("unsaved") or ""))}
 
     def _take_result(self) -> None:
-        """Copy rank 0's result from the attempt's folder, which a container sees, to the run's folder."""
+        """Copy rank 0's result from the attempt's folder, which is mounted in the container, to the run's folder."""
         if self.task.container is None:
             return
         place = result_file(self.task.run_dir)
@@ -424,8 +423,8 @@ class Ranks:
 
     @_HANDLERS.add
     async def _became_idle(self, report: messages.RanksIdle) -> None:
-        """Note that the attempt's ranks have ended. `killed` is None if only this agent can end their leftover
-        processes.
+        """Record that the attempt's ranks have ended. If the report's `killed` is None, this agent ends the processes
+        that the ranks have left.
         """
         self.stop_deadline, killed, survivors = None, report.killed, report.survivors
         if self.offer is not None:
@@ -441,8 +440,7 @@ class Ranks:
     def reap_orphans(self) -> None:
         """Reap adopted child processes, and store the exit codes of ranks, because a dead launcher can't report them.
 
-        In a container, pids belong to a separate namespace, and the container's processes never become children of the
-        agent.
+        The processes of a container never become children of the agent, and their pids are valid only in the container.
         """
         codes = reap_orphans(self.launcher.pid)
         if self.task.container is None:
@@ -450,9 +448,7 @@ class Ranks:
 
     @_HANDLERS.add
     async def _lost_launcher(self, report: messages.LauncherGone) -> None:
-        """Report that the launcher ended by itself. Its ranks ended with it, so this counts as a failure of the
-        node.
-        """
+        """Report that the launcher ended by itself. Its ranks ended with it, so this is a failure of the node."""
         self.is_launcher_gone = True
         if self.launcher.is_dismissed and not self.running:
             self._renew_launcher()
@@ -463,9 +459,8 @@ class Ranks:
         how = self.launcher.ended_for or _how_it_ended(code, is_oom=is_oom)
         self.events.write(events.LauncherGone(code, report.tail))
         if not self.running and self.begun == self.attempt:
-            await self._became_idle(
-                messages.RanksIdle(self.attempt)
-            )  # all its ranks had ended, so the launcher was no longer needed
+            # All ranks of the launcher had ended, so it was no longer needed.
+            await self._became_idle(messages.RanksIdle(self.attempt))
             return
         if not self.running:
             tail = list(report.tail)
@@ -474,7 +469,7 @@ class Ranks:
             self.trouble(why, rules.NO_LAUNCHER if code > 0 else rules.LAUNCHER_LOST, tail)
             return
         self.reap_orphans()
-        for rank in sorted(self.running):  # ranks that ended well and that the launcher had no time to report
+        for rank in sorted(self.running):  # ranks that exited with 0 and that the launcher had no time to report
             if self.orphaned.get(rank) == 0 and not self.told_to_stop:
                 self._note_end(messages.RankEnded(self.attempt, rank, 0, stopped=False))
         name = name_of(-code) if code < 0 else None

@@ -1,5 +1,5 @@
-"""`python3 node.pyz replay ORDER`: runs one rank of a past run again, alone, at this terminal, and removes its
-files.
+"""`python3 node.pyz replay ORDER`: runs one rank of a past run again, alone and at this terminal. At the end, all files
+of the replay are removed.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ FORWARDED = (signal.SIGTERM, signal.SIGHUP)
 
 
 def replay(path: str) -> int:
-    """Run the rank, and return the program's exit code. If signal N ended it, the code is 128 + N. If it could not
-    start, the code is 1.
+    """Run the rank in the order file, and return the program's exit code. If signal N ended the program, the code is
+    128 + N. If the program could not start, the code is 1.
 
-    The file ORDER is deleted at once because it contains secrets. Its folder is deleted at the end.
+    The order file is deleted at once because it contains secrets. Its folder is deleted at the end.
     """
     path = os.path.expanduser(path)
     try:
@@ -64,7 +64,7 @@ def replay(path: str) -> int:
         return 1
     finally:
         end_marked(task.run_id)
-        shutil.rmtree(task.run_dir, ignore_errors=True)  # orch gc removes the rest
+        shutil.rmtree(task.run_dir, ignore_errors=True)  # orch gc removes what this leaves
 
 
 def _rank(task: NodeTask, binding: Binding, order: dict[str, Any]) -> int:
@@ -79,7 +79,9 @@ def _rank(task: NodeTask, binding: Binding, order: dict[str, Any]) -> int:
 
 
 def _in_container(task: NodeTask, binding: Binding, order: dict[str, Any]) -> int:
-    """Run the rank in its container. The order is passed in a mounted file, because all users can see an argv."""
+    """Run the rank in its container. The order is passed in a mounted file, because all users can see the arguments of
+    a command.
+    """
     launch = prepare(task, task.attempt, max(1, cores() // binding.nproc))
     folder = attempt_folder(node_folder(task.run_dir, task.node_rank), task.attempt)
     inside, path = replace(launch.task, setup=()), f"{folder}/inside.json"
@@ -96,7 +98,7 @@ def _in_container(task: NodeTask, binding: Binding, order: dict[str, Any]) -> in
 
 
 def _variables(task: NodeTask, binding: Binding, order: dict[str, Any]) -> dict[str, str]:
-    """Return the rank's environment variables and secrets. If a rank runs alone with port 0, its store uses a free
+    """Return the rank's environment variables and secrets. If the order has port 0, the rank's store listens on a free
     port.
     """
     environment = rank_environment(
@@ -143,7 +145,7 @@ def _in_foreground(argv: list[str], environment: dict[str, str], folder: str) ->
         signal.signal(number, lambda received, _: child.send_signal(received))
     watched, poller = os.pidfd_open(child.pid), select.poll()
     poller.register(watched, select.POLLIN)
-    poller.register(1, 0)  # only for the event that its other end was closed
+    poller.register(1, 0)  # only for the event that the reader of the output has disconnected
     patience = None
     try:
         while True:

@@ -1,4 +1,6 @@
-"""The nodes of a gang from their hellos: their names for messages, and their addresses. The module does no I/O."""
+"""The nodes of a gang, as their hello messages describe them: their hosts, addresses and numbers of ranks. The module
+does no I/O.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +14,12 @@ from orchestrator.protocol.task import NodeTask
 
 
 class Roster:
-    """The hellos of the nodes that have joined the gang."""
+    """The hello messages of the nodes that have joined the gang."""
 
     def __init__(self, task: NodeTask) -> None:
         self.task = task
         self.hellos: dict[int, Hello] = {}
-        self.reached_at: dict[int, str] = {}  # node 0's address on each other node's connection
+        self.reached_at: dict[int, str] = {}  # the address at which each other node has reached node 0
         self.folders_lost: dict[int, str] = {}  # the run's folder, on each node that lost it
 
     def add(self, hello: Hello, reached_at: str) -> None:
@@ -36,7 +38,7 @@ class Roster:
         return nodes_in_words([(node, self.host_of(node)) for node in nodes])
 
     def host_of(self, node: int) -> str:
-        """Return the node's host name. If the node has not joined yet, this is the host's name in the plan."""
+        """Return the node's host name. If the node has not joined yet, return the host name in the plan."""
         return self.hellos[node].host if node in self.hellos else self.task.hosts[node]
 
     def how_folders_were_lost(self) -> str:
@@ -51,16 +53,16 @@ class Roster:
         return Check(neighbour.addrs, neighbour.neighbour_port, neighbour.host)
 
     def servers(self, nodes: Iterable[int]) -> tuple[tuple[int, tuple[str, ...], int], ...]:
-        """Return the addresses and the port of each node's neighbour server."""
+        """Return the addresses and the port of each node's neighbour server, which receives checkpoints."""
         return tuple((node, self.hellos[node].addrs, self.hellos[node].neighbour_port) for node in nodes)
 
     def bindings(self) -> list[Binding]:
-        """Return each node's ranks."""
+        """Return the rank numbers of each node."""
         return bind([self.hellos[node].nproc for node in range(self.task.nnodes)])
 
     @property
     def world(self) -> range:
-        """Return all ranks of the gang."""
+        """Return the numbers of all ranks of the gang."""
         return range(sum(hello.nproc for hello in self.hellos.values()))
 
     def store_addr(self) -> str:

@@ -1,5 +1,5 @@
-"""The place of an agent in a Slurm job. Slurm's variables give each task its node, the list of nodes and the start
-number.
+"""Determines the position of an agent in a Slurm job. Slurm's variables give each task its node, the list of nodes and
+the number of the start.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from orchestrator.protocol.messages import Again
 from orchestrator.protocol.typed import to_json
 
 START = "SLURM_ORCH_START"
-"""The variable with the number of the start, in a job with spares. orch hides variables of this prefix from sbatch, so
-no other job gets it.
+"""The variable with the number of the start, in a job with spare nodes. orch hides variables with the prefix SLURM_
+from sbatch, so no other job inherits this variable.
 """
 ANSWER_SECONDS = 30.0  # Slurm's controller may need seconds to start a step when it is busy
 
 
 def start_number(environ: Mapping[str, str]) -> int:
-    """Return how many times the agents were started before, by Slurm's requeues or by the first process of a job
-    with spares.
+    """Return how many times the agents were started before, by Slurm's requeues or by the first process of a job with
+    spare nodes.
     """
     return int(environ.get(START) or environ.get("SLURM_RESTART_COUNT") or 0)
 
 
 def place_in(environ: Mapping[str, str]) -> Place:
-    """Return the place of this task. Raises KeyError, ValueError or AllocationError if this process is no task of a
-    job.
+    """Return this Slurm task's `Place`: its node, the other nodes and the number of the start. Raises KeyError,
+    ValueError or AllocationError if this process is no task of a job.
     """
     hosts = expand_nodes(environ.get("SLURM_STEP_NODELIST") or environ.get("SLURM_JOB_NODELIST") or "")
     return Place(
@@ -52,7 +52,7 @@ def _limit(environ: Mapping[str, str]) -> float | None:
 
 def run_slurm_agent(run_dir: str) -> int:
     """Run the agent of this Slurm task, and return its exit code."""
-    if run_dir.endswith(".%a"):  # a task of a job array: Slurm's variables name the array's run to which it belongs
+    if run_dir.endswith(".%a"):  # a task of a job array: Slurm's variables tell to which run of the array it belongs
         run_dir = f"{run_dir[:-2]}{os.environ.get('SLURM_ARRAY_TASK_ID')}"
     code = run_in_job(run_dir, lambda: place_in(os.environ))
     if code and START in os.environ:
@@ -74,10 +74,11 @@ def answers(host: str) -> bool:
 
 
 def _requeue_without_script(run_dir: str, place: Place) -> None:
-    """Queue the job again if the machine of its batch script is lost, because Slurm keeps such a job without a script.
+    """Requeue the job if the machine that ran its batch script is lost, because Slurm would keep the job without a
+    script.
 
-    An agent that has lost its connection to node 0 does this. If the run has no restart left, the next start ends at
-    once, because the agent has no other way to end the job so that Slurm reports a failure.
+    An agent that has lost its connection to node 0 calls this. If the run has no restart left, the job is requeued too,
+    and its next start ends at once, because there is no other way in which Slurm reports a failed job.
     """
     path = word_path(run_dir, place.kind, place.start)
     last = of(events_of(run_dir, place.node, place.start), GaveUp)[-1:]
@@ -86,7 +87,7 @@ def _requeue_without_script(run_dir: str, place: Place) -> None:
     if place.node == 0 or not last or is_others or os.path.exists(f"{run_dir}/cancel.json") or answers(place.hosts[0]):
         return
     if of(events_of(run_dir, 0, place.start), AgentEnded) or events_of(run_dir, 0, place.start + 1):
-        return  # node 0 has gone on: this node alone was cut off from it
+        return  # node 0's agent continued, and only this node had lost its connection
     lost = f"{place.hosts[0]} ran the batch script, so Slurm starts the job again on other nodes"
     again = Again(last[0].cause, f"{last[0].reason}; {lost}", place.node)
     write_json(path, to_json(again, whole=True), durable=False)

@@ -33,7 +33,7 @@ from orchestrator.protocol.task import NodeTask
 
 LOOK_SECONDS = 1.0  # a shared folder sends no events, so it is polled
 SHOWN_SECONDS = 40.0  # NFS may keep the absence of a file in its cache for 30 s
-LEAVING_SECONDS = 30.0  # the time for other agents to end, after it is known that the start has ended
+LEAVING_SECONDS = 30.0  # the time for the other agents to end, once it is known that the start has ended
 
 
 @dataclass(frozen=True)
@@ -53,18 +53,18 @@ class Start:
         return word_path(self.run_dir, "slurm", self.number)
 
     def end(self, node: int) -> AgentEnded | None:
-        """Return the last event of a node's agent; None if the agent has not ended."""
+        """Return the event by which a node's agent has recorded its end; None if the agent has not ended."""
         return next(iter(of(events_of(self.run_dir, node, self.number), AgentEnded)), None)
 
     def has_vanished(self) -> bool:
-        """Return whether node 0's agent has begun and has written no end, because it was killed."""
+        """Return whether node 0's agent has begun but was killed before it could record its end."""
         return bool(events_of(self.run_dir, 0, self.number)) and self.end(0) is None
 
     def lost(self) -> set[int]:
-        """Return the nodes that node 0's agent has lost, and the nodes whose GPU or driver has failed."""
+        """Return the nodes that were lost in this start, and the nodes whose GPU or driver has failed."""
         events = events_of(self.run_dir, 0, self.number)
         losses = of(events, LostNode)
-        lost = {event.lost for event in losses if event.slept is None}  # otherwise node 0 itself was paused
+        lost = {event.lost for event in losses if event.slept is None}  # else node 0 itself was paused
         lost |= nodes_to_avoid(events, last_attempt(events) + 1)
         return {node for node in range(1, len(self.hosts)) if node in lost}
 
@@ -82,7 +82,7 @@ class Start:
 def run_starts(run_dir: str, log: str, *srun: str) -> int:
     """Start the agents again and again, until this job can't continue. Return EXIT_REQUEUE if the job must be requeued.
 
-    log: the pattern of the log's file name, as srun takes it. srun: the srun command without its nodes and its log.
+    log: the pattern of the log's file name, in srun's syntax. srun: the srun command without its nodes and its log.
     """
     try:
         task = NodeTask.from_json(read_json(f"{node_folder(run_dir, 0)}/task.json", MOST_RECORD, run_dir))
@@ -102,13 +102,13 @@ def run_starts(run_dir: str, log: str, *srun: str) -> int:
 
 
 def _request_after(start: Start) -> Again | None:
-    """Return the request for another start; None if there is none.
+    """Return the request for another start; None if there is no request.
 
     If node 0's agent has vanished, another machine writes the request, and a network file system may show it late.
     """
     late, cancel = time.monotonic() + SHOWN_SECONDS, f"{start.run_dir}/cancel.json"
     while (word := read_word(start.word)) is None and start.has_vanished() and time.monotonic() < late:
-        if os.path.exists(cancel):  # no start follows
+        if os.path.exists(cancel):  # no start follows a cancel
             break
         signal.sigtimedwait({signal.SIGCHLD}, LOOK_SECONDS)
     return word
@@ -118,7 +118,7 @@ def first_number(run_dir: str) -> int:
     """Return the number of this job's first start. No earlier start has this number, even before a requeue."""
     before = of(recorded(run_dir, 0), SlurmJob)
     number = max([start_number(os.environ), *(each.start + 1 for each in before)])
-    while os.path.exists(word_path(run_dir, "slurm", number)):  # node 0's agent could record nothing in that start
+    while os.path.exists(word_path(run_dir, "slurm", number)):  # in that start, node 0's agent could record nothing
         number += 1
     return number
 
@@ -133,7 +133,7 @@ def argv_of(start: Start, log: str, srun: Sequence[str]) -> list[str]:
 def following(start: Start, nodes: Sequence[str], word: Again, answers: Callable[[str], bool]) -> Start | None:
     """Return the next start in the same job; None if the next start needs a requeue.
 
-    Spare nodes replace lost nodes if they answer. Nodes that were lost before are tried last.
+    Spare nodes that answer replace lost nodes. Spare nodes that were lost before are tried last.
     """
     if word.cause != Cause.INFRA:  # a preemption or the time limit ends the job
         return None
@@ -149,8 +149,8 @@ def following(start: Start, nodes: Sequence[str], word: Again, answers: Callable
 def _run(start: Start, argv: Sequence[str]) -> int:
     """Run the agents of a start until they end, and return the exit code.
 
-    srun waits for a lost node until Slurm also marks the node as lost. So srun is killed once all other agents have
-    ended, and node 0's exit code is returned.
+    After the loss of a node, srun waits until Slurm has marked the node as lost. So srun is killed once all other
+    agents have ended, and the exit code of node 0's agent is returned.
     """
     step = subprocess.Popen(
         argv, stdin=subprocess.DEVNULL, env={**os.environ, START: str(start.number)},
@@ -163,7 +163,7 @@ def _run(start: Start, argv: Sequence[str]) -> int:
         lost = start.lost()
         present = [node for node in range(len(start.hosts)) if node not in lost and start.end(node) is None]
         if (lost and not present) or time.monotonic() > late:
-            step.send_signal(signal.SIGTERM)  # this kills the rest of the step, and the next srun need not wait for it
+            step.send_signal(signal.SIGTERM)  # this kills the rest of the step, so that the next srun can begin at once
             end = start.end(0)
             return 1 if end is None or end.code is None else end.code
         signal.sigtimedwait({signal.SIGCHLD}, LOOK_SECONDS)

@@ -25,7 +25,7 @@ MOST_HEARTBEAT = 1 << 16
 
 @dataclass
 class RankHeartbeats:
-    """The facts about one rank's heartbeats."""
+    """The facts about one rank that its heartbeats have shown."""
 
     step: int = -1
     phase: str = ""
@@ -40,7 +40,7 @@ class RankHeartbeats:
         moment = float(heartbeat.get("time") or 0.0)
         if (step, phase) == (self.step, self.phase):
             return
-        # Only a heartbeat after a step has these values. All steps may have been made between two reads.
+        # Only a heartbeat after a step has these values. The rank may have made all its steps between two reads.
         stepped = phase == "train" and any(heartbeat.get(name) is not None for name in ("rate", "loss", "eta"))
         self.has_stepped = self.has_stepped or stepped or (phase == self.phase == "train" and step > self.step >= 0)
         if phase == self.phase == "train" and step > self.step >= 0 and moment > self.heartbeat_time:
@@ -73,8 +73,8 @@ class StallDetector:
             known.changed += seconds
 
     def stalls(self, heartbeats: dict[int, dict[str, Any] | None], now: float) -> list[Stalled]:
-        """Return the ranks that have been silent for at least half of their limit. Ranks without any heartbeat are
-        left out.
+        """Return a report on each rank that has been silent for at least half of its limit. Ranks without any heartbeat
+        are left out.
         """
         stalls = []
         for rank, heartbeat in heartbeats.items():
@@ -90,8 +90,8 @@ class StallDetector:
         return stalls
 
     def patient_until(self, ranks: Iterable[int], now: float) -> float:
-        """Return the time at which the last of these ranks exceeds its longer limit; 0 if no rank is within a longer
-        limit.
+        """Return the latest time until which one of these ranks may be silent in a phase with a longer limit, such as
+        evaluation or saving; 0 if no rank is within such a limit.
 
         Only a phase that the program has reported has a longer limit. If a program sends no heartbeats, its output is
         watched instead, and the program is in no such phase.
@@ -157,7 +157,7 @@ class HeartbeatReader:
         limits = {name: float(hang.get(name, value)) for name, value in DEFAULT_LIMITS.items()}
         self.is_off = hang.get("action", "off") == "off"
         self.detector = StallDetector(limits["train"], limits["medians"], limits["other"], attempt)
-        self.reported: dict[int, Stalled] = {}  # the newest stall that was returned, by rank
+        self.reported: dict[int, Stalled] = {}  # the last stall of each rank that was returned
         self.patient_until = 0.0
 
     def news(self, folder: str, ranks: Iterable[int], now: float) -> list[OfAttempt]:

@@ -1,8 +1,8 @@
 """Decides which stalled ranks of all nodes count as a hang. The module does no I/O, and the clock is an argument.
 
 A rank that waits between two steps may wait for a rank that saves or evaluates alone. So while any rank of the run is
-within the limit of a longer phase, the time does not count against ranks between two steps. If a node's heartbeats are
-lost, its ranks may be in such a phase, but for no longer than the phase's limit.
+within the longer limit of such a phase, the time does not count against ranks between two steps. If a node's heartbeats
+are lost, its ranks may be in such a phase, but for no longer than the phase's limit.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ class Standstill:
     """The stalls of one attempt, as the nodes' agents report them."""
 
     stalls: dict[int, Silence] = field(default_factory=dict)  # by rank
-    patience: dict[int, float] = field(default_factory=dict)  # node -> when its ranks' longer limits end
-    # node whose heartbeats are lost -> when its ranks' longest limit ends
+    patience: dict[int, float] = field(default_factory=dict)  # node -> until when its ranks are within a longer limit
+    # node whose heartbeats are lost -> until when its ranks may be within a longer limit
     unseen: dict[int, float] = field(default_factory=dict)
-    waited: float = 0.0  # the last time at which a rank was inside a longer limit
+    waited: float = 0.0  # the last time at which a rank was within a longer limit
     counted: set[int] = field(default_factory=set)  # ranks whose stall counts as a hang
 
     def note(self, node: int, stall: Stalled, now: float) -> None:
@@ -56,7 +56,9 @@ class Standstill:
         return was_counted
 
     def be_patient(self, node: int, seconds: float, now: float) -> None:
-        """Note for how many seconds from now a node's ranks are within a longer limit; 0 if no rank is."""
+        """Record that a rank of the node is in a phase with a longer limit, such as saving, for up to `seconds` from
+        now. If `seconds` is 0, no rank of the node is in such a phase.
+        """
         self._look(now)
         self.patience[node] = now + seconds
 
@@ -66,7 +68,7 @@ class Standstill:
         self.unseen.pop(node, None)
 
     def slept(self, seconds: float) -> None:
-        """Shift all times by a pause of the leader, in seconds."""
+        """Exclude a pause of the leader, in seconds, from all ranks' silence."""
         self.stalls = {rank: replace(stall, since=stall.since + seconds) for rank, stall in self.stalls.items()}
         self.patience = {node: until + seconds for node, until in self.patience.items()}
         self.waited += seconds
@@ -77,14 +79,16 @@ class Standstill:
         return [stall for stall in self.stalls.values() if self._counts(stall, now)]
 
     def newly(self, hung: list[Silence], now: float) -> list[Silence]:
-        """Return the hangs in `hung` that were not returned before, with the ranks' silence until now."""
+        """Return the hangs in `hung` that were not returned before, each with the time for which its rank has been
+        silent.
+        """
         new = [replace(stall, seconds=now - stall.since) for stall in hung if stall.rank not in self.counted]
         self.counted.update(stall.rank for stall in new)
         return new
 
     def full(self) -> list[Silence]:
-        """Return the stalls that have passed their full limit. When a hang is detected, these ranks may be its
-        cause.
+        """Return the stalls that have exceeded their full limit. When a hang is detected, one of these ranks is
+        blamed.
         """
         return [stall for stall in self.stalls.values() if stall.full]
 

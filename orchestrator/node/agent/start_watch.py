@@ -1,6 +1,4 @@
-"""Explains why a start does not proceed: some processes have not joined, and the ranks wait for them. The module
-does no I/O.
-"""
+"""Explains why a start does not proceed: the ranks wait for processes that have not joined. The module does no I/O."""
 
 from __future__ import annotations
 
@@ -26,8 +24,8 @@ class StartWatch:
     is_reported: bool = False
 
     def add(self, sample: Sample) -> float | None:
-        """Return the idle seconds when they reach SECONDS, and 0 when a rank computes again. In all other cases
-        return None.
+        """Return the seconds without computation as soon as they reach SECONDS, and 0 when a rank computes again. In
+        all other cases return None.
         """
         if sample.attempt != self.attempt:
             self.attempt, self.seconds, self.is_reported = sample.attempt, 0.0, False

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 from orchestrator.node.agent.channel import MAX_LINE, Channel, ChannelError
 from orchestrator.node.system.host import lacks_tls
 
-if TYPE_CHECKING:  # some builds of Python lack ssl, and a run on one node does not need it
+if TYPE_CHECKING:  # some builds of Python lack ssl, which a run on one node does not need
     import ssl
 
 CONNECT_SECONDS = 3.0
-PROOF_SECONDS = 10.0  # the time for a peer to authenticate itself; if many have not, the oldest are dropped sooner
-ANSWER_SECONDS = 20.0  # long, because the other side may have to answer a thousand nodes
+PROOF_SECONDS = 10.0  # the time for a peer to authenticate itself; if many have not, the oldest are closed sooner
+ANSWER_SECONDS = 20.0  # long, because the other side may have to answer a thousand nodes at once
 BUFFER_BYTES = 32 << 10  # asyncio's default is 256 KiB per connection, or 256 MiB for a thousand nodes
 
 
@@ -27,7 +27,7 @@ class NoTlsError(Exception):
 
 @dataclass(frozen=True)
 class Tls:
-    """The credentials of one start of a run, for both the server and the client side of a connection."""
+    """The credentials of one start of a run, for connections in both directions."""
 
     server: ssl.SSLContext
     client: ssl.SSLContext
@@ -78,8 +78,8 @@ class Tls:
         return self._proven(Channel(*streams))
 
     def _proven(self, channel: Channel) -> Channel:
-        """Return the channel if the peer's certificate is the run's own. A certificate that is merely signed by it
-        is refused.
+        """Return the channel if the peer's certificate is the run's own. A certificate that the run's certificate has
+        signed is refused.
         """
         shown = channel.writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
         if shown != self.certificate:
@@ -100,7 +100,7 @@ def _certificate_of(credentials: str) -> str:
 
 
 async def _dialled(addr: str, port: int) -> socket.socket:
-    """Resolve the name, and return a connection to the first address on which a process listens."""
+    """Resolve the host name, and return a connection to the first of its addresses on which a process listens."""
     loop = asyncio.get_running_loop()
     problem = OSError(f"{addr} has no address")
     try:

@@ -35,14 +35,14 @@ STACK_BYTES = 67_108_864
 # Prefixes of variables that the interpreter or the C library reads before the launcher runs. Only these are passed in
 # the argv, because other users can see an argv.
 EARLY = ("PYTHON", "LD_", "MALLOC_", "GLIBC_TUNABLES", "LANG", "LC_", "TZ")
-# Prefixes of variables about a site's network and scheduler. A container gets no other variables of its node, because
-# they name folders that the image does not have.
+# Prefixes of variables about a site's network and scheduler. A container gets only these variables of its node, because
+# other variables may name folders that the image does not have.
 SITE = (
     "SLURM_", "NCCL_", "GLOO_", "UCX_", "FI_", "MLX5_", "NVIDIA_", "CUDA_", "PYTORCH_", "TORCH_NCCL_", "TORCH_FR_",
 )  # fmt: skip
 NOT_OF_SITE = ("CUDA_HOME", "CUDA_PATH", "CUDA_ROOT", "CUDA_CACHE_PATH", VISIBLE)
 SCRATCH = "/tmp"  # noqa: S108 (the container's own folder, deleted with the container)
-SHARES_TMP = ("apptainer",)  # runtimes whose containers share the node's /tmp, which all users share, by default
+SHARES_TMP = ("apptainer",)  # runtimes whose containers use the node's /tmp by default, which all users share
 
 
 @dataclass(frozen=True)
@@ -53,15 +53,15 @@ class NodeResources:
     name: str = "USER"
     groups: tuple[int, ...] = ()
     rootless: bool = False
-    gpus: tuple[str, ...] = ()  # numbers as the node counts them, or UUIDs
+    gpus: tuple[str, ...] = ()  # GPUs by number, as the node counts them, or by UUID
     cpuset: str | None = None
     cpus: int | None = None
     memory: int | None = None
     infiniband: bool = False
-    devices: tuple[str, ...] = ()  # further device files that a fast network needs
-    files: tuple[str, ...] = ()  # the site's configuration files of NCCL
+    devices: tuple[str, ...] = ()  # device files that a fast network needs in addition
+    files: tuple[str, ...] = ()  # the site's configuration files for NCCL
     memlock: bool = True  # whether the engine can lift the limit on locked memory, which InfiniBand needs
-    # This process's limits, as options; podman without CAP_SYS_RESOURCE fails if it must raise limits.
+    # This process's limits, as options for podman, which without CAP_SYS_RESOURCE would fail to raise its limits.
     limits: tuple[str, ...] = ()
     host: str = "HOST"
 
@@ -85,7 +85,9 @@ def argv(task: NodeTask, resources: NodeResources, attempt: int, image: str, *, 
 
 
 def replaying(start: list[str], order: str, *, terminal: bool) -> list[str]:
-    """Return the command `start`, changed so that the container runs one rank again instead of starting a launcher."""
+    """Return the command for a container that runs one rank again. `start` is the command that would start a launcher
+    in this container.
+    """
     words = [*start[:-1], "replay", order]
     if terminal and words[0] in ENGINES:
         words.insert(words.index("--interactive"), "--tty")
@@ -102,7 +104,7 @@ def written_inside(task: NodeTask, attempt: int) -> list[str]:
 
 
 def mounts(task: NodeTask, attempt: int) -> list[Mount]:
-    """Return the container's mounts. The rest of the run's folder, which has the agents' records, is not mounted."""
+    """Return the container's mounts. The agents' records in the run's folder are not mounted."""
     assert task.container is not None
     read = [archive_file(task.run_dir), *([task.inputs_dir] if task.inputs else [])]
     if copies_checkpoints(task) and task.node_rank == 0:
@@ -111,8 +113,8 @@ def mounts(task: NodeTask, attempt: int) -> list[Mount]:
         read.append(given_folder(task.run_dir))
     elif task.resume.startswith("/") and not _is_within(task.resume, task.checkpoint_dir):
         read.append(task.resume)
-    # This mount comes first, because other mounts are inside it. Files that ranks write beside or above their working
-    # folder are kept in it when the container ends.
+    # This mount comes first, because other mounts are inside it. It keeps the files that ranks write beside or above
+    # their working folder.
     own = [Mount(container_view(task.run_dir), os.path.dirname(task.run_dir))]
     own += [Mount(path, path, read_only=True) for path in read]
     own += [Mount(path, path) for path in written_inside(task, attempt)]
@@ -121,8 +123,8 @@ def mounts(task: NodeTask, attempt: int) -> list[Mount]:
 
 
 def _mounts(task: NodeTask, resources: NodeResources, attempt: int) -> list[Mount]:
-    """Return the container's mounts and the site's configuration files. If the job mounts another file at the path
-    of a site's file, only the job's file is mounted.
+    """Return the container's mounts and the site's configuration files. If a mount of the job has the same path as a
+    site's file, the site's file is left out.
     """
     found = mounts(task, attempt)
     targets = {mount.target for mount in found}
@@ -130,8 +132,9 @@ def _mounts(task: NodeTask, resources: NodeResources, attempt: int) -> list[Moun
 
 
 def places_in_view(task: NodeTask, attempt: int) -> list[tuple[str, str]]:
-    """Return (source, path of the mount point on the node) for each mount inside the first mount, the container's
-    view.
+    """Return (source, path of the mount point on the node) for each mount inside the container's view.
+
+    The view is the folder of the node that is mounted first, and the other mounts appear in it.
     """
     above, view = os.path.dirname(task.run_dir), container_view(task.run_dir)
     inside = [mount for mount in mounts(task, attempt) if mount.target.startswith(f"{above}/")]
@@ -172,7 +175,8 @@ def start_environment(task: NodeTask, resources: NodeResources) -> dict[str, str
 
 
 def task_inside(task: NodeTask, resources: NodeResources, environ: Mapping[str, str], threads: int) -> NodeTask:
-    """Return the task for the launcher in the container, with all variables of its ranks that the command does not set.
+    """Return the task for the launcher in the container, with the ranks' environment variables. Variables that the
+    container's command sets are left out.
 
     The launcher reads the task from stdin, which other users can't read.
     """
@@ -185,11 +189,11 @@ def task_inside(task: NodeTask, resources: NodeResources, environ: Mapping[str, 
     early = start_environment(task, resources)
     env = {**caches, **site, "OMP_NUM_THREADS": str(threads), **task.env}
     if task.container is not None and task.container.runtime not in ENGINES:
-        # In these runtimes the ranks see all GPUs of the node, so only the variable names the GPUs that they may use.
+        # In these runtimes the ranks see all GPUs of the node, so only this variable limits them to their GPUs.
         if VISIBLE in environ and VISIBLE not in env:
             env[VISIBLE] = environ[VISIBLE]
     elif resources.gpus:
-        # The engine gives the ranks only these GPUs, and the driver numbers visible GPUs from 0.
+        # The engine gives the ranks only these GPUs, and the driver numbers them from 0.
         named = [gpu if gpu.startswith(("GPU-", "MIG-")) else str(index) for index, gpu in enumerate(resources.gpus)]
         env[VISIBLE] = ",".join(named)
     return replace(task, env={name: value for name, value in env.items() if name not in early})
@@ -255,8 +259,8 @@ def _gpus(box: Container, resources: NodeResources) -> list[str]:
 
 
 def _bind(mount: Mount) -> str:
-    """Return a mount in the syntax of the option `--mount`. `-v` is not used, because it would create a missing
-    source.
+    """Return a mount in the syntax of the option `--mount`. The option `-v` is not used, because it would create a
+    missing source folder.
     """
     fields = ["type=bind", f"source={mount.source}", f"target={mount.target}"]
     fields += ["readonly"] if mount.read_only else []

@@ -30,14 +30,14 @@ CAP_SYS_RESOURCE = 24
 
 
 class EngineError(Exception):
-    """The container runtime of this node can't do what was requested. The text names the problem and a remedy, but
-    not the host.
+    """The container runtime of this node can't do what was requested. The text names the problem and a remedy, but not
+    the host.
     """
 
 
 @dataclass(frozen=True)
 class Engine:
-    """A container runtime that has answered, as it describes itself."""
+    """A container runtime that has answered, with the facts that it has reported about itself."""
 
     name: str
     version: str
@@ -47,7 +47,7 @@ class Engine:
 
 @dataclass(frozen=True)
 class Found:
-    """A container of orch, as the engine and the container's labels describe it."""
+    """A container that orch has started, as the engine and the container's labels describe it."""
 
     id: str
     run_id: str
@@ -58,8 +58,8 @@ class Found:
 
 
 def ask(runtime: str) -> Engine:
-    """Return the runtime's description of itself. Raises EngineError if it is missing, does not answer, or refuses
-    this user.
+    """Return the runtime's facts about itself. Raises EngineError if the runtime is missing, does not answer, or
+    refuses this user.
     """
     if runtime == "docker":
         found = parse_json(call(runtime, "info", "--format", "{{json .}}") or "{}")
@@ -80,10 +80,9 @@ def ask(runtime: str) -> Engine:
 
 
 def engine_pid(engine: str) -> int:
-    """Return the pid of the process that starts containers. For docker it is the daemon, for other engines this
-    process.
+    """Return the pid of the process that starts containers: docker's daemon, or this process for other engines.
 
-    The daemon's pid is read from the kernel, as the pid at the other end of the daemon's socket.
+    The kernel reports the daemon's pid for the other end of the daemon's socket.
     """
     path = os.environ.get("DOCKER_HOST", "unix:///var/run/docker.sock")
     if engine == "docker" and path.startswith("unix://"):
@@ -109,7 +108,7 @@ def ours(engine: str, run_id: str | None = None, node: int | None = None) -> lis
     ids = call(engine, "ps", "--all", "--quiet", "--no-trunc", *words).split()
     if not ids:
         return []
-    # `inspect` fails for a container that was removed meanwhile, and still describes the others.
+    # `inspect` fails if a container was removed meanwhile, but still describes the other containers.
     done = answer([engine, "inspect", "--type", "container", *ids], ANSWER_SECONDS)
     return [_found(each) for each in parse_json(done.stdout or "[]")]
 
@@ -124,7 +123,7 @@ def _found(values: Mapping[str, Any]) -> Found:
 
 
 def _at(values: Mapping[str, Any], *names: str) -> Any:
-    """Return the value at a path in an engine's answer, or None if a part of the path is missing."""
+    """Return the value under nested keys in an engine's answer, or None if one of the keys is missing."""
     found: Any = values
     for name in names:
         found = found.get(name) if isinstance(found, Mapping) else None
@@ -132,16 +131,14 @@ def _at(values: Mapping[str, Any], *names: str) -> Any:
 
 
 def remove(engine: str, run_id: str, node: int | None = None, timeout: float = 20.0) -> tuple[int, list[str]]:
-    """Remove the run's containers by force. Return the number of removed containers, and the ids of those that
-    remain.
-    """
+    """Remove the run's containers by force. Return (number of removed containers, ids of the remaining containers)."""
     removed: set[str] = set()
     end = time.monotonic() + timeout
     while found := ours(engine, run_id, node):
         if time.monotonic() > end:
             return len(removed), [each.id[:12] for each in found]
         ids = [each.id for each in found]
-        # A container that is removing itself refuses this. The next search shows whether it is gone.
+        # A container that is removing itself refuses to be removed. The next search shows whether it is gone.
         answer([engine, "rm", "--force", "--volumes", *ids], ANSWER_SECONDS)
         removed.update(ids)
     return len(removed), []
@@ -191,7 +188,7 @@ def everywhere(node_dirs: Iterable[str]) -> list[Found]:
 def _likely() -> tuple[str, ...]:
     """Return the engines that are searched even if no agent has recorded them.
 
-    Podman is not one of them, because its first use by a user leaves a process behind.
+    Podman is not searched, because its first use by a user leaves a process behind.
     """
     return ("docker",) if shutil.which("docker") else ()
 

@@ -50,7 +50,7 @@ from orchestrator.protocol.reading import MOST_WORD, read_regular
 from orchestrator.protocol.task import Container, Mount, NodeTask, copies_checkpoints
 
 PULL_SECONDS = 3600.0
-# exit codes for: the engine failed, the interpreter can't be run, it does not exist; no launcher uses them
+# exit codes of a runtime, but never of a launcher: engine failed, interpreter can't be run, interpreter is missing
 OWN_CODES = (125, 126, 127)
 LEAST_FREE = 64 << 20
 FAST_DEVICES = ("/dev/gdrdrv",)
@@ -60,7 +60,7 @@ ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 @dataclass(frozen=True)
 class ContainerLaunch:
-    """The command that starts a launcher in a container, the launcher's task, and the record about the container."""
+    """The command that starts a launcher in a container, the launcher's task, and the facts about the container."""
 
     argv: list[str]
     task: NodeTask
@@ -129,8 +129,8 @@ def remove_scratch(task: NodeTask) -> None:
 
 
 def remove_compiled(task: NodeTask) -> None:
-    """Remove the code that the run's ranks have compiled in containers on this node. Call this after the last
-    container.
+    """Remove the code that the run's ranks have compiled in containers on this node, after the last container has
+    ended.
     """
     if task.container is not None:
         shutil.rmtree(compiled_folder(task), ignore_errors=True)
@@ -163,8 +163,8 @@ def refusal(task: NodeTask, code: int, tail: list[str]) -> str | None:
 
 
 def ended_with(task: NodeTask, code: int) -> int:
-    """Return the launcher's exit code from the runtime's. If signal N ended the launcher, the runtime exits with 128
-    + N, and this returns -N.
+    """Convert the container runtime's exit code to the launcher's. If signal N ended the launcher, the runtime exits
+    with 128 + N, and this returns -N.
     """
     if task.container is None or code <= 128 or code - 128 not in set(signal.Signals):
         return code
@@ -192,7 +192,7 @@ def here(mounts: tuple[Mount, ...]) -> tuple[Mount, ...]:
 
 
 def _image(box: Container) -> str:
-    """Pull the image if container.pull demands it, and return the image's id."""
+    """Pull the image if the job's container.pull demands it or the node lacks the image, and return the image's id."""
     found = None if box.pull == "always" else _inspect(box)
     if found is None and box.pull == "never":
         raise EngineError(f"it has no image {box.image}, and container.pull is never: pull or load it there")
@@ -274,8 +274,8 @@ def own_limits() -> tuple[str, ...]:
 
 
 def visible_gpus(task: NodeTask, environ: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the GPUs that this node's ranks may use, by names that an engine outside of the job's allocation
-    understands.
+    """Return the GPUs that this node's ranks may use. Their names are also valid outside of the job's allocation,
+    because an engine's daemon runs outside.
 
     The first of these that exists is returned:
 
@@ -300,7 +300,9 @@ def visible_gpus(task: NodeTask, environ: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def _as_named(gpus: tuple[str, ...], gpu_flag: str) -> tuple[str, ...]:
-    """Return the GPUs as CDI names them: whole cards by number, because some versions of CDI don't know their UUIDs."""
+    """Return the names of the GPUs for CDI. Whole cards are named by number, because some versions of CDI don't know
+    their UUIDs.
+    """
     if gpu_flag != "cdi":
         return gpus
     numbers = {each.name: str(each.number) for each in machine_devices() if each.name == each.card}

@@ -1,7 +1,7 @@
 """The program `python node.pyz adapter`: debugpy's adapter for one rank. Only the run's user can connect to it.
 
 debugpy's own adapter listens on a port, and any user who connects to the port can run code as the adapter's owner. This
-adapter listens on an abstract socket instead, and asks the kernel for the owner of each connection.
+adapter listens on an abstract socket instead, and the kernel reports the user at the other end of each connection.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ PIECE = 1 << 16
 
 
 def run_adapter() -> int:
-    """Serve a rank until the rank ends. The rank writes an order to stdin, and reads from stdout the port to which it
-    connects.
+    """Serve a rank until the rank ends. The rank writes an order to this program's stdin, and reads from its stdout the
+    port to which the rank must connect.
 
     The adapter writes the name of the debuggers' socket into the file that the order names as `announce`. Only the
     order's `user` and the user of this process may connect to that socket.
@@ -95,7 +95,7 @@ def _serve(listening: socket.socket, is_taken: Callable[[socket.socket], bool], 
                 if is_taken(came):
                     handle(came)
                     continue
-            except OSError:  # this client has left already; the next one is served all the same
+            except OSError:  # this client has disconnected already; continue with the next one
                 pass
             came.close()
 

@@ -19,13 +19,13 @@ from orchestrator.protocol.files import write_atomic
 from orchestrator.protocol.layout import attempt_folder, node_folder
 from orchestrator.protocol.reading import read_regular
 
-MOST_PART = 1 << 30  # the most bytes of a trace or a snapshot
-LOOK_SECONDS = 0.1  # between two looks; a rank in a container or on network storage can't signal that it is done
+MOST_PART = 1 << 30  # the maximum size in bytes of a trace or a snapshot
+LOOK_SECONDS = 0.1  # seconds between polls; a rank in a container or on network storage can't signal that it is done
 
 
 def print_profile(run_dir: str, node_rank: str, run_id: str, boundary: str, steps: str, seconds: str) -> int:
-    """Print the boundary and the recordings of this node's ranks in one line. The boundary marks where the output
-    begins.
+    """Print the boundary and the recordings of this node's ranks in one line. The boundary marks the beginning of the
+    output, because a login shell may print text before it.
     """
     found = record(os.path.expanduser(run_dir), int(node_rank), int(steps), float(seconds))
     print(boundary, json.dumps(found), flush=True)
@@ -33,8 +33,8 @@ def print_profile(run_dir: str, node_rank: str, run_id: str, boundary: str, step
 
 
 def record(run_dir: str, node_rank: int, steps: int, seconds: float) -> list[dict[str, Any]]:
-    """Return the recorded files of each rank of this node, by name, in base64. If a rank has recorded none, return
-    the reason.
+    """Request profiles of the next steps. Return the files that each rank of this node has recorded, by name, in
+    base64. If a rank has recorded no files, return the reason.
     """
     folder = node_folder(run_dir, node_rank)
     started = started_last(f"{folder}/events.jsonl")
@@ -50,7 +50,8 @@ def record(run_dir: str, node_rank: int, steps: int, seconds: float) -> list[dic
 
 
 def _answers(events: str, attempt: str, order: Order, end: float) -> list[dict[str, Any]]:
-    """Wait until all ranks have recorded or ended, or until time `end`. Then return the ranks' answers.
+    """Wait until all ranks have recorded or ended, or until time `end`. Then return each rank's files, or the reason
+    why there are none.
 
     When a rank's trace has its final name, the rank has finished recording, because it writes the trace last.
     """

@@ -1,4 +1,4 @@
-"""Reads the stacks of Python programs that orch has not started itself. This needs an installed py-spy."""
+"""Reads the stacks of Python programs that orch has not started itself. This requires py-spy to be installed."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ def dump(pid: int) -> tuple[Thread, ...]:
 
 
 def _program(pid: int) -> str | None:
-    """Return the path of py-spy: next to the process's interpreter, on PATH or in ~/.local/bin. Return None if it is
-    missing.
+    """Return the path of py-spy. It is searched next to the process's interpreter, on PATH and in ~/.local/bin. Return
+    None if it is missing.
     """
     with contextlib.suppress(OSError), open(f"/proc/{pid}/cmdline", "rb") as file:
         python = os.fsdecode(file.read().split(b"\0")[0])
@@ -77,7 +77,7 @@ def _why_refused(pid: int) -> str:
 
 
 def why_refused(owner: int, me: int, capabilities: int, scope: str) -> str:
-    """Return which setting forbids ptrace, or "" if none does.
+    """Return which setting of this machine forbids ptrace, or "" if no setting does.
 
     `capabilities` is the bounding set of this process as a bit mask, which has all capabilities that the process could
     ever get. `scope` is kernel.yama.ptrace_scope, or "0" if this setting does not exist.

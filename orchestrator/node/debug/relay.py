@@ -95,7 +95,7 @@ def _announced(folder: str, rank: int) -> dict[str, Any] | None:
 
 
 def _debugger(folder: str, rank: int) -> socket.socket:
-    """Return a connection to a rank's debugger.
+    """Return a connection to the debugger that waits in a rank.
 
     Raises OSError if the debugger has ended, or if another user has taken its socket's name.
     """

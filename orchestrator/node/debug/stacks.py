@@ -64,7 +64,9 @@ class Started:
 
 
 def print_stacks(run_dir: str, node_rank: str, run_id: str, boundary: str) -> int:
-    """Print the boundary and the node's stacks in one line. The boundary marks where the output begins."""
+    """Print the boundary and the node's stacks in one line. The boundary marks the beginning of the output, because a
+    login shell may print text before it.
+    """
     found = look(os.path.expanduser(run_dir), int(node_rank), run_id)
     print(boundary, json.dumps([asdict(each) for each in found]), flush=True)
     return 0
@@ -102,8 +104,8 @@ def look(run_dir: str, node_rank: int, run_id: str) -> list[RankStacks]:
 
 
 def _who_answers(rank: int, process: Process) -> dict[int, Process]:
-    """Return the processes to signal, by rank. If the process is another launcher, such as torchrun, these are its
-    ranks.
+    """Return the processes to signal, by rank. If the process is another launcher, such as torchrun, these are the main
+    processes of its ranks.
 
     Return {} if one of the processes has no handler for the signal.
     """
@@ -138,7 +140,7 @@ def _inner_pid(pid: int) -> int:
 
 
 def _why_hidden(pid: int, started: Started) -> str:
-    """Return why a started rank is not among the processes that this user can inspect."""
+    """Return why this user can't inspect the process of a rank that was started."""
     if started.in_container:
         return "its container runs as another user (container.user): only that user or root may look at its processes"
     try:
@@ -173,13 +175,13 @@ class _Answer:
 
 
 def _own_frames(thread: Thread) -> Thread:
-    """Return the thread without the launcher's frames, from which the program was called."""
+    """Return the thread without the frames of orch's launcher, which has called the program."""
     ours = (number for number, frame in enumerate(thread.frames) if frame.file.endswith(LAUNCHERS))
     return replace(thread, frames=thread.frames[: next(ours, len(thread.frames))])
 
 
 def _foreign(rank: int, process: Process) -> list[RankStacks]:
-    """Return the stacks of ranks that another launcher or a command has started. They are read with py-spy."""
+    """Return the stacks of ranks that another launcher or a command has started, as py-spy reads them."""
     if state_of(process.pid) in STOPPED:
         return [RankStacks(rank, process.pid, why_not="it is stopped (SIGSTOP)")]
     family = [process, *descendants(process.pid)]

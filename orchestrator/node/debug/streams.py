@@ -1,5 +1,5 @@
-"""Multiplexes byte streams over one pair of pipes. Both ends run this code. If a stream is not read, the others
-continue.
+"""Multiplexes byte streams over one pair of pipes. Both ends run this code. If one stream is not read, the other
+streams continue.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import struct
 from collections.abc import Awaitable
 from typing import Callable
 
-# kind of the message, number of the stream, number of bytes that follow (for CREDIT: that may be sent in addition)
+# the message's kind, the stream's number, the number of bytes that follow (for CREDIT: that may be sent in addition)
 HEAD = struct.Struct("!BII")
 OPEN, DATA, END, FAILED, CREDIT = range(1, 6)
 PIECE = 1 << 15
@@ -31,7 +31,8 @@ class _Stream:
 class Streams:
     """The streams over one pair of pipes. The end that has no `dial` opens streams.
 
-    For each opened stream, the end that has `dial` calls it, and connects the stream with the returned connection.
+    For each opened stream, the end that has `dial` calls this function, and connects the stream with the connection
+    that the function returns.
     """
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, dial: Dial | None = None) -> None:
@@ -41,7 +42,9 @@ class Streams:
         self.writing, self.number, self.is_over = asyncio.Lock(), 0, False
 
     async def serve(self) -> None:
-        """Handle messages until the other end has closed. Raises ValueError if the other end violates the protocol."""
+        """Handle messages until the other end has closed its pipe. Raises ValueError if the other end violates the
+        protocol.
+        """
         try:
             while True:
                 kind, number, size = HEAD.unpack(await self.reader.readexactly(HEAD.size))
@@ -56,9 +59,7 @@ class Streams:
             self.writer.close()
 
     async def carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Open a stream to the other end, and copy data between the stream and this connection until both have
-        ended.
-        """
+        """Open a stream to the other end, and copy data between the stream and this connection until both end."""
         if self.is_over:
             writer.transport.abort()
             return

@@ -1,5 +1,5 @@
-"""The folder of an installed environment. It is either complete or absent. Its files are verified by their sizes and
-times.
+"""Records and verifies the contents of an environment's folder, by the files' sizes and times. An installed environment
+is either complete or absent.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from orchestrator.protocol.files import open_own, write_json
 from orchestrator.protocol.reading import MOST_RECORD, read_json
 
 MANIFEST = "orch-environment.json"
-PASSED_OVER = ("__pycache__", MANIFEST)  # not verified, because the first import writes bytecode
+PASSED_OVER = ("__pycache__", MANIFEST)  # these are not verified, because the first import writes bytecode
 # These files describe where and when a package was installed, and not its contents.
 OF_THE_PLACE = ("pyvenv.cfg", "uv_cache.json", "RECORD")
 
@@ -31,7 +31,7 @@ def interpreter(folder: str) -> str:
 
 
 def seal(folder: str, about: dict[str, Any]) -> None:
-    """Record the state of all installed files in the manifest, so that later changes can be detected."""
+    """Record the state of all installed files in the environment's manifest, so that later changes can be detected."""
     write_json(f"{folder}/{MANIFEST}", {**about, "files": listing(folder)}, durable=False)
 
 
@@ -62,8 +62,8 @@ def _stamp(entry: os.DirEntry[str]) -> Any:
 
 
 def why_unusable(folder: str) -> str | None:
-    """Return a sentence if an environment was changed or is incomplete. Return None if it is intact, and "" if it is
-    absent.
+    """Return a sentence about the problem if an environment was changed or is incomplete. Return None if it is intact,
+    and "" if it is absent.
 
     Only sizes and times are compared. They include ctime, which no program can set.
     """
@@ -99,7 +99,7 @@ def hold(folder: str) -> int:
     """
     try:
         descriptor = open_own(f"{folder}/{MANIFEST}", os.O_RDONLY | os.O_NONBLOCK)
-        # If the file system has no locks, only its recent use protects the environment.
+        # If the file system has no locks, only the time of its last use protects the environment.
         with contextlib.suppress(OSError):
             fcntl.flock(descriptor, fcntl.LOCK_SH)
         os.utime(descriptor)
@@ -116,11 +116,11 @@ def hold(folder: str) -> int:
 
 @contextlib.contextmanager
 def unused(folder: str) -> Iterator[bool]:
-    """Yield whether no agent uses the environment. Within the block, no agent can begin to use it."""
+    """Yield True if no agent uses the environment, else False. Within the block, no agent can begin to use it."""
     try:
         descriptor = os.open(f"{folder}/{MANIFEST}", os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
-        yield True  # the environment's installation was never finished
+        yield True  # the installation of this environment was never finished
         return
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

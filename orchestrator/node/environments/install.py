@@ -15,7 +15,7 @@ from orchestrator.node.system.hashing import digest_of
 from orchestrator.protocol.files import locked, open_own, temporary_name
 
 LAST_LINES = 12
-# Prefixes of variables that uv must not get, because they are settings of another environment.
+# Prefixes of variables that uv must not get, because they configure another environment.
 STRANGE = ("UV_", "PIP_", "PYTHON", "VIRTUAL_ENV", "CONDA_")
 PTH = "orch-system-packages.pth"
 
@@ -35,7 +35,7 @@ class Order:
     wheels: dict[str, str]  # file name -> sha256
     uv: str  # sha256 of the uv program
     base: str  # the interpreter
-    paths: tuple[str, ...] = ()  # folders of packages that stay visible below the environment
+    paths: tuple[str, ...] = ()  # folders whose packages are visible in the environment too
 
     @staticmethod
     def from_json(data: dict[str, Any]) -> Order:
@@ -76,7 +76,8 @@ def install(cache: str, order: Order) -> bool:
         os.mkdir(partial, 0o700)
         try:
             _build(cache, partial, order)
-            if os.path.lexists(folder):  # a changed environment may still be in use, and its open files stay readable
+            # A changed environment may still be in use. Its open files stay readable after they are removed.
+            if os.path.lexists(folder):
                 os.rename(folder, f"{partial}/altered")
             os.rename(f"{partial}/env", folder)
         finally:
@@ -118,8 +119,8 @@ def _verified_copy(source: str, sha256: str, target: str) -> str:
 
 
 def _show(target: str, paths: tuple[str, ...]) -> None:
-    """Make the packages in these folders visible in the environment, after its own packages. Their .pth files are
-    read too.
+    """Make the packages in these folders visible in the environment, after the environment's own packages. The .pth
+    files in these folders are read too.
     """
     for name in os.listdir(f"{target}/lib"):
         with open(f"{target}/lib/{name}/site-packages/{PTH}", "w", encoding="utf-8") as file:

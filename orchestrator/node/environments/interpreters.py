@@ -1,5 +1,5 @@
-"""Finds an interpreter of this machine by its version, and collects the facts that decide which wheels it can
-install.
+"""Finds an interpreter of this machine by its version, and collects the facts that decide which wheels can be installed
+for it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 from orchestrator.node.system.interpreter import InterpreterError, ask_interpreter, usual_folders
 
-# An interpreter prints its own absolute path, because the path by which it was started may be a shim, such as pyenv's.
+# An interpreter prints its own absolute path, because the command that starts it may be a shim, such as pyenv's.
 ASK = """
 import json, os, platform, site, sys, sysconfig
 def libc():
@@ -69,8 +69,8 @@ def find(python: str, version: str | None, system_packages: str | None) -> dict[
     """Return the facts about the interpreter for a new environment. Raises NoInterpreterError if no interpreter
     matches.
 
-    If `system_packages` is given, it is the interpreter. Otherwise `python` is used if it has the requested version, or
-    else any other interpreter with this version.
+    If `system_packages` is given, it is the path of the interpreter. Otherwise `python` is used if it has the requested
+    version, or else any other interpreter with this version.
     """
     if system_packages is not None:
         found = ask(system_packages, packages=True)
@@ -95,7 +95,7 @@ def find(python: str, version: str | None, system_packages: str | None) -> dict[
 
 
 def ask(python: str, *, packages: bool = False) -> dict[str, Any]:
-    """Return an interpreter's description of itself. With `packages`, the description includes its packages.
+    """Return the facts that an interpreter reports about itself. With `packages`, they include its installed packages.
 
     Raises NoInterpreterError if the interpreter does not answer.
     """
@@ -111,8 +111,8 @@ def _fits(found: str, requested: str | None) -> bool:
 
 
 def _candidates(python: str, version: str) -> Iterator[str]:
-    """Yield paths of interpreters. Those with the version in their name come first. Links to the same interpreter
-    count once.
+    """Yield paths of interpreters, first those with the version in their name. If several links lead to the same
+    interpreter, only the first is yielded.
     """
     minor = ".".join(version.split(".")[:2])
     folders = [*os.environ.get("PATH", os.defpath).split(os.pathsep), *usual_folders()]

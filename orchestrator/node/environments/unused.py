@@ -16,9 +16,9 @@ from orchestrator.protocol.reading import names_in
 
 @dataclass(frozen=True)
 class Old:
-    """An unused item in a cache."""
+    """An item in a cache that was not used for long."""
 
-    kind: str  # environment | wheel | folder (an interrupted installation)
+    kind: str  # environment, wheel, or folder (of an interrupted installation)
     path: str
     bytes: int
 

@@ -20,9 +20,9 @@ from orchestrator.protocol.reading import read_regular
 STEM = "flight_"  # prefix of the dumps, flight_RANK, and of the pipes, flight_RANK.pipe
 ENTRIES = 2000
 MOST_DUMP = 64 << 20
-MOST_GROUPS = 32  # groups of a rank in the report to the leader
-ANSWER_SECONDS = 2.0  # torch reads its pipe once per second
-# older versions of torch open the pipe only for the buffer's old name; newer ones warn about that name
+MOST_GROUPS = 32  # the most process groups of a rank that are reported to the leader
+ANSWER_SECONDS = 2.0  # seconds; torch reads its pipe once per second
+# Before this version, torch opens the pipe only if the buffer's old variable is set. Later versions warn about it.
 OLD_NAME_UNTIL = (2, 12)
 
 
@@ -40,16 +40,16 @@ def recorder_settings(folder: str, torch_version: str = "") -> dict[str, str]:
 
 
 def ask_for_dumps(folder: str, ranks: Iterable[int]) -> list[int]:
-    """Request dumps from these ranks. Return the ranks whose flight recorder listens to its pipe."""
+    """Request dumps from these ranks through their pipes. Return the ranks whose flight recorder reads its pipe."""
     asked = []
     for rank in ranks:
-        # there is no pipe or no listener: the rank does not use NCCL, or has not joined yet
+        # there is no pipe or no listener, because the rank does not use NCCL, or has not joined yet
         with contextlib.suppress(OSError):
             pipe = os.open(f"{folder}/{STEM}{rank}.pipe", os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
             try:
                 if stat.S_ISFIFO(os.fstat(pipe).st_mode):
                     with contextlib.suppress(FileNotFoundError):
-                        os.unlink(f"{folder}/{STEM}{rank}")  # an older dump would be taken for the answer
+                        os.unlink(f"{folder}/{STEM}{rank}")  # otherwise, an older dump would be read as the answer
                     os.write(pipe, b"1")
                     asked.append(rank)
             finally:

@@ -57,7 +57,7 @@ _FAILED = {messages.Prepare: "the port for the ranks can't be had", messages.Go:
 
 @dataclass
 class RankProcess:
-    """A rank that has been started. Its output arrives in `pipe` until the pipe is closed."""
+    """A rank that has been started. `pipe` carries the rank's output until the pipe is closed."""
 
     start: RankStart
     pid: int
@@ -80,11 +80,11 @@ class Launcher:
     ranks: dict[int, RankProcess] = field(default_factory=dict)
     kill_at: float | None = None
     stacks_at: float | None = None
-    stacks_end: float = 0.0  # when the launcher stops waiting for stacks
-    asked: list[Asked] = field(default_factory=list)  # the ranks that were signalled for their stacks
-    recorders: list[int] = field(default_factory=list)  # the ranks whose flight recorder was asked for a dump
+    stacks_end: float = 0.0  # the time at which the launcher stops waiting for stacks
+    asked: list[Asked] = field(default_factory=list)  # the ranks that got the signal to write their stacks
+    recorders: list[int] = field(default_factory=list)  # the ranks whose flight recorder was requested to write a dump
     groups: dict[int, dict[str, Any]] = field(default_factory=dict)  # the process groups in the dumps that have arrived
-    missing: str = ""  # a module that all ranks need and this interpreter lacks
+    missing: str = ""  # a module that all ranks need and that this interpreter lacks
     oom_kills: int = field(default_factory=oom_kills)
     attempt: int = 0
     folder: str = ""  # the attempt's folder
@@ -108,7 +108,7 @@ class Launcher:
         self.selector.register(self.orders, selectors.EVENT_READ, "orders")
         imported = warm_up(self.task)
         if imported.get("opened_gpu") and self.task.launcher == "fork":
-            self.task = replace(self.task, launcher="exec")  # a forked CUDA context is broken
+            self.task = replace(self.task, launcher="exec")  # a forked process can't use a CUDA context
         network = network_here() if self.task.container is not None else None
         self.missing = imported.get("missing", "")
         self.report(messages.Imported(self.attempt, network=network, **imported))
@@ -141,9 +141,9 @@ class Launcher:
         for end in self.signals:
             os.set_blocking(end, False)
         signal.set_wakeup_fd(self.signals[1], warn_on_full_buffer=False)
-        signal.signal(signal.SIGCHLD, lambda *_: None)  # the wake-up needs a handler
+        signal.signal(signal.SIGCHLD, lambda *_: None)  # without a handler, the signal causes no wake-up
         for number in (*STOP_SIGNALS, signal.SIGHUP):
-            # a scheduler signals every process, but only the agent's order counts
+            # a scheduler signals every process, but the ranks are stopped only by the agent's order
             signal.signal(number, lambda *_: None)
         let_through()
         self.selector.register(self.signals[0], selectors.EVENT_READ, "signals")
@@ -175,7 +175,7 @@ class Launcher:
             start: RankStart | None = handler(self, order)
         except (OSError, MemoryError) as error:
             if os.getpid() != me:
-                raise  # this process is a rank by now, and its end is reported like any rank's
+                raise  # this process is a forked rank by now, and its end is reported like every rank's
             lack = shortage(error)
             self._kill_ranks()
             words = "Cannot allocate memory" if isinstance(error, MemoryError) else error.strerror or error
@@ -187,8 +187,8 @@ class Launcher:
 
     @_HANDLERS.add
     def _prepare(self, order: messages.Prepare) -> None:
-        """On node 0, bind a new port for the store at the given address, and hold it. The report contains the port,
-        which the other nodes need.
+        """On node 0, open a free port for the store, and keep its socket open. Report the port, which the other nodes
+        need.
         """
         self.attempt = order.attempt
         self.store = None
@@ -208,7 +208,9 @@ class Launcher:
 
     @_HANDLERS.add
     def _go(self, order: messages.Go) -> RankStart | None:
-        """Fork the ranks. Their connections wait in the listening socket's backlog until the store accepts them."""
+        """Fork the ranks. Their connections to the store wait in the backlog of the listening socket until the store
+        accepts them.
+        """
         bound = order.binding
         self.folder = attempt_folder(node_folder(self.task.run_dir, self.task.node_rank), self.attempt)
         self.oom_kills = oom_kills()
@@ -236,7 +238,7 @@ class Launcher:
 
     def _release_port(self) -> None:
         if self.listening is not None:
-            with contextlib.suppress(KeyError):  # the socket is registered only from `go` until the first connection
+            with contextlib.suppress(KeyError):  # the socket is registered only from `_go` until the first connection
                 self.selector.unregister(self.listening)
             self.listening.close()
             self.listening = None
@@ -244,7 +246,7 @@ class Launcher:
     def _fork(self, start: RankStart, parent: int) -> RankStart | None:
         log = RankLog(f"{self.folder}/rank_{start.rank}.log", self.task.log_limit)
         read_end, write_end = os.pipe()
-        with contextlib.suppress(OSError):  # more than this user's total limit for pipes; the usual 64 KiB suffice
+        with contextlib.suppress(OSError):  # this exceeds this user's total limit for pipes; the usual 64 KiB suffice
             fcntl.fcntl(read_end, F_SETPIPE_SZ, PIPE_BYTES)
         with held_back():  # until the child has removed the launcher's handlers, which would ignore a TERM
             pid = os.fork()
@@ -264,8 +266,8 @@ class Launcher:
         """Close the launcher's descriptors in a forked child.
 
         If the child kept the store's socket open, other ranks would hang after the store's end. Descriptors that an
-        import has opened stay open. An object may own such a descriptor and close its number later, when the number
-        belongs to another file.
+        import has opened are not closed here. An object may own such a descriptor and close its number later, when the
+        number belongs to another file.
         """
         self.selector.close()
         if self.listening is not None:
@@ -277,9 +279,7 @@ class Launcher:
             os.close(descriptor)
 
     def _serve_store(self) -> None:
-        """After the first connection, let the store take over the listening socket, which has held the port until
-        now.
-        """
+        """When the first rank connects, start torch's store on the socket that has held the port until now."""
         from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
         assert self.listening is not None
@@ -305,7 +305,7 @@ class Launcher:
         """
         for process in self._alive():
             if has_ended(process.pid):
-                continue  # the rank has ended by itself, and is reaped in a moment
+                continue  # the rank has ended by itself, and will be reaped in a moment
             send = _signal_group if process.start.kind == "command" else os.kill
             send(process.pid, signal.SIGTERM)
             process.sent = signal.SIGTERM
@@ -328,9 +328,8 @@ class Launcher:
         self.stacks_end = now + PATIENCE_SECONDS
 
     def _report_stacks_when_there(self) -> None:
-        """Report the stacks once every rank that can answer has done so.
-
-        On a busy machine, answers may take long.
+        """Report the stacks if every rank that can answer has done so, or if the time for answers has passed.
+        Otherwise, check again later.
         """
         standing = self._standing()
         able = {rank: pid for rank, pid in standing.items() if state_of(pid) in ("R", "S")}
@@ -349,8 +348,8 @@ class Launcher:
         self.report(read(messages.StacksFound, {"ranks": ranks, "recorders": dumps}))
 
     def _described(self, rank: int, pid: int) -> dict[str, Any]:
-        """Return a rank's state and the line that it has reached. An error is caught, because it must not end the
-        ranks.
+        """Return a rank's state and the line of the program at which it is. An error is caught, because it must not end
+        the ranks.
         """
         try:
             return describe(pid, files_of(self.folder, rank)["stack_file"])
@@ -395,11 +394,11 @@ class Launcher:
             if not has_ended(process.pid):
                 continue
             with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(process.pid, signal.SIGKILL)  # while the zombie still holds the number
+                os.killpg(process.pid, signal.SIGKILL)  # the zombie still reserves the group's number
             _, process.exit_status = os.waitpid(process.pid, 0)
             while process.pipe >= 0 and self._pump(process):
                 pass
-            if process.pipe >= 0:  # a process in another session still holds the other end
+            if process.pipe >= 0:  # a process in another session still has the other end open
                 self.selector.unregister(process.pipe)
                 os.close(process.pipe)
                 process.pipe = -1
@@ -412,10 +411,10 @@ class Launcher:
             self.report(self._terminate_leftovers())
 
     def _terminate_leftovers(self) -> messages.RanksIdle:
-        """In a container, kill the processes that the ranks have left, and report them. Without a container, the agent
-        does this.
+        """In a container, kill the processes that the ranks have left, and report them. Outside of containers, the
+        agent does this.
 
-        The agent can't do this for a container, because there it would also kill the launcher.
+        In a container, the agent would also kill the launcher.
         """
         if self.task.container is None:
             return messages.RanksIdle(self.attempt)
@@ -432,12 +431,12 @@ class Launcher:
         worker_killed, is_oom, missing = not is_killed and lost_a_process(end), False, None
         if (is_killed or worker_killed) and (count := oom_kills()) > self.oom_kills:
             is_oom = True
-            self.oom_kills = count  # this kill is used up, so another rank needs another kill to be blamed on memory
+            self.oom_kills = count  # one kill explains the end of only one rank
         if code > 0 and "No module named" in (words := _last_words(end)):
             from orchestrator.node.launcher.rank.missing_module import missing_module
 
             missing = missing_module(words)
-        # A rank that was sent TERM and then died of KILL may have been killed by somebody else before it got the TERM.
+        # If a rank was sent TERM and then died of KILL, somebody else may have killed it before it got the TERM.
         stopped = process.sent == signal.SIGKILL or (process.sent != 0 and not is_killed)
         end = replace(
             end, worker_killed=worker_killed, oom=is_oom, missing=missing, log_bytes_lost=process.log.lost,
@@ -460,7 +459,7 @@ def _signal_group(pid: int, number: int) -> None:
     try:
         os.killpg(pid, number)
     except ProcessLookupError:
-        os.kill(pid, number)  # the rank is not reaped yet, so the number is still its own
+        os.kill(pid, number)  # the rank is not reaped yet, so no other process can have its pid
 
 
 def _write_all(descriptor: int, data: bytes) -> None:
@@ -473,7 +472,7 @@ def run_launcher() -> int:
     """Run the launcher, and return its exit code. In a forked child, run the rank, and return the rank's exit code."""
     reports = os.dup(1)
     os.set_inheritable(reports, False)
-    os.dup2(2, 1)  # output of an import must not be taken for a report
+    os.dup2(2, 1)  # text that an import prints must not be read as a report
     first = b""
     while not first.endswith(b"\n"):
         data = os.read(0, 1)
@@ -481,10 +480,10 @@ def run_launcher() -> int:
             return 0
         first += data
     task = NodeTask.from_json(parse_json(first))
-    # In a container with another user, the agent must be able to read the files.
+    # If the container has another user, the agent must be able to read the files.
     if os.stat(archive_file(task.run_dir)).st_uid == os.geteuid():
         hold_umask()
-    if task.container is not None:  # other users can see the argv that enters a container
+    if task.container is not None:  # other users can see a command, so the variables come with the task
         os.environ.update(task.env)
     os.environ.update(task.secrets)
     start = Launcher(task, orders=0, reports=reports).serve()

@@ -13,9 +13,9 @@ from orchestrator.node.system.processes import descendants, parent_of, state_of,
 from orchestrator.protocol.files import open_own
 from orchestrator.protocol.reading import read_part
 
-STACK_SIGNAL = signal.SIGRTMIN + 7  # has no default use; SIGUSR1 and 2 belong to schedulers and users
+STACK_SIGNAL = signal.SIGRTMIN + 7  # the signal has no default use; SIGUSR1 and SIGUSR2 belong to schedulers and users
 SETTLE_SECONDS = 1.0
-PATIENCE_SECONDS = 6.0  # wait for answers; the leader waits for 8 s
+PATIENCE_SECONDS = 6.0  # seconds to wait for answers; the leader waits for 8 s
 _FRAME = re.compile(r'  File "(.*)", line (\d{1,9}|\?\?\?) in (.*)')
 _THREAD = re.compile(r"^(Current thread|Thread) .*most recent call first\):$", re.MULTILINE)
 _COLLECTIVE = re.compile(
@@ -55,7 +55,7 @@ class Asked:
     pid: int
     path: str
     offset: int
-    threads: tuple[str, ...]  # threads that may answer
+    threads: tuple[str, ...]  # the threads, one of which will handle the signal
 
     @staticmethod
     def before(pid: int, path: str) -> Asked:
@@ -69,10 +69,10 @@ class Asked:
         return Asked(pid, path, offset, tuple({str(pid), *_free_threads(pid)}))
 
     def answer(self) -> str:
-        """Return the dump once it is complete; before that, return "".
+        """Return the dump once it is complete. Until then, return "".
 
-        The writing thread does not signal when it has finished. But the file grows when the thread begins to write, and
-        from then on the thread blocks the signal until it has finished.
+        The thread that writes the dump gives no sign when it has finished. But the file grows when the thread begins,
+        and from then on the thread blocks the signal until it has finished.
         """
         if not self.so_far() or not set(self.threads) <= {*_free_threads(self.pid)} | self._ended_threads():
             return ""
@@ -107,7 +107,7 @@ def ask(pid: int, path: str) -> Asked | None:
     asked = Asked.before(pid, path)
     try:
         os.kill(pid, STACK_SIGNAL)
-    except ProcessLookupError:  # the rank of another launcher has just ended
+    except ProcessLookupError:  # a rank of another launcher, such as torchrun, has just ended
         return None
     return asked
 
@@ -119,8 +119,8 @@ def ranks_below(pid: int) -> dict[int, int]:
 
 
 def begins_a_rank(pid: int) -> bool:
-    """Return whether a process is a rank's main process. Its children inherit RANK, so its parent must have a
-    different RANK.
+    """Return whether a process is a rank's main process. The children of a rank inherit its variable RANK, so a process
+    is the main process if its parent's RANK differs.
     """
     rank = variable_of(pid, "RANK")
     return rank != "" and variable_of(parent_of(pid), "RANK") != rank
@@ -132,7 +132,7 @@ def would_answer(pid: int) -> bool:
 
 
 def _has_signal(path: str, mask: str) -> bool:
-    """Return whether a /proc status file lists the signal in the given set of signals."""
+    """Return whether a /proc status file lists the signal in the given set, such as the signals with a handler."""
     try:
         with open(path, encoding="ascii", errors="replace") as status:
             found = [line.split()[1] for line in status if line.startswith(mask)]
@@ -142,8 +142,8 @@ def _has_signal(path: str, mask: str) -> bool:
 
 
 def describe(pid: int, path: str) -> dict[str, Any]:
-    """Return a process's state, line and frames, and whether its main thread waits in a collective (None if
-    unknown).
+    """Return a process's state, the line at which it is, its frames, and whether its main thread waits in a collective
+    (None if unknown).
     """
     frames = main_frames(_tail(path))
     in_collective = bool(_COLLECTIVE.search("\n".join(frames[:4]))) if frames else None

@@ -33,7 +33,7 @@ def is_there(module: str) -> bool:
     """Return whether this interpreter can find a top-level module. The module is not imported."""
     try:
         return module in sys.modules or importlib.util.find_spec(module) is not None
-    except (ImportError, ValueError):  # a finder refuses the name
+    except (ImportError, ValueError):  # a finder refuses the module's name
         return False
 
 
@@ -48,11 +48,11 @@ def torch_version() -> str:
 
 
 def warm_up(task: NodeTask) -> dict[str, Any]:
-    """Import the modules that forked ranks will share. Return the time that this took, or the failed module and the
-    error.
+    """Import the modules that forked ranks will share. Return a dict with the time that this took, or with the failed
+    module and the error.
 
-    `missing` names a module that every rank needs but this interpreter lacks. `opened_gpu` names an import that has
-    opened a GPU, after which a forked rank could not use its GPU.
+    In the dict, `missing` names a module that every rank needs but this interpreter lacks. `opened_gpu` names an import
+    that has opened a GPU, after which a forked rank could not use its GPU.
     """
     begun, opened_gpu = time.monotonic(), None
     if needs_torch(task) and not torch_is_there():
@@ -81,7 +81,7 @@ def warm_up(task: NodeTask) -> dict[str, Any]:
 def _asking_nvml() -> Iterator[None]:
     """Make torch.cuda.is_available() use NVML within the block, because NVML does not initialize CUDA.
 
-    If the job sets the variable itself, its value is kept.
+    If the job sets torch's variable PYTORCH_NVML_BASED_CUDA_CHECK, the job's value is kept.
     """
     if NVML_CHECK in os.environ:
         yield
@@ -94,10 +94,10 @@ def _asking_nvml() -> Iterator[None]:
 
 
 def open_gpus(folder: str = "/proc/self/fd", devices: tuple[str, ...] = ("/dev/nvidia", "/dev/dxg")) -> list[str]:
-    """Return the GPU devices that this process has open. If a process has initialized CUDA, it can't fork ranks."""
+    """Return the GPU devices that this process has open. If the list is not empty, the process must not fork ranks."""
     targets = []
     for name in os.listdir(folder):
-        with contextlib.suppress(OSError):  # the descriptor of the listing itself is closed by now
+        with contextlib.suppress(OSError):  # the descriptor by which the folder was listed is closed by now
             targets.append(os.readlink(f"{folder}/{name}"))
     return sorted(target for target in targets if target.startswith(devices))
 

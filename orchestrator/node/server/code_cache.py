@@ -36,7 +36,7 @@ def _is_whole(folder: str, digest: str) -> bool:
         with _kept(folder, digest) as file:
             is_whole = digest_of(file) == digest
             if is_whole:
-                os.utime(file.fileno())  # so that files in use are not removed as old
+                os.utime(file.fileno())  # so that this file is not removed as old
             return is_whole
     except OSError:
         return False
@@ -60,8 +60,8 @@ def _safe(digest: str) -> str:
 
 
 def unpack(request: Request, payload: bytes) -> Answer:
-    """Store the sent files in the cache. If the request has a `listing`, create the run's copy of the code from cached
-    files.
+    """Store the sent files in the cache. If the request has a `listing`, also create the run's copy of the code from
+    cached files.
 
     sizes: the sizes of the files in the payload, in order. listing: path -> [kind, sha256], with folders first.
     """
@@ -94,12 +94,14 @@ def unpack(request: Request, payload: bytes) -> Answer:
 
 def _keep(folder: str, content: bytes) -> None:
     digest = hashlib.sha256(content).hexdigest()
-    # A truncated file is detected by its hash, and sent again.
+    # A truncated file is detected by its hash, and is then sent again.
     write_atomic(f"{folder}/{digest}", content, durable=False)
 
 
 def _write_entry(folder: str, target: str, path: str, kind: str, content: str) -> None:
-    """Create one entry of the code. For a link (kind l), `content` is the link's target. For a file, it is a sha256."""
+    """Create one entry of the run's copy of the code. For a link (kind l), `content` is the link's target. For a file,
+    it is the file's sha256.
+    """
     if os.path.isabs(path) or ".." in path.split("/"):
         raise RefusedError(f"{path!r} leads out of the code folder")
     place = f"{target}/{path}"
@@ -108,7 +110,7 @@ def _write_entry(folder: str, target: str, path: str, kind: str, content: str) -
     elif kind == "l":
         os.symlink(content, place)
     else:
-        mode = 0o700 if kind == "x" else 0o600  # as on the submitting machine
+        mode = 0o700 if kind == "x" else 0o600  # the same permission to execute as on the submitting machine
         new = open_own(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
         with open(new, "wb") as copy, _kept(folder, _safe(content)) as kept:
             if digest_of(kept, copy) != content:

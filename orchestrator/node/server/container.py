@@ -10,7 +10,9 @@ from orchestrator.protocol.task import NodeTask
 
 
 def container(request: Request, payload: bytes) -> Answer:
-    """Prepare a container, and pull its image if necessary. If the request has no task, only report on the runtime."""
+    """Prepare a node's container, and pull its image if necessary. If the request has no task, only return facts about
+    the container runtime.
+    """
     try:
         if not payload:
             engine, image = ask(request["runtime"]), ""

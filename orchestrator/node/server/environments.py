@@ -1,4 +1,6 @@
-"""Handles requests about environments: finds an interpreter or an environment, installs one, and hashes all of them."""
+"""Handles requests about Python environments: finds an interpreter or an environment, installs an environment, and
+hashes all environments.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +14,8 @@ from orchestrator.protocol.json_text import parse_json
 
 
 def find_interpreter(request: Request, _: bytes) -> Answer:
-    """Return the facts about the interpreter of a new environment. Raises RefusedError, which lists this machine's
-    interpreters, if none matches.
+    """Return the facts about the interpreter for a new environment. If no interpreter matches, raises RefusedError with
+    a list of this machine's interpreters.
     """
     try:
         return {"found": interpreters.find(request["python"], request["version"], request["system_packages"])}, b""
@@ -22,7 +24,9 @@ def find_interpreter(request: Request, _: bytes) -> Answer:
 
 
 def find_environment(request: Request, _: bytes) -> Answer:
-    """Return whether this machine has the environment unchanged, and the environment's folder. Mark it as just used."""
+    """Return whether this machine has an unchanged copy of the environment, and the environment's folder. Mark the
+    environment as just used.
+    """
     path = place_of(_cache(request), request["key"])
     is_whole = folder.why_unusable(path) is None
     if is_whole:
@@ -31,8 +35,8 @@ def find_environment(request: Request, _: bytes) -> Answer:
 
 
 def install_environment(request: Request, payload: bytes) -> Answer:
-    """Install an environment from this machine's cache of wheels, unless it exists. Return its folder. The payload
-    is an Order.
+    """Install an environment from this machine's cache of wheels, unless it exists. Return its folder. The payload is
+    an Order.
     """
     order = Order.from_json(parse_json(payload))
     try:

@@ -1,8 +1,8 @@
 """`python3 node.pyz fault RUN_DIR NODE FAULT SECONDS`: kills or freezes processes of a run on this node, to test
 recovery.
 
-Only this user's processes are signalled: the agent in the run's record, and processes with the mark of the run and this
-node.
+Only this user's processes are signalled: the agent in the run's record, and processes whose variable ORCH_MARK names
+the run and this node.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from orchestrator.protocol.debugging.fault import Fault
 from orchestrator.protocol.events import LauncherStarted, last_of
 from orchestrator.protocol.layout import node_folder
 
-ROUNDS = 100  # searches for processes that were forked while others were stopped
+ROUNDS = 100  # the maximum number of searches for processes that were forked while others were stopped
 ENDS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 
 
 class NoTargetError(Exception):
-    """There is no process for this fault. The text is a sentence without the host."""
+    """There is no process for this fault to hit. The text is a sentence without the host's name."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ def _agents(run_dir: str, node: int) -> list[Process]:
     recorded = agent_of(run_dir, node)
     if recorded is None or not is_alive(recorded) or os.stat(f"/proc/{recorded.pid}").st_uid != os.getuid():
         return []
-    found = identify(recorded.pid)  # identified again, because the report contains its command
+    found = identify(recorded.pid)  # the report contains the process's command, so identify the process again
     return [found] if found is not None and found.started == recorded.started else []
 
 
@@ -95,7 +95,7 @@ def _marked(run_id: str, node: int) -> list[Process]:
 def _ranks(run_dir: str, node: int, marked: list[Process]) -> dict[int, Process]:
     """Return the ranks that the node's launcher has started in its newest attempt, by rank number.
 
-    If the launcher runs in a container, its reports contain the container's own pids.
+    The launcher may have reported the pids of its container, so they are converted to the host's pids.
     """
     inside = {(_status(process, "NSpid") or [process.pid])[-1]: process for process in marked}
     try:
@@ -117,8 +117,8 @@ def _status(process: Process, name: str) -> list[int]:
 
 
 def _freeze(run_dir: str, node: int, targets: Targets, seconds: float) -> None:
-    """Stop the processes, and the processes that they fork meanwhile, for `seconds` or until this process is
-    terminated.
+    """Stop the processes for `seconds`, and then let them continue. Processes that they fork meanwhile are stopped too.
+    If this process is terminated, they continue at once.
     """
     for number in ENDS:
         signal.signal(number, lambda *_: sys.exit(1))
@@ -131,7 +131,7 @@ def _freeze(run_dir: str, node: int, targets: Targets, seconds: float) -> None:
             _send(Targets(tuple(found - stopped)), signal.SIGSTOP)
             stopped |= found
             found = {*_agents(run_dir, node), *_marked(os.path.basename(run_dir), node)}
-        time.sleep(seconds)  # the fault consists in the processes being stopped for this time
+        time.sleep(seconds)  # during this time the processes stay stopped
     finally:
         _send(Targets(tuple(stopped | found)), signal.SIGCONT)
 

@@ -16,7 +16,7 @@ from orchestrator.node.server.request import Answer, Request, at_user
 from orchestrator.protocol.checkpoints import checkpoint_dir
 from orchestrator.protocol.reading import NotOrdinaryError, info_of, names_in, read_part
 
-POLL_SECONDS = 0.05  # files on a network file system send no events, so this polls
+POLL_SECONDS = 0.05  # seconds; files on a network file system send no events, so this polls
 PIECE = 1 << 20
 MOST = 4 << 20
 MOST_OF_A_LOOK = 2 * (MOST + PIECE)  # heartbeats and samples follow in the same answer
@@ -37,7 +37,8 @@ _REPLACED_OF_RUN = re.compile(r"result\.json|rank0\.done")
 
 
 def is_appended(node: int, name: str) -> bool | None:
-    """Return True if the node appends to the named file, False if the node replaces it, and None if it is not copied.
+    """Return True if the node appends to the named file, False if it replaces the file, and None if the file is not
+    copied to the submitting machine.
 
     `name` is the path below the run's folder.
     """
@@ -59,7 +60,8 @@ def is_of_progress(name: str) -> bool:
 
 
 def files_of(run_dir: str, node: int) -> list[tuple[str, bool]]:
-    """Return (path below the run's folder, whether it is append-only) of the node's files that are copied, events last.
+    """Return (path below the run's folder, whether the file is append-only) of the node's files that are copied. The
+    record of events comes last.
 
     A file that an event mentions is written before the event. So a reader that has the event also has the file.
     """
@@ -73,8 +75,8 @@ def files_of(run_dir: str, node: int) -> list[tuple[str, bool]]:
 
 @dataclass(frozen=True)
 class _Piece:
-    """A part of a file. `at` is its offset; None means that it replaces the file. `rotated`: whether it is the last
-    part of a rotated file.
+    """A part of a file. `at` is its offset; None means that the part replaces the file. `rotated` is True if this is
+    the last part of a rotated file.
     """
 
     name: str
@@ -88,8 +90,8 @@ class _Piece:
 
 
 def tail_hash(path: str, size: int, below: str) -> str:
-    """Return the hash of the last bytes before offset `size`. It shows whether another copy of that size has the
-    same end.
+    """Return the hash of the last bytes before offset `size`. If another copy of that size has the same hash, it has
+    the same end.
     """
     return hashlib.sha256(read_part(path, max(0, size - TAIL), min(size, TAIL), below)).hexdigest()[:16]
 
@@ -98,8 +100,8 @@ def poll_changes(request: Request, _: bytes) -> Answer:
     """Return the file parts that the requester lacks, and whether the agent is alive. Wait up to `wait` seconds for
     changes.
 
-    have: for each file name, [size, tail hash] of the requester's copy if the file is append-only, or else the stamp of
-    its copy. ranks: the ranks whose logs are sent; null for all.
+    have: the requester's copies by file name, as [size, tail hash] of an append-only file, or as the stamp of another
+    file. ranks: the ranks whose logs are sent; null for all.
     """
     run_dir, node = at_user(request["run_dir"]), int(request["node"])
     end = time.monotonic() + float(request.get("wait", 0.0))
@@ -118,7 +120,7 @@ def poll_changes(request: Request, _: bytes) -> Answer:
 
 
 def _news(run_dir: str, node: int, request: Request, *, beats: bool) -> tuple[list[_Piece], bool]:
-    """Return (the pieces, whether more data remains than fits into one answer)."""
+    """Return (the parts that the requester lacks, whether more data remains than fits into one answer)."""
     have, room = request["have"], MOST
     pieces: list[_Piece] = []
     for name, grows in files_of(run_dir, node):
@@ -139,7 +141,7 @@ def _news(run_dir: str, node: int, request: Request, *, beats: bool) -> tuple[li
 
 
 def _is_wanted(name: str, request: Request, *, beats: bool) -> bool:
-    """Return whether a file is requested. With `beats`, only heartbeats and samples count, else only other files."""
+    """Return whether a file is to be sent. With `beats`, only heartbeats and samples are sent, else all other files."""
     last, ranks = name.rpartition("/")[2], request.get("ranks")
     log, beat = _LOG.fullmatch(last), _BEAT.fullmatch(last)
     of_rank = log or beat
@@ -154,18 +156,19 @@ def steps(request: Request, _: bytes) -> Answer:
 
 
 def has_begun(request: Request, _: bytes) -> Answer:
-    """Return whether the run's job has begun. The batch script's first action is to open a log in the subfolder
-    `folder` of the run's folder.
+    """Return whether the run's job has begun. The batch script begins by opening a log in the folder that `folder`
+    names below the run's folder.
     """
     try:
         names = os.listdir(f"{at_user(request['run_dir'])}/{request['folder']}")
-    except FileNotFoundError:  # after any other error the answer is unknown
+    except FileNotFoundError:  # other errors are raised, because they leave the answer unknown
         names = []
     return {"begun": any(name.endswith(".log") for name in names)}, b""
 
 
 def _grown(run_dir: str, name: str, known: Any, room: int, is_new: bool) -> _Piece | None:
-    """Return the next piece of an append-only file, or None if there are no new bytes. The rotated file is sent first.
+    """Return the next piece of an append-only file, or None if there are no new bytes. If the file was rotated, its
+    older part is sent first.
 
     is_new: whether the reader has no copy of a rotated file.
     """

@@ -59,7 +59,9 @@ print(json.dumps(found))
 
 
 def examine_gpus(request: Request, _: bytes) -> Answer:
-    """Return the state of every card, the cards' users, the links between cards, and the settings for fast networks."""
+    """Return the state of every GPU card, the users of the cards, the links between cards, and the settings for fast
+    networks.
+    """
     inventory = look()
     limits = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     return {
@@ -73,7 +75,7 @@ def examine_gpus(request: Request, _: bytes) -> Answer:
 
 
 def try_gpus(request: Request, _: bytes) -> Answer:
-    """Run a computation on each GPU and a copy from each GPU to the next, in the training interpreter. Return the
+    """In the training interpreter, run a computation on each GPU and copy data from each GPU to the next. Return the
     results.
     """
     python = at_user(request["python"])
@@ -117,9 +119,7 @@ def _hcas(folder: str) -> list[dict[str, Any]]:
 
 
 def _removes_ipc(places: tuple[str, ...]) -> bool:
-    """Return whether logind removes a user's shared memory when the user's last session ends, which is logind's
-    default.
-    """
+    """Return whether logind removes a user's shared memory when the user's last session ends. It does so by default."""
     if not os.path.isdir("/run/systemd/seats"):
         return False  # this machine has no logind
     files = [place for place in places if os.path.isfile(place)]

@@ -23,10 +23,10 @@ from orchestrator.protocol.places.holders import kind, why_taken
 
 PREFIX = "orch-lease"
 WAIT_SECONDS = 0.5
-# The time for which places are held without a request, because a broken connection may go unnoticed.
+# Places are released after this time without a request about them, because a broken connection may go unnoticed.
 PROMISE_SECONDS = 60.0
 _PLACE = r"(?:gpu|slot)-\d{1,6}|(?:GPU|MIG)-[0-9A-Za-z-]{1,60}"
-_SHORT = 12  # characters of a place in its description, because a whole UUID would not fit beside a long run id
+_SHORT = 12  # characters of a place's name in its description, because a UUID would not fit beside a run id
 _PLACE_IN_SHORT = r"[A-Za-z]{3,4}-[^/]{1,8}"
 _SAID = r"([A-Za-z0-9][A-Za-z0-9_.-]{0,99})/(\d{1,11})"
 
@@ -37,14 +37,16 @@ _asked: dict[str, float] = {}  # run id -> the time of the last request about th
 
 
 def places(slots: int | None) -> list[str]:
-    """Return the names of this machine's places: its GPUs, or, if it has none, the number of slots in the profile."""
+    """Return the names of this machine's places (GPUs or slots): its GPUs, or, if it has none, the number of slots in
+    the profile.
+    """
     found = [each.name for each in named_by(os.environ.get(VISIBLE), machine_devices())]
     return found or [f"slot-{index}" for index in range(slots or 0)]
 
 
 def lease(request: Request, _: bytes) -> Answer:
-    """Take `count` places for a run, or no place at all. If too few become free in `wait` seconds, return null and the
-    reason.
+    """Take `count` places (GPUs or slots) for a run, or no place at all. If too few become free within `wait` seconds,
+    return null and the reason.
 
     among: the places that the run may have; null for any. If the agent of this start was already started, return the
     places that the agent holds.
@@ -56,7 +58,7 @@ def lease(request: Request, _: bytes) -> Answer:
         return {"places": []}, b""
     if count > len(names):
         raise RefusedError(f"it has {len(names)} {kind(names)}, and the run needs {count}")
-    release(request, b"")  # release places that were promised in an answer that was lost
+    release(request, b"")  # release places from an earlier answer, which may have been lost
     if os.path.exists(f"{node_folder(at_user(request['run_dir']), request['node'])}/start_{request['start']}"):
         return {"places": of_run(run_id, names)}, b""
     end = time.monotonic() + float(request.get("wait", 0.0))
@@ -72,7 +74,7 @@ def lease(request: Request, _: bytes) -> Answer:
 
 
 def _promise(run_id: str, taken: Places) -> None:
-    """Hold the places for the run's agent while requests about them continue to arrive."""
+    """Hold the places (GPUs or slots) for the run's agent as long as requests about them arrive."""
     held[run_id], _asked[run_id] = taken, time.monotonic()
 
     def look() -> None:
@@ -92,8 +94,8 @@ def _promise(run_id: str, taken: Places) -> None:
 
 
 def _take(names: list[str], count: int, run_id: str) -> Places:
-    """Take and return up to `count` free places. A place is free if no process holds it and no other program uses
-    its GPU.
+    """Take and return up to `count` free places. A place (a GPU or a slot) is free if no process holds it and no other
+    program uses its GPU.
     """
     taken: Places = {}
     used = used_by_others() if any(map(is_gpu, names)) else {}
@@ -114,7 +116,9 @@ def _close(taken: Places) -> None:
 
 
 def holders() -> dict[str, dict[str, Any]]:
-    """Return the holder of each taken place: uid, user, run, and the time since when. Unknown values are null."""
+    """Return the holder of each taken place (GPU or slot): uid, user and run, and since when the place is held. Unknown
+    values are null.
+    """
     place, said = re.compile(rf"{PREFIX}/({_PLACE})"), re.compile(rf"{PREFIX}/({_PLACE_IN_SHORT})/{_SAID}")
     names = owned_names()
     uids = {match[1]: each.uid for each in names if (match := place.fullmatch(each.name))}
@@ -131,14 +135,14 @@ def holders() -> dict[str, dict[str, Any]]:
 
 
 def of_run(run_id: str, names: list[str]) -> list[str]:
-    """Return which of these places this user holds for a run, in the order of `names`."""
+    """Return which of these places (GPUs or slots) this user holds for a run, in the order of `names`."""
     known = holders()
     return [name for name in names if (each := known.get(name)) and (each["run"], each["uid"]) == (run_id, os.getuid())]
 
 
 def holders_of(names: list[str]) -> dict[str, dict[str, Any] | None]:
-    """Return the holder of each of these places; None if the place is free. The holder may be a program outside of
-    runs.
+    """Return the holder of each of these places (GPUs or slots); None if the place is free. The holder may be a program
+    that does not belong to a run.
     """
     known = holders()
     used = used_by_others() if any(map(is_gpu, names)) else {}
@@ -146,15 +150,16 @@ def holders_of(names: list[str]) -> dict[str, dict[str, Any] | None]:
 
 
 def still_held(request: Request, _: bytes) -> Answer:
-    """Return the places that this server holds for a run. The request extends the server's life and the time for
-    which it holds the places.
+    """Return the places (GPUs or slots) that this server holds for a run. The request extends the time for which it
+    holds the places.
     """
     _asked[request["run_id"]] = time.monotonic()
     return {"places": list(held.get(request["run_id"], {}))}, b""
 
 
 def hand_over(run_id: str, promised: list[str]) -> Places:
-    """Return the places that were promised to an agent of the run. From now on the agent owns these places.
+    """Return the places (GPUs or slots) that were promised to an agent of the run. From now on the agent owns these
+    places.
 
     Raises RefusedError if this server no longer holds one of the places. In this case all places of the run are
     released.
@@ -171,7 +176,7 @@ def hand_over(run_id: str, promised: list[str]) -> Places:
 
 
 def release(request: Request, _: bytes) -> Answer:
-    """Release the places that were taken for a run whose agent will not be started."""
+    """Release the places (GPUs or slots) that were taken for a run whose agent will not be started."""
     taken = held.pop(request["run_id"], {})
     _close(taken)
     return {"released": len(taken)}, b""

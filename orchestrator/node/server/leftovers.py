@@ -1,4 +1,4 @@
-"""Lists what runs have left on this machine: folders, agents, marked processes, containers and unused cache files."""
+"""Lists what runs have left on this machine: folders, agents, other processes, containers and unused cache files."""
 
 from __future__ import annotations
 
@@ -32,9 +32,10 @@ class Leftovers:
 
 
 def find_leftovers(node_dirs: Iterable[str]) -> dict[str, Leftovers]:
-    """Find this user's processes by their marks and containers by their labels. Return the leftovers by run id.
+    """Find this user's processes and containers that belong to runs. Return the leftovers by run id.
 
-    `node_dirs` are the folders of nodes. Their records name the container engines that were used.
+    Processes are found by the variable ORCH_MARK, and containers by their labels. `node_dirs` are the folders of nodes,
+    whose records name the container engines that were used.
     """
     found: dict[str, Leftovers] = {}
     for each in processes.marked_processes():

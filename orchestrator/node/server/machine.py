@@ -27,8 +27,8 @@ from orchestrator.protocol.task import NodeTask, at_home
 
 OWN_FOLDERS = ("cache", "cache/code", "cache/wheels", "cache/env", "inputs", "runs", "sweeps")  # in orch's folder
 KILL_SECONDS = 5.0
-LEAVING_SECONDS = 1.0  # the time for an agent to end after its last event
-CUT_OFF_SECONDS = 60.0  # if a start has recorded no agent after this time, its server was killed
+LEAVING_SECONDS = 1.0  # the time in which an agent ends after its last event
+CUT_OFF_SECONDS = 60.0  # if a start has recorded no agent after this time, the server was killed during the start
 _unnamed: dict[str, float] = {}  # markers of starts without a recorded agent -> when they were first seen
 # torch's version is read from its metadata, because importing torch takes seconds.
 ASK_INTERPRETER = """
@@ -50,7 +50,8 @@ print(json.dumps(found))
 
 
 def hello(request: Request, _: bytes) -> Answer:
-    """Describe this machine. Raises RefusedError if orch's folder can't be used, or if other users can write to it.
+    """Return the facts about this machine. Raises RefusedError if orch's folder can't be used, or if other users can
+    write to it.
 
     shared_parent: whether users who can write to the parent folders are trusted.
     """
@@ -74,8 +75,8 @@ def hello(request: Request, _: bytes) -> Answer:
 
 
 def interpreter(request: Request, _: bytes) -> Answer:
-    """Return the versions of the training interpreter and its torch. If `versions` is false, only check that it
-    starts.
+    """Return the versions of the training interpreter and its torch. If `versions` is false, only check that the
+    interpreter starts.
     """
     from orchestrator.node.system.interpreter import InterpreterError, ask_interpreter
 
@@ -90,8 +91,8 @@ def interpreter(request: Request, _: bytes) -> Answer:
 def start_agent(request: Request, payload: bytes) -> Answer:
     """Start the agent of a task. If the agent of this start was started before, only return that agent.
 
-    places: the places that the agent holds from now on. If they were lost, the agent is not started. archive: the file
-    that the agent runs; by default the archive from which this server runs.
+    places: the GPUs or slots that the agent holds from now on. If they were lost, the agent is not started. archive:
+    the file that the agent runs; by default the archive from which this server runs.
     """
     task = at_home(NodeTask.from_json(parse_json(payload)), at_user("~"))
     folder = node_folder(task.run_dir, task.node_rank)
@@ -107,7 +108,7 @@ def start_agent(request: Request, payload: bytes) -> Answer:
         try:
             process = _start(task, folder, request.get("archive") or sys.argv[0], [each.fileno() for each in held])
         finally:
-            for each in held:  # the agent has inherited its own descriptors
+            for each in held:  # the agent has inherited its own copies of the sockets
                 each.close()
     except (OSError, RefusedError):
         os.unlink(marker)
@@ -117,7 +118,7 @@ def start_agent(request: Request, payload: bytes) -> Answer:
 
 
 def _places(run_id: str, names: list[str] | None) -> list[socket.socket]:
-    """Return the sockets of the named places, which this server holds for an agent of the run."""
+    """Return the sockets by which this server holds the named places (GPUs or slots) for an agent of the run."""
     if not names:
         return []
     from orchestrator.node.server import leases
@@ -135,9 +136,9 @@ def _start(task: NodeTask, folder: str, program: str, descriptors: list[int]) ->
 
     archive, hidden = f"{task.run_dir}/node.pyz", {*RANK_VARIABLES, *task.secrets}
     if program != archive:
-        with open(program, "rb") as file:  # its hash was checked before it was started
+        with open(program, "rb") as file:  # the archive's hash was checked before this server was started from it
             own = file.read()
-        if _content(archive) != own:  # missing or torn; if nodes share the folder, all of them do this
+        if _content(archive) != own:  # missing or truncated; if nodes share the folder, all of them write it
             write_atomic(archive, own, durable=False)
     path = f"{folder}/task.json"
     write_json(path, task.to_json(), mode=PRIVATE, durable=False)
@@ -148,7 +149,7 @@ def _start(task: NodeTask, folder: str, program: str, descriptors: list[int]) ->
             pass_fds=descriptors, umask=users_umask(),
             env={key: text for key, text in os.environ.items() if key not in hidden and not key.startswith("ORCH_")},
         )  # fmt: skip
-    child.returncode = 0  # the agent outlives this process, which does not wait for it
+    child.returncode = 0  # the agent outlives this process, so do not wait for the agent
     return identify(child.pid) or Process(child.pid, 0)
 
 
@@ -160,8 +161,8 @@ def _content(path: str) -> bytes | None:
 
 
 def agent_of(run_dir: str, node_rank: int, start: int | None = None) -> Process | None:
-    """Return the agent of the given start, or of the newest start if `start` is None. Return None if the agent is
-    unknown.
+    """Return the agent process of the given start, or of the newest start if `start` is None. Return None if the
+    process is unknown.
     """
     folder, newest = node_folder(run_dir, node_rank), start
     if newest is None:
@@ -172,10 +173,10 @@ def agent_of(run_dir: str, node_rank: int, start: int | None = None) -> Process 
 
 
 def lives(request: Request) -> bool | None:
-    """Return whether the agent of the request's run, node and start is alive; None if the start has not recorded it
-    yet.
+    """Return whether the agent of the request's run, node and start is alive; None if the start has not recorded its
+    agent yet.
 
-    Agents of earlier starts do not count. They have ended, so the run would wrongly be started again.
+    An earlier start's agent does not count. It has ended, and if it counted, the run would be started again by mistake.
     """
     agent, start = recorded_agent(request), request.get("start")
     marker = f"{node_folder(at_user(request['run_dir']), request['node'])}/start_{start}"
@@ -194,7 +195,7 @@ def lives(request: Request) -> bool | None:
 def recorded_agent(request: Request) -> Process | None:
     """Return the agent of the request's run and node. If the request names a start, return the agent of that start.
 
-    If this machine has no record of the agent, the requester's record is used.
+    If this machine has no record of the agent, the record in the request is used.
     """
     found = agent_of(at_user(request["run_dir"]), request["node"], request.get("start"))
     if found is None and request.get("agent"):
@@ -236,7 +237,8 @@ def cancel(request: Request, _: bytes) -> Answer:
 
 
 def _agents(request: Request) -> tuple[list[int], list[Process]]:
-    """Return the request's node (all nodes of the run if it is null) and the known agents of these nodes.
+    """Return the numbers of the requested nodes and the known agents of these nodes. If the request's `node` is null,
+    all nodes of the run are requested.
 
     agents: the agents in the requester's record, by node. They are used if this machine has no record.
     """
@@ -249,10 +251,11 @@ def _agents(request: Request) -> tuple[list[int], list[Process]]:
 
 
 def clean_up(request: Request, _: bytes) -> Answer:
-    """Kill the agent and all processes with the run's mark on this node (null: any node). Return the survivors.
+    """Kill the agent and all other processes of the run on this node, or on any node if `node` is null. Return the
+    processes that still run.
 
-    anywhere: whether to search container engines that no agent has recorded. By default this is done only if the node
-    is null. undo: the number of a start whose marker is removed, so that this machine may repeat the start.
+    anywhere: whether to search container engines that no agent has recorded. By default this is done only if `node` is
+    null. undo: the number of a start whose marker is removed, so that this machine may repeat the start.
     """
     run_dir, node = at_user(request["run_dir"]), request["node"]
     nodes, agents = _agents(request)
@@ -271,7 +274,8 @@ def clean_up(request: Request, _: bytes) -> Answer:
 def end_run(
     run_id: str, agents: list[Process], node_dirs: list[str], node: int | None = None, *, anywhere: bool = False
 ) -> tuple[int, list[str]]:
-    """Kill the run's living agents, marked processes and containers. Return (number killed, names of survivors).
+    """Kill the run's living agents, its processes that have ORCH_MARK, and its containers. Return (number killed, names
+    of the survivors).
 
     node: limits this to the processes of one node. node_dirs: the folders of the run's nodes, whose records name the
     container engines. anywhere: whether other engines are searched too.

@@ -63,7 +63,7 @@ class Found:
 
 
 def find(run_dir: str, code_dir: str, checkpoints: str, rules: OutputRules, *, here: bool = False) -> Found:
-    """Return the files that the run's program has written: neither orch's own files nor the code as it was sent.
+    """Return the files that the run's program has written. They do not include orch's own files and unchanged code.
 
     Orch's own checkpoints are not outputs. Two folders may hold files of other runs: a checkpoint folder outside of the
     run's folder, and the parent of the run's folder. In these folders, only files that are newer than the run are
@@ -73,7 +73,7 @@ def find(run_dir: str, code_dir: str, checkpoints: str, rules: OutputRules, *, h
     known = {CODE: code_dir, OUTPUTS: output_folder(run_dir)}
     found = Found(dict(known))
     _add(found, CODE, _Walk(code_dir, Matcher(rules), checkpoints, run_dir), before)
-    if os.path.islink(known[OUTPUTS]):  # orch created a folder here, so a link is the program's
+    if os.path.islink(known[OUTPUTS]):  # orch created a folder at this path, so a link was put there by the program
         found.passed_over.append(known[OUTPUTS])
     else:
         _add(found, OUTPUTS, _Walk(known[OUTPUTS], None, checkpoints, run_dir), {})
@@ -84,7 +84,7 @@ def find(run_dir: str, code_dir: str, checkpoints: str, rules: OutputRules, *, h
         since = 0 if _is_within(checkpoints, run_dir) else made
         _add(found, CHECKPOINTS, _Walk(checkpoints, None, checkpoints, run_dir), {}, since)
     for root, folder, is_orchs in _around(run_dir, code_dir, made, here=here):
-        # Orch created a folder here, so a link is the program's.
+        # Orch created a folder at this path, so a link was put there by the program.
         if root in (IN_CONTAINER, ABOVE_IN_CONTAINER) and os.path.islink(folder):
             found.passed_over.append(folder)
             continue
@@ -95,7 +95,7 @@ def find(run_dir: str, code_dir: str, checkpoints: str, rules: OutputRules, *, h
 
 
 def _around(run_dir: str, code_dir: str, made: int, *, here: bool) -> Iterator[tuple[str, str, Callable[[str], bool]]]:
-    """Yield (name, path, test for orch's own files) for each folder around the working folder."""
+    """Yield (name, path, test for orch's own files) for each folder beside or above the working folder."""
     above, run_id = os.path.split(run_dir)
     view = container_view(run_dir)
 
@@ -103,9 +103,9 @@ def _around(run_dir: str, code_dir: str, made: int, *, here: bool) -> Iterator[t
         return is_own_file(path, here=here)
 
     yield BESIDE, run_dir, is_own
-    if os.path.islink(code_dir):  # because the points of a sweep share one copy of the code
+    if os.path.islink(code_dir):  # a link, because the points of a sweep share one copy of the code
         yield BESIDE_ALL, os.path.dirname(os.path.realpath(code_dir)), is_own_file_of_sweep
-    if made:  # without it, nothing shows which files are newer than the run
+    if made:  # without the time of the run's beginning, nothing shows which files are newer
         yield ABOVE, above, lambda path: is_run_folder(path.partition("/")[0])
     if os.path.isdir(view):
         if not os.path.islink(view):
@@ -116,8 +116,8 @@ def _around(run_dir: str, code_dir: str, made: int, *, here: bool) -> Iterator[t
 def _is_mounted_from(above: str, path: str) -> bool:
     """Return whether a path in a container's view may be the empty mount point of another run's folder.
 
-    Files that a program writes into such a mount are stored in the other run's folder. A run-like name alone does not
-    prove a mount, so the other run's folder must exist.
+    Files that a program writes into such a mount are stored in the other run's folder. A name like that of a run does
+    not prove a mount, so the other run's folder must exist.
     """
     first = path.partition("/")[0]
     return is_run_folder(first) and os.path.lexists(f"{above}/{first}")
@@ -150,8 +150,8 @@ def _add(found: Found, root: str, walk: _Walk, before: Baseline, since: int = 0)
 
 
 def _is_newer(path: str, since: int) -> bool:
-    """Return whether a link or folder was changed after `since`. In a folder that runs share, an older one is not
-    this run's.
+    """Return whether a link or folder was changed after `since`. In a folder that runs share, an older entry belongs to
+    another run.
     """
     try:
         return not since or os.lstat(path).st_mtime_ns >= since
@@ -163,7 +163,7 @@ class _Walk:
     """A recursive search of a folder for files that the matcher accepts. It also collects entries that can't be copied.
 
     Without a matcher, all files are accepted. `skips` returns whether a path is left out before the matcher is used.
-    `run_dir` is the run's folder, to which links may lead because it is searched completely.
+    `run_dir` is the run's folder. A link may lead into this folder, because all of it is searched.
     """
 
     def __init__(
@@ -211,20 +211,22 @@ class _Walk:
                     self._pass_over(path, folder)
 
     def _pass_over(self, path: str, folder: str) -> None:
-        """Note an entry that can't be copied: a special file, or a link whose target is outside the searched folders.
+        """Record an entry that can't be copied: a special file, or a link whose target is outside the searched folders.
 
-        If a link's target is inside these folders, the target itself is listed as an output, so the link is not noted.
+        If a link's target is inside these folders, the target itself is listed as an output, so the link is left out.
         """
         try:
             target = os.readlink(f"{self.top}/{path}")
         except OSError:
-            target = "/"  # a socket, a pipe, a device
+            target = "/"  # not a link, but a socket, a pipe or a device
         place = os.path.normpath(f"{self.top}/{folder}/{target}" if target[0] != "/" else target)
         if not _is_within(place, self.top) and not (self.run_dir and _is_within(place, self.run_dir)):
             self.passed_over.append(path)
 
     def _is_own(self, folder: str, name: str) -> bool:
-        """Return whether an entry is a checkpoint of orch, complete or not. Checkpoints are copied separately."""
+        """Return whether an entry is a checkpoint in orch's format, complete or not. Such checkpoints are copied
+        separately.
+        """
         place = f"{self.top}/{folder}".rstrip("/")
         if place != self.checkpoints.rstrip("/"):
             return False
@@ -236,7 +238,7 @@ class _Walk:
 
 
 def list_outputs(request: Request, _: bytes) -> Answer:
-    """Return the result of `find`. The list of files is the answer's binary part."""
+    """Return the outputs of a run on this machine (see `find`). The list of files is the answer's binary part."""
     run_dir, code_dir = at_user(request["run_dir"]), at_user(request["code_dir"])
     found = find(run_dir, code_dir, at_user(request["checkpoints"]), OutputRules.from_json(request["rules"]))
     roots = {name: folder for name, folder in found.roots.items() if os.path.isdir(folder)}

@@ -11,8 +11,8 @@ from orchestrator.node.system import sockets
 from orchestrator.node.system.host import listening_addresses, network_environment
 from orchestrator.node.system.sockets import PADDING, padding_lost
 
-PROBE_SECONDS = 3.0  # time-out for a step of a probe
-LISTEN_SECONDS = 15.0  # after this time without a probe, the listener ends
+PROBE_SECONDS = 3.0  # the time-out in seconds for each step of a probe
+LISTEN_SECONDS = 15.0  # after this many seconds without a probe, the listener ends
 MOST_AT_ONCE = 64
 GREETING = b"orch listens\n"
 
@@ -42,7 +42,9 @@ def _answer_all(sock: socket.socket) -> None:
 
 
 def _answer(peer: socket.socket, free: threading.BoundedSemaphore) -> None:
-    """Send the greeting to the peer, and send its padding back. The padding tests whether large packets arrive."""
+    """Send the greeting to the peer, and send the peer's 64 KiB of test data (the padding) back. The peer then knows
+    that large packets arrive.
+    """
     with peer, contextlib.suppress(OSError):
         peer.settimeout(PROBE_SECONDS)
         peer.sendall(GREETING)
@@ -52,7 +54,7 @@ def _answer(peer: socket.socket, free: threading.BoundedSemaphore) -> None:
 
 
 def _take(peer: socket.socket) -> int:
-    """Read the peer's padding, and return the number of bytes that arrived."""
+    """Read the test data (the padding) that the peer sends, and return the number of bytes that arrived."""
     count = 0
     while count < len(PADDING) and (data := peer.recv(len(PADDING) - count)):
         count += len(data)
@@ -60,8 +62,8 @@ def _take(peer: socket.socket) -> int:
 
 
 def probe(request: Request, _: bytes) -> Answer:
-    """Return the first address at which the listener answers, and the interface that leads to it. If no address
-    answers, return the problem of each address.
+    """Return the first address at which the listener answers, and the interface that leads to this address. If no
+    address answers, return the problem of each address.
     """
     problems = []
     for addr in request["addrs"]:
@@ -87,8 +89,8 @@ def _is_greeted(peer: socket.socket) -> bool:
 
 
 def _padding_problem(peer: socket.socket) -> str:
-    """Send the padding, which is large enough to fail on a wrong MTU, to the listener. Return why it did not come
-    back; "" if it did.
+    """Send 64 KiB of test data (the padding) to the listener, which sends the data back. Return "" if the data arrives
+    in both directions, or else the reason, such as a wrong MTU.
     """
     try:
         peer.sendall(PADDING.encode())

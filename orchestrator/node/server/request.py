@@ -15,7 +15,8 @@ Answer = tuple[dict[str, Any], Union[bytes, "Parts"]]
 
 
 class RefusedError(Exception):
-    """A request can't be carried out. Its text is a sentence without the host, because the requester knows the host.
+    """A request can't be carried out. The text is a sentence without the host's name, because the requester knows the
+    host.
 
     transient: whether the same request may succeed later.
     """

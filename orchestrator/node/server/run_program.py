@@ -16,8 +16,8 @@ PROFILE_SECONDS = 10.0
 def run_program(request: Request, payload: bytes) -> Answer:
     """Run a program with the payload as its stdin. If it does not end within `patience` seconds, its exit code is null.
 
-    Variables whose names begin with a word of `hide` are removed from the program's environment, except those that
-    `keep` names. If a word of `hide` ends in `=`, it hides only the variable with exactly that name.
+    Variables whose names begin with an entry of `hide` are removed from the program's environment, except those that
+    `keep` names. If an entry of `hide` ends in `=`, it hides only the variable with exactly that name.
     """
     argv = [str(word) for word in request["argv"]]
     hide, keep = tuple(request["hide"]), request.get("keep", ())
@@ -42,8 +42,8 @@ def missing_programs(request: Request, _: bytes) -> Answer:
 
 
 def _environment(name: str) -> dict[str, str]:
-    """Return the environment for the program. If PATH lacks the program, add a login shell's PATH, which SSH does
-    not set.
+    """Return the environment for the program. If the program is not on PATH, add a login shell's PATH, because SSH does
+    not set it.
     """
     if shutil.which(name) is not None:
         return dict(os.environ)
@@ -52,7 +52,7 @@ def _environment(name: str) -> dict[str, str]:
 
 @functools.cache
 def _login_path() -> str:
-    """Return the PATH of a login shell. Any text that the shell's start files print before it is ignored."""
+    """Return the PATH of a login shell. The shell's start files may print other text first, which is ignored."""
     try:
         done = subprocess.run(
             ["bash", "-lc", 'printf "\\n%s" "$PATH"'], stdin=subprocess.DEVNULL, capture_output=True,

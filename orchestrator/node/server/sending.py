@@ -18,7 +18,7 @@ from orchestrator.protocol.json_text import parse_json
 from orchestrator.protocol.reading import descriptor_of, info_of
 
 HASH_BYTES = 32
-PATIENCE = 3.0  # seconds for which a request waits until its files have been unchanged for long enough
+PATIENCE = 3.0  # the longest wait in seconds until the files have been unchanged for long enough
 _Facts = tuple[int, int]  # a file's size and mtime_ns
 
 
@@ -73,12 +73,12 @@ class _Part:
 
     def blocks(self) -> Iterator[memoryview]:
         """Read and yield the part's bytes. Missing bytes are replaced by zeros, because the receiver expects a fixed
-        number.
+        number of bytes.
         """
         room, at, end = memoryview(bytearray(min(self.count, PIECE))), self.offset, self.offset + self.count
         while at < end:
             block, got = room[: min(end - at, PIECE)], 0
-            with contextlib.suppress(OSError):  # a disk that fails
+            with contextlib.suppress(OSError):  # the disk fails
                 got = os.preadv(self.descriptor, [block], at)
             if not got:
                 self.is_right = False
@@ -88,7 +88,7 @@ class _Part:
         self.is_right &= _facts(self.descriptor) == self.facts
 
     def pass_on(self, sink: BinaryIO) -> None:
-        """Write the part's bytes with sendfile, without reading them into this process, until the file ends."""
+        """Write the part's bytes with sendfile, which does not copy them into this process."""
         sink.flush()
         at, end = self.offset, self.offset + self.count
         try:
@@ -100,8 +100,8 @@ class _Part:
         sink.writelines(_Part(self.descriptor, at, end - at, self.facts).blocks())
 
     def sha256(self, sink: BinaryIO | None = None) -> bytes:
-        """Return the hash of the part's bytes, and write them to `sink`. If the file changed or can't be read,
-        return zeros.
+        """Return the hash of the part's bytes, and write the bytes to `sink`. If the file changed or can't be read,
+        return zeros instead of the hash.
         """
         digest = hashlib.sha256()
         for block in self.blocks():
@@ -134,7 +134,7 @@ class Parts:
     def add(
         self, below: str, path: str, offset: int, count: int, facts: list[int] | None, sha256: str
     ) -> list[Any] | None:
-        """Open a file, add its requested part, and return the file's row in the answer."""
+        """Open a file, add its requested part, and return the facts about the file for the answer."""
         try:
             descriptor = descriptor_of(f"{below}/{path}", below)
         except OSError as error:

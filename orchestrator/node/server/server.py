@@ -37,7 +37,7 @@ def serve() -> int:
     os.dup2(2, 1)  # printed text must not get between two replies
 
     asked = threading.Event()
-    with contextlib.suppress(RuntimeError):  # no thread can be started: sshd ends this process in the end
+    with contextlib.suppress(RuntimeError):  # no thread can be started; in this case sshd ends this process in the end
         threading.Thread(target=_end_when_forgotten, args=(asked,), daemon=True).start()
     workers = Workers()
     while (line := source.readline()).endswith(b"\n"):
@@ -59,7 +59,7 @@ def stay() -> int:
     from orchestrator.node.system.signals import NOTICES
 
     for number in NOTICES:
-        signal.signal(number, lambda *_: None)  # SIG_IGN would be inherited by all programs that the server starts
+        signal.signal(number, lambda *_: None)  # programs that the server starts would inherit SIG_IGN
     adopt_orphans()
     if os.fork() == 0:
         return serve()

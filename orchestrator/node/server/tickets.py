@@ -21,10 +21,10 @@ from orchestrator.node.server.request import Answer, RefusedError, Request
 from orchestrator.node.system.abstract_sockets import user_name
 from orchestrator.protocol.places.tickets import MOST_OF_USER, Ticket
 
-SHARED = ("/var/tmp", "/tmp")  # noqa: S108 (the first of them that is sticky and root's is every user's)
+SHARED = ("/var/tmp", "/tmp")  # noqa: S108 (all users share the first of these that is sticky and root's)
 EVERYBODYS = stat.S_ISVTX | stat.S_IWOTH
 RENEWED = "renewed"
-FORGOTTEN_SECONDS = 30 * 86400.0  # after this time, the next ticket of the same user removes an old ticket
+FORGOTTEN_SECONDS = 30 * 86400.0  # after this many seconds, a ticket is removed when the same user takes another ticket
 MOST_TOLD = 4 * MOST_OF_USER  # the most tickets of one user in an answer, which limits its length
 _NAME = re.compile(r"orch-queue\.[0-9a-f]{16}\.(\d{1,6})\.(\d{1,20})\.([A-Za-z0-9][A-Za-z0-9_.-]{0,99})", re.ASCII)
 
@@ -35,8 +35,8 @@ class _Found(NamedTuple):
 
 
 def look_at_queue(request: Request, _: bytes) -> Answer:
-    """Return every place of this machine with its holder, and all tickets. `uid` is the requester's uid, `now` is
-    the time.
+    """Return every place (GPU or slot) of this machine with its holder, and the tickets of all users. `uid` is the
+    requester's uid, and `now` is this machine's time.
     """
     found = [each.ticket for each in _bounded(_tickets(_shared()))]
     shown = [{**each._asdict(), "user": user_name(each.uid)} for each in found]
@@ -45,7 +45,9 @@ def look_at_queue(request: Request, _: bytes) -> Answer:
 
 
 def take_ticket(request: Request, _: bytes) -> Answer:
-    """Write a run's ticket, and replace the run's earlier ticket. Raises RefusedError if the users share no folder."""
+    """Enter a run into the queue for places: write its ticket, which replaces its earlier ticket. Raises RefusedError
+    if the users of this machine share no folder.
+    """
     folder, run_id = _shared(), request["run_id"]
     if folder is None:
         raise RefusedError(f"none of {' and '.join(SHARED)} is a sticky folder of root's, in which a ticket could lie")
@@ -58,12 +60,14 @@ def take_ticket(request: Request, _: bytes) -> Answer:
     path = f"{folder}/{name}"
     os.mkdir(path, 0o700)
     os.mkdir(f"{path}/{RENEWED}", 0o700)
-    os.chmod(path, 0o711)  # noqa: S103 (whole from here on: others may see when it was renewed)
+    os.chmod(path, 0o711)  # noqa: S103 (the ticket is complete now, and others may read when it was renewed)
     return {"taken": True}, b""
 
 
 def renew_ticket(request: Request, _: bytes) -> Answer:
-    """Record that the run still waits. If the run has no ticket, `renewed` in the answer is false."""
+    """Record that the run still waits for places. If the run has no ticket in the queue, `renewed` in the answer is
+    false.
+    """
     mine = [each for each in _own(_shared()) if each.ticket.run == request["run_id"]]
     for each in mine:
         os.utime(f"{each.path}/{RENEWED}")
@@ -71,7 +75,7 @@ def renew_ticket(request: Request, _: bytes) -> Answer:
 
 
 def drop_ticket(request: Request, _: bytes) -> Answer:
-    """Remove the run's ticket."""
+    """Remove the run's ticket from the queue for places."""
     mine = [each for each in _own(_shared()) if each.ticket.run == request["run_id"]]
     for each in mine:
         _remove(each.path)
@@ -89,7 +93,7 @@ def _shared() -> str | None:
 
 
 def _tickets(folder: str | None) -> Iterator[_Found]:
-    """Yield the tickets in the folder."""
+    """Yield the tickets of waiting runs in the folder."""
     if folder is None:
         return
     with os.scandir(folder) as entries:
@@ -127,7 +131,7 @@ def _own(folder: str | None) -> list[_Found]:
 
 
 def _bounded(found: Iterator[_Found]) -> list[_Found]:
-    """Return at most MOST_TOLD tickets of each user. Tickets that are still renewed come first."""
+    """Return at most MOST_TOLD tickets of each user. Tickets that are renewed regularly come first."""
     kept: list[_Found] = []
     of_user: dict[int, int] = {}
     for each in sorted(found, key=lambda one: (not one.ticket.is_fresh, one.ticket.order)):

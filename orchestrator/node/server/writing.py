@@ -13,7 +13,7 @@ from orchestrator.protocol.layout import archive_file, node_folder
 
 
 def write_file(request: Request, payload: bytes) -> Answer:
-    """Write a private file completely, or write the next piece of it.
+    """Write a private file completely, or write its next piece.
 
     sha256: the hash that the complete file must have. sender: a name that distinguishes several senders of the same
     file.
@@ -25,7 +25,7 @@ def write_file(request: Request, payload: bytes) -> Answer:
     flags = os.O_WRONLY
     if not offset:
         flags |= os.O_CREAT | os.O_EXCL
-        with contextlib.suppress(FileNotFoundError):  # a write was interrupted
+        with contextlib.suppress(FileNotFoundError):  # left by an interrupted write
             os.unlink(partial)
     with open(open_own(partial, flags, PRIVATE), "wb") as file:
         file.seek(offset)
@@ -42,9 +42,9 @@ def write_file(request: Request, payload: bytes) -> Answer:
 
 
 def prepare_array_run(request: Request, payload: bytes) -> Answer:
-    """Create a run's folder with the tasks of its nodes, which are the payload, and a hard link to the `archive`.
+    """Create a run's folder with the tasks of its nodes, which are the payload, and with a hard link to the `archive`.
 
-    folder: the subfolder of the run's folder for the logs of its job. Repeating the request is safe.
+    folder: the subfolder of the run's folder for the logs of its job. This request may be repeated safely.
     """
     run_dir = at_user(request["run_dir"])
     os.makedirs(f"{run_dir}/{request['folder']}", mode=0o700, exist_ok=True)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 import os
 
-NO_LIMIT = 1 << 60  # version 1 writes a huge number for "no limit"
+NO_LIMIT = 1 << 60  # cgroups of version 1 have a huge number as "no limit"
 
 
 def oom_kills(cgroups: str = "/proc/self/cgroup", root: str = "/sys/fs/cgroup") -> int:
-    """Return the number of out-of-memory kills in this cgroup (version 1 or 2), or 0 if it is unknown."""
+    """Return the number of out-of-memory kills in this process's cgroup (version 1 or 2), or 0 if it is unknown."""
     count = 0
     for controllers, path in _groups(cgroups):
         if controllers == "":
@@ -41,22 +41,22 @@ def _groups(cgroups: str) -> list[tuple[str, str]]:
 
 
 def memory_limits(cgroups: str = "/proc/self/cgroup", root: str = "/sys/fs/cgroup") -> list[tuple[str, int]]:
-    """Return (folder, limit in bytes) for each cgroup with a memory limit: this process's own cgroup and its
-    parents.
+    """Return (folder, limit in bytes) of this process's cgroup and of each of its parents, if the cgroup has a memory
+    limit.
     """
     return _limits("memory", ("memory.max", "memory.limit_in_bytes"), cgroups, root)
 
 
 def process_limits(cgroups: str = "/proc/self/cgroup", root: str = "/sys/fs/cgroup") -> list[tuple[str, int, int]]:
-    """Return (folder, limit, present count) for each cgroup that limits how many processes and threads this process
-    can start.
+    """Return (folder, limit, present count) for each cgroup that limits how many processes and threads this process can
+    start.
     """
     limits = _limits("pids", ("pids.max", "pids.max"), cgroups, root)
     return [(folder, limit, _number(f"{folder}/pids.current") or 0) for folder, limit in limits]
 
 
 def _limits(controller: str, names: tuple[str, str], cgroups: str, root: str) -> list[tuple[str, int]]:
-    """Return (folder, limit) for each cgroup that has a limit: this process's own cgroup and its parents.
+    """Return (folder, limit) of this process's cgroup and of each of its parents, if the cgroup has a limit.
 
     `names` are the names of the limit's file in version 2 and in version 1 of cgroups.
     """
@@ -86,7 +86,7 @@ def _number(path: str) -> int | None:
     try:
         with open(path, encoding="ascii") as file:
             return int(file.read())
-    except (OSError, ValueError):  # there is no limit, or it is `max`
+    except (OSError, ValueError):  # the file is missing, or it contains `max`, which means no limit
         return None
 
 

@@ -21,7 +21,7 @@ RESERVE_BYTES = 1 << 17  # bytes of disk space that are reserved for the last ev
 
 
 class EventLog:
-    """Appends events to the record. If the disk is full, this is reported once on stderr, and nothing is raised.
+    """Appends events to a node's record. If the disk is full, this is reported once on stderr, and nothing is raised.
 
     If the record's folder is removed, it is created again with all earlier events, so that copies of the record stay
     valid. For this purpose, events are also kept in memory. If the kept events exceed MOST_KEPT bytes, only the first
@@ -49,7 +49,7 @@ class EventLog:
         }
         self.sequence += 1
         line = (json.dumps(stamped) + "\n").encode()
-        if self.torn:  # a full disk has cut off the last line, which must not damage this line
+        if self.torn:  # a full disk has truncated the last line, and this line must not continue it
             line = b"\n" + line
         try:
             descriptor = open_own(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
@@ -76,8 +76,8 @@ class EventLog:
             self.kept = self.kept[:first] + self.kept[middle:]
 
     def _make_folder(self) -> bool:
-        """Create the removed folder again, with the events so far. Return False if the folder exists or can't be
-        created.
+        """Create the record's folder again after it was removed, with the events so far. Return False if the folder
+        exists or can't be created.
         """
         folder = os.path.dirname(self.path)
         if os.path.isdir(folder):
@@ -117,7 +117,9 @@ def events_in(path: str) -> list[Event]:
 
 
 def _written(path: str) -> tuple[int, bytes]:
-    """Return the number of lines in the record that earlier agents of this node have written, and its last bytes."""
+    """Return the number of lines in the record that earlier agents of this node have written, and the record's last
+    bytes.
+    """
     count, last = 0, b""
     with contextlib.suppress(OSError), opened(path) as file:
         while data := file.read(MOST_KEPT):

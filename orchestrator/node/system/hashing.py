@@ -9,7 +9,9 @@ CHUNK = 1 << 20
 
 
 def digest_of(source: IO[bytes], copy_to: IO[bytes] | None = None) -> str:
-    """Return the sha256 of the rest of a file. If `copy_to` is given, also copy the bytes to that file."""
+    """Return the sha256 of a file from the present position to its end. If `copy_to` is given, also copy these bytes to
+    that file.
+    """
     digest = hashlib.sha256()
     while chunk := source.read(CHUNK):
         digest.update(chunk)

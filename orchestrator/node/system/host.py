@@ -13,7 +13,8 @@ from orchestrator.protocol.places.devices import GIVEN, VISIBLE, given
 from orchestrator.protocol.task import NodeTask
 
 SIOCGIFADDR = 0x8915
-NOT_BETWEEN_NODES = "^lo,docker,br-,virbr,veth,cni,flannel,cali,tailscale,wg,zt"  # prefixes in NCCL's form
+# The names of interfaces that don't connect nodes begin with these prefixes. The syntax is NCCL's.
+NOT_BETWEEN_NODES = "^lo,docker,br-,virbr,veth,cni,flannel,cali,tailscale,wg,zt"
 
 
 def cores() -> int:
@@ -47,14 +48,16 @@ def with_given_gpus(task: NodeTask) -> NodeTask:
 
 
 def nproc_here(task: NodeTask) -> int:
-    """Return the number of ranks on this node. If the plan does not set it, this is the number of GPUs, or, without
-    GPUs, of cores.
+    """Return the number of ranks on this node. If the plan does not set this number, it is the number of GPUs, or of
+    cores if there are no GPUs.
     """
     return task.nproc if task.nproc is not None else gpus_of(task) or cores()
 
 
 def network_here() -> str:
-    """Return a text that identifies this process's network: the machine's boot id and the network namespace."""
+    """Return a text that identifies this process's network. It consists of the machine's boot id and the network
+    namespace.
+    """
     with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
         return f"{file.read().strip()}/{os.stat('/proc/self/ns/net').st_ino}"
 
@@ -183,8 +186,8 @@ def _gloo_finds(master_addr: str, source: str | None) -> bool:
 
 
 def _has_infiniband(folder: str = "/sys/class/infiniband") -> bool:
-    """Return whether this node has InfiniBand adapters. With InfiniBand, NCCL uses sockets only to connect the ranks
-    at first.
+    """Return whether this node has InfiniBand adapters. If it has, NCCL uses sockets only to connect the ranks at
+    first.
     """
     try:
         return bool(os.listdir(folder))

@@ -1,5 +1,5 @@
 """Provides a job's input data on a node. An input is identified by its sha256. It is fetched once per node, and all
-agents share it.
+agents of the node share it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from orchestrator.node.system.hashing import digest_of
 from orchestrator.protocol.files import locked, open_own
 from orchestrator.protocol.task import Input
 
-_verified: set[str] = set()  # paths that this process has verified, so that it reads a large file only once
+_verified: set[str] = set()  # paths that this process has verified, so that it need not read a large file again
 
 
 class InputError(Exception):
@@ -23,7 +23,7 @@ class InputError(Exception):
 def place(item: Input, folder: str) -> str:
     """Return the path of a verified input on this node. If the input's file is missing or damaged, fetch the input.
 
-    A lock makes other agents of the node wait while the first agent fetches. Raises InputError if the input can't be
+    A lock makes other agents of the node wait while one agent fetches. Raises InputError if the input can't be
     provided.
     """
     path = os.path.join(folder, item.sha256)

@@ -11,7 +11,7 @@ from orchestrator.node.system.shortages import shortage
 from orchestrator.protocol.json_text import parse_json
 
 ASK_SECONDS = 30.0
-# Folders of interpreters that may not be on PATH. A login shell adds them, but a command over SSH has no login shell.
+# Folders of interpreters that may not be on PATH. A login shell adds them, but SSH runs a command without login shell.
 PLACES = (
     "/usr/bin", "/usr/local/bin", "~/.local/bin", "~/.pyenv/versions/*/bin", "~/.local/share/uv/python/*/bin",
     "/opt/*/bin", "/opt/python/*/bin", "~/*conda*/bin", "~/*conda*/envs/*/bin", "~/*forge*/bin", "~/*forge*/envs/*/bin",
@@ -24,12 +24,12 @@ def usual_folders() -> list[str]:
 
 
 class InterpreterError(Exception):
-    """An interpreter does not answer. The text is the rest of a sentence that begins with the interpreter's name."""
+    """An interpreter does not answer. The text is the rest of a sentence whose subject is the interpreter."""
 
 
 def ask_interpreter(python: str, *argv: str, seconds: float = ASK_SECONDS) -> dict[str, Any]:
     """Run `python ARGV`, and return the JSON object in the last line of its output. Raises InterpreterError if there is
-    none.
+    no such line.
 
     The interpreter is started in /, because with `-c` it would import modules from its working directory.
     """
@@ -38,7 +38,7 @@ def ask_interpreter(python: str, *argv: str, seconds: float = ASK_SECONDS) -> di
             [python, *argv], capture_output=True, timeout=seconds, check=False, stdin=subprocess.DEVNULL, text=True,
             cwd="/",
         )  # fmt: skip
-        found = parse_json(done.stdout.strip().rpartition("\n")[2] or "null")  # other lines may come before it
+        found = parse_json(done.stdout.strip().rpartition("\n")[2] or "null")  # other lines may come before the answer
     except OSError as error:
         raise InterpreterError(f"can't be started: {shortage(error) or error.strerror}") from error
     except (subprocess.TimeoutExpired, ValueError) as error:

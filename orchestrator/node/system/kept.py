@@ -1,5 +1,5 @@
-"""A cache in a private folder for results that take long to compute. A result's key identifies all inputs of the
-result.
+"""A cache in a private folder for results that take long to compute. The key of a result identifies everything from
+which the result was computed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MOST_BYTES = 8 << 20
 
 
 def key_of(*parts: Any) -> str:
-    """Return the cache key for these parts (JSON values) and this version of orch."""
+    """Return the cache key for results that depend on these parts (JSON values) and on this version of orch."""
     return hashlib.sha256(json.dumps([__version__, *parts]).encode()).hexdigest()
 
 
@@ -38,7 +38,7 @@ def take(path: str, key: str) -> bytes | None:
 
 
 def keep(path: str, key: str, body: bytes) -> None:
-    """Write the bytes for the key to the file. Failures are ignored, because the result can be computed again."""
+    """Write a result to the cache file for the key. Failures are ignored, because the result can be computed again."""
     folder = os.path.dirname(path)
     with contextlib.suppress(OSError):
         make_private(folder, exist_ok=True)
@@ -66,5 +66,5 @@ def _files_of(part: str) -> Iterator[str]:
 
 
 def _digest(key: str, body: bytes) -> bytes:
-    """Return a hash of the key and the body. It shows whether a cached body is complete and belongs to the key."""
+    """Return a hash of the key and the body. A cached body with another hash is damaged or belongs to another key."""
     return hashlib.sha256(key.encode() + body).hexdigest().encode()

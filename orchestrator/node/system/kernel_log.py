@@ -25,7 +25,7 @@ def newest_gpu_faults() -> list[str]:
     try:
         while record := _next(log):
             records.append(record)
-    except OSError:  # BlockingIOError after the last record
+    except OSError:  # the kernel raises BlockingIOError after the last record
         pass
     finally:
         os.close(log)
@@ -44,6 +44,6 @@ def gpu_faults_in(records: Iterable[str], now: float) -> list[str]:
 def _next(log: int) -> str:
     """Return the next record of the kernel's log. Each read returns one record."""
     while True:
-        # BrokenPipeError means that the record was overwritten meanwhile. The next read continues after it.
+        # BrokenPipeError means that the record was overwritten before it was read. The next read continues after it.
         with contextlib.suppress(BrokenPipeError):
             return os.read(log, RECORD_BYTES).decode("utf-8", "replace")

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import resource
 
-OWN = 192  # open files besides the connections of nodes, such as logs and pipes
+OWN = 192  # the number of open files besides the connections to nodes, such as logs and pipes
 
 _at_start = resource.getrlimit(resource.RLIMIT_NOFILE)
 

@@ -1,4 +1,6 @@
-"""Adopts and reaps orphaned processes for an agent. Children for which another thread waits are left to that thread."""
+"""Adopts and reaps orphaned processes for an agent. If another thread waits for a child process, this child is left to
+that thread.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ import threading
 from collections.abc import Sequence
 
 _lock = threading.Lock()
-_waited_for = 0  # number of programs in run(). While it is not 0, reap_orphans must reap nothing.
+_waited_for = 0  # the number of programs in run(); while it is not 0, reap_orphans reaps nothing
 
 
 def adopt_orphans() -> None:
@@ -25,8 +27,7 @@ def reap_orphans(keep: int | None) -> dict[int, int]:
     """Reap adopted children that have ended, and return their exit codes by pid. If signal N ended a child, its code is
     -N.
 
-    This stops when the next ended child is the launcher (`keep`). While another thread waits for a program, nothing is
-    reaped.
+    Reaping stops at a child that is the launcher (`keep`). While another thread waits for a program, nothing is reaped.
     """
     codes: dict[int, int] = {}
     with _lock:

@@ -14,7 +14,7 @@ class OwnFolder:
         try:
             self.descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             weakref.finalize(self, os.close, self.descriptor)
-        except OSError:  # it is then unknown whether the folder was removed
+        except OSError:  # in this case nobody can know whether the folder was removed
             self.descriptor = -1
 
     def is_removed(self) -> bool:

@@ -9,7 +9,7 @@ import stat
 from collections.abc import Iterator
 
 PRIVATE = 0o077
-_UNCHANGED = -1  # subprocess's value for "unchanged"
+_UNCHANGED = -1  # the value by which `subprocess` leaves the umask unchanged
 _users = _UNCHANGED
 
 
@@ -36,7 +36,7 @@ def give_back_umask() -> None:
 
 
 def file_mode() -> int:
-    """Return the mode for orch's own files that a program of this process writes, such as a rank's error file."""
+    """Return the mode for orch's own files that the user's program writes in this process, such as an error file."""
     return 0o666 if _users == _UNCHANGED else 0o666 & ~PRIVATE
 
 

@@ -1,5 +1,5 @@
-"""Finds and ends the processes of a run. A process is identified by the variable ORCH_MARK in its environment, and
-never by its name.
+"""Finds and ends the processes of a run. A process belongs to a run if its environment has the run's mark, ORCH_MARK.
+Processes are never found by their names.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ class Process:
 
 
 def mark(run_id: str, node_rank: int) -> str:
-    """Return the mark of a node: the value of ORCH_MARK in the environment of the node's launcher and all its
-    descendants.
+    """Return the mark of a node: the value of ORCH_MARK, which the node's launcher and all its descendants have in
+    their environment.
     """
     return f"{run_id}/{node_rank}"
 
@@ -38,8 +38,8 @@ def identify(pid: int) -> Process | None:
 
 
 def _stat(pid: int) -> tuple[str, list[str]]:
-    """Return a process's command, and the fields after it in /proc/PID/stat. If the process has ended, there are no
-    fields.
+    """Return the name of a process's command, and the fields that follow it in /proc/PID/stat. If the process has
+    ended, there are no fields.
     """
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as stat:
@@ -58,12 +58,12 @@ def status_of(pid: int, name: str) -> str:
         return ""
 
 
-STOPPED = ("T", "t")  # states of a process that a signal or a debugger has stopped
+STOPPED = ("T", "t")  # the states of a process that a signal or a debugger has stopped
 
 
 def state_of(pid: int) -> str:
-    """Return a process's state from /proc: R, S, D (waits for a disk), T (stopped), Z, or ? if the process has
-    ended.
+    """Return the state of a process from /proc: R, S, D (waits for a disk), T (stopped) or Z. Return ? if the process
+    has ended.
     """
     return next(iter(_stat(pid)[1]), "?")
 
@@ -76,7 +76,7 @@ def is_alive(process: Process) -> bool:
 
 @dataclass(frozen=True)
 class Marked:
-    """A running process that has a run's mark in its environment."""
+    """A running process whose environment has ORCH_MARK, the mark of a run."""
 
     process: Process
     owner: int  # uid
@@ -86,14 +86,14 @@ class Marked:
 
 
 def marked_processes() -> Iterator[Marked]:
-    """Yield all running processes that have any run's mark and that this user can inspect, except this process."""
+    """Yield all running processes that have the mark of any run and that this user can inspect, except this process."""
     for name in os.listdir("/proc"):
         if not name.isdigit() or int(name) == os.getpid():
             continue
         try:
             with open(f"/proc/{name}/environ", "rb") as file:
                 owner, entries = os.fstat(file.fileno()).st_uid, file.read().split(b"\0")
-        except OSError:  # the process is gone, or another user's
+        except OSError:  # the process has ended, or belongs to another user
             continue
         run_id, slash, node_rank = _value(entries, MARK).rpartition("/")
         process = identify(int(name)) if slash and run_id else None
@@ -126,7 +126,7 @@ def parent_of(pid: int) -> int:
 def _archive_folder(pid: str) -> str:
     """Return the folder of the archive node.pyz that a process runs; "" if the process runs no such archive.
 
-    For a launcher, this is the run's folder. The launcher's environment does not name it.
+    A launcher runs the archive in the run's folder, which the launcher's environment does not name.
     """
     try:
         with open(f"/proc/{pid}/cmdline", "rb") as file:
@@ -137,8 +137,8 @@ def _archive_folder(pid: str) -> str:
 
 
 def marked(run_id: str, node_rank: int | None = None) -> list[Process]:
-    """Return all running processes of a run, or of one of its nodes, that this user can inspect, except this
-    process.
+    """Return all running processes that have the mark of a run, or of one of its nodes, and that this user can inspect.
+    This process is left out.
     """
     found = (each for each in marked_processes() if each.run_id == run_id)
     return [each.process for each in found if node_rank is None or each.node_rank == str(node_rank)]
@@ -228,7 +228,8 @@ def end_descendants(pid: int, timeout: float = 5.0) -> int:
 def end_marked(
     run_id: str, node_rank: int | None = None, keep: Collection[int] = (), timeout: float = 5.0
 ) -> tuple[int, list[Process]]:
-    """Kill all processes with the mark, except those in `keep`. Return (number killed, survivors).
+    """Kill all processes that have the mark of a run or of one of its nodes, except those in `keep`. Return (number
+    killed, survivors).
 
     The search is repeated until it finds no process twice in a row, because a process may fork a child after a search
     has listed all pids.

@@ -1,4 +1,4 @@
-"""Explains a system error by the resource of this machine that is exhausted, and the limit on this resource."""
+"""Explains a system error by the exhausted resource of this machine, and by the limit on this resource."""
 
 from __future__ import annotations
 
@@ -9,11 +9,14 @@ import resource
 from orchestrator.node.system.cgroup import memory_limits, process_limits
 from orchestrator.protocol.quantities import size
 
-LEAST_LEFT = 16  # processes below the limit that count as "reached", because a failed start may have released some
+# If fewer processes than this are free below the limit, it counts as reached. The failed start may have freed some.
+LEAST_LEFT = 16
 
 
 def shortage(error: BaseException) -> str:
-    """Return a sentence about the exhausted resource and its limit; "" if the error has another cause."""
+    """Return a sentence about the exhausted resource that has caused this error, and its limit; "" if the error has
+    another cause.
+    """
     number = error.errno if isinstance(error, OSError) else None
     if number == errno.EAGAIN or "can't start new thread" in str(error):
         return f"no process or thread can be started: {_limit_of_processes()}"

@@ -1,4 +1,4 @@
-"""The signals by which a scheduler stops a node. Every process of the job gets them.
+"""The signals by which a scheduler stops the processes of its job. Every process of the job gets them.
 
 A process of orch blocks these signals until it has installed its handlers.
 """
@@ -10,8 +10,8 @@ import signal
 from collections.abc import Iterator
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2, signal.SIGXCPU)
-"""The signals at which an agent stops. orch itself sends SIGXCPU to node 0's agent when the time limit of a job of Grid
-Engine or PBS is near, because Grid Engine sends SIGUSR2 before every end of a job.
+"""The signals upon which an agent stops. orch itself sends SIGXCPU to node 0's agent when the time limit of a job of
+Grid Engine or PBS is near, because Grid Engine sends SIGUSR2 before every end of a job.
 """
 NOTICES = (*STOP_SIGNALS, signal.SIGUSR1, signal.SIGHUP)
 """The signals by which schedulers announce the end or the suspension of a job."""

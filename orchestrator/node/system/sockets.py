@@ -8,13 +8,14 @@ import socket
 from orchestrator.node.system.tcp_peers import listeners
 
 ANYWHERE = ""  # all addresses of this machine
-ANY_PORT = (0,) * 8  # port 0, tried several times: a port that is free at one address may be taken at another
+ANY_PORT = (0,) * 8  # port 0, tried several times, because a port that is free at one address may be taken at another
 BACKLOG = 4096
 PADDING = "." * (64 << 10)  # sent in both directions, because small packets alone would not show a wrong MTU on the way
 
 
 def listen(addrs: tuple[str, ...], ports: tuple[int, ...]) -> list[socket.socket]:
-    """Return listening sockets at all addresses. They use the first of the ports that is free at every address.
+    """Return listening sockets, one at each address. All use the same port: the first of the ports that is free at
+    every address.
 
     Raises OSError if there is no such port. The message names the users who occupy the ports, or another reason.
     """

@@ -16,13 +16,13 @@ from orchestrator.node.system.abstract_sockets import (
     user_name,
 )
 
-REQUEST = 1  # NLM_F_REQUEST: this one socket
+REQUEST = 1  # NLM_F_REQUEST, for only one socket
 ANY_COOKIE = 0xFFFFFFFF
 QUESTION, ENDS = "=BBBBI", "=HH16s16sIII"  # sock_diag(7): inet_diag_req_v2, and the inet_diag_sockid in it
 UID_AND_INODE = struct.calcsize("=BBBB") + struct.calcsize(ENDS) + struct.calcsize("=III")
 ESTABLISHED_STATES = 0xFFF
 LISTENING = "0A"  # the state of a listening socket in /proc/net/tcp
-MOST_NAMED = 3  # users
+MOST_NAMED = 3  # the most users that are named
 ESTABLISHED = 1  # the state of an open connection, tcp_states.h
 
 
@@ -73,7 +73,7 @@ def is_open(connection: socket.socket) -> bool:
 
 
 def can_tell_owners() -> bool:
-    """Return whether this machine's kernel reports the owners of connections. This is tested with a connection."""
+    """Return whether this machine's kernel reports the owners of connections. A connection is opened to test this."""
     with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()):
         connection, _ = server.accept()
         with connection:
@@ -95,7 +95,7 @@ def _owner(family: int, here: tuple[str, int], there: tuple[str, int]) -> int | 
     if kind == ERROR or size < struct.calcsize(HEAD) + UID_AND_INODE + 8:
         return None
     uid, inode = struct.unpack_from("=II", answer, struct.calcsize(HEAD) + UID_AND_INODE)
-    return uid if inode else None  # a socket without an inode is closed, and is reported as root's
+    return uid if inode else None  # a socket without an inode is closed, and the kernel reports root as its owner
 
 
 def _packed(family: int, address: str) -> bytes:

@@ -14,7 +14,7 @@ _workers = Workers()
 
 
 def keep_a_thread() -> None:
-    """Start the first worker thread early, before a limit on processes and threads is reached."""
+    """Start the first worker thread early, before other processes exhaust a limit on processes and threads."""
     if not _workers.threads:
         _workers.start_one()
 
@@ -28,7 +28,7 @@ async def in_thread(work: Callable[..., Result], *args: Any) -> Result:
             method(value)
 
     def run() -> None:
-        with contextlib.suppress(RuntimeError):  # the loop is closed, so nobody waits any more
+        with contextlib.suppress(RuntimeError):  # the loop is closed, so nobody waits for the result
             try:
                 result = work(*args)
             except Exception as error:  # noqa: BLE001 (raised again where the result is awaited)

@@ -10,8 +10,8 @@ Work = Callable[[], None]
 
 
 class Workers:
-    """A pool of threads that do blocking work and then wait for more. If no more threads can be started, existing ones
-    do all work.
+    """A pool of threads that do blocking work and then wait for more work. If no more threads can be started, the
+    existing threads do all work.
 
     A worker is a daemon thread, so that a worker which hangs on a dead disk does not delay the exit of the process.
     """
@@ -33,8 +33,8 @@ class Workers:
         return True
 
     def do(self, work: Work) -> None:
-        """Pass the work to an idle worker. If there is none, start a worker. If that fails, the next idle worker
-        does the work.
+        """Pass the work to an idle worker. If no worker is idle, start a new worker. If that fails, the work waits for
+        the next idle worker.
         """
         with self.lock:
             self.free -= 1

@@ -63,9 +63,10 @@ def node_of_rank(state: RunState, rank: int) -> int | None:
 
 
 def wait_for_node(run: RunDir, rank: int, say: Callable[[str], None]) -> int | None:
-    """Wait until the rank has been started, and return its node. Return None if the run ends before.
+    """Wait until the rank has been started, and return its node. Return None if the run ends before that.
 
-    `say` is called with the reason whenever the run begins to wait. Raises UsageError if the run has no such rank.
+    `say` is called with the reason whenever the run waits for something new. Raises UsageError if the run has no such
+    rank.
     """
     last = ""
     for state in states(run):
@@ -84,9 +85,7 @@ def wait_for_node(run: RunDir, rank: int, say: Callable[[str], None]) -> int | N
 def forward_debugger(
     run: RunDir, rank: int, node: int, say: Callable[[str], None], listening: socket, *, any_user: bool = False
 ) -> Forwarding:
-    """Return a forwarding from a listening socket to the rank's debugger. It begins when the forwarding's context is
-    entered.
-    """
+    """Return a context manager that forwards connections from a listening socket to the rank's debugger."""
     return Forwarding(
         lambda boundary: node_command(run, node, "relay", str(node), boundary, f"rank:{rank}"), say, listening,
         any_user=any_user,
@@ -113,7 +112,8 @@ def keep_launch_file(run: RunDir, found: Mapping[str, Any]) -> Path:
 
 
 def attach(run: RunDir, prepared: Prepared, way: Forwarding) -> dict[str, Any] | None:
-    """Wait until the rank can be debugged. Return VS Code's configuration, and store it with the run.
+    """Wait until the rank can be debugged through the forwarding `way`. Return VS Code's configuration, and store it
+    with the run.
 
     Return None if the run ends earlier.
     """

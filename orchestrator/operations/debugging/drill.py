@@ -1,5 +1,5 @@
-"""The command `orch drill`: causes a fault in a run of a job that orch ships, and compares the outcome with the
-promised one.
+"""The command `orch drill`: causes a fault in a run of a job that orch ships, and compares the run's end with the end
+that orch promises.
 
 Only processes of that run are killed or stopped. The run's records and mark identify them on the nodes.
 """
@@ -51,10 +51,10 @@ from orchestrator.specs.units import seconds as seconds_in
 from orchestrator.supervisor.background import attend, supervisor_of
 from orchestrator.transport.address import gateway_of
 
-ANSWER_SECONDS: Final = 60.0  # within which a node has to report the processes that it has killed or stopped
-UNATTENDED_SECONDS: Final = 2.0  # during which the run continues without a supervisor
-END_SECONDS: Final = 900.0  # after the fault, within which the run has to end
-LONG: Final = 2.0  # times limits.link, the length of a freeze that is certainly noticed
+ANSWER_SECONDS: Final = 60.0  # the time in which a node must report the processes that it has killed or stopped
+UNATTENDED_SECONDS: Final = 2.0  # the time for which the run continues without a supervisor
+END_SECONDS: Final = 900.0  # the time after the fault in which the run must end
+LONG: Final = 2.0  # a freeze of this many times limits.link is certainly noticed
 
 Tell = Callable[[str], None]
 
@@ -86,7 +86,7 @@ class Injection:
 
 @dataclass(frozen=True)
 class Report:
-    """The result of one fault. The promise was kept if there are no `differences`."""
+    """The result of a drill with one fault. If `differences` is empty, the run behaved as orch promises."""
 
     order: str
     run_id: str
@@ -158,7 +158,7 @@ def _check_alone(root: Path, own: RunDir | None = None) -> None:
 
 
 def drill(root: Path, prepared: Prepared, order: Order, tell: Tell) -> Report:
-    """Submit a run, cause the fault, and wait for the outcome. The run is removed unless the promise was broken.
+    """Submit a run, cause the fault, and wait for the run's end. If the run behaved as promised, it is removed.
 
     Raises BackendError if the run ends before the fault, or if its node can't cause the fault.
     """
@@ -199,7 +199,7 @@ def _until_it_trains(run: RunDir, tell: Tell) -> RunState:
 
 def _until_the_end(root: Path, run: RunDir, order: Order) -> RunState:
     if order.fault is Fault.SUPERVISOR:
-        time.sleep(UNATTENDED_SECONDS)  # the absence of the supervisor is the test
+        time.sleep(UNATTENDED_SECONDS)  # the run must continue while no supervisor runs
         attend(root)
     stop = time.monotonic() + END_SECONDS
     state = wait(run, timeout=END_SECONDS)
@@ -211,7 +211,9 @@ def _until_the_end(root: Path, run: RunDir, order: Order) -> RunState:
 
 @contextlib.contextmanager
 def _injected(root: Path, run: RunDir, state: RunState, order: Order) -> Iterator[tuple[Injection, Promise]]:
-    """Cause the fault, and yield the injection and the promise. After the block, end a freeze that still lasts."""
+    """Cause the fault. Yield what was done, and how the run should end. After the block, processes that are still
+    stopped continue.
+    """
     launch, record = LaunchPlan.from_json(run.read("plan.json") or {}), run.record()
     where = Where.SCHEDULER if record.scheduler else Where(record.kind)
     if order.fault is Fault.SUPERVISOR:
@@ -277,7 +279,8 @@ def _injected_on(run: RunDir, node: NodeState, launch: LaunchPlan, order: Order)
                 raise BackendError(f"{node.host}: the fault could not be caused there: {why or ''.join(last)}")
             yield Injection(at, (node.host,), tuple(map(str, answer["processes"])), answer.get("rank"))
             with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(order.seconds + ANSWER_SECONDS)  # before it ends, it lets stopped processes continue
+                # before this process ends, it lets the stopped processes on the node continue
+                process.wait(order.seconds + ANSWER_SECONDS)
         finally:
             process.terminate()
             process.wait()
@@ -302,7 +305,7 @@ def _answer(process: subprocess.Popen[bytes]) -> Mapping[str, Any]:
 
 
 def _judge(root: Path, run: RunDir, order: Order, injection: Injection, promise: Promise, end: RunState) -> Report:
-    """Compare the outcome with the promise and return the report. The run is removed if the promise was kept."""
+    """Compare how the run ended with how it should end, and return the report. If they agree, the run is removed."""
     launch = LaunchPlan.from_json(run.read("plan.json") or {})
     link = launch.tasks[0].link_timeout
     if not end.is_final:
@@ -323,7 +326,7 @@ def _left(run: RunDir) -> tuple[str, ...]:
         found += [f"{name} on {proof.host}" for name in proof.survivors]
         if proof.is_unreachable:
             found.append(f"{proof.host} is out of reach")
-        elif proof.ended and machine.look(run).scheduler is None:  # under a scheduler, agents count what they end
+        elif proof.ended and machine.look(run).scheduler is None:  # under a scheduler, `ended` counts the agents' kills
             found.append(f"{proof.ended} processes on {proof.host}, which were killed now")
     return (*found, *(f"the run's folder on {event.host}" for event in of(run.events(), LeftBehind)))
 

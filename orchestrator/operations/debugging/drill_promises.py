@@ -1,6 +1,7 @@
-"""The table of promises: how a run should end after each fault of a drill. Pure.
+"""The table of promises: how a run should end after each fault of a drill.
 
-This module also compares a run's end with its promise. docs/failures.md has a row for each entry of the table.
+This module also compares a run's end with its promise, and has no side effects. docs/failures.md has a row for each
+entry of the table.
 """
 
 from __future__ import annotations
@@ -16,13 +17,13 @@ from orchestrator.protocol.debugging.fault import Fault
 from orchestrator.protocol.events import AttemptFailed, Event, FoundLost, GaveUp, LostNode, Restart, StartingAgain, of
 from orchestrator.runs.state import Outcome, RunState
 
-KILL_SECONDS: Final = 10.0  # within which the kill of a process is noticed
-WAKING_SECONDS: Final = 5.0  # after limits.link, within which a silence is noticed; two heartbeats take less
-SHORT: Final = 0.5  # times limits.link, the longest freeze without consequences
+KILL_SECONDS: Final = 10.0  # the time in which the kill of a process is noticed
+WAKING_SECONDS: Final = 5.0  # a silence is noticed within this time after limits.link; two heartbeats take less
+SHORT: Final = 0.5  # a freeze of at most this many times limits.link has no consequences
 
 
 class Where(StrEnum):
-    """The kinds of clusters. They differ in the reaction to a lost node."""
+    """The kinds of clusters, on which orch reacts differently to a lost node."""
 
     LOCAL = "local"
     SSH = "ssh"
@@ -30,7 +31,7 @@ class Where(StrEnum):
 
 
 class Freeze(StrEnum):
-    """The kinds of freezes, by their length relative to `limits.link` and by the number of frozen machines."""
+    """The cases of a freeze, in which processes are stopped for a time: short, long, or on all machines of the run."""
 
     SHORT = "for less than half of limits.link"
     LONG = "for longer than limits.link"
@@ -77,7 +78,7 @@ _AGAIN: Final = (Where.SSH, Where.SCHEDULER)
 _LOST: Final = r"node \d+ \(.+\) was lost: its agent closed the connection|vanished without a word"
 _SILENT: Final = r"(was lost|lost node 0): no heartbeat for \d+ s"
 
-_NOBODY_ASKS: Final = "no other agent is there to ask Slurm for another start; the run ends"
+_NOBODY_ASKS: Final = "no other agent can request another start from Slurm; the run ends"
 _ENDED: Final = r"Slurm job \d+: its batch script failed with exit code 137"
 
 PROMISES: Final = (
@@ -86,24 +87,28 @@ PROMISES: Final = (
         r"rank \d+ on node \d+ \(.+\) ended with SIGKILL$",
     ),
     Promise(
-        Fault.LAUNCHER, _ALL, Outcome.SUCCEEDED, 1, "its ranks die with it; the rest as above",
+        Fault.LAUNCHER, _ALL, Outcome.SUCCEEDED, 1,
+        "its ranks die with it; the same agents start all ranks again, from the newest checkpoint",
         r"ended with SIGKILL: LauncherLost: the launcher of this node was killed by SIGKILL",
     ),
     Promise(Fault.AGENT, (Where.LOCAL,), Outcome.FAILED, 0, "its launcher and ranks die; the run ends", _LOST),
     Promise(
         Fault.AGENT, _AGAIN, Outcome.SUCCEEDED, 1,
-        "its launcher and ranks die; new agents go on from the newest checkpoint", _LOST,
+        "its launcher and ranks die; new agents continue from the newest checkpoint", _LOST,
     ),
     Promise(Fault.NODE, (Where.LOCAL,), Outcome.FAILED, 0, "the run ends", _LOST),
-    Promise(Fault.NODE, _AGAIN, Outcome.SUCCEEDED, 1, "new agents go on from the newest checkpoint", _LOST),
+    Promise(Fault.NODE, _AGAIN, Outcome.SUCCEEDED, 1, "new agents continue from the newest checkpoint", _LOST),
     Promise(Fault.AGENT, (Where.SCHEDULER,), Outcome.FAILED, 0, _NOBODY_ASKS, _ENDED, alone=True),
     Promise(Fault.NODE, (Where.SCHEDULER,), Outcome.FAILED, 0, _NOBODY_ASKS, _ENDED, alone=True),
-    Promise(Fault.SUPERVISOR, _ALL, Outcome.SUCCEEDED, 0, "the run continues; the next command starts another"),
+    Promise(
+        Fault.SUPERVISOR, _ALL, Outcome.SUCCEEDED, 0, "the run continues; the next command starts another supervisor"
+    ),
     Promise(Fault.FREEZE, _ALL, Outcome.SUCCEEDED, 0, "the run continues where it was", freeze=Freeze.SHORT),
     Promise(Fault.FREEZE, _ALL, Outcome.SUCCEEDED, 0, "the run continues where it was", freeze=Freeze.ALL),
     Promise(Fault.FREEZE, (Where.LOCAL,), Outcome.FAILED, 0, "the run ends", _SILENT, Freeze.LONG),
     Promise(
-        Fault.FREEZE, _AGAIN, Outcome.SUCCEEDED, 1, "new agents go on from the newest checkpoint", _SILENT, Freeze.LONG
+        Fault.FREEZE, _AGAIN, Outcome.SUCCEEDED, 1,
+        "new agents continue from the newest checkpoint", _SILENT, Freeze.LONG,
     ),
 )  # fmt: skip
 
@@ -115,8 +120,8 @@ def promise_of(fault: Fault, where: Where, freeze: Freeze | None = None, *, alon
 
 
 def length_of(seconds: float, link: float, *, is_everything: bool) -> Freeze | None:
-    """Return the kind of a freeze of this length; None if it can't be predicted whether the freeze leads to a
-    restart.
+    """Return the case to which a freeze of this length belongs; None if it can't be predicted whether the freeze leads
+    to a restart.
     """
     if is_everything:
         return Freeze.ALL
@@ -127,7 +132,7 @@ def length_of(seconds: float, link: float, *, is_everything: bool) -> Freeze | N
 
 @dataclass(frozen=True)
 class Account:
-    """The facts about a run after a fault that its promise is compared with. Times are in seconds since the fault."""
+    """What happened to a run after a fault, for the comparison with the promise. Times are seconds since the fault."""
 
     outcome: Outcome | None  # None if the run had not ended when the drill stopped waiting
     restarts: int
@@ -135,9 +140,9 @@ class Account:
     said: str
     went_on_from: int | None
     took: float
-    ledger: tuple[int, int] | None = None  # from the result: the number of steps, and their checksum
+    ledger: tuple[int, int] | None = None  # (number of steps, checksum of the steps) in the run's result
     left: tuple[str, ...] = ()
-    ends: tuple[str, ...] = ()  # how each attempt ended that was followed by another
+    ends: tuple[str, ...] = ()  # how each attempt except the last ended
 
 
 _NOTICED: Final = (AttemptFailed, LostNode, GaveUp, FoundLost, StartingAgain)
@@ -147,7 +152,7 @@ def account(
     state: RunState, events: Iterable[Event], result: Mapping[str, Any] | None, at: float, now: float,
     left: tuple[str, ...] = (),
 ) -> Account:  # fmt: skip
-    """Return an Account of a run's events after a fault at the time `at`."""
+    """Return the Account of a run for a fault at the time `at`, from the run's events, state and result."""
     after = [event for event in events if event.time >= at - 1.0]  # nodes' clocks may differ by this much
     noticed = min((event.time for event in after if isinstance(event, _NOTICED)), default=None)
     ended = state.ended if state.ended and state.ended > at else now
@@ -170,7 +175,7 @@ def account(
 
 
 def _said(state: RunState, after: list[Event]) -> str:
-    """Return the reason that was reported first: for a relaunch, for a failed attempt, or for the run's end."""
+    """Return the reported reason of a relaunch or, if there was none, of a failed attempt or of the run's end."""
     for again in of(after, StartingAgain):
         return again.reason
     for failed in of(after, AttemptFailed):
@@ -179,9 +184,7 @@ def _said(state: RunState, after: list[Event]) -> str:
 
 
 def ledger_of(steps: int) -> int:
-    """Return the checksum that jobs/drill.py computes after it has done this number of steps, each once and in
-    order.
-    """
+    """Return the checksum that jobs/drill.py computes if it does this number of steps in order and repeats none."""
     ledger = 0
     for step in range(1, steps + 1):
         ledger = (ledger * 31 + step) % 1_000_003
@@ -189,7 +192,7 @@ def ledger_of(steps: int) -> int:
 
 
 def differences(promise: Promise, found: Account, link: float) -> list[str]:
-    """Return a sentence for each difference between the outcome and the promise."""
+    """Return a sentence for each difference between what happened and the promise."""
     if found.outcome is None:
         return [f"the run had not ended {found.took:.0f} s after the fault; promised: {promise.outcome}"]
     wrong = []

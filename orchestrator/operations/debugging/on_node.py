@@ -1,4 +1,4 @@
-"""Runs verbs of node.pyz, orch's program on the nodes, on the nodes of a live run."""
+"""Runs subcommands (verbs) of node.pyz, orch's program on the nodes, on the nodes of a live run."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from orchestrator.runs.store import RunDir, check_own
 
 T = TypeVar("T")
 
-AT_ONCE: Final = 8  # nodes; a login node's sshd drops connections if many begin at once
-MOST_CHARS: Final = 300  # of an error message
+AT_ONCE: Final = 8  # nodes that are contacted at a time; a login node's sshd drops connections if many begin at once
+MOST_CHARS: Final = 300  # the most characters of an error message
 
 
 def check_going_on(run: RunDir) -> None:
@@ -52,8 +52,8 @@ def on_every_node(
     """Call `work` with the number and the host of each node. Return the results, and the error messages of nodes that
     failed.
 
-    At most `at_once` calls run at the same time; all if it is None. Raises UsageError if the run has ended or has
-    started no ranks.
+    At most `at_once` calls run at the same time, where None means no limit. Raises UsageError if the run has ended or
+    has started no ranks.
     """
     check_going_on(run)
     hosts = [node.host for node in state_of(run).nodes]
@@ -76,7 +76,8 @@ def on_every_node(
 def ask(
     run: RunDir, node: int, verb: str, seconds: float, read: Callable[[Mapping[str, Any]], T], *args: str
 ) -> list[T]:
-    """Run a verb of node.pyz on a node, and return its answer about each rank. `read` converts an answer from JSON.
+    """Run a subcommand of node.pyz on a node, and return its answers, one for each rank. `read` converts an answer
+    from JSON.
 
     Raises BackendError if the node does not answer in time, or if its answer is not valid.
     """

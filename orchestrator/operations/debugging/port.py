@@ -25,7 +25,7 @@ def parse_port(text: str) -> tuple[int, int]:
 def forward(
     run: RunDir, port: int, node: int, say: Callable[[str], None], *, here: int = 0, any_user: bool = False
 ) -> Forwarding:
-    """Return a forwarding from a local port to a port of a node. It begins when the forwarding's context is entered.
+    """Return a context manager that forwards connections from a local port to a port of a node.
 
     `here` is the local port, or 0 for any free port. Raises UsageError if the run has ended or has no such node, or if
     the local port is taken.

@@ -13,7 +13,7 @@ from orchestrator.operations.debugging.on_node import ask, on_every_node
 from orchestrator.protocol.files import write_atomic
 from orchestrator.runs.store import RunDir
 
-MORE_SECONDS: Final = 90.0  # for the connection, and for the transfer of the files
+MORE_SECONDS: Final = 90.0  # the time allowed for the connection and the transfer of the files
 _NAME = re.compile(r"rank_\d{1,6}\.(trace\.json\.gz|memory\.pickle)")
 
 
@@ -45,7 +45,7 @@ def profile(run: RunDir, steps: int, wait: float, folder: Path) -> Profiled:
     Raises UsageError if the run has ended or has started no ranks.
     """
     seconds, words = wait + MORE_SECONDS, (str(steps), str(wait))
-    ranks, problems = on_every_node(  # at once, because ranks wait for each other in their steps
+    ranks, problems = on_every_node(  # on all nodes at the same time, because ranks wait for each other in each step
         run, lambda node, host: ask(run, node, "profile", seconds, lambda values: _read(values, host), *words)
     )
     problems += [f"rank {each.rank} ({each.host}): {each.why_not}" for each in ranks if each.why_not]

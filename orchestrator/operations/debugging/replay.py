@@ -47,7 +47,7 @@ class Rank:
 
 
 def recall(run: RunDir, rank: int) -> Rank:
-    """Return the rank from the run's records. Raises UsageError if the run has no such rank, or has no ranks yet."""
+    """Read a rank's settings from the run's records. Raises UsageError if the run has no such rank, or no ranks yet."""
     launch, bindings, address = launch_of(run)
     world_size = bindings[0].world_size
     if not 0 <= rank < world_size:
@@ -62,7 +62,7 @@ def recall(run: RunDir, rank: int) -> Rank:
 
 
 def as_it_was(one: Rank) -> str:
-    """Return shell code that starts the rank with all variables of its run, except secrets."""
+    """Return shell code with which a person starts the rank, with all variables of its run except secrets."""
     task, before = task_by_hand(one.run, replace(one.task, attempt=one.attempt))
     variables = rank_environment(
         task,
@@ -84,8 +84,9 @@ def as_it_was(one: Rank) -> str:
 def replay(one: Rank, shell: Mapping[str, str], *, here: bool, alone: bool, afresh: bool, terminal: bool) -> Way:
     """Prepare the rank's files on its node or on this machine. Return the command that starts the rank.
 
-    Secrets are taken from this shell. The rank writes into a new folder, which is removed afterwards. Raises UsageError
-    or BackendError if the rank can't be started.
+    Secrets are taken from `shell`. With `alone`, the rank is the only rank. With `afresh`, it loads no checkpoint. The
+    rank writes into a new folder, which is removed afterwards. Raises UsageError or BackendError if the rank can't be
+    started.
     """
     check_own(one.run.path.parent.parent, one.run)
     missing = [name for name in one.launch.secret_names if name not in shell]
@@ -110,14 +111,14 @@ def replay(one: Rank, shell: Mapping[str, str], *, here: bool, alone: bool, afre
         return _order(one, _moved(task, folder, resume), alone=alone)
 
     node = one.task.node_rank
-    machine.reach(one.run, node, (), terminal=terminal)  # raises before anything is copied
+    machine.reach(one.run, node, (), terminal=terminal)  # raises an error before anything is copied
     argv = machine.stage_replay(one.run, node, name, checkpoint, order)
     argv = machine.reach(one.run, node, argv, terminal=terminal)
     return Way(tuple(argv), _words(one, here=here, alone=alone, checkpoint=checkpoint))
 
 
 def _moved(task: NodeTask, folder: str, resume: str) -> NodeTask:
-    """Return the task for a replay. All paths to which its rank writes are inside the replay's folder."""
+    """Return the task, changed so that all paths to which its rank writes are inside the replay's folder."""
     return replace(
         task, run_dir=folder, code_dir=f"{folder}/code", checkpoint_dir=f"{folder}/checkpoints", resume=resume
     )

@@ -31,11 +31,11 @@ class Way:
     argv: tuple[str, ...]
     where: str
     is_live: bool = True
-    note: str = ""  # on a folder that does not exist any more
+    note: str = ""  # tells the user that the run's folder was removed, if it was
 
 
 def shell(run: RunDir, node: int, command: Sequence[str], *, terminal: bool) -> Way:
-    """Return the command that opens a shell on a node of the run. If `command` is given, run that instead of a shell.
+    """Return the command that opens a shell on a node of the run or, if `command` is given, runs it on the node.
 
     While the run is live, the shell runs in the ranks' container, if the container engine supports that. Otherwise it
     runs in the code folder on the node. Raises UsageError if the run has no such node, BackendError if the node is

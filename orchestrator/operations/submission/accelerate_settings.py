@@ -1,6 +1,7 @@
-"""Converts the options and the config file of `accelerate launch` to settings of a job and a profile. Pure.
+"""Converts the options and the config file of `accelerate launch` to settings of a job and a profile.
 
 accelerate passes most settings to the script as environment variables, so the job's `env` can contain them.
+This module has no side effects.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Any, Final
 
 from orchestrator.errors import UsageError
 
-_GROUPS: Final = {  # mappings of a config file, and the prefix of their keys as options
+_GROUPS: Final = {  # sections of a config file, and the prefix by which their keys become names of options
     "fsdp_config": "fsdp_", "dynamo_config": "dynamo_", "fp8_config": "fp8_", "deepspeed_config": "",
     "megatron_lm_config": "", "parallelism_config": "", "mpirun_config": "",
 }  # fmt: skip
@@ -23,13 +24,13 @@ _VARIABLES: Final = {
     "dynamo_use_regional_compilation": "ACCELERATE_DYNAMO_USE_REGIONAL_COMPILATION",
     "num_cpu_threads_per_process": "OMP_NUM_THREADS",
 }
-_SWITCHES: Final = {  # set to this value if the setting is true
+_SWITCHES: Final = {  # (variable, the variable's value if the setting is true)
     "debug": ("ACCELERATE_DEBUG_MODE", "true"),
     "use_cpu": ("ACCELERATE_USE_CPU", "true"),
     "cpu": ("ACCELERATE_USE_CPU", "true"),
     "enable_cpu_affinity": ("ACCELERATE_CPU_AFFINITY", "1"),
 }
-_FSDP_DEFAULTS: Final = {  # accelerate sets these even if neither the line nor the file names them
+_FSDP_DEFAULTS: Final = {  # settings that accelerate uses if neither the line nor the file has them
     "fsdp_version": "1", "fsdp_sharding_strategy": "FULL_SHARD", "fsdp_reshard_after_forward": "true",
     "fsdp_offload_params": "false", "fsdp_min_num_params": "100000000", "fsdp_forward_prefetch": "false",
     "fsdp_use_orig_params": "true", "fsdp_cpu_ram_efficient_loading": "true", "fsdp_sync_module_states": "true",

@@ -1,5 +1,7 @@
 """Parses a batch or shell script. Returns its #SBATCH lines, the commands that set up the environment, and one
-launch line. Pure.
+launch line.
+
+This module has no side effects.
 """
 
 from __future__ import annotations

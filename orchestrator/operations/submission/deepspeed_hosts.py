@@ -1,4 +1,7 @@
-"""Parses the machines of a deepspeed command: its hostfile, --include and --exclude. Pure."""
+"""Parses the machines of a deepspeed command: its hostfile, --include and --exclude.
+
+This module has no side effects.
+"""
 
 from __future__ import annotations
 

@@ -28,20 +28,20 @@ if TYPE_CHECKING:
     from orchestrator.prepare.prepare import Prepared
 
 FORMAT: Final = 1
-WITH_POINTS: Final = 2  # the format of a sweep, which an older orch must not accept as a single run
+WITH_POINTS: Final = 2  # the format of a sweep; an older orch refuses it, and so does not start a single run
 FOLDER: Final = "elsewhere"
 NO_PROGRAM: Final = (126, 127)
 
 
 @dataclass(frozen=True)
 class Pointer:
-    """A run or sweep on another machine: its id, the machine, the path of orch there, and the time of the hand-over."""
+    """A run or sweep on another machine: its id, the machine, the path of orch on it, and the time of the hand-over."""
 
     run_id: str
     host: str
     orch: str
     time: float
-    ssh_command: str = ""  # the command by which a person logs in there; empty if an older orch wrote the pointer
+    ssh_command: str = ""  # the command that logs in on that machine; empty if an older orch wrote the pointer
 
 
 def hand_over(
@@ -198,7 +198,7 @@ def pointers(root: Path) -> list[Pointer]:
         try:
             kept = RunDir(root / FOLDER).read(path.name)
             pointer = Pointer(**kept) if kept is not None else None
-        except (StoreError, TypeError):  # it is incomplete; the run itself is not affected
+        except (StoreError, TypeError):  # the pointer is damaged, which does not affect the run itself
             continue
         if pointer is not None and is_run_id(pointer.run_id):
             found.append(pointer)
@@ -223,7 +223,7 @@ def find_pointer(root: Path, reference: str) -> Pointer | None:
 
 
 def reach(pointer: Pointer, reference: str, words: list[str]) -> int:
-    """Run the same command on the machine that supervises the run, and return its exit code."""
+    """Run this orch command on the machine that supervises the run, and return the command's exit code."""
     name = reference if sweep_of(reference) == pointer.run_id else pointer.run_id
     argv = [pointer.orch, *(name if word == reference else word for word in words)]
     code = subprocess.run(_argv(pointer.host, argv), stdin=subprocess.DEVNULL, check=False).returncode

@@ -181,8 +181,8 @@ def _draft(pasted: Pasted, name: str | None) -> Draft:
 
 
 def _activated(pasted: Pasted) -> Pasted:
-    """Return the launch line, preceded by the set-up lines of its conda environment or modules, and with their
-    interpreter.
+    """Return the launch line with set-up lines that activate its conda environment, and with the interpreter that the
+    set-up lines activate.
     """
     if pasted.conda:
         hook = {"conda": "conda shell.bash hook", "micromamba": "micromamba shell hook --shell bash"}[pasted.conda_by]
@@ -267,8 +267,8 @@ def _slurm_values(options: Mapping[str, str], notes: list[str]) -> dict[str, Any
 
 
 def _memory(text: str, notes: list[str]) -> dict[str, Any]:
-    """Return a memory size in Slurm's meaning, in which a bare number is in megabytes. 0 (all memory) is understood
-    only by sbatch.
+    """Return the fields of a profile for a memory size of Slurm, in which a bare number is in megabytes. The size 0,
+    which means all memory, becomes an option of sbatch.
     """
     try:
         return {"mem": f"{text}M" if text.isdecimal() else text} if size(text) else {"sbatch": {"mem": "0"}}

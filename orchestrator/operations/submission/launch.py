@@ -30,7 +30,8 @@ LIBRARY: Final = "cloudpickle.zip"  # nodes don't have cloudpickle, but need it 
 
 
 def write_job(folder: Path, function: Callable[..., Any], arguments: tuple[Any, ...]) -> Path:
-    """Write a job whose ranks call the function, and the files that it needs, into an empty folder. Return its file.
+    """Write a job whose ranks call the function, and the files that the job needs, into an empty folder. Return the
+    path of the job file.
 
     Raises UsageError if the function or an argument can't be pickled.
     """
@@ -110,7 +111,7 @@ def _pickled(name: str, function: Callable[..., Any], arguments: tuple[Any, ...]
 
 
 def _with_file(pickler: Any) -> Callable[[CodeType], tuple[Any, ...]]:
-    """Return cloudpickle's own reduction of code objects, with the name of the file added."""
+    """Return a function that reduces code objects as cloudpickle does, but keeps the name of the source file."""
     reduce = pickler.dispatch_table[CodeType]
 
     def reduced(code: CodeType) -> tuple[Any, ...]:

@@ -17,12 +17,13 @@ from orchestrator.operations.submission.launcher_files import LauncherFiles
 from orchestrator.specs.environment import set_by_orch
 from orchestrator.specs.wrappers import ASSIGNMENT, Peeled, peel
 
-_SUBSTITUTION = re.compile(r"\$\([^\s()|&;<>`]*\)")  # $(hostname), in an option that orch replaces anyway
+# such as $(hostname), which is accepted because the options that usually contain it are replaced by orch
+_SUBSTITUTION = re.compile(r"\$\([^\s()|&;<>`]*\)")
 _PYTHON = re.compile(r"python(\d+(\.\d+)*)?")
 
 
 def words(text: str) -> frozenset[str]:
-    """Return the words of a text, as a set."""
+    """Return the set of words in a text."""
     return frozenset(text.split())
 
 
@@ -79,7 +80,7 @@ class Pasted:
     hosts: list[str] = field(default_factory=list)  # the hosts of a hostfile
     files: LauncherFiles | None = None  # reads the files that the launcher would read; None if they are not read
     conda: str = ""  # name or folder of the environment of `conda run`
-    conda_by: str = ""  # the program that activates it
+    conda_by: str = ""  # the program that activates this environment
     notes: list[str] = field(default_factory=list)
 
 
@@ -213,7 +214,7 @@ def _assign(name: str, value: str, pasted: Pasted) -> None:
 def _options(
     words: list[str], flags: frozenset[str], launcher: str, short: dict[str, str] | None = None
 ) -> tuple[dict[str, str], list[str]]:
-    """Return the leading options of a launcher, with underscores in their names, and the words after them."""
+    """Return (a launcher's options at the start of `words`, the words after them). Names get underscores for dashes."""
     short = short or {}
     found: dict[str, str] = {}
     while words and words[0].startswith("-") and words[0] not in ("-", "--"):
@@ -392,10 +393,10 @@ def read_allocation(words: Sequence[str], pasted: Pasted) -> None:
     asked = Pasted()
     nodes, tasks = _highest(options, "nodes", "-", asked), _count(options, "ntasks_per_node", asked)
     total = _count(options, "ntasks", asked)
-    starts_each_task = pasted.slurm is not None  # by srun; without it the batch script starts one process
+    starts_each_task = pasted.slurm is not None  # whether srun starts the program once for each task, not only once
     if pasted.nodes is None and (starts_each_task or pasted.launcher):
         pasted.nodes = nodes or (max(1, total // tasks) if total and tasks else None)
-        # accelerate counts the processes of all nodes
+        # accelerate's number of processes is the total of all nodes
         if pasted.launcher.startswith("accelerate") and isinstance(pasted.nproc, int):
             pasted.nproc = max(1, pasted.nproc // (pasted.nodes or 1))
     if tasks is None and total is not None:
@@ -414,7 +415,9 @@ def read_allocation(words: Sequence[str], pasted: Pasted) -> None:
 
 
 def _for_one_task(options: dict[str, str], tasks: int | None) -> dict[str, str]:
-    """Return the options with the cores of all tasks of a node added up, because orch starts one agent per node."""
+    """Return the options with the cores that all tasks of a node have together, because orch starts one agent per
+    node.
+    """
     cores = options.get("cpus_per_task", "")
     return (
         {**options, "cpus_per_task": str(int(cores) * (tasks or 1))} if re.fullmatch(r"[0-9]{1,5}", cores) else options

@@ -17,7 +17,7 @@ HOSTFILE: Final = "/job/hostfile"  # deepspeed's default
 
 @dataclass(frozen=True)
 class LauncherFiles:
-    """The files that a launcher would find if it were started in `cwd` with these variables."""
+    """The files that a launcher would find if it were started in the folder `cwd` with the variables in `environ`."""
 
     cwd: Path
     environ: Mapping[str, str]

@@ -1,4 +1,4 @@
-"""orch run: turns a launch line into a job without a file."""
+"""orch run: turns a launch line into a job, without a job file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Splits a shell script into its commands without running it. Some scripts can't be split completely. Pure."""
+"""Splits a shell script into its commands without running it. Some scripts can't be split completely.
+
+This module has no side effects.
+"""
 
 from __future__ import annotations
 

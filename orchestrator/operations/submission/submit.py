@@ -27,8 +27,8 @@ if TYPE_CHECKING:  # commands that only read runs must not load pydantic
 
 
 def submit(root: Path, prepared: Prepared, on_awaited: Callable[[list[str]], None] = lambda _: None) -> RunDir:
-    """Start a run and return once its agents are being started. From then on, the run needs neither this process nor a
-    terminal.
+    """Start a run and return when the start of its agents has begun. From then on, the run needs neither this process
+    nor a terminal.
 
     The run is recorded before anything is started. If the submit is refused and leaves nothing behind, the record is
     removed. If the supervisor starts the run, `on_awaited` is called each second with the machines that have not
@@ -45,7 +45,7 @@ def submit(root: Path, prepared: Prepared, on_awaited: Callable[[list[str]], Non
             begun.append(run)
             with withdrawn_if_refused(root, [run]):
                 snapshot_code(prepared, run)
-                if plan_now is None:  # the supervisor starts the run after another run
+                if plan_now is None:  # the supervisor starts the run when the other run has ended
                     enqueue(run, secrets)
                 elif supervisor is not None:
                     supervisor.start(run, plan_now, secrets, lock, on_awaited)
@@ -149,7 +149,7 @@ def _is_there(run: RunDir, profile: Mapping[str, Any]) -> bool:
 
 
 def job_of(run: RunDir) -> str | None:
-    """Return the number of the run's job in its scheduler; None without a scheduler."""
+    """Return the id of the run's job in its scheduler; None without a scheduler."""
     return backend(run.record().kind).look(run, recorded=True).job
 
 

@@ -1,5 +1,5 @@
-"""orch submit --sweep and --search: makes a run for each point. All runs are recorded together, then queued or given to
-a scheduler.
+"""orch submit --sweep and --search: makes a run for each point (combination of values). All runs are recorded together,
+then queued or given to a scheduler.
 
 On Slurm a sweep is one job array. Trials of a search get their values when they start, so each trial is a job of its
 own.
@@ -56,11 +56,11 @@ class Sweep:
 
     axes: tuple[Axis, ...]
     points: tuple[Point, ...]
-    prepared: tuple[Prepared, ...]  # one for each point
+    prepared: tuple[Prepared, ...]  # the prepared request of each point
     parallel: int | None
-    plain: Prepared  # without any point's values
+    plain: Prepared  # the prepared request without the values of a point
     options: tuple[str, ...] | SearchOptions
-    search: Search | None = None  # gives the points their values
+    search: Search | None = None  # the search that chooses the points' values; None for a sweep
 
     def to_json(self) -> dict[str, Any]:
         """Return the request that makes another machine build the same points."""
@@ -103,7 +103,7 @@ def prepare_sweep(root: Path, request: Request, options: Sequence[str], parallel
 
 
 def prepare_search(root: Path, request: Request, options: SearchOptions, parallel: int | None) -> Sweep:
-    """Read the search. Validate it with both ends of each range and with each choice.
+    """Read the search. Validate the job with both ends of each range and with each choice.
 
     Raises UsageError if the job can't be run with one of these values.
     """
@@ -127,12 +127,12 @@ def _prepare_at(root: Path, request: Request, point: Point, where: str) -> Prepa
     except UsageError as error:
         message = error.message
         if isinstance(error, SpecError) and error.where.startswith("--set"):
-            message = message.removeprefix(f"{error.where}: ")  # the point has been named
+            message = message.removeprefix(f"{error.where}: ")  # the point's words say which value is wrong
         raise UsageError(f"{where}, {point.words()}: {message}", error.hint) from error
 
 
 def _check_checkpoints(prepared: Sequence[Prepared], where: str) -> None:
-    """Raise UsageError if several points would write into one folder."""
+    """Raise UsageError if several points would write their checkpoints into the same folder."""
     folders = Counter(each.loaded.job.checkpoint.dir for each in prepared)
     if shared := next((name for name, points in folders.items() if name and points > 1), None):
         raise UsageError(
@@ -229,7 +229,7 @@ def _record(
         with _threads() as pool:
             runs[:] = list(pool.map(one, asked.points, asked.prepared, launches))
         append_lines(root / "index", [run.run_id for run in runs])
-    except BaseException:  # also for an interrupt, because nothing was started and no trace may be left
+    except BaseException:  # also after an interrupt: nothing was started, so everything is removed
         for run in runs:
             remove_run(root, run)
         remove_sweep(root, sweep)
@@ -265,7 +265,7 @@ def _enqueue(root: Path, folder: Path, runs: Sequence[RunDir], secrets: dict[str
         write_durably(folder / dependencies.QUEUED, json.dumps(values_for_later(secrets)).encode(), private=True)
         for run in runs:
             share(folder, run, (dependencies.QUEUED,))
-    except BaseException:  # also for an interrupt
+    except BaseException:  # also after an interrupt
         for run in runs:
             remove_run(root, run)
         raise

@@ -1,4 +1,4 @@
-"""Reads a folder of checkpoints, for rank 0, the agents and the submitting machine. Python 3.9, no torch.
+"""Reads a folder of checkpoints, for rank 0, the agents and the submitting machine.
 
     FOLDER/step_00000123/state.pt        what torch saved
                          manifest.json   Manifest: the step, and the checksum and size of each file
@@ -6,7 +6,7 @@
                          __R_0.distcp, .metadata   weights that the ranks wrote in parts
     FOLDER/.tmp-step_..., .old-, .gone-  a writer's temporary folders: being written, replaced, deleted
 
-Most readers only check whether a checkpoint is committed. `check` looks into it, and hashes it on request.
+Most readers only check whether a checkpoint has COMMIT. `check` compares each file with the manifest.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from orchestrator.protocol.reading import MOST_RECORD, MOST_WORD, read_regular
 from orchestrator.protocol.str_enum import StrEnum
 
 FORMAT, FORMAT_OF_CHECKSUMS = 1, 2
-"""Formats of a manifest: with sha256 only, which every version reads, or with any checksum."""
+"""The formats of a manifest: 1 has only sha256 hashes, and every version of orch reads it. 2 has any checksums."""
 STATE, MANIFEST, COMMIT = "state.pt", "manifest.json", "COMMIT"
 _STEP_NAME = re.compile(r"step_(\d{8,})")
 _TEMPORARY_NAME = re.compile(r"\.(tmp|old|gone)-(step_\d{8,})-(\d+)-[0-9a-f]+@(.+)")
@@ -128,7 +128,7 @@ def temporary_name(kind: str, name: str) -> str:
 
 @dataclass(frozen=True)
 class Leftover:
-    """A temporary folder: its kind, its checkpoint, and its writer."""
+    """A temporary folder: its kind, the name of its checkpoint, and the process that writes it."""
 
     kind: str  # tmp | old | gone
     name: str
@@ -137,7 +137,7 @@ class Leftover:
 
 
 def leftover_of(name: str) -> Leftover | None:
-    """Parse the name of a temporary folder. None for other names."""
+    """Parse the name of a temporary folder. Return None for any other name."""
     match = _TEMPORARY_NAME.fullmatch(name)
     return Leftover(match[1], match[2], int(match[3]), match[4]) if match else None
 
@@ -159,17 +159,17 @@ class CheckpointState(StrEnum):
     """The result of a check of one checkpoint."""
 
     COMMITTED = "ok"
-    """Everything that was checked is complete, so a run may resume from it."""
+    """All files that were checked are complete, so a run may resume from the checkpoint."""
     INCOMPLETE = "incomplete"
-    """A file is missing or has the wrong size, as after an interrupted copy."""
+    """A file is missing or has the wrong size, for example after an interrupted copy."""
     CORRUPT = "corrupt"
-    """A hash does not match, or the manifest is of another step or format."""
+    """A hash does not match, or the manifest has a wrong step or an unknown format."""
     UNREADABLE = "unreadable"
     """The disk or the permissions prevent reading, so the state is unknown."""
 
 
 class BadCheckpointError(Exception):
-    """A checkpoint is not valid. The error has the checkpoint's state, and the reason as the end of a sentence."""
+    """A checkpoint is not valid. `reason` explains why, and completes a sentence about the checkpoint."""
 
     def __init__(self, state: CheckpointState, reason: str) -> None:
         super().__init__(reason)
@@ -178,7 +178,7 @@ class BadCheckpointError(Exception):
 
 @dataclass(frozen=True)
 class Manifest:
-    """A checkpoint's manifest. `files` maps a name to its checksum and "bytes"; `time` is Unix seconds."""
+    """A checkpoint's manifest. `files` maps each file's name to its checksum and size; `time` is in Unix seconds."""
 
     step: int
     epoch: int = 0
@@ -193,7 +193,9 @@ class Manifest:
 
 @dataclass(frozen=True)
 class Checked:
-    """A checkpoint's folder and its check. If it is committed, `reason` is empty and `manifest` is set."""
+    """The result of checking a checkpoint's folder. If the state is COMMITTED, `reason` is empty and `manifest` is
+    set.
+    """
 
     path: Path
     step: int  # -1 if neither the name nor the manifest has it
@@ -204,8 +206,8 @@ class Checked:
 
 
 def check(path: Path, *, verify: bool) -> Checked:
-    """Check one checkpoint by the sizes of its files or, with `verify`, by hashing every byte. Damage is returned and
-    not raised.
+    """Check one checkpoint by the sizes of its files or, with `verify`, by hashing every byte. The result reports any
+    damage.
 
     Raises NotInstalledError if this Python lacks the hash algorithm of the files, because the state is then unknown.
     """
@@ -233,9 +235,9 @@ def _as_bad(error: BadCheckpointError | OSError) -> BadCheckpointError:
 
 
 def read_manifest(path: Path) -> tuple[Manifest, str]:
-    """Return a checkpoint's manifest and its sha256, after comparing it with COMMIT and the folder's name.
+    """Return a checkpoint's manifest and the manifest's sha256.
 
-    Raises BadCheckpointError if they differ.
+    Raises BadCheckpointError if the sha256 differs from COMMIT, or the step differs from the folder's name.
     """
     try:
         content = read_regular(path / MANIFEST, MOST_RECORD, path.parent)
@@ -254,7 +256,7 @@ def read_manifest(path: Path) -> tuple[Manifest, str]:
 
 
 def manifest_of(content: bytes | str) -> Manifest:
-    """Parse a manifest; every name in it must be a plain file name. Raises BadCheckpointError otherwise."""
+    """Parse a manifest. Raises BadCheckpointError if it is damaged or names a file outside the checkpoint's folder."""
     try:
         values = parse_json(content)
         if values["format"] not in (FORMAT, FORMAT_OF_CHECKSUMS):

@@ -1,4 +1,4 @@
-"""The hash algorithm of checkpoint files, which is blake3 if all readers have it, else sha256. Python 3.9.
+"""The hash algorithm of checkpoint files, which is blake3 if all readers have it, else sha256.
 
 Every Python has sha256. But if the processor has no instructions for sha256, hashing takes longer than the rest of a
 save. blake3 is a separate package. Before an attempt, each agent reports whether its own Python and the Python of its
@@ -37,7 +37,7 @@ class Hasher(Protocol):
     """The common interface of hashlib and blake3."""
 
     def update(self, data: Any, /) -> Any:
-        """Add bytes."""
+        """Add bytes to the hash."""
 
     def hexdigest(self) -> str:
         """Return the hash of all bytes so far as 64 hexadecimal digits."""
@@ -64,8 +64,8 @@ def installed() -> tuple[Algorithm, ...]:
 
 
 def agreed(sides: Iterable[Collection[str]]) -> Algorithm:
-    """Return the hash algorithm for new files: the best one that all readers have. Each item has one reader's
-    algorithms.
+    """Return the hash algorithm for new files: the best one that all readers have. Each item of `sides` has the
+    algorithms of one reader.
     """
     return Algorithm.BLAKE3 if all(Algorithm.BLAKE3 in side for side in sides) else Algorithm.SHA256
 

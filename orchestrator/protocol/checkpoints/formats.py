@@ -1,7 +1,7 @@
 """Detects the format of a checkpoint (folder or file), whether it is complete, and its step and metric.
 
 No file is unpickled or trusted. A step comes from a name, a JSON file or the opcodes of a file's header. A file
-counts as complete if its container format says so (see weight_files). Python 3.9, no torch.
+counts as complete if it has the length that its header declares (see weight_files).
 
     checkpoint-500/trainer_state.json         Hugging Face Trainer
     epoch=3-step=400.ckpt                     Lightning, a file, or a folder if the strategy shards
@@ -29,7 +29,7 @@ from orchestrator.protocol.reading import read_object, read_part
 from orchestrator.protocol.str_enum import StrEnum
 
 STATE_OF_TRAINER = "trainer_state.json"
-MAX_TEXT = 64 << 20  # enough for a log of all steps
+MAX_TEXT = 64 << 20  # bytes; enough for a JSON file with an entry for each step
 
 _HF_NAME = re.compile(r"checkpoint-\d+")
 _OF_TRAINER = re.compile(
@@ -57,7 +57,7 @@ class Format(StrEnum):
     HF = "hf"
     """Hugging Face Trainer: checkpoint-100/trainer_state.json."""
     LIGHTNING = "lightning"
-    """Lightning: one .ckpt file, or a folder of that name."""
+    """Lightning: a .ckpt file, or a folder whose name ends in .ckpt."""
     DCP = "dcp"
     """torch.distributed.checkpoint: a folder with .metadata."""
     DEEPSPEED = "deepspeed"
@@ -67,7 +67,9 @@ class Format(StrEnum):
 
 
 def format_of(folder: str, files: Collection[str], folders: Collection[str]) -> Format | None:
-    """Return the format of a folder with these entries, complete or not. None if it is not a checkpoint."""
+    """Return the format of the checkpoint in a folder with these entries, complete or not. Return None if the folder
+    is not a checkpoint.
+    """
     name = os.path.basename(folder)
     if checkpoint_dir.step_of(name) is not None:
         return Format.ORCH
@@ -137,8 +139,8 @@ def _has_all_parts(folder: str, files: Collection[str]) -> bool:
 
 
 def _is_finished(folder: str) -> bool:
-    """Return whether the file `latest` names this tag or a later one. DeepSpeed writes `latest` after all other
-    files.
+    """Return whether the file `latest` names this folder's tag or a later tag. DeepSpeed writes `latest` after all
+    other files.
     """
     try:
         latest = read_part(f"{os.path.dirname(folder)}/latest", 0, 4096).decode().strip()
@@ -149,8 +151,8 @@ def _is_finished(folder: str) -> bool:
 
 
 def _is_tracked(folder: str) -> bool:
-    """Return whether Megatron's tracker file names this iteration or a later one. Megatron writes the tracker file
-    last.
+    """Return whether Megatron's tracker file names this folder's iteration or a later iteration. Megatron writes the
+    tracker file last.
     """
     try:
         tracker = read_part(f"{os.path.dirname(folder)}/latest_checkpointed_iteration.txt", 0, 64).decode()
@@ -160,7 +162,7 @@ def _is_tracked(folder: str) -> bool:
 
 
 def _has_all_shards(folder: str, files: Collection[str]) -> bool:
-    """Return whether all files exist that an index of shards names."""
+    """Return whether all files exist that the folder's index files of shards name."""
     for name in files:
         if name.endswith(".index.json"):
             shards = _json_in(f"{folder}/{name}").get("weight_map")
@@ -181,8 +183,8 @@ def step_of_file(path: str, kind: Format) -> int:
 
 
 def _step_in(name: str) -> int:
-    """Return the step that Lightning put into a name. Without a step, return the epoch, else the result of
-    `_number_in`.
+    """Return the step that Lightning put into a name. Without a step, return the epoch, else the last number in the
+    name, else -1.
     """
     told = dict(_IN_NAME.findall(name))
     number = told.get("step", told.get("epoch"))
@@ -201,7 +203,7 @@ def _number_in(name: str) -> int:
 
 
 def metric_of(path: str, kind: Format) -> dict[str, float]:
-    """Return the metrics in a text file of a checkpoint, or in its name."""
+    """Return the metrics in a checkpoint's text file or name."""
     name = os.path.basename(path)
     if kind is Format.HF:
         return _metric_of_trainer(name, _json_in(f"{path}/{STATE_OF_TRAINER}"))
@@ -239,5 +241,5 @@ def _trained_steps(path: str) -> object:
 
 
 def _json_in(path: str) -> Mapping[str, Any]:
-    """Return the object in a JSON file; empty if it can't be read."""
+    """Return the object in a JSON file, or an empty object if the file can't be read."""
     return read_object(path, MAX_TEXT) or {}

@@ -1,5 +1,5 @@
 """Finds the checkpoints of one run on one machine: which folders to search, and which checkpoints in them are the
-run's own. Python 3.9.
+run's own.
 """
 
 from __future__ import annotations
@@ -26,13 +26,15 @@ class Places:
 
     @staticmethod
     def of(task: NodeTask) -> Places:
-        """Return the folders for a node's task. The ranks run in the code folder."""
+        """Return the folders for a node's task. A relative `checkpoint_dir` is below the code folder, in which the
+        ranks run.
+        """
         folder = os.path.normpath(os.path.join(task.code_dir, task.checkpoint_dir)) if task.checkpoint_dir else ""
         return Places(task.run_dir, task.code_dir, folder, Sought(task.checkpoint_format, task.checkpoint_glob))
 
     @property
     def folders(self) -> dict[str, str]:
-        """Return the folders by their names in protocol.outputs."""
+        """Map the names of the folders, which protocol.outputs defines, to their paths."""
         found = {OUTPUTS: output_folder(self.run_dir), CODE: self.code_dir, CHECKPOINTS: self.checkpoints}
         return {name: folder for name, folder in found.items() if folder}
 
@@ -50,10 +52,10 @@ class Places:
         return Found(list(paths.values()), max(found.changed, beside.changed))
 
     def own(self) -> dict[str, Saved]:
-        """Return the run's checkpoints, newest first. Their names are the same on all nodes.
+        """Return the run's checkpoints by name, newest first. A checkpoint has the same name on all nodes.
 
-        The points of a sweep may share one working folder. Checkpoints in it are left out, because they can't be
-        assigned to a point.
+        The points (runs) of a sweep may share one code folder. Its checkpoints are left out, because the point that
+        wrote them is unknown.
         """
         folders = self.folders
         if os.path.islink(self.code_dir):

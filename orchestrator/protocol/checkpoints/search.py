@@ -1,5 +1,4 @@
-"""Searches folders for checkpoints in any known format, decides which are complete, and finds the newest. Python 3.9,
-no torch.
+"""Searches folders for checkpoints in any known format, decides which are complete, and finds the newest.
 
 A job may restrict the format, and may restrict the paths by a pattern.
 """
@@ -25,7 +24,7 @@ from orchestrator.protocol.checkpoints.weight_files import is_whole, names_weigh
 from orchestrator.protocol.outputs import Matcher, OutputRules
 
 MAX_DEPTH = 5
-MAX_ENTRIES = 50_000  # limit of a walk, because a folder of a million samples must not delay a restart
+MAX_ENTRIES = 50_000  # entries that one search visits, because a folder of a million samples must not delay a restart
 AUTO = "auto"
 
 _CORE_DUMP = re.compile(r"core(\.\d+)?")
@@ -40,7 +39,7 @@ class Sought:
     glob: str = ""
 
     def takes(self, kind: Format) -> bool:
-        """Return whether a checkpoint of this format counts."""
+        """Return whether the settings include checkpoints of this format."""
         return self.format in (AUTO, kind)
 
 
@@ -60,7 +59,9 @@ class Saved:
 
     @property
     def is_counted(self) -> bool:
-        """Return whether a known framework wrote `step`. The number in the name of any other file may be a year."""
+        """Return whether `step` is reliable, because a known framework wrote it. The number in any other name may be a
+        year.
+        """
         return self.step >= 0 and self.format is not Format.FILES
 
 
@@ -85,7 +86,7 @@ def newest_first(found: Iterable[Saved]) -> list[Saved]:
 def find_saved(
     folders: Iterable[str], since: float = 0.0, sought: Sought = Sought(), before: Mapping[str, list[int]] | None = None
 ) -> list[Saved]:
-    """Return the complete checkpoints below these folders that have a file written after `since`, in no order.
+    """Return the complete checkpoints below these folders that have a file written after `since`, in any order.
 
     `before` maps the full path of each file that existed earlier to (size, mtime_ns). Incomplete and unreadable
     checkpoints are left out, and links are not followed.
@@ -96,7 +97,7 @@ def find_saved(
 def look(
     folders: Iterable[str], since: float = 0.0, sought: Sought = Sought(), before: Mapping[str, list[int]] | None = None
 ) -> Found:
-    """Return the result of `find_saved`, and the time of the last write to any file."""
+    """Return the result of `find_saved`, and the time of the last write to any checkpoint file."""
     search = _Search(sought, since, before or {})
     for folder in folders:
         if folder:
@@ -105,14 +106,14 @@ def look(
 
 
 def at(path: str) -> Saved | None:
-    """Return the checkpoint at this path or, if the path is an ordinary folder, the newest below it. Return None if
-    there is no complete checkpoint.
+    """Return the checkpoint at this path or, if the path is an ordinary folder, the newest checkpoint below it. Return
+    None if there is no complete checkpoint.
     """
     if os.path.isdir(path):
         return next(iter(newest_first(find_saved([path]))), None)
     with contextlib.suppress(OSError):
         info = os.stat(path)
-        if stat.S_ISREG(info.st_mode) and info.st_size and is_whole(os.path.realpath(path)):  # a user may name a link
+        if stat.S_ISREG(info.st_mode) and info.st_size and is_whole(os.path.realpath(path)):  # the path may be a link
             return _of_file(path, info)
     return None
 
@@ -184,7 +185,7 @@ class _Search:
         return info.st_mtime > self.since and self.before.get(path) != [info.st_size, info.st_mtime_ns]
 
     def _is_named(self, path: str, is_folder: bool) -> bool:
-        """Return whether the path below the searched folder matches the job's pattern. Always True if the job has no
+        """Return whether the path below the searched folder matches the job's pattern. Return True if the job has no
         pattern.
         """
         if self.matcher is None:

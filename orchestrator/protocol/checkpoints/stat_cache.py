@@ -1,4 +1,4 @@
-"""Caches the result of a function of a file until the file's size or modification time changes. Python 3.9."""
+"""Caches the result of a function of a file until the file's size or modification time changes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads whether a weight file is complete, and its step, from the file's own format. Python 3.9, no torch.
+"""Reads whether a weight file is complete, and its step, from the file's own format.
 
 Nothing is unpickled. The length of a file follows from the header of safetensors, or from the directory of a zip, which
 torch.save writes last. Only the opcodes of a pickle are read.
@@ -47,7 +47,8 @@ def stem_of(name: str) -> str:
 
 @cached_by_stat
 def is_whole(path: str) -> bool:
-    """Return whether a weight file has the full length that its format declares. True if the format declares no length.
+    """Return whether a weight file has the full length that its format declares. Return True if the format declares
+    no length.
 
     torch.save's older format (not a zip) and plain pickles declare no length. A zip's directory is written last.
     """
@@ -55,7 +56,7 @@ def is_whole(path: str) -> bool:
         with opened(path) as file:
             head = file.read(8)
             if path.endswith(".safetensors"):
-                return _ends_as_told(file, head)
+                return _has_declared_length(file, head)
             if head[:2] == b"PK" or (path.endswith(_ZIPPED) and head[:1] == b"P"):
                 import zipfile
 
@@ -65,7 +66,7 @@ def is_whole(path: str) -> bool:
     return head != b""
 
 
-def _ends_as_told(file: BinaryIO, head: bytes) -> bool:
+def _has_declared_length(file: BinaryIO, head: bytes) -> bool:
     """Return whether a safetensors file has the length that its header declares. `head` has the first bytes of the
     file.
     """

@@ -1,4 +1,4 @@
-"""The faults that `orch drill` can cause. The command line and the order to a node name them. Python 3.9."""
+"""The faults that `orch drill` can cause. Their values appear on the command line and in orders to nodes."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ class Fault(StrEnum):
     """The process or machine that a drill kills or pauses."""
 
     RANK = "rank"
-    """KILL to one rank."""
+    """Send KILL to one rank."""
     LAUNCHER = "launcher"
-    """KILL to the launcher of one node."""
+    """Send KILL to the launcher of one node."""
     AGENT = "agent"
-    """KILL to the agent of one node."""
+    """Send KILL to the agent of one node."""
     NODE = "node"
-    """KILL to all of the run's processes on one node."""
+    """Send KILL to all of the run's processes on one node."""
     SUPERVISOR = "supervisor"
-    """KILL to the supervisor on the submitting machine."""
+    """Send KILL to the supervisor on the submitting machine."""
     FREEZE = "freeze"
-    """STOP to all of the run's processes on one machine, and CONT some time later."""
+    """Send STOP to all of the run's processes on one machine, and CONT some time later."""
 
 
 KILLS = (Fault.RANK, Fault.LAUNCHER, Fault.AGENT, Fault.NODE, Fault.SUPERVISOR)

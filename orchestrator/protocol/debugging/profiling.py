@@ -39,7 +39,7 @@ class Order:
 
 @dataclass(frozen=True)
 class Parts:
-    """The file names of one rank's recordings. The trace is written last."""
+    """The names of the files that one rank records for a request. The trace is written last."""
 
     rank: int
     trace: str
@@ -56,5 +56,5 @@ def order_file(attempt_dir: str) -> str:
 
 
 def parts_of(order: Order, rank: int) -> Parts:
-    """Return the names of the recordings that a rank makes for a request. They are in the attempt's folder."""
+    """Return the names of the files that a rank records for a request. The files are in the attempt's folder."""
     return Parts(rank, f"profile_{order.number}_{rank}.trace.json.gz", f"profile_{order.number}_{rank}.memory.pickle")

@@ -1,4 +1,4 @@
-"""The GPUs that a process can be given, and the GPUs that CUDA_VISIBLE_DEVICES selects. Pure. Python 3.9.
+"""Reads which GPUs CUDA_VISIBLE_DEVICES selects, and sets the variable for a process.
 
 GPUs are numbered as with CUDA_DEVICE_ORDER=PCI_BUS_ID, which is also nvidia-smi's order.
 """
@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
-GIVEN = "ORCH_GPUS"  # the GPUs given to a node's ranks, by UUID, even if a program changes the variable above
+GIVEN = "ORCH_GPUS"  # has the UUIDs of a node's GPUs, even if a program changes CUDA_VISIBLE_DEVICES
 ORDER = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
 NONE_FROM_HERE = ("-1", "NoDevFiles")  # entries after one of these are ignored
 
@@ -17,7 +17,7 @@ NONE_FROM_HERE = ("-1", "NoDevFiles")  # entries after one of these are ignored
 class Device(NamedTuple):
     """A GPU: a whole card, or a MIG instance of a card."""
 
-    name: str  # its UUID, or gpu-0 if the UUID is unknown
+    name: str  # the device's UUID, or gpu-0 if the UUID is unknown
     number: int  # the index of the card
     card: str  # the card's UUID
 
@@ -28,7 +28,7 @@ def is_gpu(place: str) -> bool:
 
 
 def words_of(visible: str) -> list[str]:
-    """Return the valid entries of CUDA_VISIBLE_DEVICES."""
+    """Return the entries of CUDA_VISIBLE_DEVICES before the first entry that is not valid."""
     found: list[str] = []
     for word in (part.strip() for part in visible.split(",")):
         if not word or word in NONE_FROM_HERE:
@@ -53,8 +53,8 @@ def named_by(visible: str | None, devices: Sequence[Device]) -> list[Device]:
 
 
 def why_not(visible: str | None, shell: str | None, devices: Sequence[Device]) -> str:
-    """Return why the job can't use the devices in its CUDA_VISIBLE_DEVICES; "" if it can. The login shell's value
-    limits the choice.
+    """Return why the job can't use the devices in its CUDA_VISIBLE_DEVICES; "" if it can. `shell` is the login shell's
+    value of the variable, which limits the choice.
     """
     if visible is None:
         return ""
@@ -71,7 +71,8 @@ def why_not(visible: str | None, shell: str | None, devices: Sequence[Device]) -
 
 
 def shown(places: Iterable[str]) -> dict[str, str]:
-    """Return the variables that make only these places visible to a process; empty if no place is a GPU.
+    """Return the environment variables that make only these places (GPUs or slots) visible to a process; empty if no
+    place is a GPU.
 
     A card whose UUID is unknown is selected by its number. Numbers depend on CUDA_DEVICE_ORDER, so this variable is
     returned too.
@@ -82,7 +83,8 @@ def shown(places: Iterable[str]) -> dict[str, str]:
 
 
 def given(visible: str | None, devices: Sequence[Device]) -> str:
-    """Return, in the form of GIVEN, the devices that CUDA_VISIBLE_DEVICES selects among those that a process can open.
+    """Return the value of ORCH_GPUS for a process: the devices that CUDA_VISIBLE_DEVICES selects among `devices`, which
+    the process can open.
 
     CUDA numbers from 0 only the cards that the process can open, while NVML may number all cards of the machine.
     """

@@ -1,4 +1,4 @@
-"""Describes in sentences who holds the places (GPUs or slots) of a host. Pure. Python 3.9.
+"""Describes in sentences who holds the places (GPUs or slots) of a host.
 
 Both the host and the machines that query it use this module.
 """
@@ -12,7 +12,7 @@ from typing import Any
 from orchestrator.protocol.places.devices import is_gpu
 from orchestrator.protocol.places.tickets import Ticket
 
-Holder = Mapping[str, Any]  # uid, user, run, since, and program for a program without a run; null if unknown
+Holder = Mapping[str, Any]  # keys: uid, user, run, since; program if no run holds the place
 
 
 def kind(names: Iterable[str]) -> str:

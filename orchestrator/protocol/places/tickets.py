@@ -1,5 +1,4 @@
-"""Decides which run may start next on hosts that several users share: first come, first served, by tickets. Pure.
-Python 3.9.
+"""Decides which run may start next on hosts that several users share: first come, first served, by tickets.
 
 A waiting run draws a number, which is the current time, and leaves a ticket with this number on each of its hosts. So
 all hosts have the runs in the same order, and a later run can't delay a run that needs several hosts. A run starts when
@@ -13,7 +12,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 FRESH_SECONDS = 60.0  # a ticket that was not renewed for this long is skipped until it is renewed
-RENEW_SECONDS = 10.0  # how often the owner renews it
+RENEW_SECONDS = 10.0  # seconds between two renewals of a ticket
 MOST_OF_USER = 16  # how many tickets of one user count on a host; the user's later tickets are skipped
 EARLIER_SECONDS = 10  # seconds by which the ticket's number may precede its creation
 _NANO = 10**9
@@ -48,9 +47,9 @@ class Ticket(NamedTuple):
 
 
 class HostQueue(NamedTuple):
-    """The state of one host for a run that may start there."""
+    """The places (GPUs or slots) and the tickets of one host on which a run may start."""
 
-    total: int  # number of its places
+    total: int  # number of the host's places
     free: int
     tickets: tuple[Ticket, ...]
     uid: int  # the run's user on the host
@@ -59,8 +58,8 @@ class HostQueue(NamedTuple):
 def in_order(tickets: Iterable[Ticket], total: int) -> list[Ticket]:
     """Return the valid tickets in order.
 
-    A ticket is valid if it was renewed recently and needs no more places than the host has. Only the first tickets of
-    each user are valid.
+    A ticket is valid if it was renewed recently and needs no more places than the host has. At most MOST_OF_USER
+    tickets of each user are valid.
     """
     found: list[Ticket] = []
     of_user: dict[int, int] = {}
@@ -87,6 +86,6 @@ def has_room(queue: HostQueue, run: str, count: int) -> bool:
     return queue.free - sum(each.needs for each in before(queue, run)) >= count
 
 
-def may_start(asked: Iterable[tuple[HostQueue, int]], run: str) -> bool:
-    """Return whether it is the run's turn: each of its hosts has room for it."""
-    return all(has_room(queue, run, count) for queue, count in asked)
+def may_start(wanted: Iterable[tuple[HostQueue, int]], run: str) -> bool:
+    """Return whether it is the run's turn, because each of its hosts has enough free places for it."""
+    return all(has_room(queue, run, count) for queue, count in wanted)

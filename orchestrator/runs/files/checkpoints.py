@@ -95,7 +95,7 @@ def listing(folder: Path, *, verify: bool) -> list[Checkpoint]:
 
 
 def check(path: Path, *, verify: bool) -> Checkpoint:
-    """Return one checkpoint with the state that a check finds. Damage is returned as a state and not raised."""
+    """Check one checkpoint and return it with its state. Damage does not raise an error."""
     try:
         found = checkpoint_dir.check(path, verify=verify)
     except NotInstalledError as error:
@@ -201,8 +201,8 @@ def _record_of_outputs(run: RunDir, node: int) -> Mapping[str, Any]:
 def _is_here(name: str, lacking: Iterable[object], kept: Collection[object]) -> bool:
     """Return whether a checkpoint of node 0 was copied completely to this machine.
 
-    If files differ between nodes, those of the other nodes are in folders node_1, node_2, ... A checkpoint that is a
-    single file is replaced atomically, so its copy is complete even if the machine that wrote it has a newer version.
+    If files differ between nodes, the copies from nodes 1, 2, ... are in folders node_1, node_2, ... A checkpoint that
+    is a single file is replaced atomically, so its copy is complete even if node 0 has a newer version.
     """
     if re.match(r"node_\d+/", name):
         return False
@@ -221,8 +221,8 @@ class NotHere:
 
 
 def not_here(run: RunDir) -> list[NotHere]:
-    """Return each node's newest checkpoints that were not copied to this machine yet. Their names are paths among
-    the outputs.
+    """Return each node's newest checkpoints that were not copied to this machine yet. Each name is a path among the
+    run's outputs.
     """
     if not run.record().is_elsewhere:
         return []

@@ -65,7 +65,7 @@ class _Entry:
 
 
 def why_never_shipped(path: Path) -> str:
-    """Return why a folder or file is never shipped as code, for any user; empty if it may be."""
+    """Return why orch never ships this folder or file as code; empty if it may be shipped."""
     home, path = Path(os.path.expanduser("~")).resolve(), path.resolve()
     if home.is_relative_to(path):
         return f"{path} holds your whole home folder"
@@ -112,13 +112,13 @@ def take(
 
 
 def left_out(code_dir: Path, ignore_file: str, named: Sequence[str]) -> LeftOut:
-    """Return the sizes of the files that ignore files exclude from the copy, and the links to folders."""
+    """Return the sizes of the files that ignore files exclude from the copy, and the links that are not copied."""
     rules = Rules.of(code_dir.resolve(), ignore_file)
     return measure_left_out(code_dir.resolve(), ignored_paths(code_dir, ignore_file), rules, named)
 
 
 def ignored_paths(code_dir: Path, ignore_file: str) -> list[str]:
-    """Return the paths, and links to folders, that `take` leaves out; a folder's path ends with a slash."""
+    """Return the ignored paths and the links that `take` does not copy; a folder's path ends with a slash."""
     code_dir, ignored = code_dir.resolve(), list[str]()
     for _ in _walk(code_dir, None, Rules.of(code_dir, ignore_file), ignored):
         pass
@@ -128,7 +128,7 @@ def ignored_paths(code_dir: Path, ignore_file: str) -> list[str]:
 def _survey(
     code_dir: Path, destination: Path | None, ignore_file: str, max_size: int, named: Sequence[str] | None = ()
 ) -> tuple[list[_Entry], list[str], Rules]:
-    """Return (entries to copy, ignored paths, ignore rules). The entries are sorted as they are hashed.
+    """Return (entries to copy, ignored paths, ignore rules). The entries are in the order in which they are hashed.
 
     Raises UsageError if a file must not be copied.
     """
@@ -155,7 +155,7 @@ def retake(snapshot: Path, destination: Path, listing: Mapping[str, Sequence[str
     """Copy only the files that an earlier `take` listed, so that files that ranks wrote beside their code are not
     copied.
 
-    Raises UsageError, which names the files, if some files have changed since.
+    Raises UsageError, which names the files, if some files have changed since then.
     """
     fresh = not destination.exists()
     entries = []
@@ -220,8 +220,8 @@ def _file(top: Path, path: str) -> _Entry:
 
 
 def _names_of(item: os.DirEntry[str], path: str) -> tuple[str, ...]:
-    """Return the names of an entry to compare with a pattern. Unlike in git, `data/` also matches a link to a
-    folder.
+    """Return the forms of an entry's path that are compared with a pattern. Unlike in git, `data/` also matches a link
+    to a folder.
     """
     if item.is_dir(follow_symlinks=False):
         return (f"{path}/",)
@@ -229,8 +229,8 @@ def _names_of(item: os.DirEntry[str], path: str) -> tuple[str, ...]:
 
 
 def _link(top: Path, path: str, ignored: Callable[[str], bool]) -> _Entry | None:
-    """Return the entry to copy for a link. None if the link is dangling, or if it leads to a folder that is not
-    copied.
+    """Return the entry to copy for a link. Return None if the link is dangling, or if it leads to a folder that is
+    not copied.
     """
     source = top / path
     try:
@@ -327,7 +327,7 @@ def git_state(folder: Path) -> Git:
         elif line and not line.startswith("#"):
             changed = True
             if line.startswith("2 "):
-                next(fields, "")  # a rename also has its origin
+                next(fields, "")  # the old path follows a rename
     diff: str | None = None
     if changed and commit:
         options = ("--no-ext-diff", "--no-textconv", "--binary", "--no-color", "--ignore-submodules=dirty")
@@ -339,7 +339,8 @@ def git_state(folder: Path) -> Git:
 def _without_filters(folder: Path) -> list[str] | None:
     """Return git options that disable the filter programs in the repository's own configuration.
 
-    The filters in the user's own configuration (git-lfs) stay enabled. None if the filters can't be listed or disabled.
+    The filters in the user's own configuration (git-lfs) stay enabled. Return None if the filters can't be listed
+    or disabled.
     """
     listing = ("--includes", "--null", "--list")
     found = _git(folder, "config", "--local", *listing)

@@ -43,11 +43,15 @@ class Rules:
         return Rules(lines, tuple(map(compiled, (*DEFAULT_IGNORE, *(line for _, line in lines)))))
 
     def ignores(self, path: str) -> bool:
-        """Return whether a path is left out. No folder above it may be left out. A folder's path ends with a slash."""
+        """Return whether a path is left out. Its parent folders must have been checked. A folder's path ends with a
+        slash.
+        """
         return takes(self.patterns, path.rstrip("/"), is_folder=path.endswith("/"))
 
     def line_of(self, path: str) -> tuple[str, str] | None:
-        """Return (`FILE:LINE`, text) of the ignore file's line that excludes a path. None if no line excludes it."""
+        """Return (`FILE:LINE`, text) of the ignore file's line that excludes a path. Return None if no line
+        excludes it.
+        """
         index = deciding(self.patterns, path.rstrip("/"), is_folder=path.endswith("/"))
         return None if index is None or index < len(DEFAULT_IGNORE) else self.lines[index - len(DEFAULT_IGNORE)]
 
@@ -66,8 +70,8 @@ class Rules:
         return why
 
     def ignored_part(self, path: str) -> tuple[str, str]:
-        """Return (the excluded path or the excluded folder above it, the place of the rule). Both are empty if no
-        rule matches.
+        """Return (the excluded path or folder above it, the rule that excludes it). Both are empty if no rule
+        matches.
         """
         parts = path.split("/")
         for end in range(1, len(parts) + 1):
@@ -169,8 +173,8 @@ def _facts(top: Path, path: str) -> Iterator[tuple[str, os.stat_result]]:
 
 
 def left_out_words(found: Any) -> str:
-    """Return one line for people about the files and links that a snapshot excluded, from its record; empty if there
-    are none.
+    """Return a text for people about the files and links that a copy of the code excluded; empty if there are none.
+    `found` is the record of the copy.
     """
     parts = [_words_on_files(found), _words_on_links(found)] if isinstance(found, dict) else []
     return "\n".join(part for part in parts if part)
@@ -194,7 +198,7 @@ def _words_on_links(found: dict[str, Any]) -> str:
 
 
 def named_files(code_dir: Path, words: Sequence[str]) -> tuple[str, ...]:
-    """Return the files of the code folder that a command line names, as a word or as `--option=FILE`."""
+    """Return the files of the code folder that a command line names, as `FILE` or as `--option=FILE`."""
     found = []
     for word in words:
         for text in dict.fromkeys((word, word.partition("=")[2])):

@@ -19,7 +19,7 @@ from orchestrator.protocol.checkpoints.weight_files import names_weights
 from orchestrator.runs.files.ignore_rules import DEFAULT_IGNORE
 
 SMALL: Final = 1 << 20
-# these may contain weights or data, and count as data
+# files with these suffixes may contain weights or data, and count as data
 AMBIGUOUS: Final = (".bin", ".pkl", ".joblib", ".msgpack", ".zip")
 MOST_IN_FOLDER: Final = 1000  # a folder with more entries is linked as a whole
 _CHUNK: Final = 1 << 20
@@ -111,14 +111,14 @@ def _linked(code_dir: Path, destination: Path, path: str) -> list[tuple[int, str
 
 
 def _file(code_dir: Path, path: str) -> list[tuple[int, str]]:
-    """Return (size, path) of a readable file, or of the file to which a link leads. Empty for a socket, a pipe or a
-    device.
+    """Return (size, path) of a file as a list, which is empty for a socket, a pipe or a device. Links and folders get a
+    huge size, so that they are linked and not copied.
     """
     with contextlib.suppress(OSError):
         info = os.stat(code_dir / path)
         if stat.S_ISREG(info.st_mode) or stat.S_ISDIR(info.st_mode):
             large = stat.S_ISDIR(info.st_mode) or os.path.islink(code_dir / path)
-            return [(info.st_size + (1 << 62 if large else 0), path)]  # the huge size means: link it, never copy it
+            return [(info.st_size + (1 << 62 if large else 0), path)]  # larger than any room
     return []
 
 

@@ -75,7 +75,7 @@ class LineFilter:
         return self.pattern is None or self.pattern.search(line) is not None
 
     def may_take(self, log: LogFile) -> bool:
-        """Return whether a log may contain wanted lines. False if the log was last written before `since`."""
+        """Return whether a log may contain wanted lines. Return False if the log was last written before `since`."""
         if self.since is None or log in self._positions:
             return True
         try:

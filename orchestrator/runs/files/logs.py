@@ -108,8 +108,8 @@ def log_files(run: RunDir, selection: Selection) -> list[LogFile]:
 def launchers_instead(run: RunDir, selection: Selection) -> Selection | None:
     """Return a selection of the launchers' logs, or None if any rank of the run has a log.
 
-    The selection keeps the selected node, if there is one. A run has no other logs if its setup lines, its interpreter
-    or its imports failed.
+    If a node was selected, only its launcher's log is selected. A run has only launchers' logs if its setup lines, its
+    interpreter or its imports failed.
     """
     instead = Selection(node=selection.node, launchers=True)
     found = log_files(run, instead)
@@ -170,7 +170,7 @@ class Tail:
     readings: dict[Path, _Reading] = field(default_factory=dict)
 
     def skip_to_last(self, lines: int) -> None:
-        """Start `lines` lines before the end of each log; only wanted lines count."""
+        """Skip to the last `lines` lines of each log. If a filter selects lines, only the selected lines count."""
         if self.wanted is not None:
             self.last = lines
             return
@@ -207,8 +207,8 @@ class Tail:
                 yield log, chunk
 
     def open_line(self) -> tuple[LogFile, str] | None:
-        """Return the unfinished line, usually a progress bar, of the first rank that has one. None if a filter
-        selects lines.
+        """Return the unfinished line, usually a progress bar, of the first rank that has one. Return None if a
+        filter selects lines.
         """
         if self.wanted is not None:
             return None
@@ -233,7 +233,7 @@ def _chunks(log: LogFile, so_far: _Reading) -> Iterator[bytes]:
         inode, known = os.fstat(file.fileno()).st_ino, so_far.inode
         if so_far.offset == 0 if known is None else known != inode:
             with contextlib.suppress(FileNotFoundError), log.opened(".1") as rotated:
-                if os.fstat(rotated.fileno()).st_ino != inode:  # otherwise it was rotated after it was opened above
+                if os.fstat(rotated.fileno()).st_ino != inode:  # if equal, the log was rotated after `opened`
                     rotated.seek(so_far.offset)
                     yield from iter(lambda: rotated.read(CHUNK), b"")
             so_far.offset = 0
@@ -262,8 +262,8 @@ def offset_of_last(log: LogFile, lines: int) -> int:
 
 
 def _last_lines(file: BinaryIO, lines: int) -> tuple[int, int]:
-    """Return (offset of the last `lines` lines of a file, number of lines that the file has too few). The file is
-    read from its end.
+    """Return (offset at which the last `lines` lines of a file begin, number of missing lines if the file has fewer).
+    The file is read from its end.
     """
     position = end = file.seek(0, os.SEEK_END)
     left = lines
@@ -298,7 +298,7 @@ def last_line(run: RunDir, attempt: int) -> str:
 
 
 def beat_of(run: RunDir, attempt: int) -> dict[str, Any] | None:
-    """Return rank 0's last heartbeat: step, total, phase, loss, rate, eta. None if there is none.
+    """Return rank 0's last heartbeat: step, total, phase, loss, rate, eta. Return None if there is none.
 
     If rank 0 writes no heartbeats, the step and a field `metrics` with the newest values come from the program's own
     metric files.
@@ -307,7 +307,7 @@ def beat_of(run: RunDir, attempt: int) -> dict[str, Any] | None:
         data = reading.read_json(run.path / f"nodes/0/attempt_{attempt}/beat_0", MOST_BEAT, run.path)
     except FileNotFoundError:
         return newest_metrics(run, attempt)
-    except (OSError, ValueError):  # read during a write; the next look reads it whole
+    except (OSError, ValueError):  # the file is being written, and the next call can read it
         return None
     return data if isinstance(data, dict) else None
 
@@ -332,9 +332,7 @@ def _is_beat(name: str) -> bool:
 
 
 def _folders(nodes: str, name: str) -> list[str]:
-    """Return the folder with this name of each node. They are strings, because creating a thousand Path objects is
-    slow.
-    """
+    """Return each node's folder with this name, as a string, because creating a thousand Path objects is slow."""
     try:
         return [f"{nodes}/{node}/{name}" for node in os.listdir(nodes) if node.isdecimal()]
     except OSError:
@@ -342,12 +340,12 @@ def _folders(nodes: str, name: str) -> list[str]:
 
 
 def result_of(run: RunDir) -> dict[str, Any] | None:
-    """Return the result that the program reported (accuracy, data, ...). None if there is none, or if it is not a
-    JSON object.
+    """Return the result that the program reported (accuracy, data, ...). Return None if there is none, or if it is
+    not a JSON object.
     """
     try:
         return run.read("result.json")
-    except StoreError:  # the program wrote this file, so damage in it must not prevent a look at the run
+    except StoreError:  # the program wrote this file, so damage in it must not make the run unreadable
         return None
 
 

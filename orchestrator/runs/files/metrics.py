@@ -26,7 +26,7 @@ class Ranked:
 
     run_id: str
     state: str
-    values: Mapping[str, str]  # the values of its point of a sweep
+    values: Mapping[str, str]  # the values of the run's sweep point
     value: float | None
     rank: int | None = None
 
@@ -113,8 +113,8 @@ class Series:
         return {name for file in self._files for name in file.names()}
 
     def names_of_kinds(self) -> set[str]:
-        """Return `kind.metric` for each metric that also occurs in a less frequent kind of line. The name alone
-        would not select that kind.
+        """Return `kind.metric` for each metric that also occurs in a less frequent kind of line, because the metric's
+        name alone selects only the most frequent kind.
         """
         return {name for file in self._files for name in file.names_of_kinds()}
 

@@ -81,6 +81,6 @@ def _found(run: RunDir) -> Found:
 
     plan = run.plan()
     code_dir = plan.first.code_dir or str(run.path / "code")
-    above = os.path.dirname(code_dir)  # the run's folder in the profile's workdir, if it has one
+    above = os.path.dirname(code_dir)  # the run's folder if the profile has a workdir
     run_dir = above if os.path.basename(above) == run.path.name else str(run.path)
     return find(run_dir, code_dir, str(checkpoint_folder(run)), plan.outputs, here=True)

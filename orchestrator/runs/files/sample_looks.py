@@ -16,15 +16,15 @@ from orchestrator.runs.files.file_cache import signature_of
 from orchestrator.runs.files.samples import MOST_OF_A_FILE, NodeSamples, node_numbers, sample_of
 from orchestrator.runs.store import RunDir
 
-FIRST_BYTES: Final = 1 << 19  # bytes that the first look reads, over all nodes
-LEAST_BYTES, MOST_BYTES = 4 << 10, 1 << 18  # bytes that the first look reads for one node
+FIRST_BYTES: Final = 1 << 19  # bytes that the first call reads, over all nodes
+LEAST_BYTES, MOST_BYTES = 4 << 10, 1 << 18  # bytes that the first call reads for one node
 KEPT: Final = 20_000  # samples that are kept, over all nodes
 LEAST_KEPT, MOST_KEPT = 50, 1200  # samples that are kept for one node
 
 
 class SampleLooks:
-    """The samples of a run's nodes. If there are too many, older samples are merged, so that they still cover the
-    whole time.
+    """The samples of a run's nodes. If there are too many, older samples are merged, so that the whole time is still
+    covered.
     """
 
     def __init__(self, run: RunDir) -> None:
@@ -78,7 +78,8 @@ class _NodeFile:
     def _follow(self) -> None:
         """Continue after a rotation, which has renamed the file that was being read.
 
-        The rest of the renamed file is read. If another file has that name by now, the samples in between are lost.
+        The rest of the renamed file is read. If a second rotation has replaced that file, samples are missing, and all
+        earlier samples are dropped.
         """
         older = signature_of(f"{self.path}.1")
         if older is not None and older[2] == self._inode:

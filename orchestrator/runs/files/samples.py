@@ -18,7 +18,7 @@ from orchestrator.protocol.reading import names_in, read_part
 from orchestrator.protocol.samples import Sample
 from orchestrator.runs.store import RunDir
 
-MOST_OF_A_LOOK: Final = 1 << 20  # bytes over all nodes, because a look at a run must not wait for its samples
+MOST_OF_A_LOOK: Final = 1 << 20  # bytes over all nodes, because a command that shows a run must be fast
 MOST_OF_A_FILE: Final = 64 << 20  # bytes; an agent writes 2 MiB at most
 TAILS: Final = (4 << 10, 1 << 17)  # bytes for one node: the newest lines, or half an hour of a node with eight GPUs
 
@@ -57,8 +57,8 @@ def sample_of(line: bytes) -> Sample | None:
 
 
 def newest_samples(run: RunDir) -> tuple[NodeSamples, ...]:
-    """Return the newest samples of all nodes. They cover about half an hour for a few nodes, and a few lines each
-    for many nodes.
+    """Return the newest samples of all nodes. With few nodes they cover about half an hour. With many nodes, each node
+    has only a few samples.
     """
     nodes = max(1, len(names_in(f"{run.path}/nodes")))
     return read_samples(run, max(TAILS[0], min(TAILS[1], MOST_OF_A_LOOK // nodes)))

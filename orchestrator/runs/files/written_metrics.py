@@ -31,13 +31,13 @@ def files_of_metrics(run: RunDir) -> tuple[Path, Path]:
 
 
 def has_metrics(run: RunDir) -> bool:
-    """Return whether one of these files has any content."""
+    """Return whether the run has a metrics file."""
     return any(path.exists() for path in files_of_metrics(run))
 
 
 def newest_metrics(run: RunDir, attempt: int) -> dict[str, Any] | None:
-    """Return the newest step and `metrics` that the program's own files have for an attempt. None if the files have
-    none.
+    """Return the newest `step` and `metrics` of an attempt that node 0's agent read from the program's own files.
+    Return None if the agent read none.
     """
     step, values = None, dict[str, float]()
     try:
@@ -53,7 +53,7 @@ def newest_metrics(run: RunDir, attempt: int) -> dict[str, Any] | None:
 
 
 def last_values(run: RunDir) -> dict[str, float]:
-    """Return the newest value of each metric in the last 16 KiB of the two files."""
+    """Return the newest value of each metric in the last 16 KiB of each metrics file of the run."""
     values: dict[str, float] = {}
     for path in reversed(files_of_metrics(run)):
         with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""Derives a run's attempts from its events: their begin and end, why each ended, and their checkpoints. Pure."""
+"""Derives a run's attempts from its events: when each began and ended, why it ended, and its checkpoint."""
 
 from __future__ import annotations
 
@@ -71,11 +71,11 @@ def _attempt(
 
 
 def continues(first: FirstStepsSeen) -> bool:
-    """Return whether the program resumed from the checkpoint that it was offered. The event of its first steps decides.
+    """Return whether the program resumed from the offered checkpoint. `first` describes the program's first steps.
 
     After a resume, the first checkpoint that the program saves has a greater step than the offered checkpoint. If the
-    program reports steps, they are compared with the distance between the first two. For example, a program that
-    reports every tenth step begins with 10 and 20, but after a resume from step 50 it begins with 60 and 70.
+    program reports steps, the first step is compared with the distance between the first two. For example, a program
+    that reports every tenth step begins with 10 and 20, but after a resume from step 50 it begins with 60 and 70.
     """
     if first.loaded is not None:
         return True

@@ -1,6 +1,4 @@
-"""Describes the recovery of a run that has lost machines: which hosts are lost, since when, and what is done next.
-Pure.
-"""
+"""Describes the recovery of a run that has lost machines: which hosts are lost, since when, and what is done next."""
 
 from __future__ import annotations
 
@@ -34,7 +32,7 @@ class Reserves:
     """The machines that are available for a run's next start, and the profile's rules for the loss of a machine."""
 
     hosts: tuple[str, ...]  # the hosts of the plan's nodes
-    free: tuple[str, ...] = ()  # the hosts that can replace a lost machine, in this order
+    free: tuple[str, ...] = ()  # the hosts that can replace a lost machine, in order of preference
     former: frozenset[str] = frozenset()  # machines among `free` that the newest start left out; they may be back
     min_nodes: int | None = None
     node_wait: float = 0.0
@@ -55,7 +53,7 @@ def recovery_of(
     has: Reserves,
     newest: Callable[[], Newest | None] = lambda: None,
 ) -> Recovery | None:
-    """Return the lost hosts and the next step. None for a run that has ended, or whose newest attempt is running.
+    """Return the lost hosts and the next step, or None if the run has ended or its newest attempt is running.
 
     Before the next start is decided, the next step is the decision that would follow if nothing changed. `newest` is
     called only if no event contains the step of a checkpoint.

@@ -1,4 +1,4 @@
-// One chart of lines, drawn by uPlot: its axes, the cursor that it shares with other charts, and what is saved of it.
+// One chart of lines, drawn by uPlot: its axes, the cursor that it shares with other charts, and the files that are saved from it.
 import { make, svg } from "./dom.js";
 import { day, duration, number, timeOfDay } from "./format.js";
 

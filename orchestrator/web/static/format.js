@@ -21,7 +21,7 @@ export function bytes(count) {
   return `${fixed(value, at ? 1 : 0)} ${SIZES[at]}`;
 }
 
-// 4.2 ms, 830 ms, 8.3 s, 2 min 05 s, 3 h 12 min, 4 d 2 h. A negative duration counts as 0, because clocks differ.
+// A duration: 4.2 ms, 830 ms, 8.3 s, 2 min 05 s, 3 h 12 min, 4 d 2 h. A negative duration counts as 0, because clocks differ.
 export function duration(seconds) {
   if (!isNumber(seconds)) return NOTHING;
   const value = Math.max(0, seconds);
@@ -36,13 +36,13 @@ export function duration(seconds) {
   return hours < 48 ? `${hours} h ${padded(minutes % 60)} min` : `${Math.floor(hours / 24)} d ${hours % 24} h`;
 }
 
-// 1,234 samples/s, 12.3 steps/s, or, of "B", 1.4 MiB/s.
+// A rate: 1,234 samples/s or 12.3 steps/s, and for the unit "B" 1.4 MiB/s.
 export function rate(perSecond, of) {
   if (!isNumber(perSecond)) return NOTHING;
   return of === "B" ? `${bytes(perSecond)}/s` : `${number(perSecond, 3)} ${of}/s`;
 }
 
-// 20,000, 0.33333, 12,346, 8.59e-4: a number with so many significant digits, or a whole number. Other values are returned as text.
+// A number with so many significant digits, or a whole number: 20,000, 0.33333, 12,346, 8.59e-4. Other values are returned as text.
 export function number(given, digits = 5) {
   if (given === null || given === undefined) return NOTHING;
   if (typeof given !== "number") return String(given);

@@ -56,7 +56,7 @@ def debug(
             "run orch debug on that machine, or use a profile with supervisor: here",
         )
     listening = listen_here(port, any_user=allow_local_users)
-    for number in (signal.SIGTERM, signal.SIGHUP):  # a closed window must not leave a waiting run behind
+    for number in (signal.SIGTERM, signal.SIGHUP):  # if the terminal is closed, the waiting run must end too
         signal.signal(number, signal.default_int_handler)
     run = submit.submit(root, prepared)
     say(f"submitted {run.run_id}; Ctrl-C ends it")
@@ -70,7 +70,7 @@ def debug(
         say(f"ending {run.run_id}")
         runs.cancel(root, run, now=True)
         return EXIT_INTERRUPTED
-    except OrchError:  # nothing else would end a waiting run
+    except OrchError:  # the run would wait for a debugger forever
         runs.cancel(root, run, now=True)
         raise
     return _end(run)

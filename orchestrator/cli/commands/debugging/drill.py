@@ -1,4 +1,5 @@
-"""orch drill: cause failures on the user's own machines, and compare the recovery with what is promised."""
+"""orch drill: cause failures on the user's own machines, and compare the recovery with the recovery that orch promises.
+"""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ def _cancel_one(root: Path, folder: RunDir, *, now: bool, as_json: bool) -> int:
 
 
 def _all_live(root: Path, *, yes: bool) -> list[RunDir]:
-    """Return all runs that have not ended. At a terminal, ask first, and return none if the user declines."""
+    """Return all runs that have not ended. At a terminal, ask for confirmation, and return [] if the user declines."""
     from orchestrator.cli.render.runs import status_line, status_lines
     from orchestrator.cli.terminal import asks, is_wanted
     from orchestrator.looking.run import state_or_why_not

@@ -53,7 +53,7 @@ def events(run: str, follow: bool, node: int | None, kinds: tuple[str, ...], as_
 class _Printer:
     """Prints each event once, sorted by time within each call.
 
-    Nodes only append events, so the number of printed events of each node tells which events are new.
+    Each node appends events to its own file, so the number of printed events per node tells which events are new.
     """
 
     def __init__(self, node: int | None, kinds: Collection[str], *, as_json: bool) -> None:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from orchestrator.protocol.samples import Sample
     from orchestrator.runs.files.samples import NodeSamples
 
-MOST_RANKS = 32  # with more ranks, only nodes and GPUs have lines
+MOST_RANKS = 32  # if a run has more ranks, only nodes and GPUs have lines
 
 
 @orch.command(epilog="Example: orch metrics last --since 10m")

@@ -19,7 +19,7 @@ from orchestrator.errors import UsageError
 
 WATCH_SECONDS = 1.0
 MOST_OTHERS = 5
-NO_METRICS_SECONDS = 60.0  # after this time, a run without metrics gets a hint on how to write some
+NO_METRICS_SECONDS = 60.0  # after this time, the page of a run without metrics has a hint on how to write metrics
 
 
 @orch.command(epilog="Example: orch status last")
@@ -160,4 +160,4 @@ def _watch(text: Callable[[], str]) -> int:
     with Live(console=Console(), screen=sys.stdout.isatty(), auto_refresh=False) as live:
         while True:
             live.update(Text.from_ansi(escapes.page(text())), refresh=True)
-            time.sleep(WATCH_SECONDS)  # the refresh rate of a screen
+            time.sleep(WATCH_SECONDS)  # the screen is redrawn at this interval

@@ -60,7 +60,7 @@ def ui(
 
 @dataclass(frozen=True)
 class _Wanted:
-    """The options of the server. Port 0 means any free port; metrics port 0 means no port for metrics."""
+    """The requested options of the server. A `port` of 0 means any free port, and a `metrics_port` of 0 means none."""
 
     port: int
     metrics_port: int
@@ -96,7 +96,7 @@ def _serve(root: Path, wanted: _Wanted, *, detach: bool, opens: bool) -> int:
             return 0
         server = serve_detached(root, ports, PROGRAM)
         own = port_of(ports.page)
-    if server.port != own:  # another process started its server first
+    if server.port != own:  # another process has started a server first, so that server is used
         return _open_running_server(root, server, wanted, opens=opens)
     _open(root, server, new_code(server), opens=opens)
     say("it stays until: orch ui --stop")

@@ -56,12 +56,12 @@ def doctor(profile: str | None, sets: tuple[str, ...], on_node: bool, bench: boo
 
 
 def _is_new(root: Path, note: str) -> bool:
-    """Return True if a note was never printed before, and record that it is printed now."""
+    """Return True if the note with this name was never printed before. Record that it is printed now."""
     try:
         root.mkdir(parents=True, exist_ok=True)
         os.close(os.open(root / note, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
     except FileExistsError:
         return False
-    except OSError:  # printing a note twice does no harm
+    except OSError:  # the note may be printed again next time, which does no harm
         pass
     return True

@@ -60,7 +60,7 @@ def plot(words: tuple[str, ...], metric: str | None, plain: bool, as_json: bool)
     for name in (name for name, points in found if not points):
         say(f"{name} has no {metric} yet")
     size = shutil.get_terminal_size()
-    is_telling = len(curves) == 1 or colour_is_wanted()  # braille has no marks that tell curves apart without colours
+    is_telling = len(curves) == 1 or colour_is_wanted()  # without colours, curves of braille dots all look the same
     braille = is_telling and not plain and speaks_utf8()
     show(plot_page(metric, curves, (size.columns, min(size.lines, TALLEST)), braille=braille, style=style))
     return 0

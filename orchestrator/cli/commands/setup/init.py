@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class BeforeLaunchLine(click.Command):
-    """A command with options, a name and a launch line, which may have options too."""
+    """The class of a command that takes options, a name and a launch line, which may have options of its own."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse the options and the name. The words after the name are the launch line."""
@@ -57,7 +57,7 @@ def init(hosts: tuple[str, ...], slurm: bool, force: bool, name: str, command: t
     from orchestrator.operations.submission import init as initialise
     from orchestrator.runs.store import write_durably
 
-    if not (hosts or slurm or command) and initialise.script_in((name,)):  # orch init train.sh
+    if not (hosts or slurm or command) and initialise.script_in((name,)):  # as in: orch init train.sh
         name, command = Path(name).stem, (name,)
     if bool(hosts) + slurm + bool(command) != 1:
         raise UsageError(
@@ -93,7 +93,7 @@ def init(hosts: tuple[str, ...], slurm: bool, force: bool, name: str, command: t
 
 
 def _draft(command: tuple[str, ...], name: str) -> Draft:
-    """Return the draft for a launch line, or for the batch or shell script that it names."""
+    """Return the draft of a job and a profile for a launch line, or for the batch or shell script that it names."""
     import os
     from pathlib import Path
 
@@ -120,7 +120,7 @@ def _draft(command: tuple[str, ...], name: str) -> Draft:
     except NoTrainingError:
         if command[0] not in ("bash", "sh") or "#SBATCH" in text:
             raise
-        # no training can be detected in the script, so it is run unchanged
+        # no line of the script starts a training, so the job runs the script unchanged
         return initialise.job_from_command(line, name)
 
 

@@ -23,6 +23,7 @@ def mcp(allow_actions: bool) -> int:
     check_package()
     if sys.stdin.isatty():
         say("a coding agent starts this command, and talks to it over stdin and stdout; Ctrl-C ends it")
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # a thread waits in a read of stdin, which an exception does not end
+    # KeyboardInterrupt would not end the thread that reads stdin, so Ctrl-C ends the process directly
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     serve(allow_actions=allow_actions)
     return 0

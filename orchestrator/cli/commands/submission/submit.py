@@ -1,4 +1,4 @@
-"""orch submit: start a run from a job and a profile. `orch run` uses the functions from `start` on too."""
+"""orch submit: start a run from a job and a profile. `orch run` also uses the function `start`."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def _check(
     job: str | None, again: str | None, *, follow: bool, detach: bool, sweeps: bool,
     parallel: int | None,
 ) -> None:  # fmt: skip
-    """Raise UsageError if options exclude each other."""
+    """Raise UsageError if the given options can't be used together."""
     if follow and detach:
         raise UsageError("--follow and --detach exclude each other", "leave one of them out")
     if (job is None) == (again is None):
@@ -129,7 +129,7 @@ def _search(sampler: str | None, trials: int | None, stop_by: str | None) -> Sea
 
 
 def _check_search(search: str | None, trials: int | None, stop_by: str | None, *, sweeps: bool) -> None:
-    """Raise UsageError if options of a search exclude each other."""
+    """Raise UsageError if the options of a search are incomplete or can't be used together."""
     if search is None:
         if trials is not None or stop_by is not None:
             raise UsageError(f"{'--trials' if trials is not None else '--stop'} is for a search", "add --search tpe")
@@ -147,8 +147,8 @@ def start(root: Path, asked: Any, *, follow: bool, as_json: bool, dry_run: bool 
           why: str | None = None, line_notes: tuple[str, ...] = ()) -> int:  # fmt: skip
     """Submit a request, or print its plan. With `follow`, follow the run to its end. Return the exit code.
 
-    If orch chose the profile, `why` is the reason. Unless `why` is None, the first printed line names the ranks and the
-    profile.
+    If `why` is given, the first printed line names the ranks and the profile. If orch chose the profile, `why` is the
+    reason for the choice.
     """
     from orchestrator.prepare import notes, prepare
 

@@ -20,21 +20,21 @@ Body = TypeVar("Body")
 
 @dataclass(frozen=True)
 class Seen(Generic[Body]):
-    """The data of a page about a run: the run's view, and the page's own data."""
+    """The data of a page about a run: the run's view, and the data that only this page shows."""
 
     view: RunView
     body: Body
 
 
 class OfRun(Page[Seen[Body]], Generic[Body]):
-    """A page about one run."""
+    """The base class of a page about one run."""
 
     name: ClassVar[str]
     number: ClassVar[int]
     pages: ClassVar[dict[int, type[OfRun[object]]]] = {}
 
     def __init_subclass__(cls) -> None:
-        """Register the page under its number."""
+        """Register the subclass under its page number."""
         super().__init_subclass__()
         OfRun.pages[cls.number] = cls  # type: ignore[assignment]
 
@@ -44,14 +44,14 @@ class OfRun(Page[Seen[Body]], Generic[Body]):
 
     @abstractmethod
     def look_at(self, view: RunView) -> Body:
-        """Return the page's own data."""
+        """Read and return the data that only this page shows."""
 
     @abstractmethod
     def lines(self, body: Body, look: Look) -> list[Text]:
-        """Return the lines that show the page's own data."""
+        """Return the lines of the page below the title. `body` is the result of `look_at`."""
 
     def own_presses(self) -> dict[str, Press]:
-        """Return the keys of this page only."""
+        """Return the keys that only this page has, with their actions."""
         return {}
 
     def read(self) -> Seen[Body]:
@@ -60,7 +60,7 @@ class OfRun(Page[Seen[Body]], Generic[Body]):
         return Seen(view, self.look_at(view))
 
     def title(self, look: Look) -> Text:
-        """Return the run, its state, and the list of pages."""
+        """Return the first line of the page: the run, its state, and the list of pages."""
         line = Text(self.run.run_id, "bold")
         if self.data is not None:
             state = self.data.view.row.state
@@ -72,11 +72,11 @@ class OfRun(Page[Seen[Body]], Generic[Body]):
         return line.append(f"  {shown}")
 
     def draw(self, look: Look) -> list[Text]:
-        """Return the lines below the title."""
+        """Return the lines of the page below the title."""
         return [Text("reading ...")] if self.data is None else self.lines(self.data.body, look)
 
     def presses(self) -> dict[str, Press]:
-        """Return the actions of the common keys and of this page's own keys."""
+        """Return the actions of the keys that all pages about a run have, and of this page's own keys."""
         numbers = sorted(self.pages)
         after = numbers[(numbers.index(self.number) + 1) % len(numbers)]
         return {

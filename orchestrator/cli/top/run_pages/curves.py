@@ -17,13 +17,13 @@ from orchestrator.views.curves import Axis, Curves
 from orchestrator.views.reader import Reader
 from orchestrator.views.run import RunView
 
-FIRST = ("loss", "rate")  # shown if the run has them
+FIRST = ("loss", "rate")  # the metrics that are shown at first, if the run has them
 SMOOTHINGS = (0.0, 0.6, 0.9)
 MOST_POINTS = 400  # braille has two points per column, and a wide screen 200 columns
 
 
 class CurvesPage(OfRun[tuple[Curves, ...]]):
-    """Two curves, one above the other."""
+    """The page with two curves, one above the other."""
 
     name, number = "curves", 2
     keys: ClassVar = (("m", "upper metric"), ("n", "lower"), ("x", "step or time"), ("s", "smoothing"))
@@ -33,7 +33,7 @@ class CurvesPage(OfRun[tuple[Curves, ...]]):
         self.metrics, self.axis, self.smoothing = list(FIRST), Axis.STEP, SMOOTHINGS[0]
 
     def look_at(self, view: RunView) -> tuple[Curves, ...]:
-        """Read the metrics. If the run has neither of the two chosen metrics, the upper curve shows another metric."""
+        """Read the curves. If the run has neither of the metrics that are shown at first, choose another metric."""
         names = self.reader.curves([self.run], "").names
         if names and set(self.metrics) == set(FIRST) and set(names).isdisjoint(FIRST):
             self.metrics[0] = default_metric(names)
@@ -42,7 +42,7 @@ class CurvesPage(OfRun[tuple[Curves, ...]]):
         )
 
     def lines(self, body: tuple[Curves, ...], look: Look) -> list[Text]:
-        """Return the plots of those metrics that the run has."""
+        """Return the plots of the chosen metrics that the run has, or a hint if it has none of them."""
         there = [curves for curves in body if curves.curves]
         if not there:
             names = ", ".join(body[0].names) if body else ""
@@ -65,7 +65,7 @@ class CurvesPage(OfRun[tuple[Curves, ...]]):
         return found
 
     def own_presses(self) -> dict[str, Press]:
-        """Return the keys that choose metrics, axis and smoothing."""
+        """Return the keys that choose the metrics, the axis and the smoothing, with their actions."""
         return {"m": lambda: self._next(0), "n": lambda: self._next(1), "x": self._turn, "s": self._smooth}
 
     def _next(self, place: int) -> Step:

@@ -16,7 +16,7 @@ from orchestrator.views.run import RunView
 
 
 class EventsPage(OfRun[list[Event]]):
-    """Shows a line for each event, starting at the newest."""
+    """The page with a line for each event. At first, the newest events are visible."""
 
     name, number = "events", 5
     keys: ClassVar = (("up down", "move"), ("left right", "along a line"), ("1-7", "pages"))

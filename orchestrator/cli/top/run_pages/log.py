@@ -18,20 +18,20 @@ from orchestrator.views.logs import RankLog
 from orchestrator.views.reader import Reader
 from orchestrator.views.run import RunView
 
-LESS_AND_MORE = 8  # columns that the keys left and right scroll by
-MOST_SEARCHES = 64  # most parts of 64 MiB that one key searches
+LESS_AND_MORE = 8  # columns by which the keys left and right scroll
+MOST_SEARCHES = 64  # the most parts of 64 MiB that are searched after one key
 
 
 @dataclass(frozen=True)
 class Window:
-    """The visible lines, and the result of a search."""
+    """The visible lines of a log, and a message about the last search."""
 
     page: logs.LogPage
     said: str = ""
 
 
 class LogPage(OfRun[Window]):
-    """Shows one rank's log, and follows its end until the user scrolls up."""
+    """The page with one rank's log, which follows the log's end until the user scrolls up."""
 
     name, number = "log", 4
     keys: ClassVar = (("/", "search"), ("n N", "next, before"), ("[ ]", "rank"), ("f", "follow"), ("g G", "begin, end"))
@@ -39,20 +39,20 @@ class LogPage(OfRun[Window]):
     def __init__(self, reader: Reader, run: RunDir, rank: int = 0) -> None:
         super().__init__(reader, run)
         self.rank, self.column, self.words = rank, 0, ""
-        self.start: int | None = None  # offset of the first visible line; None: follow the end
-        # offset of the line that the last search found; it stays the first visible line
+        self.start: int | None = None  # offset of the first visible line, or None to follow the end
+        # offset of the line that the last search found, which stays the first visible line even near the log's end
         self._found_at: int | None = None
         self.body_height = 20
         self._said = ""
         self._moves: list[Callable[[RankLog, logs.LogPage], int | str | None]] = []
 
     def look_at(self, view: RunView) -> Window:
-        """Apply the keys since the last read, in order, and read the visible lines."""
+        """Apply the keys that were pressed since the last read, in order, and read the visible lines."""
         self.reader.watched.ask(self.run, self.rank)
         log = self.reader.log(self.run, self.rank)
         page = self._window(log)
         if self._moves:
-            self._said = ""  # a message stays on the screen until the next one
+            self._said = ""  # the message of a search is shown until the next move
         while self._moves:
             move = self._moves.pop(0)(log, page)
             if isinstance(move, str):
@@ -87,7 +87,7 @@ class LogPage(OfRun[Window]):
         return shown[self.column :] if self.column else shown
 
     def own_presses(self) -> dict[str, Press]:
-        """Return the keys that scroll and search."""
+        """Return the keys that scroll and search, with their actions."""
         return {
             "up": lambda: self._go(_up(1)), "k": lambda: self._go(_up(1)),
             "down": lambda: self._go(_down(1)), "j": lambda: self._go(_down(1)),
@@ -128,7 +128,7 @@ class LogPage(OfRun[Window]):
         )
 
     def _found(self, log: RankLog, start: int, *, backwards: bool) -> int | str:
-        """Return the offset of the line with the search text, or a message."""
+        """Search for the text from `start` on. Return the offset of the line with the text, or a message."""
         words, at = self.words, start
         for _ in range(MOST_SEARCHES):
             found = log.find(words, at, backwards=backwards)

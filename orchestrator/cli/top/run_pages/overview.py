@@ -24,7 +24,7 @@ STRIP_ROWS = 4
 
 
 class Overview(OfRun[RunView]):
-    """Shows a run's most important facts, and a list of ranks with a cursor."""
+    """The page with a run's most important facts, and a list of ranks with a cursor."""
 
     name, number = "overview", 1
     keys: ClassVar = (("enter", "its log"), ("1-7", "pages"), ("f", "follow"), ("w", "why"), ("c", "cancel"))
@@ -37,7 +37,7 @@ class Overview(OfRun[RunView]):
         return view
 
     def lines(self, body: RunView, look: Look) -> list[Text]:
-        """Return the facts, the phases, the strip and the list."""
+        """Return lines with the facts, the phases, the ranks as cells, and the list of ranks."""
         top = [Text(cut(line, look.width)) for line in _facts(body, look.now)]
         top += [*phases(body.timeline, look), Text(""), *strip(body.ranks, look.width, STRIP_ROWS, look.marks)]
         if not body.ranks:
@@ -74,7 +74,7 @@ def _facts(view: RunView, now: float) -> list[str]:
 
 
 def phases(timeline: Timeline, look: Look) -> list[Text]:
-    """Return the phases of a run, each with its total time."""
+    """Return lines with the phases of a run and their total times."""
     spans = [span for span in timeline.spans if span.kind is SpanKind.PHASE]
     took: dict[str, float] = {}
     for span in spans:

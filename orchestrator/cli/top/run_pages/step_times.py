@@ -20,14 +20,16 @@ MOST_COLUMNS, MOST_ROWS = 400, 200
 
 
 class StepTimesPage(OfRun[tuple[HeatMap, Pace | None]]):
-    """Shows a sentence about the slowest rank, and a heat map. Each row is one rank, or several consecutive ranks."""
+    """The page with a sentence about the slowest rank, and a heat map of step times. A row of the map is one rank, or
+    several consecutive ranks.
+    """
 
     name, number = "heat", 3
     keys: ClassVar = (("1-7", "pages"), ("w", "why"), ("c", "cancel"))
 
     def __init__(self, *args: object) -> None:
         super().__init__(*args)  # type: ignore[arg-type]
-        self._size = (60, 16)  # columns and rows of the last drawing
+        self._size = (60, 16)  # columns and rows of the heat map at the last drawing
 
     def look_at(self, view: RunView) -> tuple[HeatMap, Pace | None]:
         """Read the step times and the slowest rank from the samples."""
@@ -35,7 +37,7 @@ class StepTimesPage(OfRun[tuple[HeatMap, Pace | None]]):
         return self.reader.step_time_map(self.run, columns=columns, rows=rows), self.reader.pace(self.run)
 
     def lines(self, body: tuple[HeatMap, Pace | None], look: Look) -> list[Text]:
-        """Return the sentence, and the heat map with the newest values on the right."""
+        """Return lines with the sentence and the heat map, whose newest values are on the right."""
         map_, pace = body
         said = [Text(line, "bold") for line in fold(one_line(pace.sentence), look.width)] if pace is not None else []
         margin = max((len(f"{row.first}-{row.last}") for row in map_.rows), default=3) + 1

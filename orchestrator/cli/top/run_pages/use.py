@@ -22,23 +22,23 @@ from orchestrator.views.use import NodeUse, UseView
 
 
 class UsePage(OfRun[UseView]):
-    """Shows a heat map above and the newest samples below."""
+    """The page with a heat map of one measure, and below it the newest sample of each node."""
 
     name, number = "use", 7
     keys: ClassVar = (("m", "of what"), ("up down", "move"), ("1-7", "pages"), ("w", "why"), ("c", "cancel"))
 
     def __init__(self, reader: Reader, run: RunDir) -> None:
         super().__init__(reader, run)
-        self.measure: str | None = None  # None: the first measure that the run has
+        self.measure: str | None = None  # None means the first measure that the run has
         self.scroll = Scroll()
-        self._size = (60, 10)  # columns and rows of the map's last drawing
+        self._size = (60, 10)  # columns and rows of the heat map at the last drawing
 
     def look_at(self, view: RunView) -> UseView:
         columns, rows = self._size
         return self.reader.use(self.run, self.measure, columns=columns, rows=rows)
 
     def lines(self, body: UseView, look: Look) -> list[Text]:
-        """Return the heat map, with the newest values on the right, and the visible lines of samples."""
+        """Return lines with the heat map, whose newest values are on the right, and the visible part of the samples."""
         if not body.nodes:
             return [Text("this run has no samples: a first one takes 2 s, and none is taken with sampling: false")]
         margin = max((len(_name(row.first, row.last)) for row in body.map.rows), default=3) + 1
@@ -50,7 +50,7 @@ class UsePage(OfRun[UseView]):
         return [*above, *(Text(numbers[at], "" if numbers[at].startswith(" ") else "bold") for at in window)]
 
     def own_presses(self) -> dict[str, Press]:
-        """Return the keys that choose the measure and that scroll."""
+        """Return the keys that choose the measure and scroll the samples, with their actions."""
         return {**self.scroll.presses(), "m": self._next}
 
     def _next(self) -> Step:

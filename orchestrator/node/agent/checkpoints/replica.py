@@ -1,8 +1,9 @@
 """Copies each checkpoint to a second machine: node 0's agent sends it to node 1, if the nodes share no folder.
 
 Node 1 verifies every byte and stores the checkpoint in the folder that its own ranks read. If node 0 is lost with its
-disk, node 1 can take over as node 0, even if no other machine was connected. After one copy has failed, no more copies
-are tried in the same attempt, because each try would slow down the training's disk and network.
+disk, node 1 can take over as node 0, even if the submitting machine was not connected to copy the checkpoint. After one
+copy has failed, no more copies are tried in the same attempt, because each try would slow down the training's disk and
+network.
 """
 
 from __future__ import annotations
@@ -27,15 +28,17 @@ from orchestrator.protocol.reading import MOST_WORD, read_regular
 from orchestrator.protocol.task import NodeTask
 
 LOOK_SECONDS = 0.2
-# The pause between two searches of the run's folders, or 9 times the duration of a search if that is longer.
+# The minimum pause between two searches of the run's folders. After a slow search, the pause is 9 times its duration.
 LOOK_AROUND_SECONDS = 1.0
 MOST_NAMED = 100
-WORD_BYTES = 4096  # the size of the report to rank 0, which is written in place
+WORD_BYTES = 4096  # the size of the report to rank 0, which overwrites the previous report
 PROBLEM_CHARS = 300  # a character takes up to six bytes in JSON
 
 
 class ReplicaSender:
-    """The sender on node 0: holds the checkpoints that must be copied, and the error after which copying stopped."""
+    """Copies checkpoints from node 0 to node 1. It remembers which checkpoints it has seen, and the error after which
+    copying stopped.
+    """
 
     def __init__(self, task: NodeTask, tls: Tls, record: Callable[[Event], None]) -> None:
         self.task, self.tls, self.record = task, tls, record
@@ -55,7 +58,9 @@ class ReplicaSender:
             self.record(SecondCopyFailed(checkpoint, reason))
 
     def _tell(self, values: dict[str, Any]) -> None:
-        """Write a report for rank 0. If the report can't be written, rank 0 waits as if the copy were slow."""
+        """Write the state of the copies to a file that rank 0 reads. If the file can't be written, rank 0 waits as if
+        the copy were slow.
+        """
         told = second_copy_file(self.task.run_dir)
         with contextlib.suppress(OSError):
             os.makedirs(os.path.dirname(told), exist_ok=True)
@@ -77,8 +82,8 @@ class ReplicaSender:
             await asyncio.sleep(LOOK_SECONDS)
 
     async def keep_up_with_others(self, addrs: tuple[str, ...], port: int) -> None:
-        """Until cancelled, send the newest checkpoint of another framework to node 1, once it has not changed
-        between two looks.
+        """Until cancelled, send the newest checkpoint that is not in orch's format to node 1. It is sent once two
+        consecutive polls have found the same files.
         """
         before: object = None
         sent: object = None
@@ -92,15 +97,15 @@ class ReplicaSender:
                 keeps = list(found) if len(found) <= MOST_NAMED else None
                 said = await self._send((1, addrs, port), parcel_of, name, found[name], keeps=keeps)
                 sent = seen if not said else sent
-                # Otherwise the program has changed the checkpoint during the copy.
+                # If the files differ now, the program has changed the checkpoint during the copy.
                 if said and await in_thread(files_of, found[name]) == files:
                     self._fail(name, said)
             before = seen
             await asyncio.sleep(max(LOOK_AROUND_SECONDS, 9 * (time.monotonic() - started)))
 
     def _others(self) -> dict[str, Saved]:
-        """Return the run's checkpoints in other frameworks' formats, the newest first. Checkpoints in orch's format
-        are left out.
+        """Return the run's checkpoints in other frameworks' formats, the newest first. Checkpoints in orch's format are
+        not included.
         """
         found = Places.of(self.task).own()
         return {name: saved for name, saved in found.items() if saved.format is not Format.ORCH}
@@ -131,7 +136,7 @@ class ReplicaSender:
 
 
 def _committed(folder: str) -> set[tuple[str, int]]:
-    """Return (name, time of commit) of each checkpoint. A checkpoint that was overwritten counts as a new one."""
+    """Return (name, time of commit) of each checkpoint. An overwritten checkpoint counts as new."""
     found = set()
     for name in committed(folder):
         with contextlib.suppress(OSError):  # deleted meanwhile

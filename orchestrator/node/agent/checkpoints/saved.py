@@ -42,8 +42,8 @@ def _last_beat(task: NodeTask) -> int:
 
 
 def mark_of(saved: Saved) -> str:
-    """Return a fingerprint of a checkpoint. It shows whether two nodes have different checkpoints under the same
-    name.
+    """Return a fingerprint of a checkpoint. If two nodes have different checkpoints under the same name, the
+    fingerprints differ.
     """
     if saved.is_counted:
         return str(saved.step)
@@ -65,7 +65,8 @@ def place_of(task: NodeTask, name: str) -> str:
 
 
 def resumable(task: NodeTask, attempt: int) -> dict[str, Saved]:
-    """Return the checkpoints from which an attempt may resume, the newest first. Their names are the same on all nodes.
+    """Return the checkpoints from which an attempt may resume, by name, the newest first. A checkpoint has the same
+    name on all nodes.
 
     The list has the run's own checkpoints. If the run has no checkpoint yet, the list has only the checkpoint with
     which the run was submitted, if any.

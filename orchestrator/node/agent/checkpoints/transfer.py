@@ -39,19 +39,21 @@ from orchestrator.protocol.task import NodeTask
 from orchestrator.protocol.typed import read, to_json
 
 STALLED_SECONDS = 120.0  # a transfer without progress for this long fails; the other side may be writing to a slow disk
-REFUSAL_SECONDS = 10.0  # for a sender to notice that its checkpoint is refused
+REFUSAL_SECONDS = 10.0  # the sender gets this time to notice that its checkpoint is refused
 REFUSED = (
     OSError, ValueError, KeyError, TypeError, ChannelError, NotInstalledError, asyncio.IncompleteReadError,
     checkpoint_dir.BadCheckpointError,
 )  # fmt: skip
-"""Errors of a node that receives a checkpoint. It reports them to the sender."""
+"""The errors after which a node refuses a checkpoint and reports the reason to the sender."""
 FAILURES = (OSError, ValueError, RuntimeError, KeyError, ChannelError, checkpoint_dir.BadCheckpointError)
-"""Errors of a node that sends a checkpoint, with the RuntimeError of asyncio's closed transport."""
+"""The errors after which a sender gives up. RuntimeError is included, because asyncio raises it if a transport is
+closed.
+"""
 
 T = TypeVar("T")
 Given = TypeVar("Given", bound=Answer)
-Address = tuple[int, tuple[str, ...], int]  # a node, and the addresses and the port of its neighbour server
-Facts = dict[str, Any]  # facts of a file: "bytes", and its checksum under the algorithm's name or "mtime_ns"
+Address = tuple[int, tuple[str, ...], int]  # a node's number, and the addresses and the port of its neighbour server
+Facts = dict[str, Any]  # a file's size as "bytes", and its checksum under the algorithm's name or its "mtime_ns"
 
 
 async def _in_time(step: Awaitable[T], what: str) -> T:
@@ -75,8 +77,8 @@ class Parcel:
 
 
 def parcel_of(name: str, saved: Saved) -> Parcel:
-    """Return a checkpoint of another framework as a parcel. Its files are hashed while they are sent. Raises OSError
-    if a file can't be read.
+    """Return another framework's checkpoint as a `Parcel`, which can be sent to a node. Its files are hashed while they
+    are sent. Raises OSError if a file can't be read.
     """
     above = os.path.dirname(saved.path)
     files = {}
@@ -86,7 +88,8 @@ def parcel_of(name: str, saved: Saved) -> Parcel:
 
 
 def orchs_parcel(path: str) -> Parcel:
-    """Return a checkpoint in orch's format as a parcel. The hashes come from its manifest, and COMMIT is sent last.
+    """Return a checkpoint in orch's format as a `Parcel`, which can be sent to a node. The hashes come from the
+    checkpoint's manifest, and COMMIT is sent last.
 
     Raises one of FAILURES if the checkpoint can't be read.
     """
@@ -108,8 +111,8 @@ async def send(
     transfer fails.
 
     replaces: whether the checkpoint may overwrite a checkpoint of the same name that the receiving node's ranks have
-    written. This is safe if none of these ranks runs, or if the name contains the step. keeps: the names of the earlier
-    parcels that the receiving node must keep; None keeps all.
+    written. This is safe if none of these ranks runs, or if the name contains the step. keeps: the names of the
+    checkpoints from earlier transfers that the receiving node must keep; None keeps all.
     """
     node, addrs, port = to
     listing = json.dumps(parcel.files).encode()
@@ -126,14 +129,14 @@ async def send(
             _checked_answer(await _in_time(answer, "no answer"), node, Kept)
         finally:
             if not answer.cancel() and not answer.cancelled():
-                answer.exception()  # retrieved and ignored, because the changed file is the error that counts
+                answer.exception()  # retrieve and ignore this error, because the error of the changed file matters more
     finally:
         await channel.close()
 
 
 def _checked_answer(answer: Message | None, node: int, cls: type[Given]) -> Given:
-    """Return the receiving node's answer. Raises ChannelError if the answer reports a problem or the node has
-    closed.
+    """Return the receiving node's answer. Raises ChannelError if the answer reports a problem, or if the node has
+    closed the connection.
     """
     if answer is None:
         raise ChannelError("the connection was closed")
@@ -144,9 +147,10 @@ def _checked_answer(answer: Message | None, node: int, cls: type[Given]) -> Give
 
 
 async def _send_file(channel: Channel, path: str, facts: Facts, answer: asyncio.Future[Message | None]) -> None:
-    """Send a file, followed by its hash if the receiver does not know the hash. Stop if the receiver answers early.
+    """Send a file, followed by its hash if the receiver does not know the hash. Stop if the receiver answers before the
+    end.
 
-    Raises ValueError if the file's size differs from the list, because the receiver would wait for missing bytes.
+    Raises ValueError if the file no longer has the announced size, because the receiver would wait for missing bytes.
     """
     digest = hashlib.sha256()
 
@@ -177,14 +181,14 @@ async def _send_file(channel: Channel, path: str, facts: Facts, answer: asyncio.
 
 
 class Receiver:
-    """The receiving side of a node: receives one checkpoint at a time."""
+    """The receiving side of a node. It receives one checkpoint at a time."""
 
     def __init__(self, task: NodeTask) -> None:
         self.task = task
         self.own = f"{node_folder(task.run_dir, task.node_rank)}/receiving"
         shutil.rmtree(self.own, ignore_errors=True)  # left by an agent that was killed
         self.record = f"{task.run_dir}/received.json"
-        self.received = _read_record(self.record)  # earlier starts may have received checkpoints
+        self.received = _read_record(self.record)  # earlier starts of the run may have received checkpoints
         self.lock = asyncio.Lock()
 
     async def take(self, request: Keep, channel: Channel) -> None:
@@ -248,8 +252,8 @@ class Receiver:
         write_json(self.record, self.received)
 
     def _prune(self, folder: str) -> None:
-        """Delete old checkpoints in orch's format beyond the number that the job keeps. Other runs' checkpoints
-        stay.
+        """Delete old checkpoints in orch's format beyond the number that the job keeps. Checkpoints of other runs are
+        kept.
         """
         own = [name for name in checkpoint_dir.committed(folder) if self._is_ours(Path(folder, name))]
         best = checkpoint_dir.best_of(folder, own, kept_by(self.task.checkpoint_best, self.task.checkpoint_better))
@@ -287,8 +291,8 @@ async def _receive_file(channel: Channel, path: str, facts: Facts) -> None:
 
 
 async def _to_its_end(work: Callable[..., Any], *args: Any) -> None:
-    """Run blocking work in a worker thread. If this task is cancelled, wait until the work ends, so its files can be
-    removed.
+    """Run blocking work in a worker thread. If this task is cancelled, wait until the work has ended, so that the
+    caller can remove its files.
     """
     running = asyncio.ensure_future(in_thread(work, *args))
     try:
@@ -299,7 +303,9 @@ async def _to_its_end(work: Callable[..., Any], *args: Any) -> None:
 
 
 async def _until_closed(channel: Channel) -> None:
-    """Read and drop the sender's remaining bytes until it closes. With unread bytes, TCP could lose the last answer."""
+    """Read and drop the sender's remaining bytes until it closes the connection. If bytes were left unread, TCP could
+    lose the last answer.
+    """
 
     async def drop() -> None:
         while await channel.reader.read(PIECE):
@@ -315,8 +321,8 @@ def _is_orchs(name: str) -> bool:
 
 
 def _check_manifest(path: Path, files: Mapping[str, Facts]) -> None:
-    """Compare the received, verified files with the checkpoint's manifest. Raises BadCheckpointError or ValueError
-    if they differ.
+    """Compare the received, verified files with the checkpoint's manifest. Raises BadCheckpointError or ValueError if
+    they differ.
     """
     manifest, _ = checkpoint_dir.read_manifest(path)
     said = {f"{path.name}/{name}": Checksum.of(entry) for name, entry in manifest.files.items()}
@@ -325,8 +331,8 @@ def _check_manifest(path: Path, files: Mapping[str, Facts]) -> None:
 
 
 def _checked(files: Any, name: str) -> dict[str, Facts]:
-    """Return the listed files of a checkpoint. Raises ValueError if a file is outside the checkpoint, except for
-    `latest` next to it.
+    """Return the listed files of a checkpoint. Raises ValueError if a file is outside the checkpoint. Only the file
+    `latest` may be next to the checkpoint.
     """
     if not isinstance(files, dict) or any(int(facts["bytes"]) < 0 for facts in files.values()):
         raise ValueError(f"the list of files of {name} is damaged")
@@ -338,7 +344,7 @@ def _checked(files: Any, name: str) -> dict[str, Facts]:
 
 
 def _read_record(record: str) -> dict[str, dict[str, list[int]]]:
-    """Return the received checkpoints, and for each path the file's times on the sender and on this node."""
+    """Read the record of received checkpoints: for each file, its modification times on the sender and on this node."""
     try:
         return dict(read_json(record, MOST_RECORD))
     except (OSError, ValueError, TypeError):
@@ -346,9 +352,10 @@ def _read_record(record: str) -> dict[str, dict[str, list[int]]]:
 
 
 def _has_all(folder: str, files: Mapping[str, Facts], received: Mapping[str, list[int]]) -> bool:
-    """Return whether the folder has exactly these files, because the nodes share the disk or they were received before.
+    """Return whether the folder already has all these files, from a shared disk or from an earlier transfer.
 
-    If a checkpoint in orch's format has COMMIT, all its files are assumed to be complete.
+    Files are compared by size and time. The files of a checkpoint in orch's format have no times, so the hash of its
+    COMMIT is compared instead.
     """
     try:
         for path, facts in files.items():

@@ -22,20 +22,20 @@ from orchestrator.protocol.layout import container_view, is_own_file
 from orchestrator.protocol.outputs import CODE, OUTPUTS, Matcher, OutputRules
 from orchestrator.protocol.task import NodeTask
 
-MOST_ENTRIES = 50_000  # in all folders of one search, because a data set may have millions of files
+MOST_ENTRIES = 50_000  # the most entries that one search looks at, because a data set may have millions of files
 MOST_FILES = 300
-DEEPEST = 12  # folders
+DEEPEST = 12  # the most levels of folders that are searched
 _EVENT_FILE = re.compile(r"events\.out\.tfevents\.\d+\.(?P<host>.+)\.(?P<pid>\d+)\.\d+(\..+)?", re.DOTALL)
 
 
 class Reader(Protocol):
-    """The interface of a reader, which reads one file of metrics."""
+    """The interface of a class that reads one file of metrics."""
 
     followed: Followed
 
     def read(self, is_over: IsOver) -> Iterator[Point]:
-        """Yield the new points, until `is_over()` is True. Raises OSError, or UnreadableError if the rest can't be
-        read.
+        """Yield the points that were added since the last call, until `is_over()` is True. Raises OSError if the file
+        can't be read, or UnreadableError if it is damaged or too large.
         """
 
 
@@ -57,7 +57,9 @@ def reader_of(followed: Followed) -> Reader | None:
 
 
 class _Folder(NamedTuple):
-    """A folder to search. `skips` selects paths to skip, and `is_newer` selects the files that this run has written."""
+    """A folder to search. `skips` selects paths to skip, and `is_newer` selects files that were written during this
+    run.
+    """
 
     path: str
     skips: Callable[[str], bool] = lambda _: False

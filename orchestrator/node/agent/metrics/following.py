@@ -1,5 +1,5 @@
-"""Reads a file that another program appends to or rewrites. Each look reads only new bytes, in pieces of limited
-size.
+"""Reads a file that another program appends to or rewrites. Each read continues where the last one ended, in pieces of
+limited size.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ MOST_OF_A_LINE = 1 << 18  # bytes; a longer line is skipped
 MARK_BYTES = 64
 
 IsOver = Callable[[], bool]
-"""Tells whether the time for this look is used up."""
+"""Returns whether the time for the present reading has passed."""
 
 
 class UnreadableError(ValueError):
@@ -25,7 +25,7 @@ class Point(NamedTuple):
     """The metrics of one step in a file."""
 
     step: float
-    time: float | None  # seconds since 1970; None if the file has no time
+    time: float | None  # the time in seconds since 1970; None if the file has no times
     values: Mapping[str, float]
 
 
@@ -34,11 +34,11 @@ class Followed:
     """A file, and the offset up to which it was read.
 
     `mark` holds the first bytes of the file and the last bytes before `offset`. If these bytes have changed at the next
-    look, the file was rewritten, and is read from its beginning.
+    read, the file was rewritten, and is read from its beginning.
     """
 
     path: str
-    below: str  # no link below this folder is followed
+    below: str  # symbolic links below this folder are not followed
     offset: int = 0
     mark: bytes = b""
 
@@ -57,7 +57,7 @@ class Followed:
         return file, self.offset == 0
 
     def keep_mark(self, file: BinaryIO) -> None:
-        """Store the bytes before the offset, which show at the next look whether the file was rewritten."""
+        """Store the bytes before the offset. At the next read, they show whether the file was rewritten."""
         self.mark = _mark(file, self.offset)
 
 
@@ -76,7 +76,7 @@ def new_lines(followed: Followed, is_over: IsOver) -> Iterator[tuple[bytes, bool
             is_rest = False
             while not is_over() and (line := file.readline(MOST_OF_A_LINE)):
                 if not line.endswith(b"\n") and len(line) < MOST_OF_A_LINE:
-                    break  # the line is incomplete, and is read again in a later look
+                    break  # the line is incomplete, and is read again later
                 is_first, was_rest = followed.offset == 0, is_rest
                 followed.offset += len(line)
                 is_rest = not line.endswith(b"\n")

@@ -1,7 +1,7 @@
 """Writes the metrics that were read from the program's own files into one file, downsampled and without repeats.
 
-A metric's first points are all kept. After each OCTAVE of points, the minimum distance between kept steps doubles. So a
-million steps leave a few thousand points. When the run ends, the last point is kept too.
+A metric's first OCTAVE points are all kept. Then the minimum distance between kept steps doubles after each OCTAVE
+points. So a million steps leave a few thousand points. When the run ends, the last point is kept too.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ MOST_METRICS = 1000
 MOST_POINTS = 200_000  # for all metrics together; the submitting machine needs 200 bytes of memory for each
 MOST_BYTES = 16 << 20
 MOST_OF_A_NAME = 200  # characters
-OCTAVE, LEAST_OCTAVE = 2048, 16  # points; many metrics share 8 * OCTAVE points
+OCTAVE, LEAST_OCTAVE = 2048, 16  # points; with many metrics, the octaves of all metrics share 8 * OCTAVE points
 _OWN = ("step", "time", "attempt", "kind")
 
 
 @dataclass
 class _Metric:
-    """The downsampling state of a metric. `count` is the number of points in this octave, `first` is the octave's
-    first step.
+    """The downsampling state of a metric. After each octave (OCTAVE points or less), the gap between steps doubles.
+    `count` is the number of points in the present octave, and `first` is its first step.
     """
 
     gap: float = 0.0
@@ -44,7 +44,7 @@ class KeptMetrics:
     def __init__(self, path: str) -> None:
         self.path = path
         self.metrics: dict[str, _Metric] = {}
-        self.known: set[int] = set()  # hashes of the points that the file has
+        self.known: set[int] = set()  # hashes of the points in the file
         self.size = 0
         self.is_torn = False
         self.lines: list[bytes] = []
@@ -108,7 +108,7 @@ class KeptMetrics:
             metric.count, metric.first = 0, step
 
     def _put(self, name: str, step: float, time: float | None, value: float, attempt: int) -> None:
-        """Add a value to its step's row, so that all metrics of a step are in one line."""
+        """Queue a metric's value. All metrics of the same step are written as one line."""
         if self.row and (self.row["step"], self.row["attempt"]) == (step, attempt) and name not in self.row:
             self.row[name] = value
         else:

@@ -1,5 +1,5 @@
-"""Reads the metrics that the program writes to its own files, on node 0. It runs in a thread beside the agent's
-event loop, and uses at most 5 % of a core.
+"""On node 0, reads the metrics that the program writes to its own files. The reading runs in a thread beside the
+agent's event loop, and uses at most 5 % of a core.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from orchestrator.protocol.events import Event, MetricsUnread
 from orchestrator.protocol.layout import node_folder, read_metrics_file
 from orchestrator.protocol.task import NodeTask
 
-# The pause between two looks; the pause is longer after a look that took more than 0.1 s of CPU time.
+# The minimum pause between two reads. A read that took more than 0.1 s of CPU time is followed by a longer pause.
 LOOK_SECONDS = 2.0
-SHARE = 20  # after a look that took one second of CPU time, the pause is this many seconds
-MOST_OF_A_LOOK = 0.1  # seconds of CPU time for one look
-MOST_AT_THE_END = 2.0  # seconds of CPU time, after the ranks have ended
-LONGEST_READ = 4.0  # seconds for one look, which a busy machine or a slow disk may prolong
-LONGEST_AT_THE_END = 10.0  # seconds after which the end of the agent no longer waits for a disk that hangs
+SHARE = 20  # after a read that took one second of CPU time, the pause is this many seconds
+MOST_OF_A_LOOK = 0.1  # seconds of CPU time for one read
+MOST_AT_THE_END = 2.0  # seconds of CPU time for the last read, after the ranks have ended
+LONGEST_READ = 4.0  # seconds for one read, which a busy machine or a slow disk may prolong
+LONGEST_AT_THE_END = 10.0  # after this many seconds, the end of the agent no longer waits for a disk that hangs
 
 _Stamp = tuple[int, int, int]
 
@@ -42,11 +42,11 @@ class _File:
         self.reader = reader
         self.series = (type(reader), step_folder(reader.followed.path))
         self.stamp: _Stamp | None = None
-        self.is_left = False  # True if the last look ended before it came to this file
+        self.is_left = False  # True if the last read ended before the end of this file
 
     def new_stamp(self) -> _Stamp | None:
-        """Return the file's present size and time if they have changed since the last look; None if there is nothing
-        to read.
+        """Return the file's inode, size and time if they have changed since the last read; None if nothing has changed
+        or the file is missing.
         """
         try:
             info = os.lstat(self.reader.followed.path)
@@ -57,11 +57,11 @@ class _File:
 
 
 class WrittenMetrics:
-    """Collects the metrics that the program writes to its own files in one file of the run.
+    """Collects the metrics that the program writes to its own files, and writes them to one file of the run.
 
     If files in two folders have a metric of the same name in one attempt, the metric of the first folder keeps the
-    name. The other metric's name gets its folder's name as a prefix. If files of another format repeat the metric, they
-    are ignored.
+    name. The other metric's name gets its folder's name as a prefix. If a file of another format repeats the metric,
+    the repeated values are ignored.
     """
 
     def __init__(self, task: NodeTask, started: Callable[[], Started], record: Callable[[Event], None]) -> None:
@@ -76,18 +76,20 @@ class WrittenMetrics:
         self.pids: dict[int, int] = {}
         self.next_search = 0.0
         self.unread: set[str] = set()
-        self.turn = ""  # the file at which the last look stopped
+        self.turn = ""  # the file in which the last read stopped
         self.loop: asyncio.AbstractEventLoop | None = None  # the event loop in whose thread events are recorded
 
     async def run(self) -> None:
-        """Look for new points at intervals until the agent ends."""
+        """Read new points at intervals until the agent ends."""
         self.loop = asyncio.get_running_loop()
         while not self.has_ended:
             used = await in_thread(self.look, MOST_OF_A_LOOK)
             await asyncio.sleep(max(LOOK_SECONDS, SHARE * used))
 
     async def end(self) -> None:
-        """Look for new points a last time after the program has ended. If the disk hangs, do not wait for it."""
+        """Read new points a last time after the program has ended. Do not wait longer than LONGEST_AT_THE_END, because
+        a disk may hang.
+        """
         self.has_ended = True
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(in_thread(self.look, MOST_AT_THE_END, True), LONGEST_AT_THE_END)
@@ -183,7 +185,9 @@ class WrittenMetrics:
                     yield longer, value
 
     def _complain(self, path: str, error: Exception) -> None:
-        """Record that a file can't be read or that no metrics can be written, but only the first time."""
+        """Record that a file can't be read, or that no metrics can be written. For each path, only the first error is
+        recorded.
+        """
         if path not in self.unread:
             self.unread.add(path)
             reason = error.strerror if isinstance(error, OSError) else None
@@ -191,6 +195,6 @@ class WrittenMetrics:
             record = partial(self.record, MetricsUnread(path, reason))
             if self.loop is None:
                 record()
-            else:  # the agent's loop records other events meanwhile
+            else:  # events are recorded only in the thread of the agent's loop
                 with contextlib.suppress(RuntimeError):  # the agent has ended
                     self.loop.call_soon_threadsafe(record)

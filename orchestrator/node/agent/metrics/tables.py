@@ -28,8 +28,8 @@ class CsvFile:
         self.rows = 0
 
     def read(self, is_over: IsOver) -> Iterator[Point]:
-        """Yield the new rows. If a row consists of words and one of them names a step column, the row is a new
-        header.
+        """Yield the new rows. A row is a new header if it consists of words and one of them is the name of a step
+        column.
         """
         for line, is_first in new_lines(self.followed, is_over):
             cells = _cells(line)
@@ -92,8 +92,8 @@ class TrainerState:
 
 
 def point_of(row: Mapping[str, Any], number: int | None) -> Point | None:
-    """Return a row as a point. The step is taken from the first column that names steps, or else is the row's
-    number.
+    """Return a row as a point. Its step is the value in the first column whose name means a step. Without such a
+    column, the step is the row's number.
     """
     known = {name: value for name, value in row.items() if isinstance(name, str) and _is_number(value)}
     step = next((known[name] for name in _STEPS if name in known), number)
@@ -129,8 +129,8 @@ def _is_number(value: object) -> bool:
 
 
 def step_folder(path: str) -> str:
-    """Return the folder that identifies the file's series of metrics. Trainer's checkpoint folders belong to one
-    series.
+    """Return the folder by which a file's series of metrics is identified. All checkpoint folders in one output folder
+    of Trainer belong to the same series.
     """
     folder, name = os.path.split(path)
     parent, last = os.path.split(folder)

@@ -33,7 +33,7 @@ class EventFile:
         self.followed = followed
 
     def read(self, is_over: IsOver) -> Iterator[Point]:
-        """Yield the scalars of the new records. A record with wrong data or a wrong checksum of its data is skipped.
+        """Yield the scalars of the new records. Skip a record whose data is damaged or has a wrong checksum.
 
         Raises UnreadableError if the checksum of a length is wrong, because the next record can't be located then.
         """
@@ -50,8 +50,8 @@ class EventFile:
                 self.followed.keep_mark(file)
 
     def _record(self, file: BinaryIO, size: int) -> tuple[bytes, int] | None:
-        """Return the next record as (data, checksum); None if it is incomplete. If the record is large, its data is
-        skipped.
+        """Return the next record as (data, checksum); None if the record is incomplete. If the record is too large, its
+        data is skipped.
         """
         at = self.followed.offset
         header = file.read(_HEADER.size)

@@ -1,7 +1,7 @@
-"""Reads the history of wandb's offline files (run-ID.wandb).
+"""Reads the history in wandb's offline files (run-ID.wandb).
 
-The file has the format of LevelDB's log: blocks of 32 KiB, with records that are split at block boundaries. Each record
-is a protobuf message `Record`. A `history` record holds the metrics of a step as JSON texts.
+The file has the format of LevelDB's log: blocks of 32 KiB, with records that are split into parts at block boundaries.
+Each record is a protobuf message `Record`. A `history` record holds the metrics of a step as JSON texts.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from orchestrator.protocol.json_text import parse_json
 MOST_OF_A_RECORD = 1 << 20  # bytes; a larger record is skipped
 _BLOCK = 1 << 15
 _START = struct.Struct("<4sHB")  # the header of the file
-_HEADER = struct.Struct("<IHB")  # the header of a part: checksum, length, type
+_HEADER = struct.Struct("<IHB")  # the header of a part of a record: checksum, length, type
 _FULL, _FIRST, _MIDDLE, _LAST = 1, 2, 3, 4
 _HISTORY = 2  # field of the message Record
 _ITEM, _STEP = 1, 2  # fields of HistoryRecord
@@ -62,7 +62,7 @@ class WandbFile:
         at, record, is_begun = self.followed.offset, b"", False
         while True:
             rest = _BLOCK - at % _BLOCK
-            if rest < _HEADER.size:  # zeros fill the block
+            if rest < _HEADER.size:  # zeros fill the rest of the block
                 at += rest
             file.seek(at)
             header = file.read(_HEADER.size)
@@ -106,5 +106,5 @@ def _item(data: bytes) -> tuple[str, Any]:
         if isinstance(text, bytes) and number in (_KEY, _NESTED_KEY) and text:
             keys.append(text.decode())
         elif isinstance(text, bytes) and number == _JSON:
-            value = parse_json(text) if len(text) < 100 else None  # a longer text is not a number
+            value = parse_json(text) if len(text) < 100 else None  # a longer text can't be a number
     return ".".join(keys), value

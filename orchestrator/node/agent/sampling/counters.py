@@ -12,7 +12,7 @@ from orchestrator.protocol.reading import names_in
 TICKS = os.sysconf("SC_CLK_TCK")
 PAGE = os.sysconf("SC_PAGE_SIZE")
 SECTOR = 512  # bytes per sector in /proc/diskstats, whatever the disk's own sector size is
-WORD = 4  # bytes; InfiniBand counts words
+WORD = 4  # bytes of a word, the unit of InfiniBand's counters
 CHUNK = 1 << 16
 
 
@@ -84,7 +84,7 @@ class MachineReader:
     def read(self) -> Machine:
         """Return the machine's present counters."""
         memory, total = memory_of(read_bytes(f"{self.root}/proc/meminfo"))
-        # The most exhausted limit counts: that of the job's cgroup, or the machine's memory.
+        # The limit that is most exhausted counts: the limit of the job's cgroup, or the machine's memory.
         for folder, limit in self.limits:
             if limit < total and (used := memory_used(folder)) / limit > memory / total:
                 memory, total = float(used), float(limit)
@@ -101,7 +101,7 @@ def cpu_seconds(stat: bytes) -> float:
     fields = [int(each) for each in stat.partition(b"\n")[0].split()[1:9]]
     if len(fields) < 5:
         return 0.0
-    return (sum(fields) - fields[3] - fields[4]) / TICKS  # without idle, and without waiting for a disk
+    return (sum(fields) - fields[3] - fields[4]) / TICKS  # without the time of idleness and of waiting for a disk
 
 
 def memory_of(meminfo: bytes) -> tuple[float, float]:

@@ -1,4 +1,4 @@
-"""Samples the GPUs that a run may use through NVIDIA's library (NVML). Without the library there are no GPU samples."""
+"""Samples a run's GPUs by NVIDIA's library NVML. Without this library there are no GPU samples."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def gpu_samples(visible: str | None) -> tuple[GpuSample, ...]:
 def chosen(gpus: tuple[Gpu, ...], visible: str | None) -> tuple[Gpu, ...]:
     """Return the GPUs that CUDA_VISIBLE_DEVICES names, by numbers, UUIDs or prefixes of UUIDs.
 
-    MIG instances are left out, because the library does not report their utilization.
+    MIG instances are left out, because NVML does not report their utilization.
     """
     if visible is None:
         return gpus
@@ -29,7 +29,7 @@ def _means(word: str, gpu: Gpu) -> bool:
 
 
 def sample_of(gpu: Gpu) -> GpuSample:
-    """Return a GPU's sample."""
+    """Convert a GPU's present values to a sample."""
     return GpuSample(
         index=gpu.index,
         use=gpu.utilization,

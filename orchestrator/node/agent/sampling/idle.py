@@ -15,23 +15,23 @@ LONGEST_WINDOW, WINDOWS = 60.0, 10
 
 @dataclass
 class IdleWatch:
-    """Counts idle windows. A window lasts a minute or a tenth of `after`, and is idle if its mean use is below the
-    job's limit.
+    """Counts the windows of time in which a node is idle. A window lasts a minute or a tenth of `after`, and is idle if
+    its mean use is below the job's limit.
 
     With windows, one busy moment does not end an idle hour, and a busy hour does not hide the idle hour that follows.
     """
 
-    gpu: float | None = None  # percent, the mean of the node's GPUs
-    cpu: float | None = None  # percent of a core per rank, for a node without GPU samples
+    gpu: float | None = None  # the limit in percent for the mean of the node's GPUs
+    cpu: float | None = None  # the limit in percent of a core per rank, for a node without GPU samples
     after: float = 1800.0
     seconds: float = 0.0  # the time for which the node has been idle
-    what: str = ""  # a text about the use in the last window
+    what: str = ""  # a text about the use in the last full window
     used: float = 0.0
     window: float = 0.0
 
     @staticmethod
     def of(asked: Mapping[str, Any]) -> IdleWatch | None:
-        """Return the watch for a job's `idle`; None if the job has no `idle`."""
+        """Return the watch for the job's `idle` settings; None if the job has none."""
         if not asked:
             return None
         return IdleWatch(asked.get("gpu"), asked.get("cpu"), float(asked.get("after", 1800.0)))
@@ -56,8 +56,8 @@ class IdleWatch:
 
 
 def use_of(sample: Sample, *, gpu: float | None, cpu: float | None) -> tuple[str, float, float] | None:
-    """Return (device, percentage in use, limit) for judging a sample as idle or busy; None if the sample can't be
-    judged.
+    """Return (device, percentage in use, limit), by which a sample counts as idle or busy; None if the sample does not
+    show whether the node is idle.
     """
     known = [each.use for each in sample.gpus if each.use is not None]
     if not sample.ranks:

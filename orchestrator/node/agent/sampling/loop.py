@@ -1,5 +1,5 @@
-"""Samples a node every 2 s, writes the samples to a file, and checks whether the node is idle. It runs as a task
-beside the agent's other work.
+"""Samples a node every 2 s, writes the samples to a file, and checks whether the node is idle. The sampling runs as a
+task beside the agent's other work.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Started:
 
 
 class Sampling:
-    """The sampling of one node from its agent's start to its end.
+    """The sampling of one node from the agent's start to the agent's end.
 
     `started` returns the ranks, `tell` sends reports to the leader, `record` writes an event, and `watch` receives each
     sample.
@@ -61,14 +61,14 @@ class Sampling:
         self.trees = RankTrees()
         self.pending: list[Sample] = []
         self.begun = time.monotonic()
-        self.seen = Started()  # the ranks at the last look
+        self.seen = Started()  # the ranks at the last sample
         self.hosts: dict[int, int] = {}  # rank -> the pid on this machine
         self.idle = IdleWatch.of(task.idle)
         self.idle_attempt, self.is_idle = task.attempt, False
         self.problem = ""
 
     async def run(self) -> None:
-        """Take samples until the agent ends. If a disk hangs, only this loop waits for it."""
+        """Take samples until the agent ends. If a disk hangs, only this loop waits for the disk."""
         while True:
             started = self.started()
             try:
@@ -84,7 +84,7 @@ class Sampling:
             await asyncio.sleep(FINE_SECONDS)
 
     def look(self, started: Started) -> Sample | None:
-        """Take a sample. If a line is due, write it. Raises OSError if the line can't be written."""
+        """Take a sample. If the next line of the file is due, write it. Raises OSError if the line can't be written."""
         if started != self.seen:
             self.seen, self.hosts = started, self._on_this_machine(started)
         trees = self.trees.of(self.hosts, ask_for_rank=self.task.launcher in ("torchrun", "accelerate"))
@@ -108,7 +108,7 @@ class Sampling:
         """Combine the samples since the last line, and write them as one line. Raises OSError if the line can't be
         written.
         """
-        pending, self.pending = self.pending, []  # a look may still run in its thread while the agent ends
+        pending, self.pending = self.pending, []  # a sample may still be taken in a thread while the agent ends
         if pending:
             self.file.append(merged(pending))
 
@@ -126,7 +126,7 @@ class Sampling:
             self.record(SamplingFailed(self.problem))
 
     def _watch(self, idle: IdleWatch, sample: Sample) -> None:
-        if sample.attempt != self.idle_attempt:  # the leader has dropped the report on the previous attempt
+        if sample.attempt != self.idle_attempt:  # the leader has dropped this node's report about the previous attempt
             idle.reset()
             self.idle_attempt, self.is_idle = sample.attempt, False
         is_idle = idle.add(sample)

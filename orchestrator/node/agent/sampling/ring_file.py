@@ -1,4 +1,4 @@
-"""The file of a node's samples. The file has two halves; when the newer half is full, the older half is dropped."""
+"""The file of a node's samples. The file has two halves. When the newer half is full, the older half is deleted."""
 
 from __future__ import annotations
 

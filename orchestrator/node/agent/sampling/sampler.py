@@ -20,7 +20,7 @@ class _Known:
 
     processes: dict[int, Usage] = field(default_factory=dict)
     waited: float | None = None
-    stepped: tuple[int, float] | None = None  # (its last step, the time of the heartbeat by the rank's clock)
+    stepped: tuple[int, float] | None = None  # (the rank's last step, the time of the heartbeat by the rank's clock)
 
 
 @dataclass(frozen=True)
@@ -53,8 +53,8 @@ class Sampler:
     def take(
         self, moment: Moment, trees: Mapping[int, list[int]], heartbeats: Mapping[int, Mapping[str, Any] | None]
     ) -> Sample | None:
-        """Return the usage since the last reading. Return None at the first reading, or if the last one was a moment
-        ago.
+        """Return the usage since the last reading. Return None at the first reading, or if the last reading was a
+        moment ago.
         """
         machine = self.machine.read()
         before, self.before = self.before, (moment.now, machine)

@@ -26,8 +26,8 @@ class RankTrees:
     def of(self, roots: Mapping[int, int], *, ask_for_rank: bool) -> dict[int, list[int]]:
         """Return the processes of each rank. `roots` maps each rank to the process that was started for it.
 
-        ask_for_rank: whether another launcher, such as torchrun, starts the ranks. The rank of each process is then
-        read from its environment.
+        ask_for_rank: whether another launcher, such as torchrun, starts the ranks. In this case the rank of each
+        process is read from its environment.
         """
         now = time.monotonic()
         if roots != self.roots or now >= self.due:
@@ -41,21 +41,23 @@ class RankTrees:
 
 
 def trees_below(roots: Mapping[int, int], parents: Iterable[tuple[int, int]]) -> dict[int, list[int]]:
-    """Return each root process with all its descendants. `parents` yields pairs of a process and its parent."""
+    """Return each rank's root process with all its descendants. `parents` yields pairs (process, its parent)."""
     children: dict[int, list[int]] = {}
     for pid, parent in parents:
         children.setdefault(parent, []).append(pid)
     found = {}
     for rank, root in roots.items():
         tree = [root]
-        for pid in tree:  # the list grows meanwhile
+        for pid in tree:  # the loop also visits the processes that it adds
             tree += children.get(pid, [])
         found[rank] = tree
     return found
 
 
 def _by_own_rank(trees: Mapping[int, list[int]]) -> dict[int, list[int]]:
-    """Return the processes by the RANK in their environment. The launcher's own process belongs to no rank."""
+    """Return the processes by rank, which is the variable RANK in their environment. The launcher's own process has no
+    RANK.
+    """
     found: dict[int, list[int]] = {}
     for pid in (pid for tree in trees.values() for pid in tree):
         rank = variable_of(pid, "RANK")
@@ -65,7 +67,7 @@ def _by_own_rank(trees: Mapping[int, list[int]]) -> dict[int, list[int]]:
 
 
 def on_host(pids: Mapping[int, int], candidates: Iterable[int]) -> dict[int, int]:
-    """Return the host's pids of processes whose pids in their container are `pids`."""
+    """Return the host's pid of each rank. `pids` has the pid of each rank as its container numbers it."""
     inside = {}
     for candidate in candidates:
         for line in read_bytes(f"/proc/{candidate}/status").split(b"\n"):

@@ -12,7 +12,7 @@ Change = Callable[[ModuleType], None]
 
 
 def after_import(name: str, change: Change) -> None:
-    """Call `change` with the named module. If the module is not imported yet, call `change` right after its import."""
+    """Call `change` with the named module: at once if it is imported already, else right after its import."""
     if name in sys.modules:
         change(sys.modules[name])
     else:
@@ -20,8 +20,8 @@ def after_import(name: str, change: Change) -> None:
 
 
 class _Finder:
-    """A finder for sys.meta_path that handles one import of one module. It modifies the module after the module's
-    code has run.
+    """A finder for sys.meta_path that handles the import of one module once. After the module's code has run, it calls
+    the function that modifies the module.
     """
 
     def __init__(self, name: str, change: Change) -> None:

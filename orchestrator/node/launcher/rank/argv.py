@@ -94,7 +94,9 @@ def is_python(program: str) -> bool:
 
 
 def foreign_argv(task: NodeTask, binding: Binding, master_addr: str, master_port: int) -> list[str]:
-    """Return the torchrun or accelerate command that starts the ranks of one node, with their numbers and addresses."""
+    """Return the torchrun or accelerate command that starts the ranks of one node with the given rank numbers and
+    addresses.
+    """
     program = task.program
     module = ["-m"] if program.kind == "module" else []
     if task.launcher == "torchrun":
@@ -106,6 +108,6 @@ def foreign_argv(task: NodeTask, binding: Binding, master_addr: str, master_port
     head += ["--machine_rank", str(binding.node_rank), "--num_processes", str(binding.world_size)]
     head += ["--main_process_ip", master_addr, "--main_process_port", str(master_port)]
     head += ["--mixed_precision", "no", "--dynamo_backend", "no"]
-    if binding.world_size > 1:  # accelerate refuses it for a single process
+    if binding.world_size > 1:  # for a single process, accelerate refuses --multi_gpu
         head += ["--multi_gpu"]  # one process per rank, also without GPUs; --cpu would start a single process
     return [*head, *(["--module"] if module else []), program.target, *program.args]

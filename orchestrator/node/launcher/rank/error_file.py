@@ -39,8 +39,8 @@ def write_error(path: str, error: BaseException, frames: TracebackType | None, m
 
 
 def write_error_at_end(path: str, mode: int) -> None:
-    """Install a hook that writes an uncaught exception to this file, with this mode, before Python prints the
-    exception.
+    """Install a hook that writes an uncaught exception to this file before Python prints the exception. `mode` is the
+    file's mode.
     """
     before = sys.excepthook
 

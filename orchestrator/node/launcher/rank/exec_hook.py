@@ -26,7 +26,8 @@ NAME = "sitecustomize"
 def with_hook(environment: Mapping[str, str], archive: str, setup: Mapping[str, Any]) -> dict[str, str]:
     """Return an environment in which a newly exec'd Python interpreter first sets up its rank.
 
-    If the interpreter runs another launcher, such as torchrun, the set-up is done in the launcher's children instead.
+    If the interpreter runs another launcher, such as torchrun, the processes that this launcher starts are set up
+    instead.
     """
     path, hook = environment.get("PYTHONPATH"), f"{archive}/orchestrator/node/launcher/rank/site"
     order = json.dumps({"setup": setup, "pid": os.getpid(), "hook": hook, "path": path, "mode": file_mode()})
@@ -40,7 +41,7 @@ def begin() -> None:
     sys.path[:] = [folder for folder in sys.path if folder != order["hook"]]
     if not (is_started_by_orch and setup["folder"]):
         _restore_environment(order["path"])
-    # This process is the rank, not a program that the rank's command has started.
+    # This process is the rank, and not a program that the rank's command has started.
     if is_started_by_orch and not setup["folder"]:
         _set_up_rank(setup, order["mode"])
     elif order["pid"] == os.getppid() and setup["folder"] and os.environ.get("RANK", "").isdigit():

@@ -1,5 +1,5 @@
-"""Reports how a rank ended: exit code or signal, traceback, last lines, and whether another rank's failure caused
-it.
+"""Reports how a rank ended: its exit code or signal, traceback and last lines, and whether another rank's failure
+caused its end.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ if TYPE_CHECKING:  # the agent reads reports and must not load what a rank needs
 Masker = Callable[[str], str]
 TAIL_BYTES = 16_384
 TAIL_LINES = 25
-# A report is one line to the leader, whose length is limited. A character may take 12 bytes in it.
+# A report is one line to the leader, whose length is limited. One character may become 12 bytes of this line.
 MESSAGE_CHARS = 2_000
 TRACEBACK_CHARS = 8_000
 _TRACEBACK = "Traceback (most recent call last):"
-_RANK_PREFIX = re.compile(r"^\[rank\d+\]: ?")  # torch's excepthook puts this in front of every line
-# The types of exceptions by which torch reports a peer's end. A program's own sockets raise other types with the same
-# words.
+_RANK_PREFIX = re.compile(r"^\[rank\d+\]: ?")  # torch's excepthook writes this prefix at the beginning of every line
+# The types of exceptions that torch raises if a peer has ended. A program's own sockets raise other types with the same
+# messages.
 _TORCH_ERRORS = re.compile(r"(RuntimeError|(torch\.distributed\.)?Dist\w*Error|\S*SignalException)")
-# Messages of torch on a rank whose peer has ended before.
+# Messages of torch on a rank whose peer has ended before this rank.
 _VICTIM = re.compile(
     r"connection closed by peer|connection reset by peer|broken pipe|NCCL.{0,80}(abort|remote)"
     r"|ncclRemoteError|Socket closed|connection was likely closed|recvBytes|DistNetworkError"
@@ -41,7 +41,7 @@ _VICTIM = re.compile(
     re.IGNORECASE,
 )
 
-# Messages about a killed worker, of torch's DataLoader, torch.multiprocessing, concurrent.futures, loky, datasets,
+# Messages about a killed worker, from torch's DataLoader, torch.multiprocessing, concurrent.futures, loky, datasets,
 # subprocess and torchrun.
 _WORKER_KILLED = re.compile(
     r"DataLoader worker \(pid(\(s\))? [\d, ]+\) (is killed by signal: Killed|exited unexpectedly)"
@@ -64,7 +64,7 @@ def failure_report(start: RankStart, code: int, masked: Masker = str) -> RankEnd
     end = RankEnd(start.rank, code) if code > 0 else RankEnd(start.rank, signal=name_of(-code))
     try:
         return _with_last_words(end, start, code, masked)
-    except Exception as error:  # noqa: BLE001 (an error in the report is not the rank's)
+    except Exception as error:  # noqa: BLE001 (an error in this report must not be taken for the rank's own)
         return replace(end, unread=f"{type(error).__name__}: {error}"[:500])
 
 
@@ -73,11 +73,12 @@ def _with_last_words(end: RankEnd, start: RankStart, code: int, masked: Masker) 
     tail = tuple(lines[-TAIL_LINES:])
     failed, error = _first_error(start, masked)
     error = error or _traceback_in(lines, killed=code in (-signal.SIGKILL, -signal.SIGTERM))
-    # NCCL's watchdog and gloo's threads abort a rank whose peer has ended. Any other signal has a cause of its own.
+    # NCCL's watchdog and gloo's threads abort a rank whose peer has ended. Other signals are not caused by a peer's
+    # end.
     if code > 0:
         victim = looks_like_victim(error, tail[-5:])
     else:
-        # All of the tail is searched, because a native stack follows torch's message.
+        # All last lines are searched, because a native stack follows torch's message.
         victim = end.signal == "SIGABRT" and looks_like_victim(error, tail)
     return replace(end, tail=tail, error=error, victim=victim, failed_rank=None if failed == start.rank else failed)
 
@@ -145,7 +146,7 @@ def _error_of(path: str, masked: Masker) -> RankError | None:
     """
     if (read := read_object(path, MOST_WORD)) is None:
         return None
-    data = masked_json(read, masked)  # masked first, because a secret may be cut below
+    data = masked_json(read, masked)  # mask before cutting, because a secret may be cut below
     message = data.get("message")
     if isinstance(message, dict):
         info = message.get("extraInfo") or {}

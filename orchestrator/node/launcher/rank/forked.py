@@ -43,7 +43,7 @@ class RankStart:
     error_file: str
     stack_file: str
     argv: tuple[str, ...] | None = None
-    archive: str = ""  # the archive node.pyz, if the argv is a Python interpreter, which can be set up
+    archive: str = ""  # the path of node.pyz if the argv is a Python interpreter, which orch can set up
     members: tuple[int, ...] = ()  # the ranks that this process starts, if it is another launcher
     defaults: dict[str, str] = field(default_factory=dict)  # variables that the job or the node may override
     debugged: dict[str, Any] | None = None  # the debugger's settings in a debugged run; {} if another rank is debugged
@@ -62,7 +62,7 @@ class RankStart:
 
 
 def become_rank(start: RankStart, output: int, parent: int) -> None:
-    """Give this fork a separate output, session, signal handlers and environment. If its parent ends, the kernel
+    """Give this forked process its own output, session, signal handlers and environment. If its parent ends, the kernel
     kills it.
     """
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -76,10 +76,10 @@ def become_rank(start: RankStart, output: int, parent: int) -> None:
     signal.set_wakeup_fd(-1)
     for number in (signal.SIGTERM, signal.SIGCHLD, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # this and the next line are Python's own defaults
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # this line and the next restore Python's own defaults
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     # A scheduler sends SIGUSR2 to every process before the time limit, and the agent then sends SIGTERM to the ranks.
-    # Workers inherit that SIGUSR2 is ignored.
+    # Child processes of the rank ignore SIGUSR2 too.
     signal.signal(signal.SIGUSR2, signal.SIG_IGN)
     give_back_umask()
     for name, value in start.defaults.items():
@@ -152,7 +152,7 @@ def _run_as_main(start: RankStart) -> None:
     """Run the program as a Python interpreter would, with a new `__main__`, sys.argv and sys.path[0]."""
     main, own = types.ModuleType("__main__"), sys.modules["__main__"]
     main.__dict__["__builtins__"] = builtins
-    if "__annotations__" in vars(own):  # it does not exist from Python 3.14 on
+    if "__annotations__" in vars(own):  # this variable does not exist from Python 3.14 on
         vars(main)["__annotations__"] = {}
     sys.modules["__main__"] = main
     if start.kind == "module":

@@ -9,7 +9,7 @@ from orchestrator.protocol.files import open_own
 
 MIN_LIMIT = 1 << 16
 LINE_ENDS = b"\n\r"
-LONG_LINE = 1 << 12  # bytes past the limit within which the log waits for the end of a line
+LONG_LINE = 1 << 12  # the log exceeds its limit by up to this many bytes to end at the end of a line
 
 
 class RankLog:
@@ -21,7 +21,7 @@ class RankLog:
         self.size = os.fstat(self.descriptor).st_size
         self.output = self.size  # bytes in PATH that the rank wrote, without orch's notes
         self.older = 0  # bytes in PATH.1 that the rank wrote, without orch's notes
-        self.dropped = 0  # bytes that were rotated away
+        self.dropped = 0  # bytes that were deleted by rotation
         self.lost = 0  # bytes that could not be written to the disk
         self.is_in_line = False  # whether the last line on disk is unfinished
 
@@ -53,7 +53,9 @@ class RankLog:
         return None
 
     def _rotate(self) -> OSError | None:
-        """Continue in a new file, whose first line tells where the older bytes are. If that fails, return the error."""
+        """Continue in a new file, whose first line names the file with the older bytes. If this fails, return the
+        error.
+        """
         try:
             fresh = open_own(f"{self.path}.new", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         except OSError as error:
@@ -64,7 +66,7 @@ class RankLog:
         except OSError as error:
             os.close(fresh)
             return error
-        if self.is_in_line:  # a reader joins both files, and the note must not continue the program's line
+        if self.is_in_line:  # readers join both files, and the note must not continue the program's line
             with contextlib.suppress(OSError):
                 os.write(self.descriptor, b"\n")
         os.dup2(fresh, self.descriptor, inheritable=False)

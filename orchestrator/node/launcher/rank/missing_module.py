@@ -1,4 +1,4 @@
-"""Finds interpreters on this machine that have a module which a rank could not import."""
+"""Finds other interpreters on this machine that have a module which a rank could not import."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def missing_module(words: str, environ: Mapping[str, str] = os.environ) -> Missi
     """Return the missing module that an error names, this interpreter, and other interpreters. Return None for any
     other error.
 
-    The other interpreters are those that have the module. If no interpreter has it, they are all others on this
-    machine. No interpreter is started, because the folder of its packages shows its modules.
+    The other interpreters are those that have the module, or if no interpreter has it, all others on this machine. No
+    interpreter is started, because the folder of an interpreter's packages shows its modules.
     """
     module = missing_module_in(words)
     if not module:
@@ -41,7 +41,9 @@ def others_in_words(words: str) -> str:
 
 
 def _others(environ: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Yield (path, prefix) of other Python 3 interpreters in active environments, on PATH and in the usual folders."""
+    """Yield (path, prefix) of other Python 3 interpreters. They are searched in active environments, on PATH and in the
+    usual folders.
+    """
     active = [f"{environ[name]}/bin" for name in ("VIRTUAL_ENV", "CONDA_PREFIX") if environ.get(name)]
     seen = {os.path.realpath(sys.prefix)}
     for folder in [*active, *environ.get("PATH", os.defpath).split(os.pathsep), *usual_folders()][:MOST_LOOKED_AT]:

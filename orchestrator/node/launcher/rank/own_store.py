@@ -33,8 +33,8 @@ finally:
 
 
 def tell_stores_apart(served: Mapping[str, str] | None = None) -> None:
-    """Make torch use the launcher's store only at this store's own port, in this process and in processes that it
-    spawns.
+    """Make torch use the launcher's store only if a program connects to the port of this store. This applies to this
+    process and to processes that it spawns.
 
     `served` has the variables that describe the launcher's store. By default they are read from the environment.
     """
@@ -54,7 +54,7 @@ def _change_torch(served: Mapping[str, str], rendezvous: ModuleType) -> None:
         if str(port) != served[PORT]:
             with _environment({FLAG: ""}):
                 return create(hostname, port, *args, **kwargs)
-        # The store may listen at only one address, and the program may use localhost.
+        # The launcher's store may listen at only one address, although the program connects to localhost.
         with _environment(served):
             return create(served[ADDR], port, *args, **kwargs)
 
@@ -62,7 +62,9 @@ def _change_torch(served: Mapping[str, str], rendezvous: ModuleType) -> None:
 
 
 def _change_multiprocessing(served: Mapping[str, str], util: ModuleType) -> None:
-    """Make multiprocessing apply the same change in the processes that it spawns, because they are new interpreters."""
+    """Make multiprocessing apply this module's change to torch in each process that it spawns, because such a process
+    is a new interpreter.
+    """
     spawn = util.spawnv_passfds
     begin = _IN_A_CHILD.format(root=ROOT, served=dict(served))
 

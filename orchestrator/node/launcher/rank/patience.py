@@ -18,8 +18,8 @@ GROUPS = ("init_process_group", "new_group")
 
 
 def stretch_timeouts() -> None:
-    """Give every process group a timeout of 7 days, whatever timeout the program requests. torch may be imported
-    later.
+    """Give every process group a timeout of 7 days, instead of the timeout that the program requests. This also works
+    if torch is imported later.
     """
     os.environ.setdefault("TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC", str(int(LONG.total_seconds())))
     after_import(MODULE, _stretch)
@@ -30,7 +30,7 @@ def _stretch(module: ModuleType) -> None:
     for name in GROUPS:
         longer = _longer(getattr(module, name))
         setattr(module, name, longer)
-        if hasattr(package, name):  # the package may already have copied the module's functions
+        if hasattr(package, name):  # the package may have copied the module's functions before
             setattr(package, name, longer)
 
 

@@ -13,7 +13,8 @@ from orchestrator.protocol.ranks import EXIT_NO_RETRY
 
 
 def set_up(setup: Mapping[str, Any]) -> None:
-    """Enable stack dumps and the program's own stores. If a rank of the run is debugged, also raise the timeouts.
+    """Enable stack dumps, and let the program serve its own stores. If a rank of the run is debugged, also raise the
+    timeouts.
 
     `setup` is RankStart.setup. The debugged rank waits in this function for its debugger, or exits with an error
     message.

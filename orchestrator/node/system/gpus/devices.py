@@ -17,7 +17,8 @@ from orchestrator.protocol.reading import names_in
 
 BY_DRIVER = "/proc/driver/nvidia/gpus"
 DEV = "/dev"
-USED_BYTES = 2 << 30  # bytes of a card's memory above which the card is in use; drivers and desktops use less
+# If more bytes of a card's memory are taken, the card is in use. Drivers and desktops take less.
+USED_BYTES = 2 << 30
 # services that use GPUs on behalf of other programs
 SERVICES = ("nvidia-cuda-mps", "nvidia-persiste", "nv-hostengine", "dcgm")
 
@@ -64,7 +65,7 @@ def _by_device_files(folder: str) -> list[Device]:
 
 
 def _by_variable(visible: str) -> list[Device]:
-    """Return the GPUs that CUDA_VISIBLE_DEVICES names. This is used if the machine gives no other information."""
+    """Return the GPUs that CUDA_VISIBLE_DEVICES names. They are used if the machine gives no other information."""
     words = words_of(visible)
     names = [f"gpu-{word}" if word.isdigit() else word for word in words]
     numbers = [int(word) if word.isdigit() else place for place, word in enumerate(words)]
@@ -72,8 +73,8 @@ def _by_variable(visible: str) -> list[Device]:
 
 
 def used_by_others() -> dict[str, dict[str, Any]]:
-    """Return the devices that programs are using, with the programs' users, by name. The ranks of runs count as
-    programs.
+    """Return the GPU devices that programs are using, by name, with the programs' users. The ranks of runs count as
+    programs too.
 
     A device is in use if a program computes on it or if much of its memory is taken. The user is null if this process
     can't see the program, for example because the program runs in another container.
@@ -90,7 +91,9 @@ def used_by_others() -> dict[str, dict[str, Any]]:
 
 
 def _parts(gpu: Gpu) -> list[tuple[str, tuple[GpuProcess, ...], int | None]]:
-    """Return (name, processes, bytes of memory in use) for each device of a card."""
+    """Return (name, processes, bytes of memory in use) for each device of a card: the card itself, or its MIG
+    instances.
+    """
     processes = gpu.processes or ()
     if not gpu.mig:
         return [(gpu.uuid, processes, gpu.memory_used)]

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class GpuProcess:
-    """A process that has a card open. Its pid is the host's, so it may be invalid in this process's container."""
+    """A process that has a card open. Its pid is valid on the host, but may be invalid in this process's container."""
 
     pid: int
     memory: int | None = None  # bytes
-    draws: bool = False  # whether the process has a graphics context, like a desktop's programs
-    gpu_instance: int | None = None  # the MIG instance that the process uses, by its two numbers
+    draws: bool = False  # whether the process has a graphics context, as the programs of a desktop have
+    gpu_instance: int | None = None  # the MIG instance that the process uses, by two numbers
     compute_instance: int | None = None
 
 
@@ -34,7 +34,7 @@ class MigInstance:
 class Gpu:
     """A GPU card. Its values are in bytes, watts, degrees Celsius, MHz and per cent."""
 
-    index: int  # as in nvidia-smi, and in CUDA with CUDA_DEVICE_ORDER=PCI_BUS_ID
+    index: int  # the number in nvidia-smi, and in CUDA with CUDA_DEVICE_ORDER=PCI_BUS_ID
     uuid: str
     name: str | None = None
     bus_id: str | None = None
@@ -45,11 +45,11 @@ class Gpu:
     power_limit: float | None = None
     temperature: int | None = None
     sm_clock: int | None = None
-    throttle_reasons: tuple[str, ...] | None = None  # reasons for a reduced clock, except idleness
+    throttle_reasons: tuple[str, ...] | None = None  # the reasons for a reduced clock, except idleness
     ecc_volatile: int | None = None  # uncorrectable errors since the driver was loaded
     ecc_aggregate: int | None = None  # uncorrectable errors in the card's lifetime
-    pending_retirement: bool | None = None  # pages or rows that the next reset replaces
-    remap_failed: bool | None = None  # no spare rows are left, so the card must be replaced
+    pending_retirement: bool | None = None  # pages or rows that the next reset will replace
+    remap_failed: bool | None = None  # True if no spare rows are left, so that the card must be replaced
     compute_mode: str | None = None
     persistence: bool | None = None
     mig: bool | None = None
@@ -63,4 +63,4 @@ class GpuInventory:
 
     gpus: tuple[Gpu, ...] = ()
     driver: str | None = None  # the driver's version
-    cuda: tuple[int, int] | None = None  # the newest CUDA that this driver runs
+    cuda: tuple[int, int] | None = None  # the newest version of CUDA that this driver supports

@@ -1,6 +1,6 @@
 """Reads the GPUs from the output of nvidia-smi. This is used if NVML can't be loaded.
 
-`nvidia-smi -q -x` describes the cards, and `nvidia-smi -L` their MIG instances.
+`nvidia-smi -q -x` describes the cards, and `nvidia-smi -L` describes their MIG instances.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def _throttles(reasons: Any) -> tuple[str, ...]:
 
 
 def _errors(counters: Any) -> int | None:
-    """Return the number of uncorrectable memory errors. Cards before Ampere report the total under another name."""
+    """Return the number of uncorrectable memory errors. For cards before Ampere, the total has another name."""
     if counters is None:
         return None
     found = [_whole(each.text) for each in counters if "uncorrectable" in each.tag]
@@ -122,7 +122,7 @@ def _processes(card: Any) -> list[GpuProcess]:
 
 
 def _instances_by_card(listed: str) -> dict[str, list[MigInstance]]:
-    """Return the MIG instances that `nvidia-smi -L` lists below each card, by the card's UUID."""
+    """Return the MIG instances of each card, by the card's UUID, from the output of `nvidia-smi -L`."""
     found: dict[str, list[MigInstance]] = {}
     card = ""
     for line in listed.splitlines():

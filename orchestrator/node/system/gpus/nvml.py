@@ -25,8 +25,8 @@ MOST_PROCESSES = 4096
 UNCORRECTED, VOLATILE, AGGREGATE = 1, 0, 1
 SM_CLOCK, GPU_SENSOR = 1, 0
 COMPUTE_MODES = ("default", "exclusive-thread", "prohibited", "exclusive-process")
-# Bits for the reasons of a reduced clock. Three harmless reasons are left out: idleness, and clocks that applications
-# or synchronization have set.
+# Bits for the reasons of a reduced clock. Three harmless reasons are left out: idleness, and clocks that were set by
+# applications or by synchronization.
 THROTTLES = {
     0x4: "power cap", 0x8: "hardware slowdown", 0x20: "software thermal", 0x40: "hardware thermal",
     0x80: "power brake",
@@ -34,7 +34,7 @@ THROTTLES = {
 
 
 def look() -> GpuInventory:
-    """Return this machine's GPUs from NVML. If NVML reports no GPU, return the GPUs that nvidia-smi reports, if any."""
+    """Return this machine's GPUs as NVML reports them, or as nvidia-smi reports them if NVML can't be used."""
     from orchestrator.node.system.gpus.nvidia_smi import look_by_program
 
     library = open_nvml()
@@ -86,7 +86,7 @@ class Nvml:
         )
 
     def levels(self) -> tuple[Gpu, ...]:
-        """Return all GPUs with only the values that change often. These are cheap to read, and are read every 2 s."""
+        """Return all GPUs with only the values that change often. Reading them is cheap, and is done every 2 s."""
         self._known = self._known or tuple(self._devices())
         return tuple(self._levels(index, uuid, device) for index, uuid, device in self._known)
 
@@ -98,7 +98,7 @@ class Nvml:
         for index in range(self._number("nvmlDeviceGetCount_v2") or 0):
             device = self._c.c_void_p()
             if self._call("nvmlDeviceGetHandleByIndex_v2", self._c.c_uint(index), self._c.byref(device)) != 0:
-                continue  # this process may not use the card, or the card has fallen off the bus
+                continue  # this process may not use the card, or the card no longer answers
             uuid = self._text("nvmlDeviceGetUUID", device)
             if uuid is not None:
                 yield index, uuid, device
@@ -148,7 +148,7 @@ class Nvml:
         for index in range(self._number("nvmlDeviceGetMaxMigDeviceCount", device) or 0):
             part = c.c_void_p()
             if self._call("nvmlDeviceGetMigDeviceHandleByIndex", device, c.c_uint(index), c.byref(part)) != 0:
-                continue  # a slot without an instance
+                continue  # this slot has no instance
             if (uuid := self._text("nvmlDeviceGetUUID", part)) is not None:
                 yield MigInstance(
                     uuid,
@@ -169,7 +169,7 @@ class Nvml:
         return tuple(found.values())
 
     def _list_processes(self, name: str, device: Any) -> list[GpuProcess] | None:
-        """Return the processes in one of the library's lists, or None if the library has no such list.
+        """Return the processes in one of NVML's lists, or None if the library has no such list.
 
         A list may have any length. So it is read again with a larger buffer until the buffer suffices.
         """
@@ -233,7 +233,7 @@ class Nvml:
         return found[0] if found else None
 
     def _numbers(self, name: str, *before: Any, count: int, packed: bool = False) -> list[int] | None:
-        """Return the unsigned numbers that a function of the library writes, or None if the call fails.
+        """Return the unsigned numbers that one of NVML's functions writes, or None if the call fails.
 
         With `packed`, the function writes all numbers into one structure. Otherwise it has one argument for each
         number.
@@ -244,7 +244,7 @@ class Nvml:
         return list(room) if self._call(name, *before, *places) == 0 else None
 
     def _call(self, name: str, *arguments: Any) -> int:
-        """Call a function of the library and return its code, or UNINITIALIZED if the library lacks the function."""
+        """Call one of NVML's functions and return its code, or UNINITIALIZED if the library lacks the function."""
         function = getattr(self._library, name, None)
         return UNINITIALIZED if function is None else int(function(*arguments))
 
