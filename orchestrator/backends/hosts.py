@@ -1,5 +1,4 @@
-"""Opens connections to other machines, does work on several machines in parallel, and combines their errors into one.
-"""
+"""Opens connections to machines, does work on several machines in parallel, and combines their errors into one."""
 
 from __future__ import annotations
 

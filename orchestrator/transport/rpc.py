@@ -36,10 +36,10 @@ MANY: Final = 16 << 20  # bytes for which a connection of the system's ssh is wo
 MOST_LINE: Final = 4 << 20  # bytes of an answer's first line
 _GREETING: Final = re.compile(r"(\d{1,3}\.\d{1,3}) (have|need|error)(?: (.*))?", re.DOTALL)
 
-# The bootstrap is one line without `!`, so that every login shell passes it on unchanged. It reports whether the machine
-# has the server's archive, reads the archive from the standard input if it is missing or incomplete, and then runs it.
-# The bytes that were hashed are run from memory. The file is only a cache, so a user who can write the file can't change
-# what is run.
+# The bootstrap is one line without `!`, so that every login shell passes it on unchanged. It reports whether the
+# machine has the server's archive, reads the archive from the standard input if it is missing or incomplete, and then
+# runs it. The bytes that were hashed are run from memory. The file is only a cache, so a user who can write the file
+# can't change what is run.
 _BOOTSTRAP: Final = (
     "import hashlib,os,sys\\nb,p,h,n,a=sys.argv[1:]\\np=os.path.expanduser(p)\\nn=int(n)\\nd=t=b''\\n"
     "v='.'.join(map(str,sys.version_info[:2]))\\n"

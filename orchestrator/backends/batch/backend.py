@@ -185,8 +185,7 @@ class Batch(Backend):
                 )
 
     def _ready(self, plan: LaunchPlan) -> tuple[Site, str]:
-        """Return the site and the user's home folder on it. Raises BackendError if a submit is impossible on the site.
-        """
+        """Return the site and the user's home folder on it. Raises BackendError if no job can be submitted on it."""
         site = self.site(plan.profile)
         home = str(site.hello()["home"]) if self.is_remote else os.path.expanduser("~")
         site.need(*self.scheduler.programs)
@@ -371,7 +370,8 @@ class Batch(Backend):
             finish(run, [source_of(run, site)])
 
     def bring_outputs(self, run: RunDir) -> None:
-        """Copy the outputs that are only on the login node. If the run has ended, remove its folder on the login node.
+        """Copy the outputs that are only on the login node. If the run has ended, remove its folder from the login
+        node.
         """
         if self.is_remote and _was_begun(run):
             from orchestrator.backends.batch.watcher import source_of
@@ -404,8 +404,7 @@ class Batch(Backend):
         return job.after(self.site_of(runs[0]), launch, runs, succeeds=succeeds)
 
     def used(self, run: RunDir) -> JobUse | None:
-        """Return the resources that the run's job used, from the scheduler's accounting; None before the run has a job.
-        """
+        """Return what the run's job used, according to the scheduler's accounting; None before the run has a job."""
         site = self.site_of(run)
         ident = job.ident_of(run, site)
         return None if ident.job_id is None else site.used(ident.job_id, ident.name)

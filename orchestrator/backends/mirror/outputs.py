@@ -141,7 +141,8 @@ class Outputs:
         return self.changed.get(name, 0) >= LOOKS_IN_VAIN and checkpoint_of(name) in (None, name)
 
     def _why(self, missing: Collection[str], wanted: Collection[str], found: _Listing) -> str:
-        """Return the reasons why files were not copied, as the end of a sentence that begins with the number of files.
+        """Return the reasons why files were not copied. They are the end of a sentence that begins with the number of
+        files.
         """
         over = len([name for name in missing if name not in wanted])
         refused = sorted(name for name in missing if name in wanted and name in self.problems)

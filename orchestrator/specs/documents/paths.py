@@ -1,5 +1,4 @@
-"""Resolves the name or path of a job or profile to a file, and suggests similar names. This module imports no pydantic.
-"""
+"""Finds the file of a job or profile by name or path, or suggests similar names. This module imports no pydantic."""
 
 from __future__ import annotations
 
