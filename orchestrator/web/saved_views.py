@@ -1,5 +1,4 @@
-"""The views of the table of runs and of the curves that the user saved. A view is a name and the query string of a URL.
-"""
+"""The saved views of the table of runs and of the curves. A view is a name and the query string of a URL."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""orch drill: cause failures on the user's own machines, and compare the recovery with the recovery that orch promises.
-"""
+"""orch drill: cause failures on the user's own machines, and compare the recovery with the promised recovery."""
 
 from __future__ import annotations
 
