@@ -41,6 +41,7 @@ FOREIGN = {
     "slurm.md": {"--no-requeue", "--no-kill", "--time", "--mem", "--gpus-per-node", "--cpus-per-task"},  # sbatch's
     "sweeps.md": {"--lr"},  # a script's
     "trackers.md": {"--lr"},  # as above
+    "ui.md": {"--lr"},  # as above
     "from-sbatch.md": {  # of sbatch, srun and torchrun
         *(
             "--nodes",
