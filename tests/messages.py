@@ -60,7 +60,8 @@ def texts_in(node: ast.AST) -> Iterator[str]:
     if (text := text_of(node)) is not None:
         yield text
     else:
-        for child in ast.iter_child_nodes(node):
+        is_rule = isinstance(node, ast.Tuple) and len(node.elts) == 3 and all(map(text_of, node.elts))
+        for child in list(ast.iter_child_nodes(node))[is_rule:]:  # a rule begins with the words of another program
             yield from texts_in(child)
 
 
@@ -93,8 +94,10 @@ def _parts(node: ast.AST) -> Iterator[tuple[int, str, ast.AST]]:
                 yield from ((node.lineno, "hint", each.value) for each in node.keywords if each.arg == "hint")
             elif name in HELP:
                 words = ("help", "epilog", "description", "short_help", "more")
-                meaning = node.args if name == "setting" else []  # of a field of a document, or a training option
-                said = (*meaning, *(each.value for each in node.keywords if each.arg in words))
+                said = [each.value for each in node.keywords if each.arg in words]
+                if name == "setting":  # of a field of a document, or a training option, whose texts are shown as one
+                    texts = [text for each in (*node.args, *said) if (text := text_of(each))]
+                    said = [ast.Constant("; ".join(texts))] if texts else []
                 yield from ((node.lineno, "help", each) for each in said)
         case ast.Assign(targets=[target], value=value) | ast.AnnAssign(target=target, value=ast.expr() as value):
             if CALLED_HINT.search(ast.unparse(target)):
@@ -118,7 +121,7 @@ def listed() -> str:
     file = ""
     for message in messages():
         text = re.sub(r"\s+", " ", message.text).strip()
-        if " " not in text or EXPRESSION.search(text):
+        if not re.search(r"\w .*\w", text) or EXPRESSION.search(text):
             continue
         if message.file != file:
             file = message.file

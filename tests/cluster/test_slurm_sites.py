@@ -70,7 +70,7 @@ def test_on_a_cluster_without_a_shared_home_the_shipped_profile_needs_its_workdi
     seen = alice.testbed.orch("doctor", "-p", where, "--on-node")
     assert seen.code == 1
     assert "does not see /home/alice/.local/state/orch/runs as this side does" in seen.out
-    assert "set workdir: in the profile to a folder that login and compute nodes share" in seen.out
+    assert "set `workdir` in the profile to a folder that login and compute nodes share" in seen.out
     with_workdir = shipped.replace("# workdir: /shared/me/orch", f"workdir: {FOLDER}/work")
     assert with_workdir != shipped
     done = alice.testbed.orch("doctor", "-p", alice.write("slurm-3x4.yaml", with_workdir), "--on-node")

@@ -224,7 +224,7 @@ def test_how_jobs_end() -> None:
     assert "it was cancelled by alice (" in JobLine("5", "CANCELLED", by="1000").how_it_ended("alice")
     assert "it was cancelled by user 1000 (" in JobLine("5", "CANCELLED", by="1000").how_it_ended()
     assert "failed with exit code 127 (" in JobLine("5", "FAILED", code=127, nodes="n1").how_it_ended()
-    assert "set workdir: in the profile" in JobLine("5", "FAILED", code=0, signal=53).how_it_ended()
+    assert "set `workdir` in the profile" in JobLine("5", "FAILED", code=0, signal=53).how_it_ended()
     killed = JobLine("5", "FAILED", code=0, signal=9, nodes="n1")
     assert "failed, killed by SIGKILL (" in killed.how_it_ended()
     assert "Slurm ended it before it had a node (" in JobLine("5", "FAILED", code=0, signal=1).how_it_ended()
