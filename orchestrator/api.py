@@ -337,5 +337,5 @@ def _refuse_delegated(prepared: Prepared) -> None:
         raise UsageError(
             f"{host} supervises the runs of profile {prepared.profile.name}, so orch's Python API on this "
             "machine can't see them",
-            "submit the run with orch submit, or pass sets={\"profile.supervisor\": \"here\"}",
+            'submit the run with orch submit, or pass sets={"profile.supervisor": "here"}',
         )

@@ -10,6 +10,7 @@ import ast
 import re
 import sys
 from collections.abc import Iterator
+from itertools import zip_longest
 from pathlib import Path
 from typing import NamedTuple
 
@@ -32,7 +33,7 @@ class Message(NamedTuple):
 
     file: str
     line: int
-    kind: str  # error, hint, note or help
+    kind: str  # error, hint, check (of the doctor), note or help
     text: str
 
 
@@ -84,8 +85,8 @@ def _parts(node: ast.AST) -> Iterator[tuple[int, str, ast.AST]]:
     match node:
         case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name)):
             if name.endswith("Error") or name == "CheckResult":
-                for place, argument in enumerate(node.args):
-                    yield node.lineno, "hint" if place else "error", argument
+                kinds = ("check", "check") if name == "CheckResult" else ("error",)  # its level, and what it found
+                yield from ((node.lineno, *each) for each in zip_longest(kinds, node.args, fillvalue="hint"))
                 yield from ((node.lineno, "hint", each.value) for each in node.keywords)
             elif name in PRINTS:
                 yield from ((node.lineno, "note", argument) for argument in node.args)
@@ -94,11 +95,10 @@ def _parts(node: ast.AST) -> Iterator[tuple[int, str, ast.AST]]:
                 yield from ((node.lineno, "hint", each.value) for each in node.keywords if each.arg == "hint")
             elif name in HELP:
                 words = ("help", "epilog", "description", "short_help", "more")
-                said = [each.value for each in node.keywords if each.arg in words]
-                if name == "setting":  # of a field of a document, or a training option, whose texts are shown as one
-                    texts = [text for each in (*node.args, *said) if (text := text_of(each))]
-                    said = [ast.Constant("; ".join(texts))] if texts else []
-                yield from ((node.lineno, "help", each) for each in said)
+                texts = [each.value for each in node.keywords if each.arg in words]
+                if name == "setting":  # of a field of a document, or a training option, which shows its texts as one
+                    texts = [ast.Constant("; ".join(filter(None, map(text_of, [*node.args, *texts]))))]
+                yield from ((node.lineno, "help", each) for each in texts)
         case ast.Assign(targets=[target], value=value) | ast.AnnAssign(target=target, value=ast.expr() as value):
             if CALLED_HINT.search(ast.unparse(target)):
                 yield node.lineno, "hint", value

@@ -324,7 +324,10 @@ class Backend(ABC):
         """List the resources of a profile's machines and the runs that hold them. For a scheduler, list its
         partitions.
         """
-        raise UsageError("orch nodes needs a profile of other machines", f"this profile is of kind {profile.kind}: name another with -p PROFILE")
+        raise UsageError(
+            "orch nodes needs a profile of other machines",
+            f"this profile is of kind {profile.kind}: name another with -p PROFILE",
+        )
 
     def collect_garbage(self, profile: AnyProfile, judge: Judge, *, dry_run: bool) -> list[Finding]:
         """List what runs left on a profile's machines, and remove what the judge rules to remove."""

@@ -126,7 +126,9 @@ def _packages(
         try:
             return Interpreter.of(answer["found"])
         except ValueError as error:
-            raise BackendError(f"{machine.name}: its description of the Python interpreter is not valid: {error}") from error
+            raise BackendError(
+                f"{machine.name}: its description of the Python interpreter is not valid: {error}"
+            ) from error
 
     interpreters, failed = on_all(ask, machines)
     chosen: dict[str, Packages | OrchError] = {}

@@ -52,8 +52,7 @@ def ask(machine: Machine, python: str | None) -> Rows:
         return {"gpus": CheckResult(FAIL, error.message, error.hint)}
     if not said["gpus"]:
         hint = (
-            "install NVIDIA's complete driver on that host; in a container, add `utility` to "
-            "NVIDIA_DRIVER_CAPABILITIES"
+            "install NVIDIA's complete driver on that host; in a container, add `utility` to NVIDIA_DRIVER_CAPABILITIES"
         )
         return {"gpus": CheckResult(WARN, "neither libnvidia-ml.so.1 nor nvidia-smi reports the GPUs", hint)}
     if python is None:
@@ -73,7 +72,10 @@ def as_checks(whats: Iterable[str], by_node: Mapping[int, Rows], names: Mapping[
 
 def compare(by_node: Mapping[int, Rows]) -> None:
     """Compare each machine's NCCL and driver versions with those of the majority."""
-    for what, level, why in (("nccl", FAIL, "ranks can't join"), ("driver", WARN, "some failures hit one machine only")):
+    for what, level, why in (
+        ("nccl", FAIL, "ranks can't join"),
+        ("driver", WARN, "some failures hit one machine only"),
+    ):
         known = {node: rows[what].value for node, rows in by_node.items() if what in rows and rows[what].level == OK}
         usual = Counter(known.values()).most_common(1)
         for node, value in known.items():
@@ -95,7 +97,9 @@ def _cards(gpus: Sequence[Mapping[str, Any]]) -> CheckResult:
             "create instances with nvidia-smi mig -cgi, or turn MIG off with nvidia-smi -mig 0",
         )
     if closed:
-        return CheckResult(FAIL, f"{value}; GPU {_listed(closed)} does not allow computing", "allow computing: nvidia-smi -c DEFAULT")
+        return CheckResult(
+            FAIL, f"{value}; GPU {_listed(closed)} does not allow computing", "allow computing: nvidia-smi -c DEFAULT"
+        )
     return CheckResult(OK, f"{value}{f'; {parts} instances of MIG' if parts else ''}")
 
 
@@ -122,11 +126,17 @@ def _kernels(gpus: Sequence[Mapping[str, Any]], tried: Mapping[str, Any] | str) 
     answers: Sequence[str] = tried["gpus"]
     broken = [f"GPU {number}: {said}" for number, said in enumerate(answers) if said]
     if broken:
-        return CheckResult(FAIL, "; ".join(broken), "look for GPU errors on that host: dmesg | grep -i -e xid -e nvrm, and nvidia-smi -q")
+        return CheckResult(
+            FAIL,
+            "; ".join(broken),
+            "look for GPU errors on that host: dmesg | grep -i -e xid -e nvrm, and nvidia-smi -q",
+        )
     whole = sum(not each["mig"] for each in gpus)
     if len(answers) < (whole or 1):
         value = f"torch sees {len(answers)} of {len(gpus)} GPUs"
-        return CheckResult(FAIL, value, "check CUDA_VISIBLE_DEVICES in the login shell, and the fabric manager (nvidia-smi -q)")
+        return CheckResult(
+            FAIL, value, "check CUDA_VISIBLE_DEVICES in the login shell, and the fabric manager (nvidia-smi -q)"
+        )
     return CheckResult(OK, f"a CUDA kernel ran on {len(answers)} of {len(answers)} GPUs")
 
 
@@ -153,7 +163,9 @@ def _health(gpus: Sequence[Mapping[str, Any]]) -> CheckResult:
     if told:
         return CheckResult(WARN, "; ".join(told), "check the GPU's cooling and power: its clocks are reduced")
     before = sum(each["ecc_aggregate"] or 0 for each in gpus)
-    return CheckResult(OK, f"no errors{f' now, {before} uncorrectable errors since the GPUs were made' if before else ''}")
+    return CheckResult(
+        OK, f"no errors{f' now, {before} uncorrectable errors since the GPUs were made' if before else ''}"
+    )
 
 
 def _use(gpus: Sequence[Mapping[str, Any]], used: Mapping[str, Mapping[str, Any]]) -> CheckResult:
@@ -175,8 +187,7 @@ def _ways(gpus: Sequence[Mapping[str, Any]], topology: str, tried: Mapping[str, 
     bad = [f"GPU {each['one']} to {each['other']}: {each['said']}" for each in copies if each["said"]]
     if bad:
         hint = (
-            "NCCL_P2P_DISABLE=1 in the profile's `env` avoids such copies; the usual causes are PCIe ACS and "
-            "the IOMMU"
+            "NCCL_P2P_DISABLE=1 in the profile's `env` avoids such copies; the usual causes are PCIe ACS and the IOMMU"
         )
         return CheckResult(FAIL, "; ".join(bad), hint)
     kinds = Counter(_pairs(topology))
@@ -207,7 +218,9 @@ def _infiniband(said: Mapping[str, Any]) -> CheckResult | None:
     if limit is not None and limit < GIB:
         hint = "set memlock to unlimited in /etc/security/limits.d, and LimitMEMLOCK=infinity for sshd"
         return CheckResult(FAIL, f"{value}; only {size(limit)} of memory may be locked", hint)
-    return CheckResult(OK if active else WARN, value, "" if active else "ibstat shows why no port is active; NCCL will use TCP")
+    return CheckResult(
+        OK if active else WARN, value, "" if active else "ibstat shows why no port is active; NCCL will use TCP"
+    )
 
 
 def _shared_memory(said: Mapping[str, Any]) -> CheckResult:

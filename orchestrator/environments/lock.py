@@ -55,7 +55,8 @@ def read_lock(wanted: PythonEnvironment, code_dir: Path) -> Lock:
     path = code_dir / wanted.lock
     if not path.resolve().is_relative_to(code_dir.resolve()):
         raise UsageError(
-            f"{path}: the lock is outside the code folder {code_dir}", "set `code.dir` in the job to a folder that contains the lock"
+            f"{path}: the lock is outside the code folder {code_dir}",
+            "set `code.dir` in the job to a folder that contains the lock",
         )
     try:
         if path.stat().st_size > MOST_BYTES:
@@ -113,8 +114,7 @@ def hashes_of(lock: Lock, path: str) -> dict[str, frozenset[str]]:
     from packaging.utils import canonicalize_name
 
     hint = (
-        "write a lock file from the requirements: uv pip compile requirements.in --generate-hashes -o "
-        "requirements.txt"
+        "write a lock file from the requirements: uv pip compile requirements.in --generate-hashes -o requirements.txt"
     )
     found: dict[str, frozenset[str]] = {}
     for number, line in _lines(lock.text):

@@ -52,7 +52,9 @@ def accelerate_config(run: RunDir, node: int, port: int) -> str:
     """
     launch, bindings, address = _launch(run)
     if not 0 <= node < len(bindings):
-        raise UsageError(f"run {run.run_id} has no node {node}", f"its nodes are 0 to {len(bindings) - 1}; choose one with --node N")
+        raise UsageError(
+            f"run {run.run_id} has no node {node}", f"its nodes are 0 to {len(bindings) - 1}; choose one with --node N"
+        )
     if len({binding.nproc for binding in bindings}) > 1:
         raise UsageError(
             f"the nodes of {run.run_id} have different numbers of ranks, which accelerate can't start",
@@ -115,7 +117,9 @@ def safetensors(run: RunDir, which: str, target: Path | None) -> tuple[Path, str
     done = subprocess.run(argv, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
     if done.returncode:
         last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1].removeprefix("error: ")
-        raise OrchError(f"the checkpoint {chosen.path} could not be exported: {last}", "check it: orch checkpoints RUN --verify")
+        raise OrchError(
+            f"the checkpoint {chosen.path} could not be exported: {last}", "check it: orch checkpoints RUN --verify"
+        )
     return path, f"step {chosen.step}, {why}"
 
 

@@ -95,7 +95,8 @@ def note_on_gpus(prepared: Prepared) -> str:
     if not 0 < there < needed or profile.backend == "gloo":
         return ""
     few = "GPU is" if there == 1 else "GPUs are"
-    return f"note: this machine's {there} {few} too few for {needed} on {profile.nodes} nodes, so the ranks train on its CPUs"
+    said = f"this machine's {there} {few} too few for {needed} on {profile.nodes} nodes"
+    return f"note: {said}, so the ranks train on its CPUs"
 
 
 def note_on_wait() -> str:

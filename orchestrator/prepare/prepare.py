@@ -235,7 +235,9 @@ def _lock(loaded: Loaded, repeats: RunDir | None) -> Lock | None:
         from orchestrator.environments.packages import recorded_lock
 
         if (lock := recorded_lock(repeats)) is None:
-            raise UsageError(f"run {repeats.run_id} has no copy of its lock file", "submit the job file instead of repeating the run")
+            raise UsageError(
+                f"run {repeats.run_id} has no copy of its lock file", "submit the job file instead of repeating the run"
+            )
         return lock
     from orchestrator.environments.lock import read_lock
 
@@ -259,7 +261,9 @@ def _after(root: Path, text: str) -> Dependency | None:
     after = Dependency(find_sweep(root, name) or find_run(root, name).run_id, succeeds=wants == "ok")
     wait = dependencies.wait_of(root, after)
     if wait is not None and wait.is_unsatisfiable:
-        raise UsageError(f"--after {text}: {wait.reason}", f"to start the run however the other ended: --after {name}:any")
+        raise UsageError(
+            f"--after {text}: {wait.reason}", f"to start the run however the other ended: --after {name}:any"
+        )
     return after if wait is not None else None
 
 

@@ -44,12 +44,15 @@ class TrainingOptions(Frozen):
     )
     warmup: int = setting("number of first steps in which the learning rate rises from 0", default=0, least=0)
     deterministic: bool = setting(
-        "use deterministic algorithms only", default=False, more="a resumed run then gives the result of an uninterrupted one"
+        "use deterministic algorithms only",
+        default=False,
+        more="a resumed run then gives the result of an uninterrupted one",
     )
     device: Literal["auto", "cpu", "cuda"] = setting("auto: GPUs, if the machine has any", default="auto")
     precision: Precision = setting(
         "bf16, fp16: compute the forward pass in 16 bits, keep the weights in float32; auto: tf32 on GPUs, "
-        "fp32 on CPUs", default="auto"
+        "fp32 on CPUs",
+        default="auto",
     )
     channels_last: bool = setting("use torch's channels_last memory format, for convolutions", default=False)
     compile: Literal["none", "inductor", "aot_eager"] = setting(
@@ -79,12 +82,18 @@ class TrainingOptions(Frozen):
     worker_start: Literal["fork", "spawn"] = setting(
         "spawn: start each worker as a new interpreter", default="fork", more="some libraries do not work after a fork"
     )
-    offline: Optional[Literal["digits"]] = setting("data to train on if the task's data can't be downloaded", default=None)
-    offline_epochs: Optional[int] = setting("passes over the offline data; as many as epochs by default", default=None, least=1)
+    offline: Optional[Literal["digits"]] = setting(
+        "data to train on if the task's data can't be downloaded", default=None
+    )
+    offline_epochs: Optional[int] = setting(
+        "passes over the offline data; as many as epochs by default", default=None, least=1
+    )
     data: Union[str, Path, None] = setting(
         "folder of the data", default=None, unit="DIR", unset="$ORCH_DATA_DIR, then ~/.cache/orch/data"
     )
-    strategy: Strategy = setting("how the ranks share the model and the work", default="ddp", more="see docs/training.md")
+    strategy: Strategy = setting(
+        "how the ranks share the model and the work", default="ddp", more="see docs/training.md"
+    )
     accumulate: int = setting(
         "accumulate gradients over this many parts of a step, for less memory",
         default=1,
@@ -92,9 +101,13 @@ class TrainingOptions(Frozen):
         more="gradients are exchanged once per step",
     )
     gradient_as_bucket_view: bool = setting("ddp: gradients are views of the communication buckets", default=True)
-    static_graph: bool = setting("ddp: promise that every step uses the same parameters in the same order", default=False)
+    static_graph: bool = setting(
+        "ddp: promise that every step uses the same parameters in the same order", default=False
+    )
     sync_batchnorm: bool = setting("ddp: BatchNorm over the global batch; GPUs only", default=False)
-    bucket_cap_mb: Optional[int] = setting("ddp: MiB of gradients in one all-reduce; 25 by default, as in torch", default=None, least=1)
+    bucket_cap_mb: Optional[int] = setting(
+        "ddp: MiB of gradients in one all-reduce; 25 by default, as in torch", default=None, least=1
+    )
     gradient_compression: Literal["none", "fp16", "bf16"] = setting(
         "ddp: all-reduce gradients in 16 bits", default="none"
     )
@@ -105,8 +118,12 @@ class TrainingOptions(Frozen):
         default=True,
         more="without it, training needs less traffic and more memory",
     )
-    shard_ranks: Optional[int] = setting("fsdp: number of ranks that share one copy of the weights; all by default", default=None, least=1)
-    tensor_ranks: int = setting("fsdp: number of ranks that split each layer as the task's plan says", default=1, least=1)
+    shard_ranks: Optional[int] = setting(
+        "fsdp: number of ranks that share one copy of the weights; all by default", default=None, least=1
+    )
+    tensor_ranks: int = setting(
+        "fsdp: number of ranks that split each layer as the task's plan says", default=1, least=1
+    )
     timeout: int = setting(
         "seconds that ranks wait for each other at the start and around saves", default=1800, least=1, unit="S"
     )

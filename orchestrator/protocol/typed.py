@@ -241,7 +241,7 @@ def _exactly(cls: type) -> _Reader:
 
 def _float(value: Any) -> float:
     if type(value) not in (int, float) or not -1e300 < value < 1e300:
-        raise DamagedError("the value is not a finite number")
+        raise DamagedError("the value must be a finite number")
     return float(value)
 
 

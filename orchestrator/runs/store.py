@@ -281,7 +281,8 @@ def _said_of(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise StoreError(
-            f"{path} can't be written: {error.strerror}", "make room on that disk, or set ORCH_HOME to a folder on another disk"
+            f"{path} can't be written: {error.strerror}",
+            "make room on that disk, or set ORCH_HOME to a folder on another disk",
         ) from error
 
 
@@ -309,7 +310,7 @@ def make_state_folder(root: Path) -> None:
     try:
         make_private(str(root), exist_ok=True)
     except OSError as error:
-        raise StoreError(f"{root} can't be made: {error.strerror}", "set ORCH_HOME to a folder of yours") from error
+        raise StoreError(f"{root} can't be created: {error.strerror}", "set ORCH_HOME to a folder of yours") from error
 
 
 def create_run(
@@ -343,7 +344,7 @@ def create_run(
         (run.path / "nodes").mkdir()
     except OSError as error:
         what = "ORCH_HOME, or workdir: in the profile," if elsewhere else "ORCH_HOME"
-        said = f"{error.filename or run.path} can't be made: {error.strerror}"
+        said = f"{error.filename or run.path} can't be created: {error.strerror}"
         raise StoreError(said, f"set {what} to a folder of yours") from error
     hold_start(run)
     run.write("run.json", record)

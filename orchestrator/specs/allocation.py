@@ -56,6 +56,8 @@ def with_allocation(profile: Mapping[str, Any]) -> dict[str, Any]:
     if type(spares) is not int:
         return {**profile, "hosts": hosts}
     if not 0 <= spares < len(hosts):
-        raise ValueError(f"{found.title} gave {len(hosts)} machines, but spares is {spares}, so no machine is left for the run")
+        raise ValueError(
+            f"{found.title} gave {len(hosts)} machines, but spares is {spares}, so no machine is left for the run"
+        )
     first = len(hosts) - spares
     return {**profile, "hosts": hosts[:first], "spares": hosts[first:]}

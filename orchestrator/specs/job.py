@@ -91,7 +91,9 @@ class Container(Spec):
 class Checkpoint(Spec):
     """The folder of checkpoints, the number that is kept, and the checkpoint that a run starts from."""
 
-    dir: Line | None = setting("folder of the checkpoints on the nodes; by default a folder in the run directory", default=None)
+    dir: Line | None = setting(
+        "folder of the checkpoints on the nodes; by default a folder in the run directory", default=None
+    )
     keep: Count = 3
     keep_best: Line | None = setting(
         "a metric: the checkpoint with its best value is kept too, and `best` means that checkpoint", default=None

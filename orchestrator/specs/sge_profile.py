@@ -30,7 +30,9 @@ class SgeProfile(ProfileBase):
 
     kind: Literal["sge"]
     pe: Line | None = setting("the parallel environment, which gives a job several slots or hosts", default=None)
-    slots: Count | None = setting("slots of each node; by default one for each rank, if the number of ranks is known", default=None)
+    slots: Count | None = setting(
+        "slots of each node; by default one for each rank, if the number of ranks is known", default=None
+    )
     queue: Line | None = None
     project: Line | None = None
     time: Seconds | None = setting("the job's time limit, h_rt", default=None)

@@ -396,7 +396,9 @@ class Trainer:
         if self.position.step:
             self._save()
         self.saver.close()
-        self.report.say(f"stopped by a signal at step {self.position.step}; start the training again to resume from there")
+        self.report.say(
+            f"stopped by a signal at step {self.position.step}; start the training again to resume from there"
+        )
         self.report.metric("stop", step=self.position.step, epoch=self.position.epoch)
         self._beat("done")
         group.barrier()

@@ -176,7 +176,9 @@ def _in_words(address: Address, resolved: Resolved, through: str, error: Excepti
     if isinstance(error, BackendError):
         return BackendError(f"{where}: {error.message}", error.hint)
     if address.key and not os.path.exists(os.path.expanduser(address.key)):
-        return BackendError(f"{where}: the key {address.key} does not exist", "set `key` in the profile to a key file on this machine")
+        return BackendError(
+            f"{where}: the key {address.key} does not exist", "set `key` in the profile to a key file on this machine"
+        )
     if isinstance(error, paramiko.PasswordRequiredException):
         return BackendError(f"{where}: the key needs its passphrase", "load the key into ssh-agent: ssh-add")
     if isinstance(error, paramiko.AuthenticationException):

@@ -187,7 +187,9 @@ class Session(Machine):
         """Send the archive if the machine lacks it. Requests may be sent afterwards."""
         version, word, rest = self._boundary(channel, boundary)
         if word == "error":
-            raise BackendError(f"{self.name}: {self.workdir} can't be used: {rest}", "set `workdir` in the profile to another folder")
+            raise BackendError(
+                f"{self.name}: {self.workdir} can't be used: {rest}", "set `workdir` in the profile to another folder"
+            )
         if tuple(map(int, version.split("."))) < MIN_PYTHON:
             raise PythonMissingError(f"{self.name}: its python3 is {version}; 3.9 or newer is needed")
         if word == "need":
@@ -212,7 +214,8 @@ class Session(Machine):
         code, said = channel.last_words()
         if code == 127:
             raise PythonMissingError(
-                f"{self.name}: it has no python3", "install python3 (3.9 or newer) on that host; orch needs nothing else there"
+                f"{self.name}: it has no python3",
+                "install python3 (3.9 or newer) on that host; orch needs nothing else there",
             )
         said = said or " ".join(filter(None, seen))
         how = f"ended with code {code}" if code >= 0 else "was killed"

@@ -53,7 +53,9 @@ def folder_of(root: Path) -> Path:
     try:
         make_private(str(folder), exist_ok=True)
     except OSError as error:
-        raise StoreError(f"{folder} can't be made: {error.strerror}", "set ORCH_HOME to a folder of yours") from error
+        raise StoreError(
+            f"{folder} can't be created: {error.strerror}", "set ORCH_HOME to a folder of yours"
+        ) from error
     check_own(folder)
     return folder
 

@@ -258,5 +258,6 @@ def stop(process: Process) -> None:
     send_signal(process, signal.SIGTERM)
     if wait_gone([process], END_SECONDS):
         raise OrchError(
-            f"the page's server (pid {process.pid}) did not end within {END_SECONDS:.0f} s", "end the process: kill -9 PID"
+            f"the page's server (pid {process.pid}) did not end within {END_SECONDS:.0f} s",
+            "end the process: kill -9 PID",
         )

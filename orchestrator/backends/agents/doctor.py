@@ -138,7 +138,11 @@ def _check_machine(
     node.add("shm", OK if shm >= LEAST_SHM else WARN, size(shm))
     gpus, cores = hello["gpus"], hello["cores"]
     ranks = sum(each or gpus or cores for each in asked)
-    hint = "there are more ranks than GPUs, so the ranks train on the CPU" if gpus else "there are more ranks than cores, so the ranks compete for the cores"
+    hint = (
+        "there are more ranks than GPUs, so the ranks train on the CPU"
+        if gpus
+        else "there are more ranks than cores, so the ranks compete for the cores"
+    )
     value = f"{'' if all(asked) else 'auto: '}{ranks} on {gpus} GPUs, {cores} cores"
     node.add("ranks", OK if ranks <= (gpus or cores) else WARN, value, hint)
     return node

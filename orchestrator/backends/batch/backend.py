@@ -117,7 +117,10 @@ class Batch(Backend):
 
         top = workdir if workdir is None or self.is_remote else os.path.expanduser(workdir)
         if top is not None and not top.startswith(("/", "~/")):
-            raise UsageError(f"workdir must be an absolute path, and it is '{workdir}'", "write a path such as /shared/me/orch or ~/orch")
+            raise UsageError(
+                f"workdir must be an absolute path, and it is '{workdir}'",
+                "write a path such as /shared/me/orch or ~/orch",
+            )
         if self.is_remote:  # `~` is expanded on the login node
             top, python = top or WORKDIR, python or "python3"
         else:
@@ -429,7 +432,8 @@ class Batch(Backend):
 
         if on_node and not self.scheduler.looks_on_nodes:
             raise UsageError(
-                "--on-node works only with Slurm, where it runs a short test job", "test the nodes with a job such as hostname: orch submit --follow"
+                "--on-node works only with Slurm, where it runs a short test job",
+                "test the nodes with a job such as hostname: orch submit --follow",
             )
         place = self.place(RunDir(state_root() / "runs" / "doctor"), profile.workdir, profile.python)
         launch = plan(Job(name="doctor", command=("true",)), profile, "doctor", place)

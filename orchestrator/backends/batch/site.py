@@ -231,7 +231,10 @@ class Site:
         missed = self._missed.setdefault(job_id, time.monotonic())
         waited = max(time.monotonic() - missed, time.time() - left)
         if waited < self.scheduler.accounting_lag:
-            raise BackendError(f"job {job_id} has ended, but the accounting of {self.scheduler.title} does not show its end yet", transient=True)
+            raise BackendError(
+                f"job {job_id} has ended, but the accounting of {self.scheduler.title} does not show its end yet",
+                transient=True,
+            )
 
     def with_reason(self, job: Job) -> Job:
         """Return a waiting job with the reason for its wait, if a program other than the queue's must be asked for

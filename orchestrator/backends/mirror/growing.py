@@ -54,7 +54,9 @@ class Copy:
         except ValueError as error:
             raise BackendError(f"{session.name}: {error}") from error
         except OSError as error:
-            raise BackendError(f"{error.filename or self.run.path}: {error.strerror}", "make room on that disk") from error
+            raise BackendError(
+                f"{error.filename or self.run.path}: {error.strerror}", "make room on that disk"
+            ) from error
         self.has_news = any(not is_of_progress(name) for name, *_ in reply["files"])
         self.alive = reply["alive"]
         if not only_logs:

@@ -141,7 +141,8 @@ def check_machine(session: Machine, run: RunDir, task: NodeTask, workdir: str) -
     has = Has(hello["cores"], hello["gpus"], hello["memory"])
     if lacks := lacking(run.record().job.get("resources") or {}, has):
         raise BackendError(
-            f"{host}: it {'; it '.join(lacks.values())}", f"change `resources.{next(iter(lacks))}` in the job, or use another host"
+            f"{host}: it {'; it '.join(lacks.values())}",
+            f"change `resources.{next(iter(lacks))}` in the job, or use another host",
         )
     if task.nnodes > 1 and hello["lacks_tls"]:
         raise BackendError(

@@ -31,8 +31,10 @@ CANCEL_WAITING: Final = (
 AGAIN: Final = ('qrerun "$PBS_JOBID" || echo "orch: this PBS lets only its operators start a job again (qrerun)"',)
 REFUSALS: Final = Refusals("PBS", "qstat -B shows whether the server is up; no job was queued under this run's name", (
     ("Unknown queue", "PBS has no queue '{queue}'", "qstat -Q lists the queues; set `queue` in the profile"),
-    ("Invalid Account", "PBS does not accept the account '{account}'", "ask the cluster's administrator for one, and set `account` in the profile"),
-    ("Unknown resource", "PBS does not know a resource that the profile requests", "ask the cluster's administrator which resources exist, and change `select` in the profile"),
+    ("Invalid Account", "PBS does not accept the account '{account}'",
+     "ask the cluster's administrator for one, and set `account` in the profile"),
+    ("Unknown resource", "PBS does not know a resource that the profile requests",
+     "ask the cluster's administrator which resources exist, and change `select` in the profile"),
     ("violates queue and/or server resource limits", "a limit of the queue or the server forbids this job",
      "qstat -Qf QUEUE shows the queue's limits; change `nodes`, `time` or `queue` in the profile"),
     ("would exceed", "a limit on your own jobs forbids this job", "qstat -Qf QUEUE shows the queue's limits"),

@@ -69,7 +69,9 @@ def _pe(site: Site, launch: LaunchPlan, slots: int) -> CheckResult:
     if answer.code != 0:
         said = first_line(answer.err or answer.out)
         return CheckResult(
-            Level.FAIL, f"there is no parallel environment {name}: {said}", "qconf -spl lists the parallel environments; set `pe` in the profile"
+            Level.FAIL,
+            f"there is no parallel environment {name}: {said}",
+            "qconf -spl lists the parallel environments; set `pe` in the profile",
         )
     return fits_pe(name, fields_of(answer.out), launch.nnodes, slots)
 
@@ -79,7 +81,9 @@ def fits_pe(name: str, pe: Mapping[str, str], nodes: int, slots: int) -> CheckRe
     rule, total = pe.get("allocation_rule", ""), pe.get("slots", "")
     if total.isdecimal() and int(total) < nodes * slots:
         return CheckResult(
-            Level.FAIL, f"{name} has {total} slots, but the profile requests {nodes * slots}", "change `nodes`, `slots` or `pe` in the profile"
+            Level.FAIL,
+            f"{name} has {total} slots, but the profile requests {nodes * slots}",
+            "change `nodes`, `slots` or `pe` in the profile",
         )
     if nodes > 1 and pe.get("control_slaves", "").upper() != "TRUE":
         hint = (
@@ -97,7 +101,9 @@ def fits_pe(name: str, pe: Mapping[str, str], nodes: int, slots: int) -> CheckRe
     hint = f"set `pe` to a parallel environment whose allocation_rule is {slots}"
     if rule.isdecimal() or rule == "$pe_slots":
         return CheckResult(Level.FAIL, said, hint)
-    return CheckResult(Level.WARN, f"{said}: one host may provide the slots of two nodes, or only half of a node's slots", hint)
+    return CheckResult(
+        Level.WARN, f"{said}: one host may provide the slots of two nodes, or only half of a node's slots", hint
+    )
 
 
 def fields_of(text: str) -> dict[str, str]:

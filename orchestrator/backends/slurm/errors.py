@@ -10,10 +10,12 @@ from orchestrator.errors import BackendError
 
 # (words of sbatch, their meaning, the hint; {field} is a field of the profile)
 REFUSALS: Final = (
-    ("Invalid partition name", "Slurm has no partition '{partition}'", "sinfo lists the partitions; set `partition` in the profile"),
+    ("Invalid partition name", "Slurm has no partition '{partition}'",
+     "sinfo lists the partitions; set `partition` in the profile"),
     ("Invalid account", "Slurm has no account '{account}' for you, or not in this partition",
      "sacctmgr show associations user=$USER lists your accounts; set `account` in the profile"),
-    ("Invalid qos", "Slurm has no qos '{qos}' for you", "sacctmgr show qos lists all of them; set `qos` in the profile"),
+    ("Invalid qos", "Slurm has no qos '{qos}' for you",
+     "sacctmgr show qos lists all of them; set `qos` in the profile"),
     ("Requested time limit is invalid", "the time limit of {time} is longer than Slurm allows",
      "sinfo -o '%P %l' shows the limit of each partition; lower `time` in the profile"),
     ("Node count specification invalid", "Slurm can't give the job {counted}",
@@ -27,8 +29,10 @@ REFUSALS: Final = (
      "leave that value out of `sbatch` in the profile"),
     ("unrecognized option", "this cluster's sbatch lacks an option of the profile: {said}",
      "sbatch --help lists its options; leave that option out of `sbatch` in the profile"),
-    ("Invalid generic resource", "Slurm does not know the generic resource (gres) that the profile requests ({asked})", "sinfo -o '%N %G' lists the generic resources of each node"),
-    ("Invalid feature specification", "no node has the feature '{constraint}'", "sinfo -o '%N %f' lists the features of each node"),
+    ("Invalid generic resource", "Slurm does not know the generic resource (gres) that the profile requests ({asked})",
+     "sinfo -o '%N %G' lists the generic resources of each node"),
+    ("Invalid feature specification", "no node has the feature '{constraint}'",
+     "sinfo -o '%N %f' lists the features of each node"),
     ("Invalid node name", "the profile names a node that Slurm does not know", "sinfo -N lists the nodes"),
     ("Invalid job array specification", "the sweep has more points than Slurm takes as one array",
      "scontrol show config shows the limit as MaxArraySize; sweep over fewer values"),
@@ -67,4 +71,6 @@ def refusal(said: str, settings: SlurmSettings, time_limit: int | None, where: s
             "scontrol ping shows whether it is up; no job was queued under this run's name",
             transient=True,
         )
-    return BackendError(f"sbatch refused the job: {last}", "orch submit --dry-run shows the script that sbatch was given")
+    return BackendError(
+        f"sbatch refused the job: {last}", "orch submit --dry-run shows the script that sbatch was given"
+    )

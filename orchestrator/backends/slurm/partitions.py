@@ -53,7 +53,11 @@ def partitions(site: Site) -> list[Partition]:
     """
     answer = site.call("sinfo", "-h", "-o", SINFO_FORMAT)
     if answer.code != 0:
-        raise BackendError(f"Slurm can't be queried: {first_line(answer.err)}", "check whether Slurm's controller is up: scontrol ping", transient=True)
+        raise BackendError(
+            f"Slurm can't be queried: {first_line(answer.err)}",
+            "check whether Slurm's controller is up: scontrol ping",
+            transient=True,
+        )
     return parse_sinfo(answer.out)
 
 
@@ -101,7 +105,9 @@ def fits(settings: SlurmSettings, rows: list[Partition]) -> CheckResult:
     by_name = {each.name: [row for row in own if row.name == each.name] for each in own}
     small = {each: _too_small(settings, its) for each, its in by_name.items()}  # Slurm may choose any of them
     if all(small.values()) and (found := small[name]):
-        return CheckResult(Level.FAIL, f"{name}: {found[0]}", f"lower `{found[1]}` in the profile, or set `partition` to another")
+        return CheckResult(
+            Level.FAIL, f"{name}: {found[0]}", f"lower `{found[1]}` in the profile, or set `partition` to another"
+        )
     if not own[0].is_up:
         return CheckResult(Level.WARN, f"partition {name} is down, so jobs wait", "ask the cluster's administrator")
     return CheckResult(Level.OK, f"{name}: {total} nodes, {idle} idle")

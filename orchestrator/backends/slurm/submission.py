@@ -39,7 +39,9 @@ def submit(order: Order, put: Put, call: Call) -> str:
             return str(Executor(order, Path(scratch), put, call).submit(os.execvp, argv[0], list(argv)).job_id)
     except OSError as error:
         where = error.filename or tempfile.gettempdir()
-        raise BackendError(f"{where} can't be written: {error.strerror}", "make room on that disk, or set TMPDIR to another folder") from error
+        raise BackendError(
+            f"{where} can't be written: {error.strerror}", "make room on that disk, or set TMPDIR to another folder"
+        ) from error
 
 
 def script(order: Order) -> str:

@@ -213,7 +213,9 @@ def answer(argv: list[str], timeout: float) -> subprocess.CompletedProcess[str]:
     try:
         return run(argv, timeout)
     except FileNotFoundError as error:
-        raise EngineError(f"the host has no {argv[0]}: install it there, or set another `runtime` in the profile") from error
+        raise EngineError(
+            f"the host has no {argv[0]}: install it there, or set another `runtime` in the profile"
+        ) from error
     except OSError as error:
         raise EngineError(f"{argv[0]} can't be started on the host: {shortage(error) or error.strerror}") from error
     except subprocess.TimeoutExpired as error:

@@ -182,7 +182,9 @@ def ready(box: Container) -> tuple[Engine, str]:
             raise EngineError(f"the host has no {mount.source}, which the job mounts as {mount.target}")
     engine = ask(box.runtime)
     if engine.root and (free := _free(engine.root)) is not None and free < LEAST_FREE:
-        raise EngineError(f"the disk of {engine.name}'s {engine.root} is full ({size(free)} left): make room on that disk")
+        raise EngineError(
+            f"the disk of {engine.name}'s {engine.root} is full ({size(free)} left): make room on that disk"
+        )
     return engine, _image(box) if box.runtime in ENGINES else _file(box)
 
 
@@ -195,7 +197,9 @@ def _image(box: Container) -> str:
     """Pull the image if container.pull demands it, and return the image's id."""
     found = None if box.pull == "always" else _inspect(box)
     if found is None and box.pull == "never":
-        raise EngineError(f"the host has no image {box.image}, and `container.pull` is never: pull or load the image there")
+        raise EngineError(
+            f"the host has no image {box.image}, and `container.pull` is never: pull or load the image there"
+        )
     if found is None:
         try:
             call(box.runtime, "pull", "--quiet", box.image, timeout=PULL_SECONDS)
@@ -206,7 +210,9 @@ def _image(box: Container) -> str:
         raise EngineError(f"the host has no image {box.image}, although {box.runtime} reported that it was pulled")
     made_for, own = found.get("Architecture"), ARCHITECTURES.get(platform.machine(), platform.machine())
     if made_for and made_for != own:
-        raise EngineError(f"the image {box.image} is built for {made_for}, but this machine is {own}: build the image for {own}")
+        raise EngineError(
+            f"the image {box.image} is built for {made_for}, but this machine is {own}: build the image for {own}"
+        )
     return str(found.get("Id") or "")
 
 

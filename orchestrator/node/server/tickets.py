@@ -48,8 +48,10 @@ def take_ticket(request: Request, _: bytes) -> Answer:
     """Write a run's ticket, and replace the run's earlier ticket. Raises RefusedError if the users share no folder."""
     folder, run_id = _shared(), request["run_id"]
     if folder is None:
-        raise RefusedError("the queue needs a folder with the sticky bit that root owns, and none of "
-                           f"{' and '.join(SHARED)} is such a folder")
+        raise RefusedError(
+            "the queue needs a folder with the sticky bit that root owns, and none of "
+            f"{' and '.join(SHARED)} is such a folder"
+        )
     name = f"orch-queue.{os.urandom(8).hex()}.{int(request['count'])}.{int(request['number'])}.{run_id}"
     if not _NAME.fullmatch(name):
         raise RefusedError(f"{name} is not a valid name for a ticket of the queue")

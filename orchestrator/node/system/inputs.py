@@ -66,7 +66,9 @@ def _fetch(item: Input, path: str) -> None:
         raise InputError(f"input {item.name} can't be fetched from {item.source}: {error}") from error
     if digest != item.sha256:
         _unlink(partial)
-        raise InputError(f"input {item.name} from {item.source} has sha256 {digest}, but the job requires {item.sha256}")
+        raise InputError(
+            f"input {item.name} from {item.source} has sha256 {digest}, but the job requires {item.sha256}"
+        )
     os.replace(partial, path)
 
 

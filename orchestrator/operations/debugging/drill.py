@@ -250,7 +250,9 @@ def _kill_supervisor(root: Path, run: RunDir) -> Injection:
     _check_alone(root, run)
     process = supervisor_of(root)
     if process is None or not send_signal(process, signal.SIGKILL) or wait_gone([process], ANSWER_SECONDS):
-        raise BackendError("no supervisor is running on this machine", "orch status starts a supervisor; then try again")
+        raise BackendError(
+            "no supervisor is running on this machine", "orch status starts a supervisor; then try again"
+        )
     return Injection(time.time(), ("this machine",), (f"{process.pid} ({process.command})",))
 
 

@@ -178,7 +178,9 @@ def _unpack(stream: IO[bytes], folder: Path) -> None:
                 is_plain = member.isfile() or member.isdir() or member.issym()
                 is_inside = ".." not in path.parts and target.parent.resolve().is_relative_to(folder)
                 if not is_plain or not is_inside or target.is_symlink():
-                    raise UsageError(f"the code that was sent contains {member.name}, which leads out of the code folder")
+                    raise UsageError(
+                        f"the code that was sent contains {member.name}, which leads out of the code folder"
+                    )
                 tar.extract(member, folder)
     except (tarfile.TarError, EOFError) as error:
         raise UsageError(f"the code that was sent is incomplete: {error}", "submit again") from error

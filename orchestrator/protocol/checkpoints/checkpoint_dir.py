@@ -228,7 +228,9 @@ def _as_bad(error: BadCheckpointError | OSError) -> BadCheckpointError:
     if isinstance(error, BadCheckpointError):
         return error
     if isinstance(error, FileNotFoundError):
-        return BadCheckpointError(CheckpointState.INCOMPLETE, f"the checkpoint has no {os.path.basename(str(error.filename))}")
+        return BadCheckpointError(
+            CheckpointState.INCOMPLETE, f"the checkpoint has no {os.path.basename(str(error.filename))}"
+        )
     return BadCheckpointError(CheckpointState.UNREADABLE, f"the checkpoint can't be read: {error.strerror or error}")
 
 

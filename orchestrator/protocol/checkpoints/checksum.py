@@ -50,7 +50,9 @@ def hasher(algorithm: Algorithm) -> Hasher:
     try:
         from blake3 import blake3
     except Exception as error:
-        raise NotInstalledError("the checkpoint was hashed with blake3, which this Python does not have: pip install blake3") from error
+        raise NotInstalledError(
+            "the checkpoint was hashed with blake3, which this Python does not have: pip install blake3"
+        ) from error
     return blake3()
 
 

@@ -133,7 +133,10 @@ def _survey(
     Raises UsageError if a file must not be copied.
     """
     if not code_dir.is_dir():
-        raise UsageError(f"{code_dir}: the code folder does not exist or is not a folder", "set `code.dir` in the job to a folder that exists")
+        raise UsageError(
+            f"{code_dir}: the code folder does not exist or is not a folder",
+            "set `code.dir` in the job to a folder that exists",
+        )
     if why := why_never_shipped(code_dir):
         raise UsageError(f"{why}, so it is never sent", "put job and code into a folder of their own")
     rules, ignored = Rules.of(code_dir, ignore_file), list[str]()

@@ -101,7 +101,8 @@ def _notes_on_times(times: Iterable[Node | None]) -> tuple[str, ...]:
     """Return a note on each short time limit without a unit, because the user may mean minutes (Slurm's unit)."""
     bare = [each for each in times if each is not None and type(each.value) is int and each.value < BARE_SECONDS]
     return tuple(
-        f"{each.where}: `time: {each.value}` means {each.value} seconds; write {each.value}m for minutes" for each in bare
+        f"{each.where}: `time: {each.value}` means {each.value} seconds; write {each.value}m for minutes"
+        for each in bare
     )
 
 
@@ -158,7 +159,9 @@ def _named(root: Node, path: Path) -> Node:
 def _profile(root: Node, path: Path) -> AnyProfile:
     kind = root.get("kind")
     if kind is None:
-        raise SpecError(root.where, "kind is missing", f"add a line `kind: KIND`, where KIND is one of {', '.join(OWN)}")
+        raise SpecError(
+            root.where, "kind is missing", f"add a line `kind: KIND`, where KIND is one of {', '.join(OWN)}"
+        )
     found = find(kind.value) if isinstance(kind.value, str) else None
     if found is None:
         known = [each.name for each in every()]

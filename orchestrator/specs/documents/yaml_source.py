@@ -113,7 +113,9 @@ def parse(text: str, name: str, what: str = "YAML", *, fixed_place: bool = False
         raise SpecError(place, f"the control character {found[0]!r} is not allowed in YAML")
     if found := _LONG_TAG.search(text):
         place = name if fixed_place else _place(name, text, found.start())
-        raise SpecError(place, f"more than {MAX_TAG} characters without a space follow this '!'", "put quotes around the text")
+        raise SpecError(
+            place, f"more than {MAX_TAG} characters without a space follow this '!'", "put quotes around the text"
+        )
     composer = _Composer(name, what, fixed_place, last=name)
     try:
         return composer.compose(YAML(typ="safe", pure=True).parse(text))

@@ -42,7 +42,9 @@ class Range(Spec):
         "the lowest value; only whole numbers are tried if both ends are whole", default=None
     )
     high: int | Finite | None = setting("the highest value", default=None)
-    log: bool = setting("sample on a logarithmic scale: as many values from 1e-4 to 1e-3 as from 1e-3 to 1e-2", default=False)
+    log: bool = setting(
+        "sample on a logarithmic scale: as many values from 1e-4 to 1e-3 as from 1e-3 to 1e-2", default=False
+    )
     choices: tuple[bool | int | Finite | Line, ...] | None = setting(
         "values to choose from; a list alone means the same", default=None, min_length=1
     )

@@ -52,7 +52,7 @@ from tests.events import culprit
         ),
         ("node 0 (a): setup line 2 failed: conda activate x: CondaError: Run 'conda init' before", "conda.sh"),
         ("node 0 (a): setup line 1 failed: . ~/env.sh: /root/env.sh: No such file or directory", "bash -lc"),
-        ("node 1 (b): input data can't be fetched from http://x: timed out", "set the input's source"),
+        ("node 1 (b): input data can't be fetched from http://x: timed out", "set the input's `source`"),
     ],
 )
 def test_words(words: str, advice: str) -> None:

@@ -17,9 +17,15 @@ from orchestrator.errors import EXIT_INTERRUPTED, OrchError, UsageError
 
 @orch.command(cls=TakesArguments, epilog="Example: orch debug train.yaml -p lab --rank 3")
 @click.argument("what", metavar="JOB|RUN", shell_complete=complete.jobs)
-@click.option("--rank", required=True, type=click.IntRange(0), metavar="N", help="Rank to debug; it waits for the debugger.")
 @click.option(
-    "--profile", "-p", metavar="PROFILE", shell_complete=complete.profiles, help="Profile for a JOB; a RUN already has one."
+    "--rank", required=True, type=click.IntRange(0), metavar="N", help="Rank to debug; it waits for the debugger."
+)
+@click.option(
+    "--profile",
+    "-p",
+    metavar="PROFILE",
+    shell_complete=complete.profiles,
+    help="Profile for a JOB; a RUN already has one.",
 )
 @click.option(
     "--port", default=0, type=click.IntRange(0, 65535), metavar="N", help="Local port (default: any free one)."

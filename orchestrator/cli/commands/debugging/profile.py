@@ -15,8 +15,16 @@ from orchestrator.protocol.debugging.profiling import MOST_STEPS
 
 @orch.command(epilog="Example: orch profile last --steps 5")
 @click.argument("run", shell_complete=complete.runs)
-@click.option("--steps", type=click.IntRange(1, MOST_STEPS), default=5, show_default=True, help="Number of steps to record.")
-@click.option("--wait", type=click.FloatRange(1, 3600), default=120, show_default=True, help="Time limit for recording, in seconds.")
+@click.option(
+    "--steps", type=click.IntRange(1, MOST_STEPS), default=5, show_default=True, help="Number of steps to record."
+)
+@click.option(
+    "--wait",
+    type=click.FloatRange(1, 3600),
+    default=120,
+    show_default=True,
+    help="Time limit for recording, in seconds.",
+)
 @click.option("--output", type=click.Path(path_type=Path), help="Folder for the traces (default: RUN-profile).")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @delegated

@@ -66,6 +66,7 @@ def logs(
         say("no rank has started; this is the output of the setup lines and launchers:")
     print_logs(folder, selection, tail, raw=raw, wanted=wanted)
     if wanted is not None and wanted.logs_without_times:
-        say("note: these logs have no timestamps, so --since shows the whole of each log that has grown "
-            "since that time")
+        say(
+            "note: these logs have no timestamps, so --since shows the whole of each log that has grown since that time"
+        )
     return 0

@@ -27,7 +27,9 @@ if TYPE_CHECKING:
 @click.option(
     "--metrics-port", type=click.IntRange(1, 65535), metavar="N", help="Serve /metrics for Prometheus at this port."
 )
-@click.option("--metrics-token", type=click.Path(path_type=Path), metavar="FILE", help="Write the token for /metrics to FILE.")
+@click.option(
+    "--metrics-token", type=click.Path(path_type=Path), metavar="FILE", help="Write the token for /metrics to FILE."
+)
 @click.option("--export", type=click.Path(path_type=Path), metavar="DIR", help="Write static pages to DIR instead.")
 @click.argument("runs", nargs=-1, metavar="[RUN]...")
 def ui(

@@ -13,7 +13,9 @@ from orchestrator.cli.group import orch, say
 @orch.command(epilog="Example: orch export torchrun last")
 @click.argument("what", type=click.Choice(["torchrun", "accelerate", "safetensors"]), metavar="FORMAT")
 @click.argument("run", shell_complete=complete.runs)
-@click.option("--node", default=0, show_default=True, metavar="N", help="accelerate: node to write the config file for.")
+@click.option(
+    "--node", default=0, show_default=True, metavar="N", help="accelerate: node to write the config file for."
+)
 @click.option("--port", default=29500, show_default=True, metavar="N", help="Rendezvous port on node 0.")
 @click.option(
     "--checkpoint",

@@ -82,7 +82,9 @@ def submit(job: str | None, profile: str | None, as_json: bool, again: str | Non
     from orchestrator.runs.store import state_root
 
     if check and not dry_run:
-        raise UsageError("--check needs --dry-run", "add --dry-run; without it, Slurm validates the job when it is submitted")
+        raise UsageError(
+            "--check needs --dry-run", "add --dry-run; without it, Slurm validates the job when it is submitted"
+        )
     _check(job, again, follow=follow, detach=detach, sweeps=bool(sweep) or search is not None, parallel=parallel)
     _check_search(search, trials, stop_by, sweeps=bool(sweep))
     why = None
@@ -132,10 +134,14 @@ def _check_search(search: str | None, trials: int | None, stop_by: str | None, *
     """Raise UsageError if options of a search exclude each other."""
     if search is None:
         if trials is not None or stop_by is not None:
-            raise UsageError(f"{'--trials' if trials is not None else '--stop'} only applies to a search", "add --search tpe")
+            raise UsageError(
+                f"{'--trials' if trials is not None else '--stop'} only applies to a search", "add --search tpe"
+            )
         return
     if sweeps:
-        raise UsageError("--sweep and --search exclude each other", "put the key's values into `choices` of the job's `search.space`")
+        raise UsageError(
+            "--sweep and --search exclude each other", "put the key's values into `choices` of the job's `search.space`"
+        )
     if trials is None:
         raise UsageError("--search needs the number of its trials", "add --trials 40")
 

@@ -240,8 +240,12 @@ PROFILE = SlurmSettings("p", nodes=3, partition="gpu", account="lab", gres="gpu:
         ("Invalid account or account/partition combination specified", "Slurm has no account 'lab'", "sacctmgr"),
         ("Requested time limit is invalid (missing or exceeds some limit)", "the time limit of 60 min", "time:"),
         ("Node count specification invalid", "Slurm can't give 3 nodes here", "nodes:"),
-        ("Requested node configuration is not available", "with what the profile asks for (gres gpu:4, cpus_", "sinfo"),
-        ("Invalid wckey specification", "wants a wckey", "sbatch: {wckey: NAME}"),
+        (
+            "Requested node configuration is not available",
+            "with the resources that the profile requests (gres gpu:4, cpus_",
+            "sinfo",
+        ),
+        ("Invalid wckey specification", "requires a wckey", "sbatch: {wckey: NAME}"),
         ("Something {odd} happened", "sbatch refused the job: Batch job submission failed: Something {odd}", "dry-run"),
     ],
 )
@@ -304,8 +308,8 @@ def test_memory_among_what_a_job_was_given(text: str, found: int | None) -> None
 
 @pytest.mark.parametrize(
     ("nodes", "words"),
-    [(1, "the cluster does not have a node with what the profile asks for (mem 900 GiB)"),
-     (3, "the cluster does not have 3 nodes with what the profile asks for (mem 900 GiB)")],
+    [(1, "the cluster does not have a node with the resources that the profile requests (mem 900 GiB)"),
+     (3, "the cluster does not have 3 nodes with the resources that the profile requests (mem 900 GiB)")],
 )  # fmt: skip
 def test_a_refusal_counts_nodes_and_memory_in_words(nodes: int, words: str) -> None:
     asked = SlurmSettings("p", nodes=nodes, mem=900 << 30)
