@@ -10,7 +10,6 @@ import ast
 import re
 import sys
 from collections.abc import Iterator
-from itertools import zip_longest
 from pathlib import Path
 from typing import NamedTuple
 
@@ -85,8 +84,9 @@ def _parts(node: ast.AST) -> Iterator[tuple[int, str, ast.AST]]:
     match node:
         case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name)):
             if name.endswith("Error") or name == "CheckResult":
-                kinds = ("check", "check") if name == "CheckResult" else ("error",)  # its level, and what it found
-                yield from ((node.lineno, *each) for each in zip_longest(kinds, node.args, fillvalue="hint"))
+                first = "check" if name == "CheckResult" else "error"  # a check has a level and what was found
+                for place, argument in enumerate(node.args):
+                    yield node.lineno, "hint" if place > (first == "check") else first, argument
                 yield from ((node.lineno, "hint", each.value) for each in node.keywords)
             elif name in PRINTS:
                 yield from ((node.lineno, "note", argument) for argument in node.args)
